@@ -1,0 +1,1 @@
+"""The practical tool on top of the library: train, compare and compose (extra `relattn[lab]`)."""
