@@ -1,0 +1,47 @@
+# `make help` lists the targets. Everything lives in .venv, made once and again when pyproject.toml or constraints.txt change.
+
+PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
+TORCH_INDEX ?=
+DEMO_MINUTES ?= 5
+DEMO_OUT ?= runs/demo
+
+BIN := .venv/bin
+STAMP := .venv/installed
+TORCH := $(shell grep '^torch==' constraints.txt)
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
+
+.PHONY: help install test test-all lint demo clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+	@echo
+	@echo "  PYTHON=python3.12      the interpreter that makes .venv (3.11 or later; default: $(PYTHON))"
+	@echo "  TORCH_INDEX=URL        where torch comes from, e.g. https://download.pytorch.org/whl/cpu (default: pip's own index)"
+	@echo "  DEMO_MINUTES=M         how long the demo trains (default: $(DEMO_MINUTES))"
+	@echo "  DEMO_OUT=DIR           where the demo writes (default: $(DEMO_OUT))"
+
+install: $(STAMP) ## set up .venv with everything that the other targets need
+
+# torch first, alone and by its exact version: an index for torch need not carry the rest.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"relattn needs Python 3.11 or later; $(PYTHON) is {v[0]}.{v[1]}: name another with make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,test,lint]'
+	touch $@
+
+test: install ## the tests, without the slow ones
+	$(PYTEST) -m 'not slow'
+
+test-all: install ## the slow tests
+	$(PYTEST) -m slow
+
+lint: install ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+clean: ## remove .venv, caches and build outputs (keeps runs/)
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
