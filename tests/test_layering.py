@@ -1,0 +1,222 @@
+"""The walls of the house: who may import whom, read from the source with `ast`, and proved able to fail.
+
+A room imports only rooms listed before it; encodings and backends never import each other; one backend does not import
+another's insides; a room imports only the packages that its extra declares. Imports inside functions and under
+TYPE_CHECKING are arrows like any other.
+"""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+PACKAGE = "relattn"
+
+# From the ground up; PACKAGE is __init__.py, whose public names only the rooms after it may use.
+ROOMS = ("errors", "offsets", "score", "encodings", "backends", "functional", "nn", PACKAGE, "lab", "cli")
+APART = {("encodings", "backends"), ("backends", "encodings")}
+
+# Inside backends: these serve every backend, and these know every backend. All the others are strangers to each other.
+SERVING = {"base", "skew"}
+KNOWING = {"__init__", "select"}
+
+
+def declared_packages() -> dict[str, set[str]]:
+    """The packages that pyproject.toml declares: "" for the core's, then one entry for each extra."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {extra: {re.split(r"[\[<>=~!; ]", line)[0] for line in lines} for extra, lines in groups.items()}
+
+
+def packages_of(room: str) -> set[str]:
+    """The packages outside the standard library that a room may import."""
+    declared = declared_packages()
+    if room == "errors":
+        return set()
+    if room == "offsets":
+        return declared[""] - {"torch"}
+    return declared[""] | declared["lab"] if room in ("lab", "cli") else declared[""]
+
+
+def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
+    """Every import of a file under `root`: its line, and the dotted module (of `from a import b`: a.b if a module)."""
+    package = path.relative_to(root).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, node.module) if node.module else base)
+            for alias in node.names:
+                inner = root / module.replace(".", "/") / alias.name
+                is_module = inner.is_dir() or inner.with_suffix(".py").is_file()
+                yield node.lineno, f"{module}.{alias.name}" if is_module else module
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else PACKAGE
+
+
+def backend_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 else "__init__"
+
+
+def complaint(importer: str, target: str) -> str | None:
+    """Why module `importer` must not import module `target`; None where it may."""
+    room, other = room_of(importer), room_of(target)
+    if target.split(".")[0] != PACKAGE:
+        package = target.split(".")[0]
+        allowed = package in packages_of(room) or package in sys.stdlib_module_names
+        return None if allowed else f"{room} imports the package {package}, which is not declared for it"
+    unplaced = [name for name in (room, other) if name not in ROOMS]
+    if unplaced:
+        return f"{unplaced[0]} is no room of the house: give it a place in ROOMS"
+    if ROOMS.index(other) > ROOMS.index(room):
+        return f"{room} imports {target}, which lies above it"
+    if (room, other) in APART:
+        return f"{room} imports {target}: {room} and {other} never import each other"
+    if room == other == "backends":
+        mine, its = backend_of(importer), backend_of(target)
+        if mine != its and mine not in KNOWING and its not in SERVING:
+            return f"backend {mine} imports {target}, the insides of another"
+    return None
+
+
+def complaints(source: Path) -> list[str]:
+    """One line for every forbidden import under `source`/relattn."""
+    found = []
+    for path in sorted((source / PACKAGE).rglob("*.py")):
+        relative = path.relative_to(source).with_suffix("")
+        importer = ".".join(part for part in relative.parts if part != "__init__")
+        for line, target in imported(path, source):
+            reason = complaint(importer, target)
+            if reason:
+                found.append(f"{path.relative_to(source)}:{line}: {reason}")
+    return found
+
+
+def test_no_arrow_goes_up():
+    source = REPOSITORY / "src"
+    assert (source / PACKAGE / "score").is_dir()
+    assert complaints(source) == []
+
+
+def test_oracles_import_nothing_of_ours():
+    oracles = sorted((REPOSITORY / "tests" / "oracle").rglob("*.py"))
+    assert oracles
+    for path in oracles:
+        for line, module in imported(path, REPOSITORY):
+            own = module.startswith("tests.oracle")
+            known = module.split(".")[0] in {"numpy", *sys.stdlib_module_names}
+            assert own or known, f"{path.name}:{line} imports {module}"
+
+
+GOOD_HOUSE = {
+    "__init__.py": "import importlib\n",
+    "errors.py": "from __future__ import annotations\n",
+    "offsets.py": "import numpy as np\nfrom jaxtyping import Int64\nfrom relattn.errors import ShapeError\n",
+    "score/__init__.py": "",
+    "score/table.py": "import torch\nfrom relattn.errors import ShapeError\n",
+    "score/terms.py": "from . import table\nfrom .table import OffsetTable\nfrom .. import errors\n",
+    "encodings/__init__.py": "from relattn.encodings.shaw import ShawEmbedding\n",
+    "encodings/shaw.py": "from relattn.score import table\nimport relattn.offsets\n",
+    "backends/__init__.py": "from relattn.backends.select import select\n",
+    "backends/base.py": "from relattn.score.terms import ScoreTerms\n",
+    "backends/skew.py": "from relattn.backends import base\n",
+    "backends/dense.py": "from relattn.backends import skew\nfrom relattn.backends.base import Backend\n",
+    "backends/tiled/__init__.py": "from relattn.backends.tiled.forward import forward\n",
+    "backends/tiled/forward.py": "from relattn.backends.tiled import strip\n",
+    "backends/tiled/strip.py": "from relattn.backends import skew\n",
+    "backends/select.py": "from relattn.backends import dense, tiled\n",
+    "functional.py": "from relattn.backends.select import select\n",
+    "lab/__init__.py": "",
+    "lab/model.py": "import relattn\nfrom relattn import ShawEmbedding\nimport transformers\n",
+    "cli/__init__.py": "def main():\n    from relattn.lab.model import Model\n",
+}
+
+
+def build(source: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = source / PACKAGE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return source
+
+
+def test_a_good_house_has_no_complaints(tmp_path):
+    assert complaints(build(tmp_path, GOOD_HOUSE)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "expected"),
+    [
+        ("score/table.py", "from relattn.encodings import ShawEmbedding", "score imports relattn.encodings"),
+        ("score/table.py", "from relattn import functional", "score imports relattn.functional"),
+        ("score/table.py", "import relattn.backends.dense as d", "score imports relattn.backends.dense"),
+        ("score/table.py", "from ..backends.dense import dense", "score imports relattn.backends.dense"),
+        ("score/table.py", "from .. import lab", "score imports relattn.lab"),
+        ("score/table.py", "from relattn import ShawEmbedding", "score imports relattn, which lies above it"),
+        ("functional.py", "def f():\n    import relattn.nn", "functional imports relattn.nn"),
+        ("errors.py", "if TYPE_CHECKING:\n    from relattn.offsets import slopes", "errors imports relattn.offsets"),
+        ("__init__.py", "import relattn.lab", "relattn imports relattn.lab"),
+        ("backends/dense.py", "from relattn.encodings.shaw import S", "backends and encodings never import each other"),
+        ("encodings/shaw.py", "from relattn.backends import skew", "encodings imports relattn.backends.skew"),
+        ("backends/dense.py", "from relattn.backends.tiled.strip import strip", "backend dense imports"),
+        ("backends/tiled/strip.py", "from .. import dense", "backend tiled imports relattn.backends.dense"),
+        ("backends/tiled/strip.py", "from ..dense import run", "backend tiled imports relattn.backends.dense"),
+        ("backends/skew.py", "from relattn.backends.dense import run", "backend skew imports relattn.backends.dense"),
+        ("backends/base.py", "from relattn.backends.select import run", "backend base imports relattn.backends.select"),
+        (
+            "backends/dense.py",
+            "from relattn.backends import run",
+            "dense imports relattn.backends, the insides",
+        ),
+        ("functional.py", "import transformers", "functional imports the package transformers"),
+        ("offsets.py", "import torch", "offsets imports the package torch"),
+        ("errors.py", "import numpy.linalg", "errors imports the package numpy"),
+        ("lab/model.py", "import tensorboard", "lab imports the package tensorboard"),
+        ("lab/model.py", "from relattn.cli import main", "lab imports relattn.cli"),
+        ("attic.py", "import relattn.errors", "attic is no room of the house"),
+    ],
+)
+def test_a_bad_house_is_found_out(tmp_path, name, line, expected):
+    source = build(tmp_path, GOOD_HOUSE)
+    good = GOOD_HOUSE.get(name, "")
+    build(source, {name: good + line + "\n"})
+    found = complaints(source)
+    assert len(found) == 1
+    position = len((good + line).splitlines())
+    assert found[0].startswith(f"{PACKAGE}/{name}:{position}: ")
+    assert expected in found[0]
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The top-level modules of a fresh interpreter after `statement`."""
+    program = f"{statement}\nimport json, sys\nprint(json.dumps(sorted({{n.split('.')[0] for n in sys.modules}})))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+def test_the_public_names_load_no_extra():
+    declared = declared_packages()
+    extras = set().union(*(packages for extra, packages in declared.items() if extra)) - declared[""] | {"triton"}
+    assert {"transformers", "music21", "matplotlib", "typer"} <= extras
+    loaded = loaded_after("import relattn\nfor name in relattn.__all__: getattr(relattn, name)")
+    assert {PACKAGE, "torch"} <= loaded
+    assert not loaded & extras
+
+
+def test_import_relattn_loads_no_torch():
+    loaded = loaded_after("import relattn")
+    assert PACKAGE in loaded
+    assert "torch" not in loaded
