@@ -1,0 +1,61 @@
+"""relattn: relative positional attention for PyTorch, every published encoding through one score equation."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "relative_attention": "relattn.functional",
+    "attention_weights": "relattn.functional",
+    "explain": "relattn.functional",
+    "RelativeEmbedding": "relattn.encodings",
+    "ShawEmbedding": "relattn.encodings",
+    "TransformerXLEmbedding": "relattn.encodings",
+    "T5Bias": "relattn.encodings",
+    "AlibiBias": "relattn.encodings",
+    "RotaryEmbedding": "relattn.encodings",
+    "RelativeEncoding": "relattn.encodings",
+    "ScoreTerms": "relattn.score.terms",
+    "OffsetTable": "relattn.score.table",
+    "ShapeError": "relattn.errors",
+    "UnsupportedError": "relattn.errors",
+}
+_ROOMS = ("nn", "offsets", "errors", "lab")
+
+if TYPE_CHECKING:
+    from relattn import nn as nn
+    from relattn.encodings import AlibiBias as AlibiBias
+    from relattn.encodings import RelativeEmbedding as RelativeEmbedding
+    from relattn.encodings import RelativeEncoding as RelativeEncoding
+    from relattn.encodings import RotaryEmbedding as RotaryEmbedding
+    from relattn.encodings import ShawEmbedding as ShawEmbedding
+    from relattn.encodings import T5Bias as T5Bias
+    from relattn.encodings import TransformerXLEmbedding as TransformerXLEmbedding
+    from relattn.errors import ShapeError as ShapeError
+    from relattn.errors import UnsupportedError as UnsupportedError
+    from relattn.functional import attention_weights as attention_weights
+    from relattn.functional import explain as explain
+    from relattn.functional import relative_attention as relative_attention
+    from relattn.score.table import OffsetTable as OffsetTable
+    from relattn.score.terms import ScoreTerms as ScoreTerms
+
+__all__ = [*_HOMES, "nn"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for, so that `import relattn` itself loads neither torch nor an extra."""
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _ROOMS:
+        value = importlib.import_module(f"relattn.{name}")
+    else:
+        raise AttributeError(f"module 'relattn' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The backends: each computes the whole score equation, or says why it cannot."""

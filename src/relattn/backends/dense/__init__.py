@@ -1,0 +1,97 @@
+"""The dense backend: the whole score matrix at once, with matrix products and a strided view."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from relattn.backends.dense.arrangement import arrange_by_key, arrange_by_query
+from relattn.score.problem import Problem
+
+
+class DenseBackend:
+    """S and softmax(S) as tensors, O(Lq Lk) memory, made of differentiable torch operations.
+
+    For small problems, double backward, attention weights and float masks with gradients. Scores, softmax and sums are
+    float32 (float64 for float64 inputs).
+    """
+
+    name = "dense"
+
+    def reasons(self, problem: Problem) -> list[str]:
+        """It runs everything."""
+        return []
+
+    def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
+        """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), the weights dropped out once for both."""
+        scores, alive = _masked_scores(problem)
+        weights = F.dropout(scores.softmax(dim=-1), problem.dropout_p)
+        output = weights @ _per_query_head(problem.value, problem)
+        if problem.relative_values is not None:
+            arranged = arrange_by_query(problem.relative_values.to(weights.dtype), problem.positions)
+            # Only visible pairs have a column of their own in the strip: a row without any must not enter it.
+            visible = weights if alive is None else weights.masked_fill(~alive, 0.0)
+            output = output + arranged.collect(visible) @ _unbroadcast(arranged.rows)
+        lse = scores.logsumexp(dim=-1) if problem.return_lse else None
+        if alive is not None:  # zeroing the rows without a key here also zeroes every gradient that would pass through
+            output = output.masked_fill(~alive, 0.0)
+            lse = None if lse is None else lse.masked_fill(~alive.squeeze(-1), -torch.inf)
+        return output.to(problem.output_dtype), lse
+
+    def weights(self, problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
+        """softmax(S), in the dtype of the query; rows with nothing to attend to are zero."""
+        scores, alive = _masked_scores(problem)
+        weights = scores.softmax(dim=-1)
+        if alive is not None:
+            weights = weights.masked_fill(~alive, 0.0)
+        return weights.to(problem.output_dtype)
+
+
+def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Bool[Tensor, "#B #Hq #Lq 1"] | None]:
+    """S with -inf where a pair may not attend, and which rows have any pair left (None when all have).
+
+    A row without any is left unmasked: its scores stay finite, so no NaN arises that a gradient could meet.
+    """
+    scores = _scores(problem)
+    added = problem.mask.added()
+    if added is not None:
+        scores = scores + added.to(scores.dtype)
+    allowed = problem.mask.allowed()
+    if allowed is None:
+        return scores, None
+    alive = allowed.any(dim=-1, keepdim=True)
+    return scores.masked_fill(~allowed & alive, -torch.inf), alive
+
+
+def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
+    """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d]."""
+    dtype, positions = problem.score_dtype, problem.positions
+    query = problem.query.to(dtype) * problem.scale
+    key = _per_query_head(problem.key, problem)
+    scores = query @ key.transpose(-1, -2)
+    if problem.relative_keys is not None:
+        assert problem.relative_query is not None
+        arranged = arrange_by_query(problem.relative_keys.to(dtype), positions)
+        relative_query = problem.relative_query.to(dtype) * problem.scale
+        scores = scores + arranged.spread(relative_query @ _unbroadcast(arranged.rows).transpose(-1, -2))
+    if problem.relative_queries is not None:
+        arranged = arrange_by_key(problem.relative_queries.to(dtype), positions)
+        products = (key * problem.scale) @ _unbroadcast(arranged.rows).transpose(-1, -2)
+        scores = scores + arranged.spread(products).transpose(-1, -2)
+    if problem.bias is not None:
+        arranged = arrange_by_query(problem.bias.to(dtype), positions)
+        scores = scores + arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
+    return scores
+
+
+def _per_query_head(tensor: Float[Tensor, "B Hk L D"], problem: Problem) -> Float[Tensor, "B Hq L D"]:
+    """Keys or values in the dtype of the scores, repeated for each query head that shares them."""
+    tensor = tensor.to(problem.score_dtype)
+    return tensor if problem.num_groups == 1 else tensor.repeat_interleave(problem.num_groups, dim=1)
+
+
+def _unbroadcast(rows: Float[Tensor, "H R D"]) -> Float[Tensor, "*H R D"]:
+    """The rows without a head axis where all heads share them, which makes one large matrix product of many."""
+    return rows[0] if rows.shape[0] == 1 else rows

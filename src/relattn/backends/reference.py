@@ -1,0 +1,70 @@
+"""The reference backend: the score equation pair by pair in float64, to be read beside the papers."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relattn.score.problem import Problem
+from relattn.score.table import OffsetTable
+
+
+class ReferenceBackend:
+    """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask;  O_i = sum_j softmax(S)_ij * (v_j + RV[d]).
+
+    Every pair's rows are written out, O(Lq Lk D) memory, and all of it is float64 whatever the inputs: the truth for
+    small problems.
+    """
+
+    name = "reference"
+
+    def reasons(self, problem: Problem) -> list[str]:
+        """It runs everything."""
+        return []
+
+    def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
+        """The equation, as written."""
+        q = problem.query.double()
+        k = problem.key.double().repeat_interleave(problem.num_groups, dim=1)
+        v = problem.value.double().repeat_interleave(problem.num_groups, dim=1)
+        offsets = problem.positions.offsets()
+
+        products = torch.einsum("bhid,bhjd->bhij", q, k)
+        if problem.relative_keys is not None:
+            assert problem.relative_query is not None
+            products = products + torch.einsum(
+                "bhid,bhijd->bhij", problem.relative_query.double(), _pairs(problem.relative_keys, offsets)
+            )
+        if problem.relative_queries is not None:
+            products = products + torch.einsum("bhijd,bhjd->bhij", _pairs(problem.relative_queries, offsets), k)
+        scores = problem.scale * products
+        if problem.bias is not None:
+            scores = scores + _pairs(problem.bias, offsets)
+        added = problem.mask.added()
+        if added is not None:
+            scores = scores + added.double()
+
+        allowed = problem.mask.allowed()
+        if allowed is None:
+            allowed = scores.new_ones((), dtype=torch.bool)
+        allowed = allowed.expand(scores.shape)
+        alive = allowed.any(dim=-1, keepdim=True)
+        scores = scores.masked_fill(~allowed & alive, -torch.inf)  # a row without any key stays finite, and is zeroed
+        weights = scores.softmax(dim=-1) * alive
+        weights = F.dropout(weights, problem.dropout_p)
+
+        output = weights @ v
+        if problem.relative_values is not None:
+            output = output + torch.einsum("bhij,bhijd->bhid", weights, _pairs(problem.relative_values, offsets))
+        output = output.to(problem.output_dtype)
+        if not problem.return_lse:
+            return output, None
+        lse = scores.logsumexp(dim=-1).masked_fill(~alive.squeeze(-1), -torch.inf)
+        return output, lse.to(problem.score_dtype)
+
+
+def _pairs(table: OffsetTable, offsets: Tensor) -> Tensor:
+    """T[d_ij] of every pair in float64, [B or 1, H or 1, Lq, Lk, *D]; offsets [Lq, Lk] or [B, Lq, Lk]."""
+    rows = table.to(torch.float64).at(offsets)
+    return rows.transpose(0, 1) if offsets.dim() == 3 else rows.unsqueeze(0)

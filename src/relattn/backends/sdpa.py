@@ -1,0 +1,54 @@
+"""The sdpa backend: PyTorch's own scaled_dot_product_attention, where a problem asks for nothing that it lacks."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from relattn.score.problem import Problem
+
+
+class SdpaBackend:
+    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention and its fused kernels."""
+
+    name = "sdpa"
+
+    def reasons(self, problem: Problem) -> list[str]:
+        """What of the problem scaled_dot_product_attention has no argument for."""
+        mask, positions = problem.mask, problem.positions
+        reasons = [f"it has no {name.replace('_', ' ')}" for name in problem.tables]
+        if mask.key_mask is not None:
+            reasons.append("it has no key mask")
+        if mask.segments is not None:
+            reasons.append("it has no segments")
+        if mask.explicit is not None:
+            reasons.append("its rows with nothing to attend to are not always zero under an explicit mask")
+        if mask.limits_positions and not _is_plain_causal(problem):
+            reasons.append("its causality compares indices: no window, no explicit positions, and starts of zero")
+        if problem.return_lse:
+            reasons.append("it returns no log-sum-exp")
+        if positions.query_length == 0 or positions.key_length == 0:
+            reasons.append("it is not defined without queries or without keys")
+        return reasons
+
+    def run(self, problem: Problem) -> tuple[Tensor, None]:
+        """softmax(scale * q . k + causal) @ v."""
+        output = F.scaled_dot_product_attention(
+            problem.query,
+            problem.key,
+            problem.value,
+            dropout_p=problem.dropout_p,
+            is_causal=problem.mask.limits_positions,
+            scale=problem.scale,
+            enable_gqa=problem.num_groups > 1,
+        )
+        return output.to(problem.output_dtype), None
+
+
+def _is_plain_causal(problem: Problem) -> bool:
+    """Whether the limits allow exactly key index <= query index."""
+    positions = problem.positions
+    if positions.lowest is not None or not positions.contiguous:
+        return False
+    first = positions.first_diagonal
+    return positions.highest == 0 and isinstance(first, int) and first == -(positions.query_length - 1)

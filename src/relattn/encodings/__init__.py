@@ -1,0 +1,19 @@
+"""The encodings, one file each; `base` holds their contract."""
+
+from relattn.encodings.alibi import AlibiBias
+from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.relative import RelativeEmbedding
+from relattn.encodings.rotary import RotaryEmbedding
+from relattn.encodings.shaw import ShawEmbedding
+from relattn.encodings.t5 import T5Bias
+from relattn.encodings.transformer_xl import TransformerXLEmbedding
+
+__all__ = [
+    "AlibiBias",
+    "RelativeEmbedding",
+    "RelativeEncoding",
+    "RotaryEmbedding",
+    "ShawEmbedding",
+    "T5Bias",
+    "TransformerXLEmbedding",
+]

@@ -1,0 +1,94 @@
+"""RelativeEncoding: the contract of an encoding, and the sum of encodings."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from relattn.errors import UnsupportedError
+from relattn.score.checks import check_terms
+from relattn.score.positions import Position, Positions
+from relattn.score.terms import ScoreTerms
+
+
+class RelativeEncoding(nn.Module, ABC):
+    """A function from offsets to rows: what a position encoding adds to the score equation.
+
+    A new encoding writes `terms`, and `prepare_keys` where it changes keys by their own position. Encodings add with
+    `+`: biases add, tables over the same relative query add, over different ones they are joined along the feature axis;
+    one operand at most may rewrite queries and keys.
+    """
+
+    rotates: bool = False
+    """Whether keys are rewritten by their position: then no relative queries can meet them in a sum."""
+
+    def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
+        """The keys as attention and caches hold them, once per key, when it arrives; unchanged unless overridden.
+
+        key_position: the position of the first key, or of every key, as in `relative_attention`.
+        """
+        return key
+
+    @abstractmethod
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """The terms of the score equation for these queries and prepared keys.
+
+        Whatever depends on the offset is evaluated on `positions.span`, one row an offset, never on pairs.
+        """
+
+    def __add__(self, other: RelativeEncoding) -> EncodingSum:
+        if not isinstance(other, RelativeEncoding):
+            return NotImplemented
+        return EncodingSum(self, other)
+
+
+class EncodingSum(RelativeEncoding):
+    """a + b: the terms of both, in one score equation (DESIGN section 1).
+
+    Raises UnsupportedError where two operands rewrite queries or keys, or a rotation meets relative queries: no paper
+    defines what that means.
+    """
+
+    def __init__(self, *encodings: RelativeEncoding) -> None:
+        super().__init__()
+        operands = [part for e in encodings for part in (e.operands if isinstance(e, EncodingSum) else [e])]
+        if sum(operand.rotates for operand in operands) > 1:
+            raise UnsupportedError(
+                "sum of encodings: two operands rotate the queries and keys; no paper defines that, keep one of them"
+            )
+        self.operands = nn.ModuleList(operands)
+        self.rotates = any(operand.rotates for operand in operands)
+
+    def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
+        """The keys after the one operand that changes them."""
+        for operand in self._encodings():
+            key = operand.prepare_keys(key, key_position)
+        return key
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """The sum of every operand's terms; each sees the query as the caller gave it."""
+        parts = []
+        for operand in self._encodings():
+            part = operand.terms(query, key, positions)
+            check_terms(part, query, key, None, positions)
+            if part.relative_keys is not None and part.relative_query is None:
+                part = replace(part, relative_query=query)
+            parts.append(part)
+        combined = reduce(add, parts)
+        if self.rotates and combined.relative_queries is not None:
+            raise UnsupportedError(
+                "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, which no paper defines"
+            )
+        return combined
+
+    def _encodings(self) -> list[RelativeEncoding]:
+        return list(self.operands)  # pyright: ignore[reportReturnType]

@@ -1,0 +1,66 @@
+"""RelativeEmbedding: a learned row per offset (Huang et al. 2018, and the generalised algorithm)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from relattn.encodings.base import RelativeEncoding
+from relattn.score.checks import check_choice, check_size, check_visible
+from relattn.score.positions import Positions
+from relattn.score.table import Beyond, OffsetTable
+from relattn.score.terms import ScoreTerms
+
+
+class RelativeEmbedding(RelativeEncoding):
+    """S_ij = scale * (q_i . k_j + q_i . E[d]), a learned row E[d] for every offset d = j - i.
+
+    causal=True: Music Transformer, rows for d = -(L-1)..0. causal=False: the generalised algorithm, for self- and
+    cross-attention in both directions, rows for d = -(L-1)..(L-1). Row 0 belongs to the most distant past.
+
+    relative_keys: the parameter, [num_heads or 1, R, head_dim], R = max_length when causal, else 2 * max_length - 1.
+    num_heads: None shares one table between all heads.
+    beyond: what holds for a visible offset that has no row. "refuse": ValueError that names max_length; "clamp": the edge
+        row; "zero": nothing is added (Tensor2Tensor).
+
+    Source: Huang et al. 2018 (Music Transformer), section 3.4 and eq. 3.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        max_length: int,
+        *,
+        num_heads: int | None = None,
+        causal: bool = False,
+        beyond: Beyond = "refuse",
+    ) -> None:
+        super().__init__()
+        check_size("head_dim", head_dim)
+        check_size("max_length", max_length)
+        if num_heads is not None:
+            check_size("num_heads", num_heads)
+        check_choice("beyond", beyond, ("refuse", "clamp", "zero"))
+        self.head_dim, self.max_length, self.num_heads = head_dim, max_length, num_heads
+        self.causal, self.beyond = causal, beyond
+        num_rows = max_length if causal else 2 * max_length - 1
+        self.relative_keys = nn.Parameter(torch.empty(num_heads or 1, num_rows, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
+        nn.init.normal_(self.relative_keys, std=self.head_dim**-0.5)
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """RK = E, over the query itself."""
+        table = OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond)
+        side = "causal=False (it has no rows for keys in the future), " if self.causal else ""
+        way_out = f"make it with {side}a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
+        check_visible("RelativeEmbedding max_length", table, positions, way_out)
+        return ScoreTerms(relative_query=query, relative_keys=table)
+
+    def extra_repr(self) -> str:
+        return f"{self.head_dim}, {self.max_length}, num_heads={self.num_heads}, causal={self.causal}, beyond={self.beyond!r}"

@@ -1,0 +1,105 @@
+"""RotaryEmbedding: queries and keys rotated by their positions (Su et al. 2021)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.encodings.base import RelativeEncoding
+from relattn.errors import ShapeError
+from relattn.score.checks import check_size, shape
+from relattn.score.positions import Position, Positions, expand_position
+from relattn.score.terms import ScoreTerms
+
+
+class RotaryEmbedding(RelativeEncoding):
+    """S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j), which depends on j - i alone; no table, no parameters.
+
+    Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim).
+
+    rotary_dim: how many features are rotated, from the first; even, head_dim unless given. The others pass unrotated.
+    interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f + rotary_dim / 2,
+        the layout of GPT-NeoX and Llama.
+    scaling: {"type": "linear", "factor": s} divides positions by s (position interpolation, Chen et al. 2023).
+
+    Source: Su et al. 2021 (RoFormer), eq. 14, 15 and 34.
+    """
+
+    rotates = True
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10000.0,
+        rotary_dim: int | None = None,
+        interleaved: bool = False,
+        scaling: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__()
+        check_size("head_dim", head_dim)
+        rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        check_size("rotary_dim", rotary_dim, least=2)
+        if rotary_dim > head_dim or rotary_dim % 2:
+            raise ValueError(
+                f"rotary_dim: got {rotary_dim} with head_dim={head_dim}; expected an even number of features, at most {head_dim}"
+            )
+        if isinstance(base, bool) or not isinstance(base, int | float) or not 1.0 < base < float("inf"):
+            raise ValueError(f"base: got {base!r}; expected a finite number above 1")
+        self.head_dim, self.rotary_dim, self.base, self.interleaved = head_dim, rotary_dim, float(base), interleaved
+        self.scaling = scaling
+        self.position_factor = _linear_factor(scaling)
+
+    def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
+        """Rot(j) k_j."""
+        return self._rotate("key", key, key_position)
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """q := Rot(i) q_i; the keys came rotated from `prepare_keys`."""
+        return ScoreTerms(query=self._rotate("query", query, positions.query))
+
+    def _rotate(self, name: str, features: Float[Tensor, "B H L D"], position: Position) -> Float[Tensor, "B H L D"]:
+        if features.shape[3] != self.head_dim:
+            raise ShapeError(
+                f"RotaryEmbedding head_dim: it was made for width {self.head_dim} and {name} has {features.shape[3]} ({shape(features)}); make it with head_dim={features.shape[3]}"
+            )
+        cos, sin = self._cos_sin(features, position)
+        turned = features[..., : self.rotary_dim].to(cos.dtype)
+        if self.interleaved:
+            first, second = turned[..., 0::2], turned[..., 1::2]
+        else:
+            first, second = turned.chunk(2, dim=-1)
+        pair = [first * cos - second * sin, second * cos + first * sin]
+        rotated = torch.stack(pair, dim=-1).flatten(-2) if self.interleaved else torch.cat(pair, dim=-1)
+        return torch.cat([rotated.to(features.dtype), features[..., self.rotary_dim :]], dim=-1)
+
+    def _cos_sin(self, features: Tensor, position: Position) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of every angle, [L, rotary_dim / 2] or [B, 1, L, rotary_dim / 2].
+
+        The angles are float64, for a position of many digits leaves a float32 angle few; their cosines are then rounded
+        to the dtype of the scores.
+        """
+        positions = expand_position(position, features.shape[2], features.device).double() / self.position_factor
+        exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64, device=features.device) / self.rotary_dim
+        angles = positions.unsqueeze(-1) * self.base**-exponents
+        if angles.dim() == 3:
+            angles = angles.unsqueeze(1)
+        dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.head_dim}, base={self.base}, rotary_dim={self.rotary_dim}, interleaved={self.interleaved}, scaling={self.scaling}"
+
+
+def _linear_factor(scaling: dict[str, object] | None) -> float:
+    """By what positions are divided: 1 without scaling."""
+    if scaling is None:
+        return 1.0
+    factor = scaling.get("factor") if isinstance(scaling, dict) and set(scaling) == {"type", "factor"} else None
+    good = isinstance(factor, int | float) and not isinstance(factor, bool) and 0.0 < factor < float("inf")
+    if not good or scaling["type"] != "linear":
+        raise ValueError(f"scaling: got {scaling!r}; expected None or {{'type': 'linear', 'factor': a number above 0}}")
+    return float(factor)  # pyright: ignore[reportArgumentType]

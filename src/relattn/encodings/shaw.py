@@ -1,0 +1,69 @@
+"""ShawEmbedding: clipped relative keys and values (Shaw, Uszkoreit and Vaswani 2018)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from relattn.encodings.base import RelativeEncoding
+from relattn.score.checks import check_size
+from relattn.score.positions import Positions
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+
+class ShawEmbedding(RelativeEncoding):
+    """S_ij = scale * q_i . (k_j + a^K[clip(d)]);  O_i = sum_j softmax(S)_ij * (v_j + a^V[clip(d)]);  d = j - i.
+
+    clip(d) = max(-left, min(d, right)): beyond the largest distance the edge row holds.
+
+    relative_keys a^K, relative_values a^V: parameters [num_heads or 1, left + right + 1, head_dim]; values=False leaves
+        a^V out (RETURNN's key_shift is max_distance=16, values=False, num_heads=None).
+    max_distance: left = right, or the pair (left, right); 0 on a side holds that whole side in the row of d = 0.
+    num_heads: None shares the tables between all heads, as the paper does.
+
+    Source: Shaw et al. 2018, eq. 1 to 4, section 3.2.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        max_distance: int | tuple[int, int],
+        *,
+        num_heads: int | None = None,
+        values: bool = True,
+    ) -> None:
+        super().__init__()
+        check_size("head_dim", head_dim)
+        distances = max_distance if isinstance(max_distance, tuple) else (max_distance, max_distance)
+        if len(distances) != 2:
+            raise ValueError(f"max_distance: got {max_distance!r}; expected an int, or the pair (left, right)")
+        for distance in distances:
+            check_size("max_distance", distance, least=0)
+        if num_heads is not None:
+            check_size("num_heads", num_heads)
+        self.head_dim, self.num_heads = head_dim, num_heads
+        self.left, self.right = distances
+        shape = (num_heads or 1, self.left + self.right + 1, head_dim)
+        self.relative_keys = nn.Parameter(torch.empty(shape))
+        self.register_parameter("relative_values", nn.Parameter(torch.empty(shape)) if values else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows drawn from N(0, 1 / head_dim)."""
+        for table in (self.relative_keys, self.relative_values):
+            if table is not None:
+                nn.init.normal_(table, std=self.head_dim**-0.5)
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """RK = a^K and RV = a^V, clamped, over the query itself."""
+        relative_keys = OffsetTable(self.relative_keys, -self.left, "clamp")
+        values = self.relative_values
+        relative_values = None if values is None else OffsetTable(values, -self.left, "clamp")
+        return ScoreTerms(relative_query=query, relative_keys=relative_keys, relative_values=relative_values)
+
+    def extra_repr(self) -> str:
+        return f"{self.head_dim}, ({self.left}, {self.right}), num_heads={self.num_heads}, values={self.relative_values is not None}"

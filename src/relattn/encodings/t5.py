@@ -1,0 +1,77 @@
+"""T5Bias: a learned bias per bucket of offsets (Raffel et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from relattn.encodings.base import RelativeEncoding
+from relattn.score.checks import check_size
+from relattn.score.positions import Positions
+from relattn.score.table import OffsetTable, gather_rows
+from relattn.score.terms import ScoreTerms
+
+
+class T5Bias(RelativeEncoding):
+    """S_ij = scale * q_i . k_j + b[bucket(d)], one learned bias per bucket and head (T5 models pass scale=1).
+
+    Half of the buckets hold one distance each, the others distances in logarithmic steps up to max_distance, and the
+    last everything beyond. bidirectional=True splits the buckets between past and future; False puts all of the future
+    (which a causal model does not see) into bucket 0.
+
+    bias: the parameter [num_buckets, num_heads], as in T5's checkpoints.
+
+    Source: Raffel et al. 2020 (T5), section 2.1; the rule in full at `relattn.offsets.t5_buckets`.
+    """
+
+    def __init__(
+        self, num_heads: int, *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    ) -> None:
+        super().__init__()
+        check_size("num_heads", num_heads)
+        check_size("num_buckets", num_buckets, least=4 if bidirectional else 2)
+        if num_buckets % (4 if bidirectional else 2):
+            halves = "four" if bidirectional else "two"
+            raise ValueError(f"num_buckets: got {num_buckets}; expected a multiple of {halves}, to be split evenly")
+        exact = num_buckets // (4 if bidirectional else 2)
+        if isinstance(max_distance, bool) or not isinstance(max_distance, int) or max_distance <= exact:
+            raise ValueError(
+                f"max_distance: got {max_distance!r}; expected an int above {exact}, the distances that have a bucket of their own"
+            )
+        self.num_heads, self.num_buckets = num_heads, num_buckets
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.bias = nn.Parameter(torch.empty(num_buckets, num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Biases drawn from N(0, 0.02^2), small beside the scores."""
+        nn.init.normal_(self.bias, std=0.02)
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """b[d] = bias[bucket(d)] for |d| <= max_distance; further away the bucket no longer changes."""
+        offsets = torch.arange(-self.max_distance, self.max_distance + 1, device=self.bias.device)
+        rows = gather_rows(self.bias.transpose(0, 1), self.buckets(offsets))
+        return ScoreTerms(bias=OffsetTable(rows, -self.max_distance, "clamp"))
+
+    def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """bucket(d) of every offset, in float32 arithmetic whatever the parameters' dtype."""
+        num_buckets = self.num_buckets
+        if self.bidirectional:
+            num_buckets //= 2
+            side = (offsets > 0).long() * num_buckets
+            distance = offsets.abs()
+        else:
+            side = torch.zeros_like(offsets)
+            distance = (-offsets).clamp(min=0)
+        exact = num_buckets // 2
+        ratio = torch.log(distance.clamp(min=exact).float() / exact) / math.log(self.max_distance / exact)
+        logarithmic = (exact + (ratio * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
+        return side + torch.where(distance < exact, distance, logarithmic)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, bidirectional={self.bidirectional}"

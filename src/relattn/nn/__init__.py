@@ -1,0 +1,6 @@
+"""Modules: multi-head attention with a relative encoding, and its cache."""
+
+from relattn.nn.attention import RelativeMultiheadAttention
+from relattn.nn.cache import KVCache
+
+__all__ = ["KVCache", "RelativeMultiheadAttention"]

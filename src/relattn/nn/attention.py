@@ -1,0 +1,176 @@
+"""RelativeMultiheadAttention: multi-head attention with any relative encoding."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from relattn.backends.select import check_backend
+from relattn.encodings.base import RelativeEncoding
+from relattn.errors import ShapeError
+from relattn.functional import AttentionMask, Segments, Window, lower, relative_attention
+from relattn.nn.cache import KVCache
+from relattn.score.checks import check_size, check_window, shape
+from relattn.score.positions import Position, Positions, limits
+
+
+class RelativeMultiheadAttention(nn.Module):
+    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(y)_h)) with the encoding's terms in every head.
+
+    embed_dim: the width of the queries and of the output. num_heads: query heads. encoding: None, or a RelativeEncoding
+        made for num_heads and head_dim. num_kv_heads: key and value heads, a divisor of num_heads (grouped queries);
+        num_heads unless given. head_dim: embed_dim / num_heads unless given. dropout: of the attention weights, in
+        training mode. bias: of the four projections. kdim, vdim: the widths of key and value inputs; embed_dim unless
+        given. scale: 1 / sqrt(head_dim) unless given. backend: as in `relative_attention`.
+
+    Raises ValueError for sizes that do not fit one another.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        encoding: RelativeEncoding | None = None,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        scale: float | None = None,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_size("embed_dim", embed_dim)
+        check_size("num_heads", num_heads)
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        check_size("num_kv_heads", num_kv_heads)
+        if num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads: got {num_kv_heads} with num_heads={num_heads}; expected a divisor of num_heads"
+            )
+        if head_dim is None:
+            if embed_dim % num_heads:
+                raise ValueError(
+                    f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim, or give head_dim"
+                )
+            head_dim = embed_dim // num_heads
+        check_size("head_dim", head_dim)
+        if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0.0 <= dropout <= 1.0:
+            raise ValueError(f"dropout: got {dropout!r}; expected a probability between 0 and 1")
+        if encoding is not None and not isinstance(encoding, RelativeEncoding):
+            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or None")
+        check_backend(backend)
+        self.embed_dim, self.num_heads, self.num_kv_heads, self.head_dim = embed_dim, num_heads, num_kv_heads, head_dim
+        self.dropout, self.scale, self.backend = dropout, scale, backend
+        self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=bias)
+        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, num_kv_heads * head_dim, bias=bias)
+        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, num_kv_heads * head_dim, bias=bias)
+        self.out_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=bias)
+        self.encoding = encoding
+
+    def forward(
+        self,
+        query: Float[Tensor, "B Lq embed_dim"],
+        key: Float[Tensor, "B Lk kdim"] | None = None,
+        value: Float[Tensor, "B Lk vdim"] | None = None,
+        *,
+        attn_mask: AttentionMask | None = None,
+        is_causal: bool = False,
+        key_mask: Bool[Tensor, "B Lk"] | None = None,
+        segment_ids: Segments | None = None,
+        window: Window | None = None,
+        query_position: Position | None = None,
+        key_position: Position | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "B Lq embed_dim"]:
+        """Self-attention over `query`, or cross-attention to `key` (and `value`, which is `key` unless given).
+
+        Masks and positions as in `relative_attention`; positions start at 0 unless given.
+
+        cache: self-attention only. The new keys and values are appended to it and the queries see all it holds; positions
+            follow from it, so giving them is an error. key_mask then covers every position so far, [B, next_position].
+
+        Raises ShapeError or ValueError for inputs that do not fit.
+        """
+        for name, tensor, projection in (
+            ("query", query, self.q_proj),
+            ("key", key, self.k_proj),
+            ("value", value, self.v_proj),
+        ):
+            if tensor is not None and (tensor.dim() != 3 or tensor.shape[2] != projection.in_features):
+                raise ShapeError(
+                    f"{name}: got shape {shape(tensor)}; expected [batch, length, {projection.in_features}]"
+                )
+        if key is None and value is not None:
+            raise ValueError("value: came without key; give key as well (value defaults to key, not the reverse)")
+        key = query if key is None else key
+        value = key if value is None else value
+        q = self.q_proj(query).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        k = self.k_proj(key).unflatten(-1, (self.num_kv_heads, self.head_dim)).transpose(1, 2)
+        v = self.v_proj(value).unflatten(-1, (self.num_kv_heads, self.head_dim)).transpose(1, 2)
+
+        encoding = self.encoding
+        if cache is not None:
+            if key is not query or value is not query:
+                raise ValueError(
+                    "cache: came with key or value; a cache serves self-attention, leave key and value out"
+                )
+            if query_position is not None or key_position is not None:
+                raise ValueError(
+                    "query_position, key_position: came with a cache, which knows the positions; leave them out"
+                )
+            query_position = cache.next_position
+            window = _rolling_window(window, cache)
+            if encoding is not None:
+                k = encoding.prepare_keys(k, query_position)
+            k, v = cache.append(k, v)
+            key_position = cache.first_position
+            if key_mask is not None:
+                key_mask = _held(key_mask, cache)
+            if encoding is not None:
+                lowest, highest = limits(is_causal, window)
+                positions = Positions(
+                    query_position, key_position, q.shape[2], k.shape[2], q.device, lowest, highest, cache
+                )
+                encoding = lower(encoding, q, k, positions)
+        output = relative_attention(
+            q,
+            k,
+            v,
+            attn_mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=is_causal,
+            scale=self.scale,
+            enable_gqa=self.num_kv_heads != self.num_heads,
+            encoding=encoding,
+            query_position=0 if query_position is None else query_position,
+            key_position=0 if key_position is None else key_position,
+            window=window,
+            key_mask=key_mask,
+            segment_ids=segment_ids,
+            backend=self.backend,
+        )
+        return self.out_proj(output.transpose(1, 2).flatten(2))
+
+    def extra_repr(self) -> str:
+        return f"{self.embed_dim}, {self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, dropout={self.dropout}, backend={self.backend!r}"
+
+
+def _rolling_window(window: Window | None, cache: KVCache) -> Window | None:
+    """The window that both the caller and a rolling cache set."""
+    check_window(window)
+    if cache.max_length is None:
+        return window
+    left, right = window or (None, None)
+    return cache.max_length - 1 if left is None else min(left, cache.max_length - 1), 0
+
+
+def _held(key_mask: Tensor, cache: KVCache) -> Tensor:
+    """The part of a mask over every position that belongs to the keys the cache holds."""
+    if key_mask.dim() != 2 or key_mask.shape[1] != cache.next_position:
+        raise ShapeError(
+            f"key_mask: got shape {shape(key_mask)} with a cache; expected [batch, {cache.next_position}], a flag for every position so far"
+        )
+    return key_mask[:, cache.first_position :]

@@ -1,0 +1,138 @@
+"""KVCache: the keys and values that decoding has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relattn.errors import ShapeError
+from relattn.score.checks import check_size, shape
+from relattn.score.positions import Span
+
+
+class KVCache:
+    """Prepared keys [B, Hk, L, D] and values [B, Hk, L, Dv] of positions first_position .. next_position - 1.
+
+    One cache serves one layer. Keys go in as the encoding prepared them (RoPE: rotated), once, and stay as they are. Rows
+    that an encoding computes from its parameters and an offset (Transformer-XL's projected sinusoids) are kept as well,
+    while no gradient is recorded, so change no parameter during a cache's life.
+
+    max_length: None grows without end. With it the cache rolls: a query sees the max_length newest positions up to its
+        own, and whatever the sizes of the chunks, attention equals a full pass under window=(max_length - 1, 0). It holds
+        the max_length - 1 positions before the newest chunk, and that chunk.
+    """
+
+    def __init__(self, max_length: int | None = None) -> None:
+        if max_length is not None:
+            check_size("max_length", max_length)
+        self.max_length = max_length
+        self.next_position = 0
+        """The position that the next appended key will have: the number of keys ever appended, less those truncated."""
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+        self._rows: dict[object, tuple[int, Tensor]] = {}
+
+    @property
+    def length(self) -> int:
+        """How many positions it holds."""
+        return 0 if self._keys is None else self._keys.shape[2]
+
+    @property
+    def first_position(self) -> int:
+        """The position of the first key that it holds: 0 until it rolls."""
+        return self.next_position - self.length
+
+    def append(
+        self, key: Float[Tensor, "B Hk n D"], value: Float[Tensor, "B Hk n Dv"]
+    ) -> tuple[Float[Tensor, "B Hk L D"], Float[Tensor, "B Hk L Dv"]]:
+        """Add n prepared keys and their values; returns all that the n new queries may see, from first_position on.
+
+        Raises ShapeError when key and value differ in batch, heads or length, or from what the cache holds.
+        """
+        self._check(key, value)
+        self.next_position += key.shape[2]
+        if self._keys is not None and self._values is not None:
+            kept = self.length if self.max_length is None else min(self.length, self.max_length - 1)
+            start = self.length - kept
+            key = torch.cat([self._keys[:, :, start:], key], dim=2)
+            value = torch.cat([self._values[:, :, start:], value], dim=2)
+        self._keys, self._values = key, value
+        return key, value
+
+    def truncate(self, length: int) -> None:
+        """Forget all positions from `length` on, so that next_position becomes `length` (speculative decoding's way back).
+
+        Raises ValueError when `length` is negative, lies ahead, or before the first position that is still held.
+        """
+        check_size("length", length, least=0)
+        if not self.first_position <= length <= self.next_position:
+            raise ValueError(
+                f"length: got {length}; the cache holds positions {self.first_position}..{self.next_position - 1}, "
+                f"so it can be cut to {self.first_position}..{self.next_position}"
+            )
+        if self._keys is not None and self._values is not None:
+            held = length - self.first_position
+            self._keys, self._values = self._keys[:, :, :held], self._values[:, :, :held]
+        self.next_position = length
+
+    def reorder(self, index: Int[Tensor, "B2"]) -> None:
+        """Row b of the batch becomes what row index[b] was (beam search); the batch may grow or shrink.
+
+        Raises TypeError for an index that is no 1-d integer tensor, ValueError for one that names a row out of range.
+        """
+        if not isinstance(index, Tensor) or index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
+            came = f"{index.dtype} {shape(index)}" if isinstance(index, Tensor) else type(index).__name__
+            raise TypeError(f"index: got {came}; expected a 1-d integer tensor of batch rows")
+        if self._keys is None or self._values is None:
+            return
+        batch = self._keys.shape[0]
+        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < batch:
+            raise ValueError(
+                f"index: got rows {int(index.min())}..{int(index.max())}; the cache has rows 0..{batch - 1}"
+            )
+        index = index.to(self._keys.device)
+        self._keys, self._values = self._keys.index_select(0, index), self._values.index_select(0, index)
+
+    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Float[Tensor, "H count D"]:
+        """The rows of `span` that `owner` computes, of which only those not computed before are.
+
+        With gradients on, or a start that is a tensor, nothing is kept.
+        """
+        if torch.is_grad_enabled() or isinstance(span.first, Tensor):
+            return compute(span)
+        end = span.first + span.count
+        first, rows = self._rows.get(owner, (span.first, None))
+        if rows is None or span.first > first + rows.shape[1] or end < first:
+            first, rows = span.first, compute(span)
+        if span.first < first:
+            rows = torch.cat([compute(Span(span.first, first - span.first)), rows], dim=1)
+            first = span.first
+        held = first + rows.shape[1]
+        if end > held:
+            rows = torch.cat([rows, compute(Span(held, end - held))], dim=1)
+        self._rows[owner] = first, rows
+        return rows[:, span.first - first : end - first]
+
+    def _check(self, key: Tensor, value: Tensor) -> None:
+        for name, tensor in (("key", key), ("value", value)):
+            if not isinstance(tensor, Tensor) or tensor.dim() != 4:
+                came = shape(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise ShapeError(f"{name}: got {came}; expected a tensor [batch, heads, length, width]")
+        if key.shape[:3] != value.shape[:3]:
+            raise ShapeError(
+                f"value: got shape {shape(value)} beside key {shape(key)}; expected the same batch, heads and length"
+            )
+        for name, new, held in (("key", key, self._keys), ("value", value, self._values)):
+            if held is None:
+                continue
+            if (new.shape[0], new.shape[1], new.shape[3]) != (held.shape[0], held.shape[1], held.shape[3]):
+                raise ShapeError(
+                    f"{name}: got shape {shape(new)}; the cache holds {shape(held)}; batch, heads and width must agree, or start a new cache"
+                )
+            if new.dtype != held.dtype or new.device != held.device:
+                raise TypeError(
+                    f"{name}: got {new.dtype} on {new.device}; the cache holds {held.dtype} on {held.device}; convert with .to(), or start a new cache"
+                )

@@ -1,0 +1,70 @@
+"""The functions of an offset that the papers define, in NumPy: constants for callers and truths for tests.
+
+offset d = key position - query position (negative: the key lies in the past). Nothing here imports torch, so every face
+of the library can be held to the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+
+def t5_buckets(
+    offsets: Int64[np.ndarray, "*n"], *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+) -> Int64[np.ndarray, "*n"]:
+    """bucket(d): one bucket per small distance, then buckets of logarithmic width, the last one for all beyond.
+
+    With n = num_buckets, halved when bidirectional (the upper half then serves keys in the future), and m = n // 2:
+    bucket = |d| below m, else min(n - 1, m + floor(log(|d| / m) / log(max_distance / m) * (n - m))). When not
+    bidirectional a key in the future falls into bucket 0.
+
+    Source: Raffel et al. 2020 (T5), section 2.1, as implemented in its published code, whose arithmetic is float32.
+    """
+    offsets = np.asarray(offsets, dtype=np.int64)
+    if bidirectional:
+        num_buckets //= 2
+        side = np.where(offsets > 0, num_buckets, 0)
+        distance = np.abs(offsets)
+    else:
+        side = np.zeros_like(offsets)
+        distance = np.maximum(-offsets, 0)
+    exact = num_buckets // 2
+    ratio = np.log(np.maximum(distance, exact).astype(np.float32) / np.float32(exact)) / np.float32(
+        math.log(max_distance / exact)
+    )
+    logarithmic = np.minimum(exact + (ratio * np.float32(num_buckets - exact)).astype(np.int64), num_buckets - 1)
+    return side + np.where(distance < exact, distance, logarithmic)
+
+
+def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
+    """slope_h = 2^(-8 h / n) for h = 1..n when n is a power of two.
+
+    For another head count: the slopes of the next lower power of two m, then every other slope of 2m heads, from the
+    first. Source: Press, Smith and Lewis 2022 (ALiBi), section 3 and the code it is published with.
+    """
+    lower = 1 << (num_heads.bit_length() - 1)
+    regular = 8.0 * np.arange(1, lower + 1) / lower
+    between = 8.0 * np.arange(1, 2 * (num_heads - lower), 2) / (2 * lower)
+    return 2.0 ** -np.concatenate([regular, between])
+
+
+def inverse_frequencies(width: int, base: float = 10000.0) -> Float64[np.ndarray, "half"]:
+    """base^(-2 i / width) for i = 0 .. width/2 - 1. Source: Vaswani et al. 2017, section 3.5; Su et al. 2021, eq. 15."""
+    return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+
+
+def sinusoids(
+    distances: Int64[np.ndarray, "n"], width: int, *, interleaved: bool = False
+) -> Float64[np.ndarray, "n width"]:
+    """R[p] = sines and cosines of p * 10000^(-2 i / width).
+
+    All sines then all cosines (Dai et al. 2019's code, RETURNN), or sine and cosine of each frequency side by side
+    (Vaswani et al. 2017; ESPnet). `width` is even.
+    """
+    angles = np.asarray(distances, dtype=np.float64)[:, None] * inverse_frequencies(width)
+    if interleaved:
+        return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(angles), width)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)

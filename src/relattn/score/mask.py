@@ -1,0 +1,77 @@
+"""Mask: causality, window, key mask, segments and explicit mask as one object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relattn.score.positions import Positions
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which pairs may attend, and what an explicit float mask adds to their scores.
+
+    positions: carry the limits that causality and window set on the offset.
+    key_mask [B, Lk]: True keeps a key.
+    segments ([B, Lq], [B, Lk]): a pair attends only where both ids are equal.
+    explicit: boolean (True attends) or float (added to the scores; -inf forbids), broadcastable to [B, Hq, Lq, Lk], 4-d.
+    """
+
+    positions: Positions
+    key_mask: Bool[Tensor, "B Lk"] | None = None
+    segments: tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]] | None = None
+    explicit: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None = None
+
+    @property
+    def limits_positions(self) -> bool:
+        """Whether causality or window forbid any pair; starts given as ints tell without looking at a pair."""
+        lowest, highest = self.positions.lowest, self.positions.highest
+        if lowest is None and highest is None:
+            return False
+        if not self.positions.contiguous or isinstance(self.positions.first_diagonal, Tensor):
+            return True
+        first = self.positions.first_diagonal
+        last = first + self.positions.query_length + self.positions.key_length - 2
+        return (lowest is not None and first < lowest) or (highest is not None and last > highest)
+
+    def allowed(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
+        """True where a pair attends; None where every pair does."""
+        parts = []
+        if self.limits_positions:
+            parts.append(self._within_limits())
+        if self.key_mask is not None:
+            parts.append(self.key_mask[:, None, None, :])
+        if self.segments is not None:
+            query_ids, key_ids = self.segments
+            parts.append((query_ids.unsqueeze(-1) == key_ids.unsqueeze(-2)).unsqueeze(1))
+        if self.explicit is not None:
+            parts.append(self.explicit if self.explicit.dtype == torch.bool else self.explicit > -torch.inf)
+        if not parts:
+            return None
+        allowed = parts[0]
+        for part in parts[1:]:
+            allowed = allowed & part
+        return allowed
+
+    def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
+        """What a float mask adds to the scores of the pairs that it allows; None without one."""
+        if self.explicit is None or self.explicit.dtype == torch.bool:
+            return None
+        return self.explicit.masked_fill(self.explicit == -torch.inf, 0.0)
+
+    def _within_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"]:
+        """lowest <= key position - query position <= highest, without an integer for every pair."""
+        query = self.positions.query_positions().unsqueeze(-1)
+        key = self.positions.key_positions().unsqueeze(-2)
+        lowest, highest = self.positions.lowest, self.positions.highest
+        if lowest is None:
+            within = key <= query + highest
+        elif highest is None:
+            within = key >= query + lowest
+        else:
+            within = (key >= query + lowest) & (key <= query + highest)
+        return within.unsqueeze(-3) if within.dim() == 3 else within[None, None]

@@ -1,0 +1,136 @@
+"""Positions: where queries and keys stand, and the span of offsets that causality and window leave visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+Position = int | Int64[Tensor, ""] | Int64[Tensor, "L"] | Int64[Tensor, "B L"]
+
+
+def is_explicit(position: Position) -> bool:
+    """Whether `position` lists every element's position, rather than that of the first one."""
+    return isinstance(position, Tensor) and position.dim() > 0
+
+
+def expand_position(position: Position, length: int, device: torch.device) -> Int64[Tensor, "*B L"]:
+    """The position of each of `length` elements: [L], or [B, L] where the caller listed them per batch."""
+    if is_explicit(position):
+        assert isinstance(position, Tensor)
+        return position.to(torch.int64)
+    return torch.arange(length, device=device) + position
+
+
+def limits(is_causal: bool, window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
+    """The smallest and the largest offset that causality and window allow, None for no limit."""
+    left, right = window or (None, None)
+    lowest = None if left is None else -left
+    if is_causal:
+        return lowest, 0
+    return lowest, right
+
+
+class Span(NamedTuple):
+    """The offsets first, first + 1, ..., first + count - 1; count is at least 1."""
+
+    first: int | Int64[Tensor, ""]
+    count: int
+
+    def offsets(self, device: torch.device) -> Int64[Tensor, "count"]:
+        """Every offset of the span, ascending."""
+        return torch.arange(self.count, device=device) + self.first
+
+
+class RowMemo(Protocol):
+    """Keeps rows that depend on parameters and offsets only, so that a decoder computes each of them once."""
+
+    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Tensor:
+        """The rows [H, count, D] of `span`, taken from what `compute` gave before where that covers them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Positions:
+    """offset d_ij = key position_j - query position_i, visible where lowest <= d <= highest.
+
+    query, key: the position of the first element (int, or a 0-d integer tensor: the elements follow one another), or an
+        explicit position for every element, [L] or [B, L].
+    query_length Lq, key_length Lk: the number of elements.
+    lowest, highest: the limits that causality (highest = 0) and window set, None for no limit.
+    memo: where rows may be kept between calls (a cache), None to compute them each time.
+    """
+
+    query: Position
+    key: Position
+    query_length: int
+    key_length: int
+    device: torch.device
+    lowest: int | None = None
+    highest: int | None = None
+    memo: RowMemo | None = None
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether queries and keys each follow one another, so that an offset is a diagonal of the score matrix."""
+        return not (is_explicit(self.query) or is_explicit(self.key))
+
+    def query_positions(self) -> Int64[Tensor, "*B Lq"]:
+        """The position of every query."""
+        return expand_position(self.query, self.query_length, self.device)
+
+    def key_positions(self) -> Int64[Tensor, "*B Lk"]:
+        """The position of every key."""
+        return expand_position(self.key, self.key_length, self.device)
+
+    def offsets(self) -> Int64[Tensor, "*B Lq Lk"]:
+        """d_ij for every pair: quadratic in the length."""
+        return self.key_positions().unsqueeze(-2) - self.query_positions().unsqueeze(-1)
+
+    @property
+    def first_diagonal(self) -> int | Int64[Tensor, ""]:
+        """The offset of the last query and the first key: diagonal m = j - i + (Lq - 1) has offset first_diagonal + m."""
+        assert self.contiguous
+        return self.key - self.query - (self.query_length - 1)  # pyright: ignore[reportReturnType]
+
+    def visible(self) -> tuple[int | Int64[Tensor, ""], int | Int64[Tensor, ""]]:
+        """The smallest and the largest offset of any pair within the limits; the first exceeds the second where no pair is.
+
+        Explicit positions: read from the tensors as ints, which waits for their device.
+        """
+        if self.contiguous:
+            first = self.first_diagonal
+            last = first + self.query_length + self.key_length - 2
+        elif min(self.query_length, self.key_length) == 0:
+            first, last = 0, -1
+        else:
+            query, key = self.query_positions(), self.key_positions()
+            extremes = torch.stack([key.min() - query.max(), key.max() - query.min()])
+            first, last = (int(extreme) for extreme in extremes.tolist())
+        if self.lowest is not None:
+            first = first.clamp(min=self.lowest) if isinstance(first, Tensor) else max(first, self.lowest)
+        if self.highest is not None:
+            last = last.clamp(max=self.highest) if isinstance(last, Tensor) else min(last, self.highest)
+        return first, last
+
+    @property
+    def span(self) -> Span:
+        """Every visible offset, and at least one row: what an encoding evaluates its function of the offset on.
+
+        With a start given as a tensor the limits cannot shorten it (that would read the tensor), so it is Lq + Lk - 1
+        rows long.
+        """
+        first, last = self.visible()
+        if isinstance(first, Tensor) or isinstance(last, Tensor):
+            return Span(self.first_diagonal, self.query_length + self.key_length - 1)
+        return Span(first, max(last - first + 1, 1))
+
+    def rows(self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]]) -> Float[Tensor, "H count D"]:
+        """compute(span), or what `owner` computed for a call before, where a memo keeps it."""
+        if self.memo is None:
+            return compute(self.span)
+        return self.memo.rows(owner, self.span, compute)

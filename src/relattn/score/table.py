@@ -1,0 +1,118 @@
+"""OffsetTable: rows that belong to offsets, and what holds beyond the last of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+Beyond = Literal["clamp", "zero", "refuse"]
+
+
+def gather_rows(values: Float[Tensor, "H R *F"], index: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *F"]:
+    """values[:, index], with a gradient that is bit-equal on every run.
+
+    The gradient of plain indexing sums with atomics, in an order that changes between runs; that of an embedding
+    look-up sums each row's contributions in a fixed order, on CPUs and GPUs.
+    """
+    heads, count, *features = values.shape
+    rows = F.embedding(index, values.movedim(0, 1).reshape(count, -1))
+    return rows.unflatten(-1, (heads, *features)).movedim(index.dim(), 0)
+
+
+@dataclass(frozen=True)
+class OffsetTable:
+    """T[d] = values[:, d - first] for first <= d < first + R; outside of that, what `beyond` says.
+
+    values: [H or 1, R, D] for relative keys, queries and values, [H or 1, R] for a bias; rows in ascending offset, row 0
+        for the most distant past. One head serves all heads.
+    first: the offset of row 0, an int; a 0-d int64 tensor for tables made over a span whose start is a tensor.
+    beyond: "clamp" holds the edge row, "zero" adds nothing, "refuse" promises that no visible offset lies outside
+        (`relative_attention` checks it); rows of invisible offsets may then hold anything finite.
+    """
+
+    values: Float[Tensor, "H R *D"]
+    first: int | Int64[Tensor, ""]
+    beyond: Beyond = "refuse"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Tensor) or self.values.dim() not in (2, 3):
+            came = tuple(self.values.shape) if isinstance(self.values, Tensor) else type(self.values).__name__
+            raise TypeError(
+                f"OffsetTable values: got {came}; expected a tensor [heads or 1, rows, width] (or [heads or 1, rows] for a bias)"
+            )
+        if self.values.shape[1] == 0:
+            raise ValueError(
+                f"OffsetTable values: got shape {tuple(self.values.shape)}, a table without rows; give at least one row"
+            )
+        if self.beyond not in ("clamp", "zero", "refuse"):
+            raise ValueError(f"OffsetTable beyond: got {self.beyond!r}; expected 'clamp', 'zero' or 'refuse'")
+        if isinstance(self.first, Tensor) and self.beyond != "refuse":
+            raise ValueError(
+                f"OffsetTable first: got a tensor with beyond={self.beyond!r}; a table that clamps or zeroes needs an int"
+            )
+
+    @property
+    def num_rows(self) -> int:
+        return self.values.shape[1]
+
+    def rows(self, first: int | Int64[Tensor, ""], count: int) -> Float[Tensor, "H count *D"]:
+        """T[first], T[first + 1], ..., T[first + count - 1]: a view where the table has them all."""
+        if isinstance(first, int) and isinstance(self.first, int):
+            start = first - self.first
+            if start >= 0 and start + count <= self.num_rows:
+                return self.values[:, start : start + count]
+        return self.at(torch.arange(count, device=self.values.device) + first)
+
+    def at(self, offsets: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *D"]:
+        """T[d] for every d of `offsets`, any shape, by a gather whose gradient is deterministic."""
+        index = offsets - self.first
+        rows = gather_rows(self.values, index.clamp(0, self.num_rows - 1))
+        if self.beyond != "zero":
+            return rows
+        outside = (index < 0) | (index >= self.num_rows)
+        return rows.masked_fill(outside.reshape(outside.shape + (1,) * (self.values.dim() - 2)), 0.0)
+
+    def to(self, dtype: torch.dtype) -> OffsetTable:
+        """The same table in another dtype."""
+        return replace(self, values=self.values.to(dtype))
+
+
+def add_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
+    """(a + b)[d] = a[d] + b[d], wherever both are defined."""
+    first, count, beyond = _common_extent(a, b)
+    return OffsetTable(a.rows(first, count) + b.rows(first, count), first, beyond)
+
+
+def join_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
+    """[a[d]; b[d]] along the feature axis, wherever both are defined."""
+    first, count, beyond = _common_extent(a, b)
+    heads = max(a.values.shape[0], b.values.shape[0])
+    rows = [table.rows(first, count).expand(heads, -1, -1) for table in (a, b)]
+    return OffsetTable(torch.cat(rows, dim=-1), first, beyond)
+
+
+def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, Beyond]:
+    """First offset, number of rows and `beyond` of one table that can stand for both."""
+    for table in (a, b):  # both spans of one call are the same span, so one of them speaks for both
+        if isinstance(table.first, Tensor):
+            return table.first, table.num_rows, "refuse"
+    assert isinstance(a.first, int) and isinstance(b.first, int)
+    extents = [(t.first, t.first + t.num_rows - 1, t.beyond) for t in (a, b)]
+    refusing = [(first, last) for first, last, beyond in extents if beyond == "refuse"]
+    if refusing:
+        first, last = max(f for f, _ in refusing), min(l for _, l in refusing)
+        if first > last:
+            raise ValueError(
+                f"tables that refuse offsets beyond their rows cover {refusing} and share no offset; nothing can be visible to both"
+            )
+        return first, last - first + 1, "refuse"
+    first, last = min(f for f, _, _ in extents), max(l for _, l, _ in extents)
+    if all(beyond == "zero" for _, _, beyond in extents):
+        return first, last - first + 1, "zero"
+    # One row more on each side holds a zeroing table's zeros beside a clamping one's edge row.
+    return first - 1, last - first + 3, "clamp"

@@ -1,0 +1,94 @@
+"""ScoreTerms: the terms of the score equation that an encoding contributes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.errors import UnsupportedError
+from relattn.score.table import OffsetTable, add_tables, join_tables
+
+
+@dataclass(frozen=True)
+class ScoreTerms:
+    """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d];  O_i = sum_j softmax(S)_ij * (v_j + RV[d]).
+
+    query [B, Hq, Lq, D], key [B, Hk, Lk, D]: rewritten q and k; None leaves the call's own.
+    relative_query r [B, Hq, Lq, Dr], of any width Dr; None means the call's own query, unrewritten.
+    relative_keys RK [Hq or 1, R, Dr], relative_queries RQ [Hq or 1, R, D], relative_values RV [Hq or 1, R, Dv] and
+    bias b [Hq or 1, R]: OffsetTables, None where the equation lacks the term.
+
+    The sum of two holds both encodings' terms: biases, relative queries and relative values add; relative keys over the
+    same relative query add; over different ones the relative queries and the tables are joined along the feature axis.
+    """
+
+    query: Float[Tensor, "B Hq Lq D"] | None = None
+    key: Float[Tensor, "B Hk Lk D"] | None = None
+    relative_query: Float[Tensor, "B Hq Lq Dr"] | None = None
+    relative_keys: OffsetTable | None = None
+    relative_queries: OffsetTable | None = None
+    relative_values: OffsetTable | None = None
+    bias: OffsetTable | None = None
+
+    def __post_init__(self) -> None:
+        for name, width_axis in (("relative_keys", 3), ("relative_queries", 3), ("relative_values", 3), ("bias", 2)):
+            table = getattr(self, name)
+            if table is None:
+                continue
+            if not isinstance(table, OffsetTable):
+                raise TypeError(f"ScoreTerms {name}: got {type(table).__name__}; expected an OffsetTable or None")
+            if table.values.dim() != width_axis:
+                expected = "[heads or 1, rows]" if width_axis == 2 else "[heads or 1, rows, width]"
+                raise ValueError(
+                    f"ScoreTerms {name}: got values of shape {tuple(table.values.shape)}; expected {expected}"
+                )
+        if self.relative_query is not None and self.relative_keys is None:
+            raise ValueError(
+                "ScoreTerms relative_query: came without relative_keys to multiply it with; give both or neither"
+            )
+
+    def __add__(self, other: ScoreTerms) -> ScoreTerms:
+        if not isinstance(other, ScoreTerms):
+            return NotImplemented
+        relative_query, relative_keys = _add_relative_keys(self, other)
+        return ScoreTerms(
+            query=_at_most_one("query", self.query, other.query),
+            key=_at_most_one("key", self.key, other.key),
+            relative_query=relative_query,
+            relative_keys=relative_keys,
+            relative_queries=_add_optional(self.relative_queries, other.relative_queries),
+            relative_values=_add_optional(self.relative_values, other.relative_values),
+            bias=_add_optional(self.bias, other.bias),
+        )
+
+
+def _at_most_one(name: str, a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is not None and b is not None:
+        raise UnsupportedError(
+            f"sum of encodings: both operands rewrite the {name}; no paper defines that, keep one of them"
+        )
+    return b if a is None else a
+
+
+def _add_optional(a: OffsetTable | None, b: OffsetTable | None) -> OffsetTable | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return add_tables(a, b)
+
+
+def _add_relative_keys(a: ScoreTerms, b: ScoreTerms) -> tuple[Tensor | None, OffsetTable | None]:
+    """The pair (r, RK) for which r . RK = r_a . RK_a + r_b . RK_b."""
+    if a.relative_keys is None:
+        return b.relative_query, b.relative_keys
+    if b.relative_keys is None:
+        return a.relative_query, a.relative_keys
+    if a.relative_query is b.relative_query:
+        return a.relative_query, add_tables(a.relative_keys, b.relative_keys)
+    if a.relative_query is None or b.relative_query is None:
+        raise ValueError(
+            "ScoreTerms sum: one relative_query is None (the call's own query) and the other is not; give both as tensors"
+        )
+    return torch.cat([a.relative_query, b.relative_query], dim=-1), join_tables(a.relative_keys, b.relative_keys)
