@@ -1,0 +1,55 @@
+"""relattn's key-value caches behind the cache interface of transformers, so that `generate` decodes with them."""
+
+from __future__ import annotations
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from relattn.nn import KVCache
+
+
+class LabCacheLayer(CacheLayerMixin):
+    """One layer's `KVCache`, `kv`, which the attention layer itself appends to; transformers measures, reorders and crops it."""
+
+    def __init__(self):
+        super().__init__()
+        self.kv = KVCache()
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing to do: the cache takes shape, dtype and device from what is appended first."""
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+        """Append keys and values [B, H, L, D]; returns all of them."""
+        return self.kv.append(key_states, value_states)
+
+    def get_seq_length(self) -> int:
+        """Number of tokens held."""
+        return self.kv.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(number of keys after the next append, index of the first)."""
+        return self.kv.length + query_length, 0
+
+    def get_max_length(self) -> int:
+        """-1: there is no limit."""
+        return -1
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.kv = KVCache()
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Make row b the former row beam_idx[b] (beam search)."""
+        if self.kv.length:
+            self.kv.reorder(beam_idx)
+
+
+class LabCache(Cache):
+    """One `LabCacheLayer` per block of the model."""
+
+    def __init__(self, depth: int):
+        super().__init__(layers=[LabCacheLayer() for _ in range(depth)])
+
+    def kv(self, layer: int) -> KVCache:
+        """The `KVCache` of that block."""
+        return self.layers[layer].kv  # type: ignore[union-attr]

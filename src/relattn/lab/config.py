@@ -1,0 +1,63 @@
+"""The configuration of the lab's transformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from relattn.lab.encodings import named_encoding
+
+
+class LabConfig(PretrainedConfig):
+    """Configuration of `LabModel`, a decoder-only pre-norm transformer.
+
+    Args:
+        vocab_size: number of tokens.
+        width: width of the residual stream; a multiple of `heads`.
+        depth: number of blocks.
+        heads: number of attention heads.
+        encoding: a name of `relattn.lab.encodings.ENCODINGS`.
+        encoding_options: keyword arguments of that encoding's class, over the lab's defaults.
+        length: tokens in a training window; no limit of the model.
+        dropout: probability, of embeddings, attention weights and each block's outputs.
+        tie_word_embeddings: whether the output layer is the transposed token embedding.
+
+    Raises:
+        ValueError: for a number that is not positive, a width that the heads do not divide, or an unknown encoding.
+    """
+
+    model_type = "relattn-lab"
+    attribute_map = {"hidden_size": "width", "num_hidden_layers": "depth", "num_attention_heads": "heads"}  # noqa: RUF012
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        vocab_size: int = 64,
+        width: int = 128,
+        depth: int = 4,
+        heads: int = 4,
+        encoding: str = "relative",
+        encoding_options: dict[str, Any] | None = None,
+        length: int = 256,
+        dropout: float = 0.1,
+        tie_word_embeddings: bool = True,
+        **kwargs: Any,
+    ):
+        for name, number in {"vocab_size": vocab_size, "width": width, "depth": depth, "heads": heads, "length": length}.items():
+            if number < 1:
+                raise ValueError(f"{name}: got {number}, expected a positive number")
+        if width % heads:
+            raise ValueError(f"width: got {width}, expected a multiple of the {heads} heads")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout: got {dropout}, expected a probability from 0 up to, but not, 1")
+        named_encoding(encoding)
+        self.vocab_size = vocab_size
+        self.width = width
+        self.depth = depth
+        self.heads = heads
+        self.encoding = encoding
+        self.encoding_options = dict(encoding_options or {})
+        self.length = length
+        self.dropout = dropout
+        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)

@@ -1,0 +1,181 @@
+"""A decoder-only transformer on `RelativeMultiheadAttention`, as a Hugging Face model."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from relattn.errors import ShapeError
+from relattn.lab.cache import LabCache
+from relattn.lab.config import LabConfig
+from relattn.lab.encodings import Shape, build_encoding, named_encoding
+from relattn.lab.music.windows import IGNORED
+from relattn.nn import KVCache, RelativeMultiheadAttention
+from relattn.offsets import inverse_frequencies
+
+
+class FeedForward(nn.Module):
+    """out(gelu(inner(x))), [..., width] -> [..., width], four times as wide within."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inner = nn.Linear(width, 4 * width)
+        self.out_proj = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The formula above."""
+        return self.out_proj(F.gelu(self.inner(x)))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x)): a pre-norm block, [B, L, width] -> [B, L, width]."""
+
+    def __init__(self, config: LabConfig):
+        super().__init__()
+        shape = Shape(config.heads, config.width // config.heads, config.length)
+        encoding = build_encoding(config.encoding, shape, config.encoding_options)
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention = RelativeMultiheadAttention(config.width, config.heads, encoding, dropout=config.dropout)
+        self.feed_forward_norm = nn.LayerNorm(config.width)
+        self.feed_forward = FeedForward(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: torch.Tensor, key_mask: torch.Tensor | None, cache: KVCache | None) -> torch.Tensor:
+        """`key_mask` [B, keys] True keeps; `cache` holds the keys and values of the tokens before x."""
+        attended = self.attention(self.attention_norm(x), is_causal=True, key_mask=key_mask, cache=cache)
+        x = x + self.dropout(attended)
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+class LabModel(PreTrainedModel, GenerationMixin):
+    """p(token | tokens before it) by `depth` pre-norm blocks with any encoding of the registry.
+
+    Token embeddings are scaled by sqrt(width) (Vaswani et al. 2017, section 3.4); the absolute baseline adds sinusoids of
+    the position to them. Weights start as N(0, 1 / fan_in), those that write to the residual stream divided by
+    sqrt(2 depth) (Radford et al. 2019, section 2.3).
+    """
+
+    config_class = LabConfig
+    base_model_prefix = ""
+    _tied_weights_keys = {"output.weight": "embedding.weight"}  # noqa: RUF012
+    _no_split_modules = ["Block"]  # noqa: RUF012
+    # The loss divides by the number of tokens in the whole step, over all devices: see transformers.Trainer.
+    accepts_loss_kwargs = True
+
+    config: LabConfig
+
+    def __init__(self, config: LabConfig):
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.norm = nn.LayerNorm(config.width)
+        self.output = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embedding."""
+        self.embedding = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The output layer."""
+        return self.output
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output layer."""
+        self.output = new_embeddings
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=module.in_features**-0.5)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.width**-0.5)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, (RelativeMultiheadAttention, FeedForward)):
+            fan_in = module.out_proj.in_features
+            init.normal_(module.out_proj.weight, std=(2 * self.config.depth * fan_in) ** -0.5)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: LabCache | None = None,
+        labels: torch.Tensor | None = None,
+        shift_labels: torch.Tensor | None = None,
+        use_cache: bool = False,
+        logits_to_keep: int = 0,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> CausalLMOutputWithPast:
+        """Logits of the next token, and the mean negative log-likelihood in nats when labels are given.
+
+        Args:
+            input_ids: int64 [B, L].
+            attention_mask: [B, cached + L], nonzero where there is a token; padding may stand on either side.
+            past_key_values: the tokens before these; this call appends to it.
+            labels: int64 [B, L], labels[:, i] is the token at i (shifted here); -100 is not counted.
+            shift_labels: int64 [B, L], shift_labels[:, i] is the token after i; in place of `labels`.
+            use_cache: start a cache when none is given.
+            logits_to_keep: only the last so many positions' logits; 0: all.
+            num_items_in_batch: divisor of the summed loss, the tokens counted in a whole step over all devices.
+
+        Raises:
+            ShapeError: when the mask does not cover the cached and the given tokens.
+        """
+        if use_cache and past_key_values is None:
+            past_key_values = LabCache(self.config.depth)
+        seen = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if attention_mask is not None and attention_mask.shape != (input_ids.shape[0], seen + input_ids.shape[1]):
+            raise ShapeError(
+                f"attention_mask: got shape {list(attention_mask.shape)}, expected "
+                f"{[input_ids.shape[0], seen + input_ids.shape[1]]} (batch, {seen} cached and {input_ids.shape[1]} given tokens)"
+            )
+        key_mask = None if attention_mask is None else attention_mask.bool()
+        x = self.embedding(input_ids) * math.sqrt(self.config.width)
+        if named_encoding(self.config.encoding).absolute:
+            x = x + self._sinusoids(input_ids.shape[1], seen, key_mask, x)
+        x = self.dropout(x)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, key_mask, None if past_key_values is None else past_key_values.kv(layer))
+        logits = self.output(self.norm(x[:, -logits_to_keep:]))
+        loss = None
+        if labels is not None or shift_labels is not None:
+            targets = shift_labels if shift_labels is not None else F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+            summed = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+            loss = summed / ((targets != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+
+    def _sinusoids(self, length: int, seen: int, key_mask: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+        """sin and cos of (position / 10000^(2i / width)) [B or 1, length, width]; a position counts tokens, not padding."""
+        if key_mask is None:
+            positions = torch.arange(seen, seen + length, device=like.device)[None]
+        else:
+            positions = (key_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
+        frequencies = torch.from_numpy(inverse_frequencies(self.config.width)).to(like.device, torch.float32)
+        angles = positions[..., None] * frequencies
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., : self.config.width].to(like.dtype)
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
+        # transformers would make its own DynamicCache, which knows nothing of prepared keys.
+        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = LabCache(self.config.depth)
+
+
+AutoConfig.register(LabConfig.model_type, LabConfig)
+AutoModelForCausalLM.register(LabConfig, LabModel)
