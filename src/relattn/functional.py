@@ -94,22 +94,23 @@ def relative_attention(
     torch.nn.functional.scaled_dot_product_attention, in its order and with its meaning; with encoding=None the answers
     are the same too.
 
-    query [B, Hq, Lq, D], key [B, Hk, Lk, D], value [B, Hk, Lk, Dv]: float64, float32, bfloat16 or float16, of one dtype,
-        which is the output's. Scores and sums are float32, or float64 for float64.
+    query [B, Hq, Lq, D], key [B, Hk, Lk, D], value [B, Hk, Lk, Dv]: float64, float32, bfloat16 or float16, of one
+        dtype, which is the output's. Scores and sums are float32, or float64 for float64.
     attn_mask: boolean, True where a pair attends, or float, added to the scores; broadcastable to [B, Hq, Lq, Lk].
     dropout_p: the share of softmax weights to drop; the caller passes 0 outside of training.
     is_causal: a query sees keys at its own position and before. May be combined with every other mask.
     scale: 1 / sqrt(D) when None.
     enable_gqa: Hk may divide Hq; each group of Hq / Hk neighbouring query heads shares a key head.
-    encoding: where RK, RQ, RV and b come from: a RelativeEncoding, or ScoreTerms already lowered, whose key the encoding
-        has already prepared.
-    query_position, key_position: the position of the first query and key (int or 0-d integer tensor), or the positions of
-        all of them, [L] or [B, L]. Offsets, causality and window compare positions.
+    encoding: where RK, RQ, RV and b come from: a RelativeEncoding, or ScoreTerms already lowered, whose key the
+        encoding has already prepared.
+    query_position, key_position: the position of the first query and key (int or 0-d integer tensor), or the positions
+        of all of them, [L] or [B, L]. Offsets, causality and window compare positions.
     window: (left, right) keeps offsets -left..right; None on a side sets no limit there.
     key_mask [B, Lk]: True keeps a key.
     segment_ids: integers [B, L], or a pair ([B, Lq], [B, Lk]); attention stays among equal ids (packed documents).
     backend: "auto", or a name, which then runs or raises.
-    return_lse: also return lse [B, Hq, Lq], the log of the sum of exp(S) over the keys, float32 or wider, differentiable.
+    return_lse: also return lse [B, Hq, Lq], the log of the sum of exp(S) over the keys, float32 or wider,
+        differentiable.
 
     A query with nothing to attend to gives output 0, lse -inf, and gradient 0.
 
@@ -225,7 +226,7 @@ def _problem(
 ) -> Problem:
     """Check every argument, lower the encoding, and write down the problem."""
     check_backend(backend)
-    query, key, value = _autocast(query), _autocast(key), _autocast(value)
+    query, key, value = _autocast(query, key, value)
     checks.check_tensors(query, key, value, enable_gqa)
     checks.check_numbers(dropout_p, scale)
     checks.check_position("query_position", query_position, query.shape[0], query.shape[2], query.device)
@@ -271,13 +272,17 @@ def _problem(
     )
 
 
-def _autocast(tensor: Tensor) -> Tensor:
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """What torch.autocast does to the inputs of scaled_dot_product_attention."""
-    if not isinstance(tensor, Tensor) or not torch.is_autocast_enabled(tensor.device.type):
-        return tensor
-    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+    if not torch.is_autocast_enabled(_device_type(tensors[0])):
+        return tensors
+    dtype = torch.get_autocast_dtype(_device_type(tensors[0]))
+    narrowed = (torch.float32, torch.bfloat16, torch.float16)
+    return tuple(t.to(dtype) if isinstance(t, Tensor) and t.dtype in narrowed else t for t in tensors)
+
+
+def _device_type(tensor: Tensor) -> str:
+    return tensor.device.type if isinstance(tensor, Tensor) else "cpu"
 
 
 def _without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager:

@@ -52,7 +52,8 @@ def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
 
 
 def inverse_frequencies(width: int, base: float = 10000.0) -> Float64[np.ndarray, "half"]:
-    """base^(-2 i / width) for i = 0 .. width/2 - 1. Source: Vaswani et al. 2017, section 3.5; Su et al. 2021, eq. 15."""
+    """base^(-2 i / width) for i = 0 .. width/2 - 1. Source: Vaswani et al. 2017, section 3.5; Su et al. 2021, eq. "
+    "15."""
     return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
 
 

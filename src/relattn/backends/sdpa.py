@@ -9,7 +9,8 @@ from relattn.score.problem import Problem
 
 
 class SdpaBackend:
-    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention and its fused kernels."""
+    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention and its fused "
+    "kernels."""
 
     name = "sdpa"
 

@@ -37,7 +37,8 @@ def pad_reshape(
     length = relative_query.shape[2]
     if not relative_keys.shape[1] == key_length == length:
         raise ValueError(
-            f"pad_reshape: got {length} queries, {key_length} keys and {relative_keys.shape[1]} rows; it is defined for "
+            f"pad_reshape: got {length} queries, {key_length} keys and {relative_keys.shape[1]} rows; it is defined "
+            "for "
             "equal numbers (causal self-attention); use diagonals or strided"
         )
     products = relative_query @ relative_keys.transpose(-1, -2)
@@ -49,8 +50,8 @@ def diagonals(
 ) -> Float[Tensor, "B H Lq Lk"]:
     """Stack the diagonals of the products, transpose, truncate: the generalised algorithm, any Lq and Lk.
 
-    Column j of S_rel runs down the products' anti-clockwise diagonal; with the queries flipped that is diagonal j. Needs
-    all Lq + Lk - 1 rows; more are cut off.
+    Column j of S_rel runs down the products' anti-clockwise diagonal; with the queries flipped that is diagonal j.
+    Needs all Lq + Lk - 1 rows; more are cut off.
     """
     query_length = relative_query.shape[2]
     if relative_keys.shape[1] < query_length + key_length - 1:
@@ -74,7 +75,7 @@ def strided(
 
 
 def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tensor, "*n Lq Lk"]:
-    """S[i, j] = strip[i, j - i + (Lq - 1)], the same memory: element (i, j) lies (Lq - 1) + i * (W - 1) + j from the start.
+    """S[i, j] = strip[i, j - i + (Lq - 1)], the same memory: (i, j) lies (Lq - 1) + i * (W - 1) + j from the start.
 
     W > Lk keeps the view's rows apart, so that its gradient is a plain copy.
     """

@@ -46,4 +46,5 @@ class AlibiBias(RelativeEncoding):
         return ScoreTerms(bias=OffsetTable(bias, span.first, "refuse"))
 
     def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`."""
         return f"{self.num_heads}"

@@ -20,8 +20,8 @@ class RelativeEncoding(nn.Module, ABC):
     """A function from offsets to rows: what a position encoding adds to the score equation.
 
     A new encoding writes `terms`, and `prepare_keys` where it changes keys by their own position. Encodings add with
-    `+`: biases add, tables over the same relative query add, over different ones they are joined along the feature axis;
-    one operand at most may rewrite queries and keys.
+    `+`: biases add, tables over the same relative query add, over different ones they are joined along the feature
+    axis; one operand at most may rewrite queries and keys.
     """
 
     rotates: bool = False
@@ -58,8 +58,10 @@ class EncodingSum(RelativeEncoding):
 
     def __init__(self, *encodings: RelativeEncoding) -> None:
         super().__init__()
-        operands = [part for e in encodings for part in (e.operands if isinstance(e, EncodingSum) else [e])]
-        if sum(operand.rotates for operand in operands) > 1:
+        operands: list[RelativeEncoding] = []
+        for encoding in encodings:
+            operands.extend(encoding.encodings if isinstance(encoding, EncodingSum) else [encoding])
+        if [operand.rotates for operand in operands].count(True) > 1:
             raise UnsupportedError(
                 "sum of encodings: two operands rotate the queries and keys; no paper defines that, keep one of them"
             )
@@ -68,7 +70,7 @@ class EncodingSum(RelativeEncoding):
 
     def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
         """The keys after the one operand that changes them."""
-        for operand in self._encodings():
+        for operand in self.encodings:
             key = operand.prepare_keys(key, key_position)
         return key
 
@@ -77,7 +79,7 @@ class EncodingSum(RelativeEncoding):
     ) -> ScoreTerms:
         """The sum of every operand's terms; each sees the query as the caller gave it."""
         parts = []
-        for operand in self._encodings():
+        for operand in self.encodings:
             part = operand.terms(query, key, positions)
             check_terms(part, query, key, None, positions)
             if part.relative_keys is not None and part.relative_query is None:
@@ -86,9 +88,12 @@ class EncodingSum(RelativeEncoding):
         combined = reduce(add, parts)
         if self.rotates and combined.relative_queries is not None:
             raise UnsupportedError(
-                "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, which no paper defines"
+                "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "
+                "which no paper defines"
             )
         return combined
 
-    def _encodings(self) -> list[RelativeEncoding]:
+    @property
+    def encodings(self) -> list[RelativeEncoding]:
+        """The operands, sums among them taken apart, in order."""
         return list(self.operands)  # pyright: ignore[reportReturnType]

@@ -21,8 +21,8 @@ class RelativeEmbedding(RelativeEncoding):
 
     relative_keys: the parameter, [num_heads or 1, R, head_dim], R = max_length when causal, else 2 * max_length - 1.
     num_heads: None shares one table between all heads.
-    beyond: what holds for a visible offset that has no row. "refuse": ValueError that names max_length; "clamp": the edge
-        row; "zero": nothing is added (Tensor2Tensor).
+    beyond: what holds for a visible offset that has no row. "refuse": ValueError that names max_length; "clamp": the
+        edge row; "zero": nothing is added (Tensor2Tensor).
 
     Source: Huang et al. 2018 (Music Transformer), section 3.4 and eq. 3.
     """
@@ -43,7 +43,8 @@ class RelativeEmbedding(RelativeEncoding):
             check_size("num_heads", num_heads)
         check_choice("beyond", beyond, ("refuse", "clamp", "zero"))
         self.head_dim, self.max_length, self.num_heads = head_dim, max_length, num_heads
-        self.causal, self.beyond = causal, beyond
+        self.causal = causal
+        self.beyond: Beyond = beyond
         num_rows = max_length if causal else 2 * max_length - 1
         self.relative_keys = nn.Parameter(torch.empty(num_heads or 1, num_rows, head_dim))
         self.reset_parameters()
@@ -63,4 +64,8 @@ class RelativeEmbedding(RelativeEncoding):
         return ScoreTerms(relative_query=query, relative_keys=table)
 
     def extra_repr(self) -> str:
-        return f"{self.head_dim}, {self.max_length}, num_heads={self.num_heads}, causal={self.causal}, beyond={self.beyond!r}"
+        """The arguments it was made with, for `print`."""
+        return (
+            f"{self.head_dim}, {self.max_length}, num_heads={self.num_heads}, causal={self.causal}, "
+            f"beyond={self.beyond!r}"
+        )

@@ -19,8 +19,8 @@ class RotaryEmbedding(RelativeEncoding):
     Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim).
 
     rotary_dim: how many features are rotated, from the first; even, head_dim unless given. The others pass unrotated.
-    interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f + rotary_dim / 2,
-        the layout of GPT-NeoX and Llama.
+    interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f + rotary_dim /
+        2, the layout of GPT-NeoX and Llama.
     scaling: {"type": "linear", "factor": s} divides positions by s (position interpolation, Chen et al. 2023).
 
     Source: Su et al. 2021 (RoFormer), eq. 14, 15 and 34.
@@ -43,7 +43,8 @@ class RotaryEmbedding(RelativeEncoding):
         check_size("rotary_dim", rotary_dim, least=2)
         if rotary_dim > head_dim or rotary_dim % 2:
             raise ValueError(
-                f"rotary_dim: got {rotary_dim} with head_dim={head_dim}; expected an even number of features, at most {head_dim}"
+                f"rotary_dim: got {rotary_dim} with head_dim={head_dim}; expected an even number of features, at "
+                f"most {head_dim}"
             )
         if isinstance(base, bool) or not isinstance(base, int | float) or not 1.0 < base < float("inf"):
             raise ValueError(f"base: got {base!r}; expected a finite number above 1")
@@ -64,7 +65,8 @@ class RotaryEmbedding(RelativeEncoding):
     def _rotate(self, name: str, features: Float[Tensor, "B H L D"], position: Position) -> Float[Tensor, "B H L D"]:
         if features.shape[3] != self.head_dim:
             raise ShapeError(
-                f"RotaryEmbedding head_dim: it was made for width {self.head_dim} and {name} has {features.shape[3]} ({shape(features)}); make it with head_dim={features.shape[3]}"
+                f"RotaryEmbedding head_dim: it was made for width {self.head_dim} and {name} has {features.shape[3]} "
+                f"({shape(features)}); make it with head_dim={features.shape[3]}"
             )
         cos, sin = self._cos_sin(features, position)
         turned = features[..., : self.rotary_dim].to(cos.dtype)
@@ -91,7 +93,11 @@ class RotaryEmbedding(RelativeEncoding):
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
     def extra_repr(self) -> str:
-        return f"{self.head_dim}, base={self.base}, rotary_dim={self.rotary_dim}, interleaved={self.interleaved}, scaling={self.scaling}"
+        """The arguments it was made with, for `print`."""
+        return (
+            f"{self.head_dim}, base={self.base}, rotary_dim={self.rotary_dim}, interleaved={self.interleaved}, "
+            f"scaling={self.scaling}"
+        )
 
 
 def _linear_factor(scaling: dict[str, object] | None) -> float:

@@ -47,7 +47,7 @@ class ShawEmbedding(RelativeEncoding):
         self.left, self.right = distances
         shape = (num_heads or 1, self.left + self.right + 1, head_dim)
         self.relative_keys = nn.Parameter(torch.empty(shape))
-        self.register_parameter("relative_values", nn.Parameter(torch.empty(shape)) if values else None)
+        self.relative_values = nn.Parameter(torch.empty(shape)) if values else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -66,4 +66,8 @@ class ShawEmbedding(RelativeEncoding):
         return ScoreTerms(relative_query=query, relative_keys=relative_keys, relative_values=relative_values)
 
     def extra_repr(self) -> str:
-        return f"{self.head_dim}, ({self.left}, {self.right}), num_heads={self.num_heads}, values={self.relative_values is not None}"
+        """The arguments it was made with, for `print`."""
+        return (
+            f"{self.head_dim}, ({self.left}, {self.right}), num_heads={self.num_heads}, "
+            f"values={self.relative_values is not None}"
+        )

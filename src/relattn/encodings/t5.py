@@ -39,7 +39,8 @@ class T5Bias(RelativeEncoding):
         exact = num_buckets // (4 if bidirectional else 2)
         if isinstance(max_distance, bool) or not isinstance(max_distance, int) or max_distance <= exact:
             raise ValueError(
-                f"max_distance: got {max_distance!r}; expected an int above {exact}, the distances that have a bucket of their own"
+                f"max_distance: got {max_distance!r}; expected an int above {exact}, the distances that have a "
+                "bucket of their own"
             )
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bidirectional
@@ -74,4 +75,8 @@ class T5Bias(RelativeEncoding):
         return side + torch.where(distance < exact, distance, logarithmic)
 
     def extra_repr(self) -> str:
-        return f"{self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, bidirectional={self.bidirectional}"
+        """The arguments it was made with, for `print`."""
+        return (
+            f"{self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, "
+            f"bidirectional={self.bidirectional}"
+        )

@@ -59,7 +59,8 @@ class TransformerXLEmbedding(RelativeEncoding):
         else:
             if max_length is not None:
                 raise ValueError(
-                    f"max_length: got {max_length} with learned=False; sinusoids have no end, leave it out or set learned=True"
+                    f"max_length: got {max_length} with learned=False; sinusoids have no end, leave it out or set "
+                    "learned=True"
                 )
             check_size("embed_dim", self.embed_dim)
             if self.embed_dim % 2:
@@ -106,7 +107,11 @@ class TransformerXLEmbedding(RelativeEncoding):
         return self.linear_pos(sinusoids).unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
 
     def extra_repr(self) -> str:
-        return f"{self.num_heads}, {self.head_dim}, embed_dim={self.embed_dim}, interleaved={self.interleaved}, max_length={self.max_length}, learned={self.learned}"
+        """The arguments it was made with, for `print`."""
+        return (
+            f"{self.num_heads}, {self.head_dim}, embed_dim={self.embed_dim}, interleaved={self.interleaved}, "
+            f"max_length={self.max_length}, learned={self.learned}"
+        )
 
 
 def _sinusoids(distances: Int64[Tensor, "n"], width: int, interleaved: bool) -> Tensor:

@@ -15,7 +15,7 @@ from relattn.score.positions import Position, Positions, limits
 
 
 class RelativeMultiheadAttention(nn.Module):
-    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(y)_h)) with the encoding's terms in every head.
+    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)), every head with the encoding's terms.
 
     embed_dim: the width of the queries and of the output. num_heads: query heads. encoding: None, or a RelativeEncoding
         made for num_heads and head_dim. num_kv_heads: key and value heads, a divisor of num_heads (grouped queries);
@@ -53,7 +53,8 @@ class RelativeMultiheadAttention(nn.Module):
         if head_dim is None:
             if embed_dim % num_heads:
                 raise ValueError(
-                    f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim, or give head_dim"
+                    f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim, or "
+                    "give head_dim"
                 )
             head_dim = embed_dim // num_heads
         check_size("head_dim", head_dim)
@@ -89,8 +90,9 @@ class RelativeMultiheadAttention(nn.Module):
 
         Masks and positions as in `relative_attention`; positions start at 0 unless given.
 
-        cache: self-attention only. The new keys and values are appended to it and the queries see all it holds; positions
-            follow from it, so giving them is an error. key_mask then covers every position so far, [B, next_position].
+        cache: self-attention only. The new keys and values are appended to it and the queries see all it holds;
+            positions follow from it, so giving them is an error. key_mask then covers every position so far, [B,
+            next_position].
 
         Raises ShapeError or ValueError for inputs that do not fit.
         """
@@ -155,7 +157,11 @@ class RelativeMultiheadAttention(nn.Module):
         return self.out_proj(output.transpose(1, 2).flatten(2))
 
     def extra_repr(self) -> str:
-        return f"{self.embed_dim}, {self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, dropout={self.dropout}, backend={self.backend!r}"
+        """The arguments it was made with, for `print`."""
+        return (
+            f"{self.embed_dim}, {self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, "
+            f"dropout={self.dropout}, backend={self.backend!r}"
+        )
 
 
 def _rolling_window(window: Window | None, cache: KVCache) -> Window | None:
@@ -163,7 +169,7 @@ def _rolling_window(window: Window | None, cache: KVCache) -> Window | None:
     check_window(window)
     if cache.max_length is None:
         return window
-    left, right = window or (None, None)
+    left = None if window is None else window[0]
     return cache.max_length - 1 if left is None else min(left, cache.max_length - 1), 0
 
 
@@ -171,6 +177,7 @@ def _held(key_mask: Tensor, cache: KVCache) -> Tensor:
     """The part of a mask over every position that belongs to the keys the cache holds."""
     if key_mask.dim() != 2 or key_mask.shape[1] != cache.next_position:
         raise ShapeError(
-            f"key_mask: got shape {shape(key_mask)} with a cache; expected [batch, {cache.next_position}], a flag for every position so far"
+            f"key_mask: got shape {shape(key_mask)} with a cache; expected [batch, {cache.next_position}], a flag "
+            "for every position so far"
         )
     return key_mask[:, cache.first_position :]

@@ -16,13 +16,13 @@ from relattn.score.positions import Span
 class KVCache:
     """Prepared keys [B, Hk, L, D] and values [B, Hk, L, Dv] of positions first_position .. next_position - 1.
 
-    One cache serves one layer. Keys go in as the encoding prepared them (RoPE: rotated), once, and stay as they are. Rows
-    that an encoding computes from its parameters and an offset (Transformer-XL's projected sinusoids) are kept as well,
-    while no gradient is recorded, so change no parameter during a cache's life.
+    One cache serves one layer. Keys go in as the encoding prepared them (RoPE: rotated), once, and stay as they are.
+    Rows that an encoding computes from its parameters and an offset (Transformer-XL's projected sinusoids) are kept as
+    well, while no gradient is recorded, so change no parameter during a cache's life.
 
     max_length: None grows without end. With it the cache rolls: a query sees the max_length newest positions up to its
-        own, and whatever the sizes of the chunks, attention equals a full pass under window=(max_length - 1, 0). It holds
-        the max_length - 1 positions before the newest chunk, and that chunk.
+        own, and whatever the sizes of the chunks, attention equals a full pass under window=(max_length - 1, 0). It
+        holds the max_length - 1 positions before the newest chunk, and that chunk.
     """
 
     def __init__(self, max_length: int | None = None) -> None:
@@ -63,7 +63,7 @@ class KVCache:
         return key, value
 
     def truncate(self, length: int) -> None:
-        """Forget all positions from `length` on, so that next_position becomes `length` (speculative decoding's way back).
+        """Forget all positions from `length` on, so that next_position is `length` (speculative decoding's way back).
 
         Raises ValueError when `length` is negative, lies ahead, or before the first position that is still held.
         """
@@ -130,9 +130,11 @@ class KVCache:
                 continue
             if (new.shape[0], new.shape[1], new.shape[3]) != (held.shape[0], held.shape[1], held.shape[3]):
                 raise ShapeError(
-                    f"{name}: got shape {shape(new)}; the cache holds {shape(held)}; batch, heads and width must agree, or start a new cache"
+                    f"{name}: got shape {shape(new)}; the cache holds {shape(held)}; batch, heads and width must "
+                    "agree, or start a new cache"
                 )
             if new.dtype != held.dtype or new.device != held.device:
                 raise TypeError(
-                    f"{name}: got {new.dtype} on {new.device}; the cache holds {held.dtype} on {held.device}; convert with .to(), or start a new cache"
+                    f"{name}: got {new.dtype} on {new.device}; the cache holds {held.dtype} on {held.device}; "
+                    "convert with .to(), or start a new cache"
                 )

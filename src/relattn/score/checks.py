@@ -22,7 +22,8 @@ def shape(tensor: Tensor) -> str:
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
-    """query [B, Hq, Lq, D], key [B, Hk, Lk, D], value [B, Hk, Lk, Dv] of one dtype on one device; Hk divides Hq with GQA."""
+    """query [B, Hq, Lq, D], key [B, Hk, Lk, D], value [B, Hk, Lk, Dv] of one dtype on one device; Hk divides Hq "
+    "with GQA."""
     named = {"query": query, "key": key, "value": value}
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
@@ -31,11 +32,13 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
             raise ShapeError(f"{name}: got shape {shape(tensor)}; expected four axes [batch, heads, length, width]")
         if tensor.dtype not in FLOAT_DTYPES:
             raise TypeError(
-                f"{name}: got dtype {tensor.dtype}; expected float64, float32, bfloat16 or float16; convert it with .to()"
+                f"{name}: got dtype {tensor.dtype}; expected float64, float32, bfloat16 or float16; convert it with "
+                ".to()"
             )
         if tensor.dtype != query.dtype:
             raise TypeError(
-                f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; expected one dtype; convert with .to()"
+                f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; expected one dtype; convert with "
+                ".to()"
             )
         if tensor.device != query.device:
             raise ValueError(
@@ -43,7 +46,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
             )
         if tensor.shape[0] != query.shape[0]:
             raise ShapeError(
-                f"{name}: got batch {tensor.shape[0]} ({shape(tensor)}) beside query {shape(query)}; expected the same batch"
+                f"{name}: got batch {tensor.shape[0]} ({shape(tensor)}) beside query {shape(query)}; expected the "
+                "same batch"
             )
     if query.shape[3] == 0 or query.shape[1] == 0:
         raise ShapeError(f"query: got shape {shape(query)}; expected at least one head and one feature")
@@ -54,7 +58,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     for axis, what in ((1, "heads"), (2, "length")):
         if value.shape[axis] != key.shape[axis]:
             raise ShapeError(
-                f"value: got {what} {value.shape[axis]} ({shape(value)}) beside key {shape(key)}; expected {what} {key.shape[axis]}"
+                f"value: got {what} {value.shape[axis]} ({shape(value)}) beside key {shape(key)}; expected {what} "
+                f"{key.shape[axis]}"
             )
     query_heads, key_heads = query.shape[1], key.shape[1]
     if query_heads == key_heads:
@@ -66,7 +71,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
         )
     if key_heads == 0 or query_heads % key_heads:
         raise ShapeError(
-            f"key: got {key_heads} heads for {query_heads} query heads; expected a divisor of {query_heads} with enable_gqa=True"
+            f"key: got {key_heads} heads for {query_heads} query heads; expected a divisor of {query_heads} with "
+            "enable_gqa=True"
         )
 
 
@@ -103,7 +109,8 @@ def check_window(window: tuple[int | None, int | None] | None) -> None:
     good = good and all(w is None or (isinstance(w, int) and not isinstance(w, bool) and w >= 0) for w in window)
     if not good:
         raise ValueError(
-            f"window: got {window!r}; expected (left, right), each an int of at least 0 or None for no limit on that side"
+            f"window: got {window!r}; expected (left, right), each an int of at least 0 or None for no limit on that "
+            "side"
         )
 
 
@@ -115,7 +122,8 @@ def check_key_mask(key_mask: Tensor | None, key: Tensor) -> None:
     if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
         came = key_mask.dtype if isinstance(key_mask, Tensor) else type(key_mask).__name__
         raise TypeError(
-            f"key_mask: got {came}; expected a boolean tensor, True where a key is kept; compare (mask != 0) to make one"
+            f"key_mask: got {came}; expected a boolean tensor, True where a key is kept; compare (mask != 0) to make "
+            "one"
         )
     if tuple(key_mask.shape) != (batch, length):
         raise ShapeError(f"key_mask: got shape {shape(key_mask)}; expected [{batch}, {length}] (batch, key length)")
@@ -138,7 +146,8 @@ def check_segments(segment_ids: object, query: Tensor, key: Tensor) -> tuple[Ten
             raise TypeError(f"segment_ids: got {came}; expected an integer tensor [batch, length]")
         if tuple(ids.shape) != (like.shape[0], like.shape[2]):
             raise ShapeError(
-                f"segment_ids: got shape {shape(ids)} for the {side} side; expected [{like.shape[0]}, {like.shape[2]}]; "
+                f"segment_ids: got shape {shape(ids)} for the {side} side; expected [{like.shape[0]}, "
+                f"{like.shape[2]}]; "
                 "give a pair (query ids, key ids) where the lengths differ"
             )
         if ids.device != like.device:
@@ -154,7 +163,8 @@ def check_attn_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Non
         raise TypeError(f"attn_mask: got {type(attn_mask).__name__}; expected a boolean or float tensor")
     if attn_mask.dtype != torch.bool and attn_mask.dtype not in (query.dtype, torch.float32):
         raise TypeError(
-            f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends) or {query.dtype} (added to the scores); "
+            f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends) or {query.dtype} (added to the "
+            "scores); "
             "an integer mask has two readings, so compare it (mask != 0) or convert it with .to()"
         )
     full = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
@@ -163,21 +173,25 @@ def check_attn_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Non
     )
     if not fits:
         raise ShapeError(
-            f"attn_mask: got shape {shape(attn_mask)}; expected one that broadcasts to {list(full)} (batch, heads, queries, keys)"
+            f"attn_mask: got shape {shape(attn_mask)}; expected one that broadcasts to {list(full)} (batch, heads, "
+            "queries, keys)"
         )
     if attn_mask.device != query.device:
         raise ValueError(f"attn_mask: lies on {attn_mask.device} and query on {query.device}; move it with .to()")
 
 
 def check_heads(encoding: str, num_heads: int, width: int | None, tensor: Tensor) -> None:
-    """An encoding with its own parameters per head meets a query of as many heads, and of its width where it has one."""
+    """An encoding with its own parameters per head meets a query of as many heads, and of its width where it has "
+    "one."""
     if tensor.shape[1] != num_heads:
         raise ShapeError(
-            f"{encoding} num_heads: it was made for {num_heads} heads and query has {tensor.shape[1]} ({shape(tensor)}); make it with num_heads={tensor.shape[1]}"
+            f"{encoding} num_heads: it was made for {num_heads} heads and query has {tensor.shape[1]} "
+            f"({shape(tensor)}); make it with num_heads={tensor.shape[1]}"
         )
     if width is not None and tensor.shape[3] != width:
         raise ShapeError(
-            f"{encoding} head_dim: it was made for width {width} and query has {tensor.shape[3]} ({shape(tensor)}); make it with head_dim={tensor.shape[3]}"
+            f"{encoding} head_dim: it was made for width {width} and query has {tensor.shape[3]} ({shape(tensor)}); "
+            f"make it with head_dim={tensor.shape[3]}"
         )
 
 
@@ -189,12 +203,14 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
     for name, rewritten, original in (("query", terms.query, query), ("key", terms.key, key)):
         if rewritten is not None and rewritten.shape != original.shape:
             raise ShapeError(
-                f"terms {name}: got shape {shape(rewritten)} for a {name} of {shape(original)}; a rewritten {name} keeps the shape"
+                f"terms {name}: got shape {shape(rewritten)} for a {name} of {shape(original)}; a rewritten {name} "
+                "keeps the shape"
             )
     relative_query = query if terms.relative_query is None else terms.relative_query
     if relative_query.dim() != 4 or relative_query.shape[:3] != query.shape[:3]:
         raise ShapeError(
-            f"relative_query: got shape {shape(relative_query)} beside query {shape(query)}; expected {list(query.shape[:3])} and any width"
+            f"relative_query: got shape {shape(relative_query)} beside query {shape(query)}; expected "
+            f"{list(query.shape[:3])} and any width"
         )
     widths = {
         "relative_keys": (relative_query.shape[3], "the width of the relative query"),
@@ -218,11 +234,13 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
         )
     if width is not None and values.shape[2] != width:
         raise ShapeError(
-            f"{name}: the encoding has width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; make it with head_dim={width}"
+            f"{name}: the encoding has width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; make "
+            f"it with head_dim={width}"
         )
     if values.dtype not in (query.dtype, torch.float32) or (query.dtype == torch.float64 != values.dtype):
         raise TypeError(
-            f"{name}: got dtype {values.dtype} beside a query of {query.dtype}; convert the encoding with .to({query.dtype})"
+            f"{name}: got dtype {values.dtype} beside a query of {query.dtype}; convert the encoding with "
+            f".to({query.dtype})"
         )
     if values.device != query.device:
         raise ValueError(f"{name}: lies on {values.device} and query on {query.device}; move the encoding with .to()")
@@ -234,7 +252,7 @@ def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: 
     """
     if table.beyond != "refuse" or min(positions.query_length, positions.key_length) == 0:
         return
-    first, last = positions.visible()
+    first, last = positions.visible
     lowest, highest = table.first, table.first + table.num_rows - 1
     if all(isinstance(number, int) for number in (first, last, lowest)):
         if first <= last and (first < lowest or last > highest):
@@ -244,7 +262,9 @@ def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: 
         return
     first, last, lowest, highest = (torch.as_tensor(n, device=positions.device) for n in (first, last, lowest, highest))
     inside = (first > last) | ((first >= lowest) & (last <= highest))
-    torch._assert_async(inside, f"{name}: offsets beyond its {table.num_rows} rows are visible; {way_out}")
+    torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
+        inside, f"{name}: offsets beyond its {table.num_rows} rows are visible; {way_out}"
+    )
 
 
 def check_choice(name: str, value: object, choices: Mapping[str, object] | tuple[str, ...]) -> None:

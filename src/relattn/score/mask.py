@@ -18,7 +18,8 @@ class Mask:
     positions: carry the limits that causality and window set on the offset.
     key_mask [B, Lk]: True keeps a key.
     segments ([B, Lq], [B, Lk]): a pair attends only where both ids are equal.
-    explicit: boolean (True attends) or float (added to the scores; -inf forbids), broadcastable to [B, Hq, Lq, Lk], 4-d.
+    explicit: boolean (True attends) or float (added to the scores; -inf forbids), broadcastable to [B, Hq, Lq, Lk],
+        4-d.
     """
 
     positions: Positions
@@ -57,6 +58,23 @@ class Mask:
             allowed = allowed & part
         return allowed
 
+    @property
+    def may_leave_nothing(self) -> bool:
+        """Whether any query might have no key left to attend to, as far as lengths and starts tell."""
+        positions = self.positions
+        if positions.key_length == 0 or not (self.key_mask is None and self.segments is None and self.explicit is None):
+            return True
+        if not self.limits_positions:
+            return False
+        first = positions.first_diagonal if positions.contiguous else None
+        if not isinstance(first, int):
+            return True
+        # The first query needs the first key not to lie ahead of it, the last query the last key not too far behind.
+        first_with_first = first + positions.query_length - 1
+        last_with_last = first + positions.key_length - 1
+        highest, lowest = positions.highest, positions.lowest
+        return (highest is not None and first_with_first > highest) or (lowest is not None and last_with_last < lowest)
+
     def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
         """What a float mask adds to the scores of the pairs that it allows; None without one."""
         if self.explicit is None or self.explicit.dtype == torch.bool:
@@ -68,10 +86,10 @@ class Mask:
         query = self.positions.query_positions().unsqueeze(-1)
         key = self.positions.key_positions().unsqueeze(-2)
         lowest, highest = self.positions.lowest, self.positions.highest
-        if lowest is None:
-            within = key <= query + highest
-        elif highest is None:
-            within = key >= query + lowest
-        else:
-            within = (key >= query + lowest) & (key <= query + highest)
+        sides = []
+        if highest is not None:
+            sides.append(key <= query + highest)
+        if lowest is not None:
+            sides.append(key >= query + lowest)
+        within = sides[0] if len(sides) == 1 else sides[0] & sides[1]
         return within.unsqueeze(-3) if within.dim() == 3 else within[None, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
@@ -23,7 +24,14 @@ def expand_position(position: Position, length: int, device: torch.device) -> In
     if is_explicit(position):
         assert isinstance(position, Tensor)
         return position.to(torch.int64)
-    return torch.arange(length, device=device) + position
+    return contiguous_range(position, length, device)
+
+
+def contiguous_range(first: int | Int64[Tensor, ""], count: int, device: torch.device) -> Int64[Tensor, "count"]:
+    """first, first + 1, ..., first + count - 1."""
+    if isinstance(first, Tensor):
+        return torch.arange(count, device=device) + first
+    return torch.arange(first, first + count, device=device)
 
 
 def limits(is_causal: bool, window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
@@ -43,7 +51,7 @@ class Span(NamedTuple):
 
     def offsets(self, device: torch.device) -> Int64[Tensor, "count"]:
         """Every offset of the span, ascending."""
-        return torch.arange(self.count, device=device) + self.first
+        return contiguous_range(self.first, self.count, device)
 
 
 class RowMemo(Protocol):
@@ -74,7 +82,7 @@ class Positions:
     highest: int | None = None
     memo: RowMemo | None = None
 
-    @property
+    @cached_property
     def contiguous(self) -> bool:
         """Whether queries and keys each follow one another, so that an offset is a diagonal of the score matrix."""
         return not (is_explicit(self.query) or is_explicit(self.key))
@@ -91,14 +99,16 @@ class Positions:
         """d_ij for every pair: quadratic in the length."""
         return self.key_positions().unsqueeze(-2) - self.query_positions().unsqueeze(-1)
 
-    @property
+    @cached_property
     def first_diagonal(self) -> int | Int64[Tensor, ""]:
-        """The offset of the last query and the first key: diagonal m = j - i + (Lq - 1) has offset first_diagonal + m."""
+        """The offset of the last query and the first key: diagonal m = j - i + (Lq - 1) has offset first_diagonal "
+        "+ m."""
         assert self.contiguous
         return self.key - self.query - (self.query_length - 1)  # pyright: ignore[reportReturnType]
 
+    @cached_property
     def visible(self) -> tuple[int | Int64[Tensor, ""], int | Int64[Tensor, ""]]:
-        """The smallest and the largest offset of any pair within the limits; the first exceeds the second where no pair is.
+        """The smallest and the largest offset of any visible pair; the first exceeds the second where there is none.
 
         Explicit positions: read from the tensors as ints, which waits for their device.
         """
@@ -117,14 +127,14 @@ class Positions:
             last = last.clamp(max=self.highest) if isinstance(last, Tensor) else min(last, self.highest)
         return first, last
 
-    @property
+    @cached_property
     def span(self) -> Span:
         """Every visible offset, and at least one row: what an encoding evaluates its function of the offset on.
 
         With a start given as a tensor the limits cannot shorten it (that would read the tensor), so it is Lq + Lk - 1
         rows long.
         """
-        first, last = self.visible()
+        first, last = self.visible
         if isinstance(first, Tensor) or isinstance(last, Tensor):
             return Span(self.first_diagonal, self.query_length + self.key_length - 1)
         return Span(first, max(last - first + 1, 1))

@@ -17,8 +17,9 @@ from relattn.score.table import OffsetTable
 class Problem:
     """One call of relative attention, checked and lowered: the equation's symbols under the field's names.
 
-    query q [B, Hq, Lq, D], key k [B, Hk, Lk, D], value v [B, Hk, Lk, Dv], Hk divides Hq; q and k as the encoding left them.
-    relative_query r [B, Hq, Lq, Dr] and relative_keys RK, both or neither; relative_queries RQ, relative_values RV, bias b.
+    query q [B, Hq, Lq, D], key k [B, Hk, Lk, D], value v [B, Hk, Lk, Dv], Hk divides Hq; q and k as the encoding left
+    them. relative_query r [B, Hq, Lq, Dr] and relative_keys RK, both or neither; relative_queries RQ, relative_values
+    RV, bias b.
     output_dtype: the dtype of the caller's query, in which the output is returned.
     """
 

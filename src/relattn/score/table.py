@@ -28,8 +28,8 @@ def gather_rows(values: Float[Tensor, "H R *F"], index: Int64[Tensor, "*n"]) -> 
 class OffsetTable:
     """T[d] = values[:, d - first] for first <= d < first + R; outside of that, what `beyond` says.
 
-    values: [H or 1, R, D] for relative keys, queries and values, [H or 1, R] for a bias; rows in ascending offset, row 0
-        for the most distant past. One head serves all heads.
+    values: [H or 1, R, D] for relative keys, queries and values, [H or 1, R] for a bias; rows in ascending offset, row
+        0 for the most distant past. One head serves all heads.
     first: the offset of row 0, an int; a 0-d int64 tensor for tables made over a span whose start is a tensor.
     beyond: "clamp" holds the edge row, "zero" adds nothing, "refuse" promises that no visible offset lies outside
         (`relative_attention` checks it); rows of invisible offsets may then hold anything finite.
@@ -43,7 +43,8 @@ class OffsetTable:
         if not isinstance(self.values, Tensor) or self.values.dim() not in (2, 3):
             came = tuple(self.values.shape) if isinstance(self.values, Tensor) else type(self.values).__name__
             raise TypeError(
-                f"OffsetTable values: got {came}; expected a tensor [heads or 1, rows, width] (or [heads or 1, rows] for a bias)"
+                f"OffsetTable values: got {came}; expected a tensor [heads or 1, rows, width] (or [heads or 1, rows] "
+                "for a bias)"
             )
         if self.values.shape[1] == 0:
             raise ValueError(
@@ -53,20 +54,29 @@ class OffsetTable:
             raise ValueError(f"OffsetTable beyond: got {self.beyond!r}; expected 'clamp', 'zero' or 'refuse'")
         if isinstance(self.first, Tensor) and self.beyond != "refuse":
             raise ValueError(
-                f"OffsetTable first: got a tensor with beyond={self.beyond!r}; a table that clamps or zeroes needs an int"
+                f"OffsetTable first: got a tensor with beyond={self.beyond!r}; a table that clamps or zeroes needs "
+                "an int"
             )
 
     @property
     def num_rows(self) -> int:
+        """R, the number of offsets that have a row of their own."""
         return self.values.shape[1]
 
     def rows(self, first: int | Int64[Tensor, ""], count: int) -> Float[Tensor, "H count *D"]:
         """T[first], T[first + 1], ..., T[first + count - 1]: a view where the table has them all."""
-        if isinstance(first, int) and isinstance(self.first, int):
-            start = first - self.first
-            if start >= 0 and start + count <= self.num_rows:
-                return self.values[:, start : start + count]
-        return self.at(torch.arange(count, device=self.values.device) + first)
+        if isinstance(first, Tensor) or isinstance(self.first, Tensor):
+            return self.at(torch.arange(count, device=self.values.device) + first)
+        start, end = first - self.first, first - self.first + count
+        before, after = min(max(-start, 0), count), min(max(end - self.num_rows, 0), count)
+        inside = self.values[:, max(start, 0) : max(min(end, self.num_rows), 0)]
+        if before == after == 0:
+            return inside
+        if self.beyond == "clamp":
+            oldest = self.values[:, :1].expand(-1, before, *self.values.shape[2:])
+            newest = self.values[:, -1:].expand(-1, after, *self.values.shape[2:])
+            return torch.cat([oldest, inside, newest], dim=1)
+        return F.pad(inside, (0, 0) * (self.values.dim() - 2) + (before, after))
 
     def at(self, offsets: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *D"]:
         """T[d] for every d of `offsets`, any shape, by a gather whose gradient is deterministic."""
@@ -102,17 +112,18 @@ def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, B
         if isinstance(table.first, Tensor):
             return table.first, table.num_rows, "refuse"
     assert isinstance(a.first, int) and isinstance(b.first, int)
-    extents = [(t.first, t.first + t.num_rows - 1, t.beyond) for t in (a, b)]
-    refusing = [(first, last) for first, last, beyond in extents if beyond == "refuse"]
+    extents = [(a.first, a.first + a.num_rows, a.beyond), (b.first, b.first + b.num_rows, b.beyond)]
+    refusing = [(first, end) for first, end, beyond in extents if beyond == "refuse"]
     if refusing:
-        first, last = max(f for f, _ in refusing), min(l for _, l in refusing)
-        if first > last:
+        first, end = max(first for first, _ in refusing), min(end for _, end in refusing)
+        if first >= end:
             raise ValueError(
-                f"tables that refuse offsets beyond their rows cover {refusing} and share no offset; nothing can be visible to both"
+                f"tables that refuse offsets beyond their rows start and end at {refusing} and share no offset; "
+                "nothing can be visible to both"
             )
-        return first, last - first + 1, "refuse"
-    first, last = min(f for f, _, _ in extents), max(l for _, l, _ in extents)
-    if all(beyond == "zero" for _, _, beyond in extents):
-        return first, last - first + 1, "zero"
+        return first, end - first, "refuse"
+    first, end = min(first for first, _, _ in extents), max(end for _, end, _ in extents)
+    if a.beyond == b.beyond == "zero":
+        return first, end - first, "zero"
     # One row more on each side holds a zeroing table's zeros beside a clamping one's edge row.
-    return first - 1, last - first + 3, "clamp"
+    return first - 1, end - first + 2, "clamp"

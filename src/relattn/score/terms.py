@@ -89,6 +89,7 @@ def _add_relative_keys(a: ScoreTerms, b: ScoreTerms) -> tuple[Tensor | None, Off
         return a.relative_query, add_tables(a.relative_keys, b.relative_keys)
     if a.relative_query is None or b.relative_query is None:
         raise ValueError(
-            "ScoreTerms sum: one relative_query is None (the call's own query) and the other is not; give both as tensors"
+            "ScoreTerms sum: one relative_query is None (the call's own query) and the other is not; give both as "
+            "tensors"
         )
     return torch.cat([a.relative_query, b.relative_query], dim=-1), join_tables(a.relative_keys, b.relative_keys)

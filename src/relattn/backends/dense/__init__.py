@@ -27,7 +27,9 @@ class DenseBackend:
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), the weights dropped out once for both."""
         scores, alive = _masked_scores(problem)
-        weights = F.dropout(scores.softmax(dim=-1), problem.dropout_p)
+        weights = scores.softmax(dim=-1)
+        if problem.dropout_p > 0.0:
+            weights = F.dropout(weights, problem.dropout_p)
         output = weights @ _per_query_head(problem.value, problem)
         if problem.relative_values is not None:
             arranged = arrange_by_query(problem.relative_values.to(weights.dtype), problem.positions)
@@ -57,12 +59,14 @@ def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Bool[
     scores = _scores(problem)
     added = problem.mask.added()
     if added is not None:
-        scores = scores + added.to(scores.dtype)
+        scores += added.to(scores.dtype)
     allowed = problem.mask.allowed()
     if allowed is None:
         return scores, None
+    if not problem.mask.may_leave_nothing:
+        return scores.masked_fill_(~allowed, -torch.inf), None
     alive = allowed.any(dim=-1, keepdim=True)
-    return scores.masked_fill(~allowed & alive, -torch.inf), alive
+    return scores.masked_fill_(~allowed & alive, -torch.inf), alive
 
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
@@ -74,15 +78,17 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     if problem.relative_keys is not None:
         assert problem.relative_query is not None
         arranged = arrange_by_query(problem.relative_keys.to(dtype), positions)
-        relative_query = problem.relative_query.to(dtype) * problem.scale
-        scores = scores + arranged.spread(relative_query @ _unbroadcast(arranged.rows).transpose(-1, -2))
+        same = problem.relative_query is problem.query
+        relative_query = query if same else problem.relative_query.to(dtype) * problem.scale
+        products = relative_query @ _unbroadcast(arranged.rows).transpose(-1, -2)
+        scores += arranged.spread(products)
     if problem.relative_queries is not None:
         arranged = arrange_by_key(problem.relative_queries.to(dtype), positions)
         products = (key * problem.scale) @ _unbroadcast(arranged.rows).transpose(-1, -2)
-        scores = scores + arranged.spread(products).transpose(-1, -2)
+        scores += arranged.spread(products).transpose(-1, -2)
     if problem.bias is not None:
         arranged = arrange_by_query(problem.bias.to(dtype), positions)
-        scores = scores + arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
+        scores += arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
     return scores
 
 

@@ -22,7 +22,10 @@ from relattn.score.table import OffsetTable
 class Arrangement(Protocol):
     """The rows of one table, and the way between its strip and the pairs."""
 
-    rows: Float[Tensor, "H R *D"]
+    @property
+    def rows(self) -> Float[Tensor, "H R *D"]:
+        """The rows that the columns of a strip belong to."""
+        ...
 
     def spread(self, strip: Float[Tensor, "#B #H L R"]) -> Float[Tensor, "#B #H L Lk"]:
         """score[i, j] = strip[i, row of the pair's offset]."""
