@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,10 +23,12 @@ class SdpaBackend:
             reasons.append("it has no key mask")
         if mask.segments is not None:
             reasons.append("it has no segments")
-        if mask.explicit is not None:
-            reasons.append("its rows with nothing to attend to are not always zero under an explicit mask")
         if mask.limits_positions and not _is_plain_causal(problem):
-            reasons.append("its causality compares indices: no window, no explicit positions, and starts of zero")
+            reasons.append("its causality compares indices: no window, no explicit positions, and equal starts")
+        if mask.explicit is not None and mask.limits_positions:
+            reasons.append("it takes a mask or causality, not both")
+        if mask.explicit is not None and mask.explicit.dtype not in (torch.bool, problem.query.dtype):
+            reasons.append("its float mask has the dtype of the query")
         if problem.return_lse:
             reasons.append("it returns no log-sum-exp")
         if positions.query_length == 0 or positions.key_length == 0:
@@ -38,6 +41,7 @@ class SdpaBackend:
             problem.query,
             problem.key,
             problem.value,
+            attn_mask=problem.mask.explicit,
             dropout_p=problem.dropout_p,
             is_causal=problem.mask.limits_positions,
             scale=problem.scale,

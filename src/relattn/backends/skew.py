@@ -85,7 +85,7 @@ def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tens
         raise ValueError(f"strided: got {width} rows for {key_length} keys; expected at least {key_length + 1}")
     size = (*strip.shape[:-1], key_length)
     stride = (*strip.stride()[:-2], width - 1, 1)
-    return strip.as_strided(size, stride, strip.storage_offset() + query_length - 1)
+    return strip.as_strided(size, stride, strip.storage_offset() + max(query_length - 1, 0))
 
 
 def strided_strip(weights: Float[Tensor, "*n Lq Lk"], width: int) -> Float[Tensor, "*n Lq W"]:
