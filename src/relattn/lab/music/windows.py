@@ -1,0 +1,139 @@
+"""Pieces as windows of equal length: random crops to train on, the whole of every piece to evaluate on.
+
+In every window position p predicts voice p % 4, since windows begin where a step begins: labels are the tokens of whole
+steps, and the input before the first of them is "begin" at the piece's start, the previous step's bass token elsewhere.
+A window holds one piece, padded on the right with silence whose labels are IGNORED; a causal mask keeps everything
+apart.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from relattn.lab.music.data import VOICES, Piece
+from relattn.lab.music.tokens import Vocabulary, transpose, transpositions, voice_ranges
+
+IGNORED = -100
+
+
+class TrainingWindows:
+    """`count` random crops of `pieces`, each {"input_ids", "labels"}, int64 [length]; labels[p] follows input_ids[p].
+
+    Example i is a function of (seed, i) alone, so a run that stopped goes on with the very same data. A piece is drawn
+    in proportion to its length and transposed by a uniform draw among the moves that keep each voice in the range it
+    has in `pieces`. The crop's start is drawn from half a window before the piece to half a window past its last whole
+    window, then moved inside: so beginnings and ends, which few starts would reach, are seen about as often as the
+    middle. A piece shorter than the window is padded. `length` is in tokens, a multiple of 4. Raises ValueError for no
+    pieces, a length, a count or a seed that cannot be.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], vocabulary: Vocabulary, length: int, count: int, seed: int) -> None:
+        _check(pieces, length)
+        if count < 1:
+            raise ValueError(f"count: expected at least one window, got {count}")
+        if seed < 0:
+            raise ValueError(f"seed: expected an integer of at least 0, got {seed}")
+        self._pieces, self._vocabulary, self._length, self._count, self._seed = pieces, vocabulary, length, count, seed
+        ranges = voice_ranges(pieces)
+        self._moves = [transpositions(piece.steps, ranges) for piece in pieces]
+        self._ends = np.cumsum([len(piece.steps) for piece in pieces])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        index = operator.index(index)
+        if not 0 <= index < self._count:
+            raise IndexError(f"index: expected 0..{self._count - 1}, got {index}")
+        random = np.random.default_rng([self._seed, index])
+        chosen = int(np.searchsorted(self._ends, random.integers(self._ends[-1]), side="right"))
+        moves, steps, size = self._moves[chosen], self._pieces[chosen].steps, self._length // len(VOICES)
+        last = max(0, len(steps) - size)
+        start = int(np.clip(random.integers(-(size // 2), last + size // 2 + 1), 0, last))
+        moved = transpose(steps[max(0, start - 1) : start + size], moves[random.integers(len(moves))])
+        inputs, labels = _window(moved, min(start, 1), self._vocabulary, self._length)
+        return {"input_ids": inputs, "labels": labels}
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Evaluation windows: `input_ids` and `labels` [N, L], and for each window how many positions stand before the padding
+    (`lengths` [N]), the index of its piece (`piece` [N]) and the step of its first label (`start` [N]); all int64.
+    """
+
+    input_ids: np.ndarray
+    labels: np.ndarray
+    lengths: np.ndarray
+    piece: np.ndarray
+    start: np.ndarray
+
+
+def evaluation_windows(pieces: Sequence[Piece], vocabulary: Vocabulary, length: int, context: int = 0) -> Windows:
+    """The whole of `pieces` in windows of `length` tokens, every token the label of exactly one position.
+
+    Windows of a piece begin every `length - context` tokens. In all but a piece's first, the labels of the first
+    `context` positions are IGNORED: they were counted in the window before and serve as context here. Both lengths are
+    multiples of 4. Raises ValueError otherwise, unless 0 <= context < length, and for no pieces.
+    """
+    _check(pieces, length)
+    if not 0 <= context < length or context % len(VOICES):
+        raise ValueError(f"context: expected a multiple of 4 within 0..{length - 4} (below length), got {context}")
+    size, stride = length // len(VOICES), (length - context) // len(VOICES)
+    rows = []
+    for index, piece in enumerate(pieces):
+        # the last window is the first that reaches the end: a further one would hold counted tokens only
+        for start in range(0, max(1, len(piece.steps) - context // len(VOICES)), stride):
+            inputs, labels = _window(piece.steps, start, vocabulary, length)
+            filled = len(VOICES) * min(size, len(piece.steps) - start)
+            if start:
+                labels[:context] = IGNORED
+            rows.append((inputs, labels, filled, index, start))
+    columns = zip(*rows, strict=True)
+    return Windows(*(np.array(column, dtype=np.int64) for column in columns))
+
+
+def evaluation_lengths(pieces: Sequence[Piece], vocabulary: Vocabulary, length: int) -> dict[int, Windows]:
+    """{n: evaluation_windows(pieces, vocabulary, n)} for n = length, 2 length, 4 length.
+
+    The same tokens are counted each time, with more of the piece before them.
+    """
+    return {n: evaluation_windows(pieces, vocabulary, n) for n in (length, 2 * length, 4 * length)}
+
+
+def batches(windows: Windows, batch_size: int) -> Iterator[Windows]:
+    """`windows` in batches of at most `batch_size` (1 or more), longest first, each trimmed to its longest window."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+    order = np.argsort(-windows.lengths, kind="stable")
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        longest = windows.lengths[rows[0]]
+        yield Windows(
+            windows.input_ids[rows, :longest],
+            windows.labels[rows, :longest],
+            windows.lengths[rows],
+            windows.piece[rows],
+            windows.start[rows],
+        )
+
+
+def _window(steps: np.ndarray, start: int, vocabulary: Vocabulary, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """(input_ids, labels), int64 [length], of the window whose first label is the soprano of step `start`."""
+    inputs = np.full(length, vocabulary.silence, dtype=np.int64)
+    labels = np.full(length, IGNORED, dtype=np.int64)
+    tokens = vocabulary.encode(steps[start : start + length // len(VOICES)])
+    labels[: len(tokens)] = tokens
+    inputs[0] = vocabulary.encode(steps[start - 1 : start])[-1] if start else vocabulary.begin
+    inputs[1 : len(tokens)] = tokens[:-1]
+    return inputs, labels
+
+
+def _check(pieces: Sequence[Piece], length: int) -> None:
+    if not pieces:
+        raise ValueError("pieces: expected at least one piece, got none")
+    if length < len(VOICES) or length % len(VOICES):
+        raise ValueError(f"length: expected a positive multiple of 4 (whole steps of four voices), got {length}")
