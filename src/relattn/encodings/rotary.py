@@ -76,7 +76,10 @@ class RotaryEmbedding(RelativeEncoding):
             first, second = turned.chunk(2, dim=-1)
         pair = [first * cos - second * sin, second * cos + first * sin]
         rotated = torch.stack(pair, dim=-1).flatten(-2) if self.interleaved else torch.cat(pair, dim=-1)
-        return torch.cat([rotated.to(features.dtype), features[..., self.rotary_dim :]], dim=-1)
+        rotated = rotated.to(features.dtype)
+        if self.rotary_dim == self.head_dim:
+            return rotated
+        return torch.cat([rotated, features[..., self.rotary_dim :]], dim=-1)
 
     def _cos_sin(self, features: Tensor, position: Position) -> tuple[Tensor, Tensor]:
         """Cosine and sine of every angle, [L, rotary_dim / 2] or [B, 1, L, rotary_dim / 2].

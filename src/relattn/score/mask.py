@@ -83,9 +83,18 @@ class Mask:
 
     def _within_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"]:
         """lowest <= key position - query position <= highest, without an integer for every pair."""
-        query = self.positions.query_positions().unsqueeze(-1)
-        key = self.positions.key_positions().unsqueeze(-2)
-        lowest, highest = self.positions.lowest, self.positions.highest
+        positions = self.positions
+        lowest, highest = positions.lowest, positions.highest
+        first = positions.first_diagonal if positions.contiguous else None
+        if isinstance(first, int):
+            main = first + positions.query_length - 1  # the offset of the main diagonal, i = j
+            within = torch.ones(positions.query_length, positions.key_length, dtype=torch.bool, device=positions.device)
+            if highest is not None:
+                within.tril_(highest - main)
+            if lowest is not None:
+                within.triu_(lowest - main)
+            return within[None, None]
+        query, key = positions.query_positions().unsqueeze(-1), positions.key_positions().unsqueeze(-2)
         sides = []
         if highest is not None:
             sides.append(key <= query + highest)

@@ -89,7 +89,7 @@ class OffsetTable:
 
     def to(self, dtype: torch.dtype) -> OffsetTable:
         """The same table in another dtype."""
-        return replace(self, values=self.values.to(dtype))
+        return self if self.values.dtype == dtype else replace(self, values=self.values.to(dtype))
 
 
 def add_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
