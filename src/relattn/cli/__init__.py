@@ -1,0 +1,20 @@
+"""The command `relattn`: `main` is its console entry."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command. Without the extra `lab` it says so in one sentence and exits with code 2."""
+    try:
+        from relattn.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        print(
+            f"error: the command relattn needs the extra `lab` ({error.name} is not installed); pip install 'relattn[lab]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
+    app()

@@ -1,0 +1,72 @@
+"""`relattn compare`: settings in, progress and a table out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from relattn.cli.console import Bar, err, out
+from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
+from relattn.lab.encodings import named_encoding
+from relattn.lab.progress import Silent
+from relattn.lab.settings import Settings
+
+
+def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
+    """Carry out a comparison; on Ctrl-C say what is kept and how to go on, and exit with code 130."""
+    comparison = None
+    try:
+        with Bar() as bar:
+            comparison = resume(folder, given, bar) if go_on else start(_settings(given), folder, bar)
+            results = _carry_out(comparison)
+    except KeyboardInterrupt:
+        _say_how_to_go_on(comparison, folder)
+        raise typer.Exit(130) from None
+    if results is not None:
+        out.print(table(results))
+        out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
+        best = results["settings"]["encodings"][0], results["settings"]["seeds"][0]
+        out.print(f"compose  relattn compose --checkpoint {comparison.folder(*best) / 'model'}", soft_wrap=True)
+
+
+def table(results: dict[str, Any]) -> Table:
+    """Nats per token of the n-gram and of every encoding, at each length."""
+    lengths = [str(length) for length in results["lengths"]]
+    shown = Table(title=f"Negative log-likelihood on held-out pieces, nats per token ({results['data']['name']})")
+    shown.add_column("encoding")
+    for factor, length in zip(("trained length", "twice", "four times"), lengths, strict=True):
+        shown.add_column(f"{factor}\n{length} tokens", justify="right")
+    shown.add_row("n-gram", *(f"{results['ngram'][length]['nats']:.3f}" for length in lengths), end_section=True)
+    for encoding, by_length in results["summary"].items():
+        shown.add_row(f"{encoding}  [dim]{named_encoding(encoding).title}[/]", *(_figure(by_length[length]) for length in lengths))
+    return shown
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    # --steps takes the place of the default --minutes
+    return Settings(**({"minutes": None} if "steps" in given else {}) | given)
+
+
+def _carry_out(comparison: Comparison) -> dict[str, Any] | None:
+    if not comparison.process.is_main_process:
+        comparison.progress = Silent()
+    count = len(comparison.settings.encodings) * len(comparison.settings.seeds)
+    comparison.progress.say(f"{count} runs of {comparison.plan.steps} steps")
+    return comparison.run()
+
+
+def _figure(summary: dict[str, float | None]) -> str:
+    spread = "" if summary["spread"] is None else f" ± {summary['spread']:.3f}"
+    return f"{summary['mean']:.3f}{spread}"
+
+
+def _say_how_to_go_on(comparison: Comparison | None, folder: Path) -> None:
+    if comparison is None:
+        err.print("stopped before the first step; nothing was kept")
+        return
+    count = len(comparison.settings.encodings) * len(comparison.settings.seeds)
+    err.print(f"stopped; {comparison.finished()} of {count} runs are done and kept. Go on with:", soft_wrap=True)
+    err.print(f"relattn compare --resume --out {folder}", soft_wrap=True)

@@ -1,0 +1,74 @@
+"""Where the command writes: results to stdout, progress and errors to stderr; and what an error looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+LAB_PACKAGES = ("accelerate", "matplotlib", "mido", "music21", "safetensors", "transformers")
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Bad input raised inside becomes `error: <sentence>` and exit code 2; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        _refuse(str(error))
+    except ModuleNotFoundError as error:
+        if error.name not in LAB_PACKAGES:
+            raise
+        _refuse(f"this needs the extra `lab` ({error.name} is not installed); pip install 'relattn[lab]'")
+
+
+def _refuse(text: str) -> NoReturn:
+    err.print(Text("error: ", style="bold red") + Text(text), soft_wrap=True)
+    raise typer.Exit(2)
+
+
+class Bar:
+    """`relattn.lab.progress.Progress` as one line at the bottom of the terminal; use it as a context."""
+
+    def __init__(self) -> None:
+        self._display = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=err,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Bar:
+        self._display.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._display.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        err.print(text, soft_wrap=True)
+
+    def begin(self, label: str, total: int) -> None:
+        """Show a new task in place of the one before."""
+        if self._task is not None:
+            self._display.remove_task(self._task)
+        self._task = self._display.add_task(label, total=total, note="")
+
+    def advance(self, done: int, note: str = "") -> None:
+        """Move the bar."""
+        if self._task is not None:
+            self._display.update(self._task, completed=done, note=note)

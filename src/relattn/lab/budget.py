@@ -1,0 +1,94 @@
+"""From minutes to steps: how long a step and an evaluation of every encoding take here, measured."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+
+from relattn.lab.evaluate import TOKENS_PER_BATCH, evaluate
+from relattn.lab.model import LabModel
+from relattn.lab.music.tokens import Vocabulary
+from relattn.lab.music.windows import Windows
+from relattn.lab.settings import Settings
+
+WARM_STEPS = 2
+TIMED_SECONDS = 1.5
+TRAINER_OVERHEAD = 1.08
+"""What the training loop, its logs and checkpoints add to the bare step, measured at the default settings."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one training step and of the evaluations that a run makes besides."""
+
+    step: float
+    evaluation: float
+
+
+def measure(
+    settings: Settings, encoding: str, vocabulary: Vocabulary, validations: int, validation: Windows, held_out: dict[int, Windows]
+) -> Cost:
+    """Time the model of `settings` under one encoding, on tokens that mean nothing.
+
+    `validations` evaluations of `validation` and one of each of `held_out` make up the cost of evaluation.
+    """
+    model = LabModel(settings.model_config(vocabulary.size, encoding))
+    if torch.cuda.is_available():
+        model = model.cuda()
+    evaluation = validations * _evaluation_seconds(model, validation)
+    evaluation += sum(_evaluation_seconds(model, windows) for windows in held_out.values())
+    return Cost(_step_seconds(model, settings), evaluation)
+
+
+def affordable_steps(minutes: float, spent: float, seeds: int, costs: dict[str, Cost]) -> int:
+    """The largest number of steps, the same for all runs, that `minutes` allow when `spent` seconds are gone.
+
+    Raises ValueError, saying how many minutes are needed, when it is less than one.
+    """
+    evaluation = seeds * sum(cost.evaluation for cost in costs.values())
+    step = seeds * sum(cost.step for cost in costs.values()) * TRAINER_OVERHEAD
+    steps = math.floor((60.0 * minutes - spent - evaluation) / step)
+    if steps < 1:
+        needed = math.ceil(10 * (spent + evaluation + 10 * step) / 60.0) / 10
+        raise ValueError(
+            f"minutes: got {minutes:g}, but evaluation and preparation alone take {spent + evaluation:.0f} s here, which leaves no "
+            f"step to train; give at least {needed:g}, or fewer encodings or seeds"
+        )
+    return steps
+
+
+def _step_seconds(model: LabModel, settings: Settings) -> float:
+    tokens = torch.randint(model.config.vocab_size, (settings.batch, settings.length), device=model.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    model.train()
+    taken = 0
+    start = time.perf_counter()
+    while taken < WARM_STEPS + 1 or time.perf_counter() - start < TIMED_SECONDS:
+        if taken == WARM_STEPS:
+            start = time.perf_counter()
+        model(tokens, shift_labels=tokens).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        _synchronize()
+        taken += 1
+    return (time.perf_counter() - start) / (taken - WARM_STEPS)
+
+
+def _evaluation_seconds(model: LabModel, windows: Windows) -> float:
+    """Seconds that `evaluate` takes over all windows, from two of its batches."""
+    rows = max(1, TOKENS_PER_BATCH // windows.labels.shape[1])
+    few = Windows(*(getattr(windows, name)[:rows] for name in ("input_ids", "labels", "lengths", "piece", "start")))
+    evaluate(model, few)
+    start = time.perf_counter()
+    evaluate(model, few)
+    _synchronize()
+    return (time.perf_counter() - start) * float(windows.lengths.sum() / few.lengths.sum())
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
