@@ -18,7 +18,7 @@ class Pairs(NamedTuple):
     visible: np.ndarray
 
 
-def positions(start_or_positions, length: int) -> np.ndarray:
+def positions(start_or_positions: np.ndarray | int, length: int) -> np.ndarray:
     """[1 or B, length] int64 from the first position, or from explicit positions [length] or [B, length]."""
     given = np.asarray(start_or_positions, dtype=np.int64)
     if given.ndim == 0:
@@ -27,7 +27,14 @@ def positions(start_or_positions, length: int) -> np.ndarray:
     return given.reshape(-1, length)
 
 
-def make_pairs(query_length, key_length, query_position=0, key_position=0, is_causal=False, window=None) -> Pairs:
+def make_pairs(
+    query_length: int,
+    key_length: int,
+    query_position: np.ndarray | int = 0,
+    key_position: np.ndarray | int = 0,
+    is_causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+) -> Pairs:
     """The pairs of a problem; is_causal keeps offsets <= 0, window=(left, right) keeps -left <= offset <= right."""
     query_position = positions(query_position, query_length)
     key_position = positions(key_position, key_length)
