@@ -19,7 +19,7 @@ class Note(NamedTuple):
 
 
 def held_notes(steps: np.ndarray, voice: int) -> list[Note]:
-    """The notes of one voice of `steps` [T, 4] in time order; equal pitches in a row are one: the grid has no onsets."""
+    """The notes of one voice of `steps` [T, 4], in order; equal pitches in a row are one, as the grid has no onsets."""
     pitches = steps[:, voice]
     edges = [0, *(np.flatnonzero(np.diff(pitches)) + 1).tolist(), len(pitches)]
     return [Note(start, end, int(pitches[start])) for start, end in pairwise(edges) if pitches[start] != SILENCE]

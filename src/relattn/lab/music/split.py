@@ -14,7 +14,7 @@ SAME_MELODY_STEPS = 48
 
 
 def held_soprano(steps: np.ndarray) -> np.ndarray:
-    """The soprano of `steps` [T, 4], int16 [T]; a rest goes on with the pitch before it, a first rest has the one after."""
+    """The soprano of `steps` [T, 4], int16 [T]; a rest holds the pitch before it, a first rest has the one after."""
     soprano = steps[:, 0].astype(np.int16)
     sounding = np.flatnonzero(soprano != SILENCE)
     if not len(sounding):
@@ -31,7 +31,7 @@ def _opening(steps: np.ndarray) -> np.ndarray:
 
 def tune(steps: np.ndarray) -> bytes:
     """tune = diff(soprano[:64]), in semitones, as bytes (63 of int16): the same for every transposition of a piece."""
-    return np.diff(_opening(steps)).tobytes()
+    return np.diff(_opening(steps)).astype("<i2").tobytes()
 
 
 def melody_groups(pieces: Sequence[Piece]) -> list[list[int]]:

@@ -31,7 +31,7 @@ class Vocabulary:
 
     @classmethod
     def covering(cls, pieces: Sequence[Piece]) -> Vocabulary:
-        """The vocabulary from the lowest to the highest pitch in `pieces`. Raises ValueError when they hold no note at all.
+        """The vocabulary from the lowest to the highest pitch in `pieces`. Raises ValueError when they hold no note.
 
         Give it the held-out pieces too (`MusicData.pieces`), so that each of their pitches has a token.
         """
@@ -99,7 +99,7 @@ def voice_ranges(pieces: Sequence[Piece]) -> np.ndarray:
 
 
 def transpositions(steps: np.ndarray, ranges: np.ndarray) -> range:
-    """The semitones by which `steps` [T, 4] can move with every voice inside its `ranges` [4, 2] (see `voice_ranges`).
+    """The semitones by which `steps` [T, 4] can move with each voice inside its `ranges` [4, 2] of `voice_ranges`.
 
     It holds 0 for each piece that the ranges were taken from, and may be empty for another. A silent voice sets no
     limit; a piece without any note can only stay.
@@ -114,7 +114,7 @@ def transpositions(steps: np.ndarray, ranges: np.ndarray) -> range:
 
 
 def transpose(steps: np.ndarray, semitones: int) -> np.ndarray:
-    """steps + semitones where a voice sounds, -1 where it is silent: int16 [T, 4]. Raises ValueError past MIDI's 0..127."""
+    """steps + semitones where a voice sounds, -1 where it is silent: int16 [T, 4]. Raises ValueError outside 0..127."""
     moved = np.where(steps == SILENCE, SILENCE, steps + semitones)
     if ((steps != SILENCE) & ((moved < 0) | (moved > 127))).any():
         raise ValueError(f"semitones: transposing by {semitones} leaves the MIDI pitches 0..127")

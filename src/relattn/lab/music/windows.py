@@ -28,7 +28,7 @@ class TrainingWindows:
     has in `pieces`. The crop's start is drawn from half a window before the piece to half a window past its last whole
     window, then moved inside: so beginnings and ends, which few starts would reach, are seen about as often as the
     middle. A piece shorter than the window is padded. `length` is in tokens, a multiple of 4. Raises ValueError for no
-    pieces, a length, a count or a seed that cannot be.
+    pieces, a length, a count or a seed that cannot be, or a pitch outside the vocabulary.
     """
 
     def __init__(self, pieces: Sequence[Piece], vocabulary: Vocabulary, length: int, count: int, seed: int) -> None:
@@ -38,6 +38,9 @@ class TrainingWindows:
         if seed < 0:
             raise ValueError(f"seed: expected an integer of at least 0, got {seed}")
         self._pieces, self._vocabulary, self._length, self._count, self._seed = pieces, vocabulary, length, count, seed
+        for piece in pieces:
+            # finds a pitch outside the vocabulary now, not in the middle of a run; moves stay among these pitches
+            vocabulary.encode(piece.steps)
         ranges = voice_ranges(pieces)
         self._moves = [transpositions(piece.steps, ranges) for piece in pieces]
         self._ends = np.cumsum([len(piece.steps) for piece in pieces])
@@ -61,8 +64,8 @@ class TrainingWindows:
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Evaluation windows: `input_ids` and `labels` [N, L], and for each window how many positions stand before the padding
-    (`lengths` [N]), the index of its piece (`piece` [N]) and the step of its first label (`start` [N]); all int64.
+    """Evaluation windows: `input_ids` and `labels` [N, L], and for each window how many positions stand before its
+    padding (`lengths` [N]), the index of its piece (`piece` [N]) and the step of its first label (`start` [N]); int64.
     """
 
     input_ids: np.ndarray
