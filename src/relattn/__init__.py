@@ -46,8 +46,7 @@ __all__ = [*_HOMES, "nn"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for, so that `import relattn` itself loads neither torch nor an "
-    "extra."""
+    """Import a public name when it is first asked for, so that `import relattn` loads neither torch nor an extra."""
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     elif name in _ROOMS:

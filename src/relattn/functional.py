@@ -10,11 +10,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relattn.arguments import check_flag, check_probability, check_scale
 from relattn.backends.dense import DenseBackend
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import RelativeEncoding, lower, prepare
 from relattn.errors import UnsupportedError
 from relattn.score import checks
+from relattn.score.check_terms import check_terms
 from relattn.score.mask import Mask
 from relattn.score.positions import Position, Positions, limits
 from relattn.score.problem import Problem
@@ -195,15 +197,15 @@ def explain(
     return explain_choice(backend, problem)
 
 
-def lower(
+def lowered(
     encoding: RelativeEncoding,
     query: Float[Tensor, "B Hq Lq D"],
     key: Float[Tensor, "B Hk Lk D"],
     positions: Positions,
 ) -> ScoreTerms:
-    """encoding.terms(query, key, positions), the key being prepared, in the encoding's own dtype under autocast too."""
+    """The encoding's terms for these queries and prepared keys, in its own dtype under autocast too."""
     with _without_autocast(query):
-        return encoding.terms(query, key, positions)
+        return lower(encoding, query, key, positions)
 
 
 def _problem(
@@ -228,7 +230,10 @@ def _problem(
     check_backend(backend)
     query, key, value = _autocast(query, key, value)
     checks.check_tensors(query, key, value, enable_gqa)
-    checks.check_numbers(dropout_p, scale)
+    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("return_lse", return_lse)):
+        check_flag(name, flag)
+    check_probability("dropout_p", dropout_p)
+    check_scale(scale)
     checks.check_position("query_position", query_position, query.shape[0], query.shape[2], query.device)
     checks.check_position("key_position", key_position, key.shape[0], key.shape[2], key.device)
     checks.check_window(window)
@@ -237,6 +242,7 @@ def _problem(
     segments = checks.check_segments(segment_ids, query, key)
 
     lowest, highest = limits(is_causal, window)
+    query_position, key_position = _int64_start(query_position), _int64_start(key_position)
     positions = Positions(query_position, key_position, query.shape[2], key.shape[2], query.device, lowest, highest)
     if encoding is None:
         terms = ScoreTerms()
@@ -244,11 +250,11 @@ def _problem(
         terms = encoding
     elif isinstance(encoding, RelativeEncoding):
         with _without_autocast(query):
-            key = encoding.prepare_keys(key, key_position)
-        terms = lower(encoding, query, key, positions)
+            key = prepare(encoding, key, key_position)
+            terms = lower(encoding, query, key, positions)
     else:
         raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding, ScoreTerms, or None")
-    checks.check_terms(terms, query, key, value, positions)
+    check_terms(terms, query, key, value, positions)
 
     relative_query = None
     if terms.relative_keys is not None:
@@ -272,21 +278,28 @@ def _problem(
     )
 
 
+def _int64_start(position: Position) -> Position:
+    """A start of a narrower integer dtype would wrap in arithmetic."""
+    return position.to(torch.int64) if isinstance(position, Tensor) else position
+
+
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """What torch.autocast does to the inputs of scaled_dot_product_attention."""
-    if not torch.is_autocast_enabled(_device_type(tensors[0])):
+    if not isinstance(tensors[0], Tensor) or not is_autocast(tensors[0]):
         return tensors
-    dtype = torch.get_autocast_dtype(_device_type(tensors[0]))
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
     narrowed = (torch.float32, torch.bfloat16, torch.float16)
     return tuple(t.to(dtype) if isinstance(t, Tensor) and t.dtype in narrowed else t for t in tensors)
 
 
-def _device_type(tensor: Tensor) -> str:
-    return tensor.device.type if isinstance(tensor, Tensor) else "cpu"
-
-
 def _without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager:
     """No autocast inside: the equation's own dtypes hold (scores and sums in float32)."""
-    if not torch.is_autocast_enabled(tensor.device.type):
+    if not is_autocast(tensor):
         return contextlib.nullcontext()
     return torch.autocast(tensor.device.type, enabled=False)
+
+
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether torch.autocast is on for the tensor's device."""
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -11,6 +11,8 @@ import math
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from relattn.arguments import check_base, check_buckets, check_size
+
 
 def t5_buckets(
     offsets: Int64[np.ndarray, "*n"], *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
@@ -23,7 +25,8 @@ def t5_buckets(
 
     Source: Raffel et al. 2020 (T5), section 2.1, as implemented in its published code, whose arithmetic is float32.
     """
-    offsets = np.asarray(offsets, dtype=np.int64)
+    check_buckets(num_buckets, max_distance, bidirectional)
+    offsets = _integers("offsets", offsets)
     if bidirectional:
         num_buckets //= 2
         side = np.where(offsets > 0, num_buckets, 0)
@@ -45,6 +48,7 @@ def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
     For another head count: the slopes of the next lower power of two m, then every other slope of 2m heads, from the
     first. Source: Press, Smith and Lewis 2022 (ALiBi), section 3 and the code it is published with.
     """
+    check_size("num_heads", num_heads)
     lower = 1 << (num_heads.bit_length() - 1)
     regular = 8.0 * np.arange(1, lower + 1) / lower
     between = 8.0 * np.arange(1, 2 * (num_heads - lower), 2) / (2 * lower)
@@ -52,8 +56,14 @@ def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
 
 
 def inverse_frequencies(width: int, base: float = 10000.0) -> Float64[np.ndarray, "half"]:
-    """base^(-2 i / width) for i = 0 .. width/2 - 1. Source: Vaswani et al. 2017, section 3.5; Su et al. 2021, eq. "
-    "15."""
+    """base^(-2 i / width) for i = 0 .. width/2 - 1; `width` is even.
+
+    Source: Vaswani et al. 2017, section 3.5; Su et al. 2021, eq. 15.
+    """
+    check_size("width", width, least=2)
+    if width % 2:
+        raise ValueError(f"width: got {width}; expected an even int, a sine and a cosine for each frequency")
+    check_base(base)
     return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
 
 
@@ -65,7 +75,14 @@ def sinusoids(
     All sines then all cosines (Dai et al. 2019's code, RETURNN), or sine and cosine of each frequency side by side
     (Vaswani et al. 2017; ESPnet). `width` is even.
     """
-    angles = np.asarray(distances, dtype=np.float64)[:, None] * inverse_frequencies(width)
+    angles = _integers("distances", distances).astype(np.float64)[:, None] * inverse_frequencies(width)
     if interleaved:
         return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(angles), width)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+
+
+def _integers(name: str, values: np.ndarray) -> Int64[np.ndarray, "*n"]:
+    values = np.asarray(values)
+    if not np.issubdtype(values.dtype, np.integer):
+        raise TypeError(f"{name}: got {values.dtype}; expected integers")
+    return values.astype(np.int64)

@@ -10,8 +10,7 @@ from relattn.score.problem import Problem
 
 
 class SdpaBackend:
-    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention and its fused "
-    "kernels."""
+    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention, fused where it is."""
 
     name = "sdpa"
 
@@ -29,6 +28,8 @@ class SdpaBackend:
             reasons.append("it takes a mask or causality, not both")
         if mask.explicit is not None and mask.explicit.dtype not in (torch.bool, problem.query.dtype):
             reasons.append("its float mask has the dtype of the query")
+        if not problem.query.dtype == problem.key.dtype == problem.value.dtype:
+            reasons.append("its query, key and value are of one dtype")
         if problem.return_lse:
             reasons.append("it returns no log-sum-exp")
         if positions.query_length == 0 or positions.key_length == 0:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relattn.arguments import check_choice
 from relattn.backends.base import Backend
 from relattn.backends.dense import DenseBackend
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.errors import UnsupportedError
-from relattn.score.checks import check_choice
 from relattn.score.problem import Problem
 
 BACKENDS: dict[str, Backend] = {

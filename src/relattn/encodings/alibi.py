@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.arguments import check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.checks import check_heads, check_size
+from relattn.score.check_terms import check_heads
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms

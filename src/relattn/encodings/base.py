@@ -10,8 +10,9 @@ from operator import add
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.errors import UnsupportedError
-from relattn.score.checks import check_terms
+from relattn.errors import ShapeError, UnsupportedError
+from relattn.score.check_terms import check_terms
+from relattn.score.checks import shape
 from relattn.score.positions import Position, Positions
 from relattn.score.terms import ScoreTerms
 
@@ -49,6 +50,32 @@ class RelativeEncoding(nn.Module, ABC):
         return EncodingSum(self, other)
 
 
+def prepare(
+    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_position: Position
+) -> Float[Tensor, "B Hk Lk D"]:
+    """encoding.prepare_keys(key, key_position), held to its contract: a tensor of the same shape."""
+    prepared = encoding.prepare_keys(key, key_position)
+    name = f"{type(encoding).__name__}.prepare_keys"
+    if not isinstance(prepared, Tensor):
+        raise TypeError(f"{name}: returned {type(prepared).__name__}; expected a tensor")
+    if prepared.shape != key.shape:
+        raise ShapeError(f"{name}: returned shape {shape(prepared)} for a key of {shape(key)}; expected the same shape")
+    return prepared
+
+
+def lower(
+    encoding: RelativeEncoding,
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+    positions: Positions,
+) -> ScoreTerms:
+    """encoding.terms(query, key, positions), held to its contract: ScoreTerms."""
+    terms = encoding.terms(query, key, positions)
+    if not isinstance(terms, ScoreTerms):
+        raise TypeError(f"{type(encoding).__name__}.terms: returned {type(terms).__name__}; expected ScoreTerms")
+    return terms
+
+
 class EncodingSum(RelativeEncoding):
     """a + b: the terms of both, in one score equation (DESIGN section 1).
 
@@ -71,7 +98,7 @@ class EncodingSum(RelativeEncoding):
     def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
         """The keys after the one operand that changes them."""
         for operand in self.encodings:
-            key = operand.prepare_keys(key, key_position)
+            key = prepare(operand, key, key_position)
         return key
 
     def terms(
@@ -80,7 +107,7 @@ class EncodingSum(RelativeEncoding):
         """The sum of every operand's terms; each sees the query as the caller gave it."""
         parts = []
         for operand in self.encodings:
-            part = operand.terms(query, key, positions)
+            part = lower(operand, query, key, positions)
             check_terms(part, query, key, None, positions)
             if part.relative_keys is not None and part.relative_query is None:
                 part = replace(part, relative_query=query)

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from relattn.arguments import check_choice, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.checks import check_choice, check_size, check_visible
+from relattn.score.check_terms import check_visible
 from relattn.score.positions import Positions
 from relattn.score.table import Beyond, OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -41,6 +42,7 @@ class RelativeEmbedding(RelativeEncoding):
         check_size("max_length", max_length)
         if num_heads is not None:
             check_size("num_heads", num_heads)
+        check_flag("causal", causal)
         check_choice("beyond", beyond, ("refuse", "clamp", "zero"))
         self.head_dim, self.max_length, self.num_heads = head_dim, max_length, num_heads
         self.causal = causal
@@ -58,10 +60,13 @@ class RelativeEmbedding(RelativeEncoding):
     ) -> ScoreTerms:
         """RK = E, over the query itself."""
         table = OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond)
-        side = "causal=False (it has no rows for keys in the future), " if self.causal else ""
-        way_out = f"make it with {side}a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
-        check_visible("RelativeEmbedding max_length", table, positions, way_out)
+        check_visible("RelativeEmbedding max_length", table, positions, self._way_out(positions))
         return ScoreTerms(relative_query=query, relative_keys=table)
+
+    def _way_out(self, positions: Positions) -> str:
+        if self.causal and positions.highest != 0:
+            return "attend with is_causal=True (it has no rows for keys in the future), or make it with causal=False"
+        return f"make it with a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

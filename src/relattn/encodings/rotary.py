@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.arguments import check_base, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.errors import ShapeError
-from relattn.score.checks import check_size, shape
+from relattn.score.checks import shape
 from relattn.score.positions import Position, Positions, expand_position
 from relattn.score.terms import ScoreTerms
 
@@ -46,8 +47,8 @@ class RotaryEmbedding(RelativeEncoding):
                 f"rotary_dim: got {rotary_dim} with head_dim={head_dim}; expected an even number of features, at "
                 f"most {head_dim}"
             )
-        if isinstance(base, bool) or not isinstance(base, int | float) or not 1.0 < base < float("inf"):
-            raise ValueError(f"base: got {base!r}; expected a finite number above 1")
+        check_base(base)
+        check_flag("interleaved", interleaved)
         self.head_dim, self.rotary_dim, self.base, self.interleaved = head_dim, rotary_dim, float(base), interleaved
         self.scaling = scaling
         self.position_factor = _linear_factor(scaling)

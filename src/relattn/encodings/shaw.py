@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.checks import check_size
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -37,10 +37,12 @@ class ShawEmbedding(RelativeEncoding):
         super().__init__()
         check_size("head_dim", head_dim)
         distances = max_distance if isinstance(max_distance, tuple) else (max_distance, max_distance)
-        if len(distances) != 2:
-            raise ValueError(f"max_distance: got {max_distance!r}; expected an int, or the pair (left, right)")
-        for distance in distances:
-            check_size("max_distance", distance, least=0)
+        good = len(distances) == 2 and all(isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in distances)
+        if not good:
+            raise ValueError(
+                f"max_distance: got {max_distance!r}; expected an int of at least 0, or the pair (left, right)"
+            )
+        check_flag("values", values)
         if num_heads is not None:
             check_size("num_heads", num_heads)
         self.head_dim, self.num_heads = head_dim, num_heads

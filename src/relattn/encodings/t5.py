@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.checks import check_size
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
@@ -32,16 +32,7 @@ class T5Bias(RelativeEncoding):
     ) -> None:
         super().__init__()
         check_size("num_heads", num_heads)
-        check_size("num_buckets", num_buckets, least=4 if bidirectional else 2)
-        if num_buckets % (4 if bidirectional else 2):
-            halves = "four" if bidirectional else "two"
-            raise ValueError(f"num_buckets: got {num_buckets}; expected a multiple of {halves}, to be split evenly")
-        exact = num_buckets // (4 if bidirectional else 2)
-        if isinstance(max_distance, bool) or not isinstance(max_distance, int) or max_distance <= exact:
-            raise ValueError(
-                f"max_distance: got {max_distance!r}; expected an int above {exact}, the distances that have a "
-                "bucket of their own"
-            )
+        check_buckets(num_buckets, max_distance, bidirectional)
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bidirectional
         self.bias = nn.Parameter(torch.empty(num_buckets, num_heads))

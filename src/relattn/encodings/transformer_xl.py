@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.checks import check_heads, check_size, check_visible
+from relattn.score.check_terms import check_heads, check_visible
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -44,6 +45,8 @@ class TransformerXLEmbedding(RelativeEncoding):
         super().__init__()
         check_size("num_heads", num_heads)
         check_size("head_dim", head_dim)
+        check_flag("interleaved", interleaved)
+        check_flag("learned", learned)
         self.num_heads, self.head_dim = num_heads, head_dim
         self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
         self.interleaved, self.max_length, self.learned = interleaved, max_length, learned
@@ -55,6 +58,18 @@ class TransformerXLEmbedding(RelativeEncoding):
                     "max_length: got None with learned=True; expected the number of positions the table reaches"
                 )
             check_size("max_length", max_length)
+            if embed_dim is not None:
+                raise ValueError(
+                    f"embed_dim: got {embed_dim} with learned=True; a learned table projects no sinusoids, leave it "
+                    "out "
+                    "or set learned=False"
+                )
+            if interleaved:
+                raise ValueError(
+                    "interleaved: got True with learned=True; a learned table has no sinusoids to lay out, leave it "
+                    "out "
+                    "or set learned=False"
+                )
             self.relative_keys = nn.Parameter(torch.empty(num_heads, 2 * max_length - 1, head_dim))
         else:
             if max_length is not None:
@@ -83,7 +98,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """q := q + u, r := q + v, RK = W R."""
-        check_heads("TransformerXLEmbedding", self.num_heads, self.head_dim, query)
+        check_heads("TransformerXLEmbedding", self.num_heads, self.head_dim, query, self.pos_bias_u)
         return ScoreTerms(
             query=query + self.pos_bias_u.unsqueeze(1),
             relative_query=query + self.pos_bias_v.unsqueeze(1),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from relattn.arguments import check_flag, check_probability, check_scale, check_size
 from relattn.backends.select import check_backend
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.errors import ShapeError
-from relattn.functional import AttentionMask, Segments, Window, lower, relative_attention
+from relattn.functional import AttentionMask, Segments, Window, is_autocast, lowered, relative_attention
 from relattn.nn.cache import KVCache
-from relattn.score.checks import check_size, check_window, shape
+from relattn.score.checks import check_boolean, check_float, check_layout, check_window, shape
 from relattn.score.positions import Position, Positions, limits
 
 
 class RelativeMultiheadAttention(nn.Module):
-    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)), every head with the encoding's terms.
+    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)), with the encoding in every head.
 
     embed_dim: the width of the queries and of the output. num_heads: query heads. encoding: None, or a RelativeEncoding
         made for num_heads and head_dim. num_kv_heads: key and value heads, a divisor of num_heads (grouped queries);
@@ -58,8 +62,12 @@ class RelativeMultiheadAttention(nn.Module):
                 )
             head_dim = embed_dim // num_heads
         check_size("head_dim", head_dim)
-        if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0.0 <= dropout <= 1.0:
-            raise ValueError(f"dropout: got {dropout!r}; expected a probability between 0 and 1")
+        for name, width in (("kdim", kdim), ("vdim", vdim)):
+            if width is not None:
+                check_size(name, width)
+        check_probability("dropout", dropout)
+        check_scale(scale)
+        check_flag("bias", bias)
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or None")
         check_backend(backend)
@@ -94,67 +102,97 @@ class RelativeMultiheadAttention(nn.Module):
             positions follow from it, so giving them is an error. key_mask then covers every position so far, [B,
             next_position].
 
-        Raises ShapeError or ValueError for inputs that do not fit.
+        Raises ShapeError, TypeError or ValueError for inputs that do not fit; the cache is then as it was.
         """
-        for name, tensor, projection in (
-            ("query", query, self.q_proj),
-            ("key", key, self.k_proj),
-            ("value", value, self.v_proj),
-        ):
-            if tensor is not None and (tensor.dim() != 3 or tensor.shape[2] != projection.in_features):
-                raise ShapeError(
-                    f"{name}: got shape {shape(tensor)}; expected [batch, length, {projection.in_features}]"
-                )
         if key is None and value is not None:
             raise ValueError("value: came without key; give key as well (value defaults to key, not the reverse)")
+        if cache is not None and key is not None:
+            raise ValueError("cache: came with key; a cache serves self-attention, leave key and value out")
         key = query if key is None else key
-        value = key if value is None else value
-        q = self.q_proj(query).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
-        k = self.k_proj(key).unflatten(-1, (self.num_kv_heads, self.head_dim)).transpose(1, 2)
-        v = self.v_proj(value).unflatten(-1, (self.num_kv_heads, self.head_dim)).transpose(1, 2)
-
-        encoding = self.encoding
-        if cache is not None:
-            if key is not query or value is not query:
-                raise ValueError(
-                    "cache: came with key or value; a cache serves self-attention, leave key and value out"
-                )
-            if query_position is not None or key_position is not None:
-                raise ValueError(
-                    "query_position, key_position: came with a cache, which knows the positions; leave them out"
-                )
-            query_position = cache.next_position
-            window = _rolling_window(window, cache)
-            if encoding is not None:
-                k = encoding.prepare_keys(k, query_position)
-            k, v = cache.append(k, v)
-            key_position = cache.first_position
-            if key_mask is not None:
-                key_mask = _held(key_mask, cache)
-            if encoding is not None:
-                lowest, highest = limits(is_causal, window)
-                positions = Positions(
-                    query_position, key_position, q.shape[2], k.shape[2], q.device, lowest, highest, cache
-                )
-                encoding = lower(encoding, q, k, positions)
-        output = relative_attention(
-            q,
-            k,
-            v,
-            attn_mask,
+        q = self._heads("query", query, self.q_proj)
+        k = self._heads("key", key, self.k_proj)
+        v = self._heads("value", key if value is None else value, self.v_proj)
+        attend = partial(
+            relative_attention,
+            attn_mask=attn_mask,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=is_causal,
             scale=self.scale,
             enable_gqa=self.num_kv_heads != self.num_heads,
-            encoding=encoding,
-            query_position=0 if query_position is None else query_position,
-            key_position=0 if key_position is None else key_position,
-            window=window,
-            key_mask=key_mask,
             segment_ids=segment_ids,
             backend=self.backend,
         )
+        if cache is None:
+            query_position = 0 if query_position is None else query_position
+            key_position = 0 if key_position is None else key_position
+            output = attend(
+                q, k, v, encoding=self.encoding, query_position=query_position, key_position=key_position,
+                window=window, key_mask=key_mask,
+            )  # fmt: skip
+        else:
+            if query_position is not None or key_position is not None:
+                raise ValueError("query_position, key_position: came with a cache, which knows them; leave them out")
+            output = self._attend_with_cache(attend, q, k, v, is_causal, window, key_mask, cache)
         return self.out_proj(output.transpose(1, 2).flatten(2))
+
+    def _heads(
+        self, name: str, features: Float[Tensor, "B L width"], projection: nn.Linear
+    ) -> Float[Tensor, "B H L D"]:
+        """projection(features), head by head."""
+        weight = projection.weight
+        expected = f"a tensor [batch, length, {projection.in_features}]"
+        if not isinstance(features, Tensor):
+            raise TypeError(f"{name}: got {type(features).__name__}; expected {expected}")
+        check_layout(name, features)
+        if features.dim() != 3 or features.shape[2] != projection.in_features:
+            raise ShapeError(f"{name}: got shape {shape(features)}; expected {expected}")
+        check_float(name, features)
+        if features.device != weight.device:
+            raise ValueError(
+                f"{name}: lies on {features.device} and the module's weights on {weight.device}; move one of them with "
+                ".to()"
+            )
+        if features.dtype != weight.dtype and weight.is_floating_point() and not is_autocast(features):
+            raise TypeError(
+                f"{name}: got dtype {features.dtype} and the module's weights are {weight.dtype}; convert the input "
+                f"with .to({weight.dtype}), or the module"
+            )
+        return projection(features).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _attend_with_cache(
+        self,
+        attend: Callable[..., Tensor],
+        q: Float[Tensor, "B Hq n D"],
+        k: Float[Tensor, "B Hk n D"],
+        v: Float[Tensor, "B Hk n D"],
+        is_causal: bool,
+        window: Window | None,
+        key_mask: Bool[Tensor, "B next"] | None,
+        cache: KVCache,
+    ) -> Float[Tensor, "B Hq n D"]:
+        """Append the new keys and values and attend to all that the cache holds; an error leaves it as it was."""
+        if not isinstance(cache, KVCache):
+            raise TypeError(f"cache: got {type(cache).__name__}; expected a KVCache or None; make one for each layer")
+        check_window(window)
+        check_flag("is_causal", is_causal)
+        with cache.serving(self):
+            query_position = cache.next_position
+            if self.encoding is not None:
+                k = prepare(self.encoding, k, query_position)
+            k, v = cache.append(k, v)
+            key_position = cache.first_position
+            window = _rolling_window(window, cache)
+            terms = None
+            if self.encoding is not None:
+                lowest, highest = limits(is_causal, window)
+                positions = Positions(
+                    query_position, key_position, q.shape[2], k.shape[2], q.device, lowest, highest, cache
+                )
+                terms = lowered(self.encoding, q, k, positions)
+            return attend(
+                q, k, v, encoding=terms, query_position=query_position, key_position=key_position,
+                window=window, key_mask=None if key_mask is None else _held(key_mask, cache),
+            )  # fmt: skip
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
@@ -166,7 +204,6 @@ class RelativeMultiheadAttention(nn.Module):
 
 def _rolling_window(window: Window | None, cache: KVCache) -> Window | None:
     """The window that both the caller and a rolling cache set."""
-    check_window(window)
     if cache.max_length is None:
         return window
     left = None if window is None else window[0]
@@ -175,6 +212,7 @@ def _rolling_window(window: Window | None, cache: KVCache) -> Window | None:
 
 def _held(key_mask: Tensor, cache: KVCache) -> Tensor:
     """The part of a mask over every position that belongs to the keys the cache holds."""
+    check_boolean(key_mask)
     if key_mask.dim() != 2 or key_mask.shape[1] != cache.next_position:
         raise ShapeError(
             f"key_mask: got shape {shape(key_mask)} with a cache; expected [batch, {cache.next_position}], a flag "

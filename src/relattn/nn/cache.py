@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from relattn.arguments import check_size
 from relattn.errors import ShapeError
-from relattn.score.checks import check_size, shape
+from relattn.score.checks import INTEGER_DTYPES, check_float, shape
 from relattn.score.positions import Span
 
 
@@ -33,7 +36,9 @@ class KVCache:
         """The position that the next appended key will have: the number of keys ever appended, less those truncated."""
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
-        self._rows: dict[object, tuple[int, Tensor]] = {}
+        # Weak, so that a copy of the cache copies no module.
+        self._rows: WeakKeyDictionary[object, tuple[int, Tensor]] = WeakKeyDictionary()
+        self._layer: ref[object] | None = None
 
     @property
     def length(self) -> int:
@@ -65,13 +70,18 @@ class KVCache:
     def truncate(self, length: int) -> None:
         """Forget all positions from `length` on, so that next_position is `length` (speculative decoding's way back).
 
-        Raises ValueError when `length` is negative, lies ahead, or before the first position that is still held.
+        Raises ValueError when `length` is negative, lies ahead, or so far back that the next query's keys are gone.
         """
         check_size("length", length, least=0)
-        if not self.first_position <= length <= self.next_position:
+        least = self.first_position
+        if least > 0 and self.max_length is not None:  # it has rolled: a later query needs its whole window
+            least = min(least + self.max_length - 1, self.next_position)
+        if not least <= length <= self.next_position:
+            held = f"positions {self.first_position}..{self.next_position - 1}" if self.length else "no positions"
+            rolling = "" if self.max_length is None else f" and rolls with max_length={self.max_length}"
             raise ValueError(
-                f"length: got {length}; the cache holds positions {self.first_position}..{self.next_position - 1}, "
-                f"so it can be cut to {self.first_position}..{self.next_position}"
+                f"length: got {length}; the cache holds {held}{rolling}, so it can be cut to "
+                f"{least}..{self.next_position}"
             )
         if self._keys is not None and self._values is not None:
             held = length - self.first_position
@@ -83,7 +93,7 @@ class KVCache:
 
         Raises TypeError for an index that is no 1-d integer tensor, ValueError for one that names a row out of range.
         """
-        if not isinstance(index, Tensor) or index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
+        if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in INTEGER_DTYPES:
             came = f"{index.dtype} {shape(index)}" if isinstance(index, Tensor) else type(index).__name__
             raise TypeError(f"index: got {came}; expected a 1-d integer tensor of batch rows")
         if self._keys is None or self._values is None:
@@ -93,7 +103,7 @@ class KVCache:
             raise ValueError(
                 f"index: got rows {int(index.min())}..{int(index.max())}; the cache has rows 0..{batch - 1}"
             )
-        index = index.to(self._keys.device)
+        index = index.to(self._keys.device, torch.int64)
         self._keys, self._values = self._keys.index_select(0, index), self._values.index_select(0, index)
 
     def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Float[Tensor, "H count D"]:
@@ -116,14 +126,39 @@ class KVCache:
         self._rows[owner] = first, rows
         return rows[:, span.first - first : end - first]
 
+    @contextmanager
+    def serving(self, layer: object) -> Iterator[None]:
+        """Inside, `layer` appends and attends; an error puts the cache back as it was.
+
+        Raises ValueError when another layer was served before: its keys are in here.
+        """
+        served = None if self._layer is None else self._layer()
+        if served is not None and served is not layer:
+            raise ValueError("cache: already serves another layer; make one KVCache for each layer")
+        before = self._keys, self._values, self.next_position, self._layer
+        self._layer = ref(layer)
+        try:
+            yield
+        except BaseException:
+            self._keys, self._values, self.next_position, self._layer = before
+            raise
+
     def _check(self, key: Tensor, value: Tensor) -> None:
         for name, tensor in (("key", key), ("value", value)):
-            if not isinstance(tensor, Tensor) or tensor.dim() != 4:
-                came = shape(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise ShapeError(f"{name}: got {came}; expected a tensor [batch, heads, length, width]")
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
+            if tensor.dim() != 4:
+                raise ShapeError(f"{name}: got shape {shape(tensor)}; expected four axes [batch, heads, length, width]")
+            check_float(name, tensor)
         if key.shape[:3] != value.shape[:3]:
             raise ShapeError(
                 f"value: got shape {shape(value)} beside key {shape(key)}; expected the same batch, heads and length"
+            )
+        if value.dtype != key.dtype or value.device != key.device:
+            raise TypeError(
+                f"value: got {value.dtype} on {value.device} beside key {key.dtype} on {key.device}; expected one "
+                "dtype "
+                "and device; convert with .to()"
             )
         for name, new, held in (("key", key, self._keys), ("value", value, self._values)):
             if held is None:
@@ -131,10 +166,11 @@ class KVCache:
             if (new.shape[0], new.shape[1], new.shape[3]) != (held.shape[0], held.shape[1], held.shape[3]):
                 raise ShapeError(
                     f"{name}: got shape {shape(new)}; the cache holds {shape(held)}; batch, heads and width must "
-                    "agree, or start a new cache"
+                    "agree, "
+                    "or start a new cache"
                 )
             if new.dtype != held.dtype or new.device != held.device:
                 raise TypeError(
-                    f"{name}: got {new.dtype} on {new.device}; the cache holds {held.dtype} on {held.device}; "
-                    "convert with .to(), or start a new cache"
+                    f"{name}: got {new.dtype} on {new.device}; the cache holds {held.dtype} on {held.device}; convert "
+                    "with .to(), or start a new cache"
                 )

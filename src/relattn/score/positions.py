@@ -101,8 +101,7 @@ class Positions:
 
     @cached_property
     def first_diagonal(self) -> int | Int64[Tensor, ""]:
-        """The offset of the last query and the first key: diagonal m = j - i + (Lq - 1) has offset first_diagonal "
-        "+ m."""
+        """The offset of the last query and first key; diagonal m = j - i + (Lq - 1) has offset first_diagonal + m."""
         assert self.contiguous
         return self.key - self.query - (self.query_length - 1)  # pyright: ignore[reportReturnType]
 
@@ -115,10 +114,10 @@ class Positions:
         if self.contiguous:
             first = self.first_diagonal
             last = first + self.query_length + self.key_length - 2
-        elif min(self.query_length, self.key_length) == 0:
-            first, last = 0, -1
         else:
             query, key = self.query_positions(), self.key_positions()
+            if min(query.numel(), key.numel()) == 0:
+                return 0, -1
             extremes = torch.stack([key.min() - query.max(), key.max() - query.min()])
             first, last = (int(extreme) for extreme in extremes.tolist())
         if self.lowest is not None:

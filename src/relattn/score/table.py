@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from relattn.arguments import check_choice
+from relattn.errors import ShapeError
+
 Beyond = Literal["clamp", "zero", "refuse"]
 
 
@@ -50,8 +53,19 @@ class OffsetTable:
             raise ValueError(
                 f"OffsetTable values: got shape {tuple(self.values.shape)}, a table without rows; give at least one row"
             )
-        if self.beyond not in ("clamp", "zero", "refuse"):
-            raise ValueError(f"OffsetTable beyond: got {self.beyond!r}; expected 'clamp', 'zero' or 'refuse'")
+        check_choice("OffsetTable beyond", self.beyond, ("clamp", "zero", "refuse"))
+        if isinstance(self.first, Tensor):
+            good, came = (
+                self.first.dim() == 0 and self.first.dtype == torch.int64,
+                f"{self.first.dtype} {list(self.first.shape)}",
+            )
+        else:
+            good, came = (
+                isinstance(self.first, int | torch.SymInt) and not isinstance(self.first, bool),
+                repr(self.first),
+            )
+        if not good:
+            raise TypeError(f"OffsetTable first: got {came}; expected an int, or a 0-d int64 tensor")
         if isinstance(self.first, Tensor) and self.beyond != "refuse":
             raise ValueError(
                 f"OffsetTable first: got a tensor with beyond={self.beyond!r}; a table that clamps or zeroes needs "
@@ -94,16 +108,40 @@ class OffsetTable:
 
 def add_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
     """(a + b)[d] = a[d] + b[d], wherever both are defined."""
+    _check_alike(a, b, same_width=True)
     first, count, beyond = _common_extent(a, b)
     return OffsetTable(a.rows(first, count) + b.rows(first, count), first, beyond)
 
 
 def join_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
     """[a[d]; b[d]] along the feature axis, wherever both are defined."""
+    _check_alike(a, b, same_width=False)
     first, count, beyond = _common_extent(a, b)
     heads = max(a.values.shape[0], b.values.shape[0])
     rows = [table.rows(first, count).expand(heads, -1, -1) for table in (a, b)]
     return OffsetTable(torch.cat(rows, dim=-1), first, beyond)
+
+
+def _check_alike(a: OffsetTable, b: OffsetTable, *, same_width: bool) -> None:
+    """Tables that can stand in one: heads that agree or are shared, one width where they are added, dtype, device."""
+    shapes = f"{list(a.values.shape)}, {list(b.values.shape)}"
+    heads = {a.values.shape[0], b.values.shape[0]} - {1}
+    if len(heads) > 1:
+        raise ShapeError(
+            f"sum of tables: got {a.values.shape[0]} heads ({list(a.values.shape)}) and {b.values.shape[0]} heads "
+            f"({list(b.values.shape)}); expected the same number, or 1 shared by all"
+        )
+    if same_width and a.values.shape[2:] != b.values.shape[2:]:
+        widths = " and ".join(str(*t.values.shape[2:]) for t in (a, b))
+        raise ShapeError(f"sum of tables: got widths {widths} ({shapes}); expected one width")
+    if a.values.dtype != b.values.dtype:
+        raise TypeError(
+            f"sum of tables: got dtypes {a.values.dtype} and {b.values.dtype}; convert one encoding with .to()"
+        )
+    if a.values.device != b.values.device:
+        raise ValueError(
+            f"sum of tables: they lie on {a.values.device} and {b.values.device}; move one encoding with .to()"
+        )
 
 
 def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, Beyond]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.errors import UnsupportedError
+from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.table import OffsetTable, add_tables, join_tables
 
 
@@ -34,6 +34,10 @@ class ScoreTerms:
     bias: OffsetTable | None = None
 
     def __post_init__(self) -> None:
+        for name in ("query", "key", "relative_query"):
+            tensor = getattr(self, name)
+            if tensor is not None and not isinstance(tensor, Tensor):
+                raise TypeError(f"ScoreTerms {name}: got {type(tensor).__name__}; expected a tensor or None")
         for name, width_axis in (("relative_keys", 3), ("relative_queries", 3), ("relative_values", 3), ("bias", 2)):
             table = getattr(self, name)
             if table is None:
@@ -91,5 +95,10 @@ def _add_relative_keys(a: ScoreTerms, b: ScoreTerms) -> tuple[Tensor | None, Off
         raise ValueError(
             "ScoreTerms sum: one relative_query is None (the call's own query) and the other is not; give both as "
             "tensors"
+        )
+    if a.relative_query.shape[:3] != b.relative_query.shape[:3]:
+        raise ShapeError(
+            f"ScoreTerms sum: got relative queries {list(a.relative_query.shape)} and {list(b.relative_query.shape)}; "
+            "expected the same batch, heads and length"
         )
     return torch.cat([a.relative_query, b.relative_query], dim=-1), join_tables(a.relative_keys, b.relative_keys)

@@ -1,0 +1,116 @@
+"""What an encoding lowered must fit the call: the checks of terms and tables, and their wording."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relattn.errors import ShapeError
+from relattn.score.checks import shape
+from relattn.score.positions import Positions
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+
+def check_heads(
+    encoding: str, num_heads: int, width: int | None, query: Tensor, parameter: Tensor | None = None
+) -> None:
+    """An encoding with its own numbers per head meets a query of as many heads, and of its width where it has one.
+
+    Raises ShapeError for another query, ValueError for one on another device than `parameter` lies on.
+    """
+    if query.shape[1] != num_heads:
+        raise ShapeError(
+            f"{encoding} num_heads: it was made for {num_heads} heads and query has {query.shape[1]} "
+            f"({shape(query)}); make it with num_heads={query.shape[1]}"
+        )
+    if width is not None and query.shape[3] != width:
+        raise ShapeError(
+            f"{encoding} head_dim: it was made for width {width} and query has {query.shape[3]} ({shape(query)}); "
+            f"make it with head_dim={query.shape[3]}"
+        )
+    if parameter is not None and parameter.device != query.device:
+        raise ValueError(
+            f"{encoding}: lies on {parameter.device} and query on {query.device}; move the encoding with .to()"
+        )
+
+
+def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | None, positions: Positions) -> None:
+    """What an encoding (or the caller) lowered fits the call: shapes, heads, dtypes, devices, and the visible offsets.
+
+    value: None where the values are not at hand; the width of relative values then goes unchecked.
+    """
+    for name, rewritten, original in (("query", terms.query, query), ("key", terms.key, key)):
+        if rewritten is None:
+            continue
+        if rewritten.shape != original.shape:
+            raise ShapeError(
+                f"terms {name}: got shape {shape(rewritten)} for a {name} of {shape(original)}; a rewritten {name} "
+                "keeps the shape"
+            )
+        _check_kind(f"terms {name}", rewritten, query, "it")
+    relative_query = query if terms.relative_query is None else terms.relative_query
+    if relative_query.dim() != 4 or relative_query.shape[:3] != query.shape[:3]:
+        raise ShapeError(
+            f"relative_query: got shape {shape(relative_query)} beside query {shape(query)}; expected "
+            f"{list(query.shape[:3])} and any width"
+        )
+    _check_kind("relative_query", relative_query, query, "it")
+    widths = {
+        "relative_keys": (relative_query.shape[3], "the width of the relative query"),
+        "relative_queries": (key.shape[3], "the width of the keys"),
+        "relative_values": (None if value is None else value.shape[3], "the width of the values"),
+        "bias": (None, ""),
+    }
+    for name, (width, meaning) in widths.items():
+        table: OffsetTable | None = getattr(terms, name)
+        if table is not None:
+            _check_table(name, table, width, meaning, query)
+            check_visible(name, table, positions, "use beyond='clamp' or 'zero', or give more rows")
+
+
+def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str, query: Tensor) -> None:
+    values = table.values
+    if values.shape[0] not in (1, query.shape[1]):
+        raise ShapeError(
+            f"{name}: the encoding has {values.shape[0]} heads ({shape(values)}) and query has {query.shape[1]}; "
+            f"make it for {query.shape[1]} heads, or for one head shared by all"
+        )
+    if width is not None and values.shape[2] != width:
+        raise ShapeError(
+            f"{name}: the encoding has width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; make "
+            f"it with head_dim={width}"
+        )
+    _check_kind(name, values, query, "the encoding")
+
+
+def _check_kind(name: str, tensor: Tensor, query: Tensor, what: str) -> None:
+    """The query's dtype, or float32 beside a narrower one; the query's device."""
+    if tensor.dtype != query.dtype and (tensor.dtype != torch.float32 or query.dtype == torch.float64):
+        raise TypeError(
+            f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; convert {what} with .to({query.dtype})"
+        )
+    if tensor.device != query.device:
+        raise ValueError(f"{name}: lies on {tensor.device} and query on {query.device}; move {what} with .to()")
+
+
+def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: str) -> None:
+    """Every visible offset lies within a table that refuses others; ValueError otherwise.
+
+    Starts given as tensors are checked without reading them: the failure then is a RuntimeError, raised by the device.
+    """
+    if table.beyond != "refuse" or min(positions.query_length, positions.key_length) == 0:
+        return
+    first, last = positions.visible
+    lowest, highest = table.first, table.first + table.num_rows - 1
+    if all(isinstance(number, int) for number in (first, last, lowest)):
+        if first <= last and (first < lowest or last > highest):
+            raise ValueError(
+                f"{name}: offsets {first}..{last} are visible and its rows cover {lowest}..{highest}; {way_out}"
+            )
+        return
+    first, last, lowest, highest = (torch.as_tensor(n, device=positions.device) for n in (first, last, lowest, highest))
+    inside = (first > last) | ((first >= lowest) & (last <= highest))
+    torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
+        inside, f"{name}: offsets beyond its {table.num_rows} rows are visible; {way_out}"
+    )
