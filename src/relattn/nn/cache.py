@@ -132,8 +132,7 @@ class KVCache:
 
         Raises ValueError when another layer was served before: its keys are in here.
         """
-        served = None if self._layer is None else self._layer()
-        if served is not None and served is not layer:
+        if self._layer is not None and self._layer() is not layer:
             raise ValueError("cache: already serves another layer; make one KVCache for each layer")
         before = self._keys, self._values, self.next_position, self._layer
         self._layer = ref(layer)
