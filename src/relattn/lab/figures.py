@@ -1,0 +1,116 @@
+"""The report's pictures: matplotlib figures as inline SVG that takes its ink from the page, light or dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK = "#010203"
+"""A colour that stands for the page's own: it becomes `currentColor`."""
+COLOURS = ("#e4572e", "#2e86ab", "#5fa55a", "#a05ac8", "#d99b1c", "#2fa8a0", "#c8558a", "#8a8f98")
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "relattn",
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.13,
+}
+BINS_PER_LENGTH = 8
+
+
+def by_length(results: dict[str, Any]) -> str:
+    """Nats per token of every encoding at each length, the seeds' spread as bars; the n-gram as a line."""
+    lengths = [str(length) for length in results["lengths"]]
+
+    def draw(axes: Axes) -> None:
+        for index, (encoding, summary) in enumerate(results["summary"].items()):
+            places = np.arange(len(lengths)) + 0.09 * (index - (len(results["summary"]) - 1) / 2)
+            means = [summary[length]["mean"] for length in lengths]
+            spreads = [summary[length]["spread"] or 0.0 for length in lengths]
+            axes.errorbar(places, means, spreads, fmt="o-", ms=6, lw=1.6, capsize=3, color=COLOURS[index], label=encoding)
+        axes.set_xticks(range(len(lengths)), [f"{length} tokens" for length in lengths])
+        axes.axhline(results["ngram"][lengths[0]]["nats"], color=INK, ls="--", lw=1, label="n-gram")
+
+    return _svg(draw, "window length", (7.2, 3.6))
+
+
+def training(results: dict[str, Any]) -> str:
+    """Nats per token against steps: held-out pieces with marks, training windows thin; means over seeds."""
+
+    def draw(axes: Axes) -> None:
+        for index, encoding in enumerate(results["summary"]):
+            runs = [run for run in results["runs"] if run["encoding"] == encoding]
+            for curve, style in (("training", {"lw": 0.8, "alpha": 0.45}), ("validation", {"lw": 1.8, "marker": "o", "ms": 3.5})):
+                steps, losses = _mean_curve([run[curve] for run in runs])
+                axes.plot(steps, losses, color=COLOURS[index], label=encoding if curve == "validation" else None, **style)
+        axes.axhline(results["ngram"][str(results["lengths"][0])]["nats"], color=INK, ls="--", lw=1, label="n-gram")
+
+    return _svg(draw, "training steps", (7.2, 3.8))
+
+
+def by_position(results: dict[str, Any]) -> str:
+    """Nats per token against the position in windows of four times the trained length, in bins; means over seeds."""
+    length, longest = results["lengths"][0], str(results["lengths"][-1])
+
+    def draw(axes: Axes) -> None:
+        for index, encoding in enumerate(results["summary"]):
+            runs = [run["evaluation"][longest] for run in results["runs"] if run["encoding"] == encoding]
+            places, losses = _binned(runs, length)
+            axes.plot(places, losses, color=COLOURS[index], lw=1.8, label=encoding)
+        axes.plot(*_binned([results["ngram"][longest]], length), color=INK, ls="--", lw=1, label="n-gram")
+        axes.axvspan(0, length, color=INK, alpha=0.06, lw=0)
+        axes.set_xlim(0, results["lengths"][-1])
+        axes.annotate("trained", (length, 1), (-4, -4), xycoords=("data", "axes fraction"), textcoords="offset points", ha="right", va="top")
+
+    return _svg(draw, "position in the window, tokens", (7.2, 3.8))
+
+
+def _svg(draw: Any, x_label: str, size: tuple[float, float]) -> str:
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel("nats per token")
+        axes.grid(True, axis="y")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, ncols=2)
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    text = drawn.getvalue()
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    # the width comes from the page
+    return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1)
+
+
+def _mean_curve(curves: list[list[list[float]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and mean losses of equally long curves of [step, loss]."""
+    values = np.array(curves)
+    return values[0, :, 0], values[:, :, 1].mean(0)
+
+
+def _binned(records: list[dict[str, Any]], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Middles of bins of an eighth of `length`, and the mean loss over all tokens in each; empty bins are left out."""
+    total, count = 0.0, 0
+    for record in records:
+        counts = np.array(record["count"])
+        total = total + np.array([nats or 0.0 for nats in record["by_position"]]) * counts
+        count = count + counts
+    width = max(1, length // BINS_PER_LENGTH)
+    edges = np.arange(0, len(count), width)
+    totals, counts = np.add.reduceat(total, edges), np.add.reduceat(count, edges)
+    full = counts > 0
+    return (edges + width / 2)[full], totals[full] / counts[full]
