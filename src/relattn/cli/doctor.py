@@ -1,0 +1,82 @@
+"""`relattn doctor`: versions, devices, and the backends, each tried on a small problem."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+
+import torch
+from rich.table import Table
+
+import relattn
+from relattn.backends.select import BACKENDS
+from relattn.cli.console import out
+
+PACKAGES = ("torch", "numpy", "transformers", "accelerate", "safetensors", "music21", "mido", "matplotlib", "keras")
+TOLERANCE = 1e-4
+"""Far above what float32 rounding makes of 16 keys, far below what a wrong term makes."""
+
+
+def run() -> None:
+    """Print the three tables."""
+    out.print(_versions())
+    out.print(_devices())
+    for device in _device_names():
+        out.print(_backends(device))
+
+
+def _versions() -> Table:
+    table = Table(title="Versions", title_justify="left")
+    table.add_column("package")
+    table.add_column("version")
+    table.add_row("relattn", relattn.__version__)
+    table.add_row("python", platform.python_version())
+    for name in PACKAGES:
+        try:
+            table.add_row(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            table.add_row(name, "not installed")
+    return table
+
+
+def _devices() -> Table:
+    table = Table(title="Devices", title_justify="left")
+    table.add_column("device")
+    table.add_column("what it is")
+    table.add_row("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch, {platform.machine()}")
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        table.add_row(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+    if not torch.cuda.is_available():
+        table.add_row("cuda", "none: " + ("torch was built without CUDA" if torch.version.cuda is None else "no GPU found"))
+    return table
+
+
+def _device_names() -> list[str]:
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def _backends(device: str) -> Table:
+    """Each backend on plain attention and on attention with relative keys: it runs and agrees with the reference, or why not."""
+    table = Table(title=f"Backends on {device}", title_justify="left")
+    table.add_column("backend")
+    problems = {"plain attention": None, "relative keys": relattn.RelativeEmbedding(8, 16, causal=True).to(device)}
+    for title in problems:
+        table.add_column(title)
+    for name in BACKENDS:
+        table.add_row(name, *(_try(name, encoding, device) for encoding in problems.values()))
+    return table
+
+
+@torch.no_grad()
+def _try(backend: str, encoding: relattn.RelativeEncoding | None, device: str) -> str:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 16, 8, generator=generator).to(device) for _ in range(3))
+    try:
+        found = relattn.relative_attention(query, key, value, is_causal=True, encoding=encoding, backend=backend)
+    except relattn.UnsupportedError as error:
+        return "; ".join(error.reasons[backend])
+    truth = relattn.relative_attention(query, key, value, is_causal=True, encoding=encoding, backend="reference")
+    difference = (found - truth).abs().max().item()
+    return "usable" if difference < TOLERANCE else f"[red]wrong by {difference:.2g}[/]"
