@@ -1,0 +1,190 @@
+"""Every argument of every encoding."""
+
+import numpy as np
+import pytest
+import torch
+
+from relattn import (
+    AlibiBias,
+    RelativeEmbedding,
+    RelativeEncoding,
+    RotaryEmbedding,
+    ShawEmbedding,
+    T5Bias,
+    TransformerXLEmbedding,
+)
+from tests.bad_input.refusal import refused
+
+NAN, INF = float("nan"), float("inf")
+NO_SIZES = (0, -1, 1.5, 4.0, "4", True, NAN, [4], np.int64(4), torch.tensor(4))
+GOOD = {
+    RelativeEmbedding: {"head_dim": 8, "max_length": 4},
+    ShawEmbedding: {"head_dim": 8, "max_distance": 4},
+    TransformerXLEmbedding: {"num_heads": 4, "head_dim": 8},
+    T5Bias: {"num_heads": 4},
+    AlibiBias: {"num_heads": 4},
+    RotaryEmbedding: {"head_dim": 8},
+}
+
+
+def make(encoding, **changes):
+    return encoding(**{**GOOD[encoding], **changes})
+
+
+@pytest.mark.parametrize("came", NO_SIZES, ids=repr)
+@pytest.mark.parametrize(
+    ("encoding", "name", "fixed"),
+    [
+        (RelativeEmbedding, "head_dim", {}),
+        (RelativeEmbedding, "max_length", {}),
+        (RelativeEmbedding, "num_heads", {}),
+        (ShawEmbedding, "head_dim", {}),
+        (ShawEmbedding, "num_heads", {}),
+        (TransformerXLEmbedding, "num_heads", {}),
+        (TransformerXLEmbedding, "head_dim", {}),
+        (TransformerXLEmbedding, "embed_dim", {}),
+        (TransformerXLEmbedding, "max_length", {"learned": True}),
+        (T5Bias, "num_heads", {}),
+        (AlibiBias, "num_heads", {}),
+        (RotaryEmbedding, "head_dim", {}),
+    ],
+)
+def test_sizes(encoding, name, fixed, came):
+    with refused(ValueError, f"{name}: got {came!r}; expected an int of at least 1"):
+        make(encoding, **fixed, **{name: came})
+
+
+@pytest.mark.parametrize("encoding", GOOD)
+def test_sizes_given_as_none(encoding):
+    for name in GOOD[encoding]:
+        with refused(ValueError, f"{name}: got None; expected an int of at least..."):
+            make(encoding, **{name: None})
+
+
+@pytest.mark.parametrize("came", ["no", None, 1, torch.tensor(True)], ids=repr)
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [
+        (RelativeEmbedding, "causal"),
+        (ShawEmbedding, "values"),
+        (TransformerXLEmbedding, "interleaved"),
+        (TransformerXLEmbedding, "learned"),
+        (T5Bias, "bidirectional"),
+        (RotaryEmbedding, "interleaved"),
+    ],
+)
+def test_flags(encoding, name, came):
+    with refused(TypeError, f"{name}: got {came!r}; expected True or False"):
+        make(encoding, **{name: came})
+
+
+@pytest.mark.parametrize("came", ["drop", "Clamp", None, 1, True, ["clamp"], {}], ids=repr)
+def test_relative_beyond(came):
+    with refused(ValueError, f"beyond: got {came!r}; expected one of 'refuse', 'clamp', 'zero'"):
+        make(RelativeEmbedding, beyond=came)
+
+
+@pytest.mark.parametrize(
+    "came", [-1, 1.5, "4", True, (-1, 2), (2, -1), (1.0, 2), (None, None), (), (4,), (1, 2, 3), [1, 2], None], ids=repr
+)
+def test_shaw_max_distance(came):
+    with refused(ValueError, f"max_distance: got {came!r}; expected an int of at least 0, or the pair (left, right)"):
+        make(ShawEmbedding, max_distance=came)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"embed_dim": 7}, "embed_dim: got 7; expected an even width, a sine and a cosine for each frequency"),
+        (
+            {"num_heads": 3, "head_dim": 5},
+            "embed_dim: got 15; expected an even width, a sine and a cosine for each frequency",
+        ),
+        (
+            {"max_length": 9},
+            "max_length: got 9 with learned=False; sinusoids have no end, leave it out or set learned=True",
+        ),
+        (
+            {"learned": True},
+            "max_length: got None with learned=True; expected the number of positions the table reaches",
+        ),
+        (
+            {"learned": True, "max_length": 9, "embed_dim": 32},
+            "embed_dim: got 32 with learned=True; a learned table projects no sinusoids, leave it out or set "
+            "learned=False",
+        ),
+        (
+            {"learned": True, "max_length": 9, "interleaved": True},
+            "interleaved: got True with learned=True; a learned table has no sinusoids to lay out, leave it out or set "
+            "learned=False",
+        ),
+    ],
+)
+def test_transformer_xl(changes, said):
+    with refused(ValueError, said):
+        make(TransformerXLEmbedding, **changes)
+
+
+@pytest.mark.parametrize(
+    ("bidirectional", "num_buckets", "said"),
+    [
+        (True, 3, "expected an int of at least 4"),
+        (True, "32", "expected an int of at least 4"),
+        (True, 6, "expected a multiple of four, to be split evenly"),
+        (False, 1, "expected an int of at least 2"),
+        (False, 32.0, "expected an int of at least 2"),
+        (False, 5, "expected a multiple of two, to be split evenly"),
+    ],
+)
+def test_t5_num_buckets(bidirectional, num_buckets, said):
+    with refused(ValueError, f"num_buckets: got {num_buckets!r}; {said}"):
+        make(T5Bias, num_buckets=num_buckets, bidirectional=bidirectional)
+
+
+@pytest.mark.parametrize("came", [8, 0, -1, 128.0, "128", True, None, NAN, INF], ids=repr)
+@pytest.mark.parametrize(("bidirectional", "exact"), [(True, 8), (False, 16)])
+def test_t5_max_distance(came, bidirectional, exact):
+    said = f"max_distance: got {came!r}; expected an int above {exact}, the distances that have a bucket of their own"
+    with refused(ValueError, said):
+        make(T5Bias, max_distance=came, bidirectional=bidirectional)
+
+
+@pytest.mark.parametrize("came", [0, 1, 1.0, -2.0, "10000", None, True, NAN, INF, [2], torch.tensor(2.0)], ids=repr)
+def test_rotary_base(came):
+    with refused(ValueError, f"base: got {came!r}; expected a finite number above 1"):
+        make(RotaryEmbedding, base=came)
+
+
+@pytest.mark.parametrize("came", [0, 1, -2, 4.0, "4", True, [4]], ids=repr)
+def test_rotary_dim(came):
+    with refused(ValueError, f"rotary_dim: got {came!r}; expected an int of at least 2"):
+        make(RotaryEmbedding, rotary_dim=came)
+
+
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(8, 10), (8, 9), (8, 3), (7, 8), (7, None)])
+def test_rotary_dim_beside_head_dim(head_dim, rotary_dim):
+    came = head_dim if rotary_dim is None else rotary_dim
+    said = f"rotary_dim: got {came} with head_dim={head_dim}; expected an even number of features, at most {head_dim}"
+    with refused(ValueError, said):
+        make(RotaryEmbedding, head_dim=head_dim, rotary_dim=rotary_dim)
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        "linear", 2.0, True, {}, [("type", "linear")], {"type": "linear"}, {"factor": 2.0},
+        {"type": "yarn", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}, {"type": ["linear"], "factor": 2.0},
+        {"type": "linear", "factor": 2.0, "beta": 1}, *({"type": "linear", "factor": f} for f in (0, -1, NAN, INF)),
+        *({"type": "linear", "factor": f} for f in ("2", True, None)),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_rotary_scaling(came):
+    said = f"scaling: got {came!r}; expected None or {{'type': 'linear', 'factor': a number above 0}}"
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling=came)
+
+
+def test_the_contract_is_abstract():
+    with refused(TypeError, "Can't instantiate abstract class RelativeEncoding...terms"):
+        RelativeEncoding()

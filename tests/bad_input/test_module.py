@@ -1,0 +1,285 @@
+"""RelativeMultiheadAttention: its constructor, its forward, and the cache after a forward that was refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from relattn import AlibiBias, RelativeEmbedding, RotaryEmbedding, ScoreTerms, ShapeError, ShawEmbedding, T5Bias
+from relattn.nn import KVCache, RelativeMultiheadAttention
+from tests.bad_input.refusal import ones, refused
+
+NAN, INF = float("nan"), float("inf")
+INPUTS = ("query", "key", "value")
+
+
+def make(encoding=None, **changes) -> RelativeMultiheadAttention:
+    return RelativeMultiheadAttention(**{"embed_dim": 32, "num_heads": 4, "encoding": encoding, **changes})
+
+
+def forward(module=None, **changes):
+    """Cross-attention of a query [2, 5, 32] to [2, 6, 32], but for `changes`."""
+    good = {"query": ones(2, 5, 32), "key": ones(2, 6, 32), "value": ones(2, 6, 32)}
+    return (module or make())(**{**good, **changes})
+
+
+@pytest.mark.parametrize("name", ["embed_dim", "num_heads", "num_kv_heads", "head_dim", "kdim", "vdim"])
+@pytest.mark.parametrize("came", [0, -1, 1.5, 8.0, "4", True, NAN, [4], np.int64(4), torch.tensor(4)], ids=repr)
+def test_sizes(name, came):
+    with refused(ValueError, f"{name}: got {came!r}; expected an int of at least 1"):
+        make(**{name: came})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_heads": 5}, "num_heads: got 5 with embed_dim=32; expected a divisor of embed_dim, or give head_dim"),
+        ({"num_kv_heads": 3}, "num_kv_heads: got 3 with num_heads=4; expected a divisor of num_heads"),
+        ({"num_kv_heads": 8}, "num_kv_heads: got 8 with num_heads=4; expected a divisor of num_heads"),
+        ({"backend": "fast"}, "backend: got 'fast'; expected one of 'auto', ..."),
+        ({"backend": None}, "backend: got None; expected one of 'auto', ..."),
+    ],
+)
+def test_constructor(changes, said):
+    with refused(ValueError, said):
+        make(**changes)
+
+
+@pytest.mark.parametrize("came", [NAN, -0.1, 1.1, True, "0.1", None, torch.tensor(0.1)], ids=repr)
+def test_dropout(came):
+    with refused(ValueError, f"dropout: got {came!r}; expected a probability between 0 and 1"):
+        make(dropout=came)
+
+
+@pytest.mark.parametrize("came", [NAN, INF, True, "1", [1.0], torch.tensor(1.0)], ids=repr)
+def test_scale(came):
+    with refused(ValueError, f"scale: got {came!r}; expected a finite number, or None for 1/sqrt(width)"):
+        make(scale=came)
+
+
+@pytest.mark.parametrize("came", ["no", None, 1], ids=repr)
+def test_flags(came):
+    with refused(TypeError, f"bias: got {came!r}; expected True or False"):
+        make(bias=came)
+    with refused(TypeError, f"is_causal: got {came!r}; expected True or False"):
+        forward(is_causal=came)
+
+
+@pytest.mark.parametrize("came", ["rope", 1, AlibiBias, ScoreTerms(), torch.nn.Linear(2, 2)], ids=str)
+def test_no_encoding(came):
+    with refused(TypeError, f"encoding: got {type(came).__name__}; expected a RelativeEncoding or None"):
+        make(came)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        (AlibiBias(3), "AlibiBias num_heads: it was made for 3 heads and query has 4 ([2, 4, 5, 8]); make it..."),
+        (T5Bias(8), "bias: the encoding has 8 heads ([8, 257]) and query has 4; make it for 4 heads..."),
+        (ShawEmbedding(32, 3), "relative_keys: the encoding has width 32 ([1, 7, 32]); expected 8..."),
+        (RotaryEmbedding(32), "RotaryEmbedding head_dim: it was made for width 32 and key has 8 ([2, 4, 6, 8])..."),
+    ],
+)
+def test_encoding_for_other_heads_or_width(encoding, said):
+    with refused(ShapeError, said):
+        forward(make(encoding))
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("came", ["x", 1, [[1.0]], np.ones((2, 5, 32), np.float32)], ids=repr)
+def test_no_tensor(name, came):
+    with refused(TypeError, f"{name}: got {type(came).__name__}; expected a tensor [batch, length, 32]"):
+        forward(**{name: came})
+
+
+def test_no_query():
+    with refused(TypeError, "query: got NoneType; expected a tensor [batch, length, 32]"):
+        forward(query=None)
+
+
+@pytest.mark.parametrize(("name", "width"), [("query", 32), ("key", 24), ("value", 16)])
+@pytest.mark.parametrize("size", [(), (5, 32), (2, 5, 31), (2, 4, 5, 8)], ids=str)
+def test_shapes(name, width, size):
+    inputs = {"query": ones(2, 5, 32), "key": ones(2, 6, 24), "value": ones(2, 6, 16), name: ones(*size)}
+    with refused(ShapeError, f"{name}: got shape {list(size)}; expected a tensor [batch, length, {width}]"):
+        make(kdim=24, vdim=16)(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"query": ones(3, 5, 32)},
+            "key: got batch 2 ([2, 4, 6, 8]) beside query [3, 4, 5, 8]; expected the same batch",
+        ),
+        (
+            {"value": ones(1, 6, 32)},
+            "value: got batch 1 ([1, 4, 6, 8]) beside query [2, 4, 5, 8]; expected the same batch",
+        ),
+        ({"value": ones(2, 5, 32)}, "value: got length 5 ([2, 4, 5, 8]) beside key [2, 4, 6, 8]; expected length 6"),
+        ({"attn_mask": ones(5, 5)}, "attn_mask: got shape [5, 5]; expected one that broadcasts to [2, 4, 5, 6]..."),
+        ({"key_mask": ones(2, 5, dtype=torch.bool)}, "key_mask: got shape [2, 5]; expected [2, 6] (batch, key length)"),
+        (
+            {"segment_ids": ones(2, 5, dtype=torch.long)},
+            "segment_ids: got shape [2, 5] for the key side; expected [2, 6]...",
+        ),
+        ({"query_position": torch.arange(6)}, "query_position: got shape [6]; expected a start, [5] or [2, 5]"),
+        ({"key_position": torch.arange(5)}, "key_position: got shape [5]; expected a start, [6] or [2, 6]"),
+    ],
+)
+def test_sizes_of_the_call(changes, said):
+    with refused(ShapeError, said):
+        forward(**changes)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+def test_dtypes(name, dtype):
+    said = (
+        f"{name}: got dtype {dtype} and the module's weights are torch.float32; convert the input with "
+        ".to(torch.float32), or the module"
+    )
+    with refused(TypeError, said):
+        forward(**{name: ones(2, 6, 32, dtype=dtype)})
+
+
+@pytest.mark.parametrize(("made", "called"), [(torch.float32, torch.float64), (torch.float64, torch.float32)], ids=str)
+def test_float64_under_autocast(made, called):
+    """Autocast narrows float32 and leaves float64 alone, on either side."""
+    said = f"query: got dtype {called} and the module's weights are {made}; convert the input with .to({made}), ..."
+    with torch.autocast("cpu", torch.bfloat16), refused(TypeError, said):
+        make().to(made)(ones(2, 5, 32, dtype=called))
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+def test_no_floats(name, dtype):
+    said = f"{name}: got dtype {dtype}; expected float64, float32, bfloat16 or float16; convert it with .to()"
+    with refused(TypeError, said):
+        forward(**{name: ones(2, 6, 32, dtype=dtype)})
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_devices(name):
+    said = f"{name}: lies on meta and the module's weights on cpu; move one of them with .to()"
+    with refused(ValueError, said):
+        forward(**{name: ones(2, 6, 32, device="meta")})
+
+
+def test_value_without_key():
+    with refused(ValueError, "value: came without key; give key as well (value defaults to key, not the reverse)"):
+        forward(key=None)
+
+
+@pytest.mark.parametrize("came", ["x", 1, True, False, {}, [], (ones(1), ones(1)), KVCache], ids=str)
+def test_no_cache(came):
+    said = f"cache: got {type(came).__name__}; expected a KVCache or None; make one for each layer"
+    with refused(TypeError, said):
+        make()(ones(2, 5, 32), cache=came)
+
+
+KEPT = "expected a boolean tensor, True where a key is kept; compare (mask != 0) to make one"
+BESIDE_A_CACHE = {
+    "key": (
+        {"key": ones(2, 3, 32)},
+        ValueError,
+        "cache: came with key; a cache serves self-attention, leave key and value out",
+    ),
+    "value": (
+        {"key": ones(2, 3, 32), "value": ones(2, 3, 32)},
+        ValueError,
+        "cache: came with key; a cache serves self-attention, leave key and value out",
+    ),
+    "query_position": (
+        {"query_position": 5},
+        ValueError,
+        "query_position, key_position: came with a cache, which knows them; leave them out",
+    ),
+    "key_position": (
+        {"key_position": 0},
+        ValueError,
+        "query_position, key_position: came with a cache, which knows them; leave them out",
+    ),
+    "window": ({"window": 3}, ValueError, "window: got 3; expected (left, right)..."),
+    "is_causal": ({"is_causal": "no"}, TypeError, "is_causal: got 'no'; expected True or False"),
+    "key_mask, a list": ({"key_mask": [[True]]}, TypeError, f"key_mask: got list; {KEPT}"),
+    "key_mask, floats": ({"key_mask": ones(2, 8)}, TypeError, f"key_mask: got torch.float32; {KEPT}"),
+    "key_mask, of the new keys alone": (
+        {"key_mask": ones(2, 3, dtype=torch.bool)},
+        ShapeError,
+        "key_mask: got shape [2, 3] with a cache; expected [batch, 8], a flag for every position so far",
+    ),
+    "key_mask, of another batch": (
+        {"key_mask": ones(3, 8, dtype=torch.bool)},
+        ShapeError,
+        "key_mask: got shape [3, 8]; expected [2, 8] (batch, key length)",
+    ),
+    "attn_mask, of the new keys alone": (
+        {"attn_mask": ones(3, 3, dtype=torch.bool)},
+        ShapeError,
+        "attn_mask: got shape [3, 3]; expected one that broadcasts to [2, 4, 3, 8]...",
+    ),
+    "attn_mask, integers": (
+        {"attn_mask": ones(3, 8, dtype=torch.long)},
+        TypeError,
+        "attn_mask: got dtype torch.int64; expected bool...",
+    ),
+    "segment_ids, of the new keys alone": (
+        {"segment_ids": ones(2, 3, dtype=torch.long)},
+        ShapeError,
+        "segment_ids: got shape [2, 3] for the key side; expected [2, 8]; give a pair...",
+    ),
+    "another batch": (
+        {"query": ones(3, 3, 32)},
+        ShapeError,
+        "key: got shape [3, 4, 3, 8]; the cache holds [2, 4, 5, 8]; batch, heads and width must agree...",
+    ),
+    "past the table": (
+        {"query": ones(2, 5, 32)},
+        ValueError,
+        "RelativeEmbedding max_length: offsets -9..0 are visible and its rows cover -7..0; make it with...",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE_A_CACHE)
+def test_a_refused_forward_leaves_the_cache_as_it_was(case):
+    """The keys of a call that raised do not stay behind, to stand there twice when it is made again."""
+    changes, error, said = BESIDE_A_CACHE[case]
+    assert_untouched(make(RelativeEmbedding(8, 8, causal=True)), KVCache(), changes, error, said)
+
+
+def test_a_refused_forward_leaves_a_rolling_cache_as_it_was():
+    changes = {"attn_mask": ones(3, 3, dtype=torch.bool)}
+    said = "attn_mask: got shape [3, 3]; expected one that broadcasts to [2, 4, 3, 6]..."
+    assert_untouched(make(), KVCache(max_length=4), changes, ShapeError, said)
+
+
+def assert_untouched(module, cache, changes, error, said):
+    """After a first chunk of 5, a refused one changes nothing: a good one gives the answer it would have given."""
+    torch.manual_seed(0)
+    first, second = torch.randn(2, 5, 32), torch.randn(2, 3, 32)
+    undisturbed = KVCache(cache.max_length)
+    with torch.no_grad():
+        for each in (cache, undisturbed):
+            module(first, is_causal=True, cache=each)
+        with refused(error, said):
+            module(**{"query": second, "is_causal": True, "cache": cache, **changes})
+        assert (cache.first_position, cache.next_position, cache.length) == (0, 5, 5)
+        expected = module(second, is_causal=True, cache=undisturbed)
+        assert torch.equal(module(second, is_causal=True, cache=cache), expected)
+
+
+def test_a_refused_forward_does_not_claim_the_cache():
+    cache = KVCache()
+    with refused(ShapeError, "attn_mask: got shape [3, 3]; expected one that broadcasts to [2, 4, 5, 5]..."):
+        make()(ones(2, 5, 32), attn_mask=ones(3, 3), cache=cache)
+    make()(ones(2, 5, 32), cache=cache)
+    assert cache.length == 5
+
+
+def test_one_cache_for_two_layers():
+    cache, x = KVCache(), ones(2, 3, 32)
+    y = make()(x, cache=cache)
+    with refused(ValueError, "cache: already serves another layer; make one KVCache for each layer"):
+        make()(y, cache=cache)
+    assert cache.length == 3

@@ -1,0 +1,91 @@
+"""The NumPy functions of an offset, and the arrangements of Q @ RK^T, where the rows do not fit."""
+
+import numpy as np
+import pytest
+
+from relattn.backends import skew
+from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
+from tests.bad_input.refusal import ones, refused
+
+OFFSETS = np.arange(-3, 4)
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("came", [0, -3, 2.5, "4", None, True], ids=repr)
+def test_alibi_slopes(came):
+    with refused(ValueError, f"num_heads: got {came!r}; expected an int of at least 1"):
+        alibi_slopes(came)
+
+
+@pytest.mark.parametrize("came", [0, 1, 7, -2, 4.0, "4", None, True], ids=repr)
+def test_width(came):
+    expected = "an even int, a sine and a cosine for each frequency" if came == 7 else "an int of at least 2"
+    said = f"width: got {came!r}; expected {expected}"
+    with refused(ValueError, said):
+        inverse_frequencies(came)
+    with refused(ValueError, said):
+        sinusoids(OFFSETS, came)
+
+
+@pytest.mark.parametrize("came", [0, 1.0, -2.0, NAN, float("inf"), "10000", None, True], ids=repr)
+def test_base(came):
+    with refused(ValueError, f"base: got {came!r}; expected a finite number above 1"):
+        inverse_frequencies(8, came)
+
+
+@pytest.mark.parametrize(
+    ("bidirectional", "num_buckets", "said"),
+    [
+        (True, 3, "expected an int of at least 4"),
+        (True, 7, "expected a multiple of four, to be split evenly"),
+        (False, 1, "expected an int of at least 2"),
+        (False, 7, "expected a multiple of two, to be split evenly"),
+        (True, 32.0, "expected an int of at least 4"),
+    ],
+)
+def test_num_buckets(bidirectional, num_buckets, said):
+    with refused(ValueError, f"num_buckets: got {num_buckets!r}; {said}"):
+        t5_buckets(OFFSETS, num_buckets=num_buckets, bidirectional=bidirectional)
+
+
+@pytest.mark.parametrize("came", [8, 4, 0, -1, 128.0, None], ids=repr)
+def test_max_distance(came):
+    said = f"max_distance: got {came!r}; expected an int above 8, the distances that have a bucket of their own"
+    with refused(ValueError, said):
+        t5_buckets(OFFSETS, max_distance=came)
+
+
+@pytest.mark.parametrize(("function", "name"), [(t5_buckets, "offsets"), (lambda d: sinusoids(d, 4), "distances")])
+@pytest.mark.parametrize("dtype", [np.float64, np.bool_], ids=str)
+def test_no_integers(function, name, dtype):
+    came = OFFSETS.astype(dtype)
+    with refused(TypeError, f"{name}: got {came.dtype}; expected integers"):
+        function(came)
+
+
+QUERY = ones(2, 4, 5, 8)
+EQUAL = "it is defined for equal numbers (causal self-attention); use diagonals or strided"
+
+
+@pytest.mark.parametrize(
+    ("arrange", "rows", "key_length", "said"),
+    [
+        (
+            skew.pad_reshape,
+            5,
+            6,
+            f"pad_reshape: got 5 queries, 6 keys and 5 rows; {EQUAL}",
+        ),
+        (
+            skew.pad_reshape,
+            9,
+            5,
+            f"pad_reshape: got 5 queries, 5 keys and 9 rows; {EQUAL}",
+        ),
+        (skew.diagonals, 9, 6, "diagonals: got 9 rows for 5 queries and 6 keys; expected at least 10"),
+        (skew.strided, 6, 6, "strided: got 6 rows for 6 keys; expected at least 7"),
+    ],
+)
+def test_arrangements(arrange, rows, key_length, said):
+    with refused(ValueError, said):
+        arrange(QUERY, ones(4, rows, 8), key_length)
