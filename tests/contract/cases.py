@@ -1,0 +1,219 @@
+"""The registry: every encoding that the suite tests, each beside its paper's oracle. A new one is a new line in CASES.
+
+A line names the modules that make up the encoding (their sum, where there are several), the oracle of each with its
+settings, and what the encoding insists on in a call. `BACKEND_ANSWERS` has a line for each backend that cannot run
+everything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from relattn import AlibiBias, RelativeEmbedding, RotaryEmbedding, ShawEmbedding, T5Bias, TransformerXLEmbedding
+from relattn.backends.select import BACKENDS
+from tests.contract.settings import Setting
+
+
+class Part(NamedTuple):
+    """One operand of an encoding: the module, the name of its oracle, and the oracle's settings."""
+
+    module: nn.Module
+    oracle: str
+    settings: dict[str, Any]
+
+
+def relative(s: Setting, *, shared: bool = True, **settings: Any) -> Part:
+    """RelativeEmbedding that reaches every visible offset."""
+    module = RelativeEmbedding(s.head_dim, s.reach(), num_heads=None if shared else s.num_heads, **settings)
+    return Part(module, "generalised", settings)
+
+
+def relative_short(s: Setting, max_length: int, beyond: str, *, causal: bool = False, shared: bool = True) -> Part:
+    """RelativeEmbedding of few rows, so that `beyond` matters."""
+    module = RelativeEmbedding(
+        s.head_dim, max_length, num_heads=None if shared else s.num_heads, causal=causal, beyond=beyond
+    )
+    return Part(module, "generalised", {"causal": causal, "beyond": beyond})
+
+
+def music_transformer(s: Setting) -> Part:
+    """RelativeEmbedding as Huang et al. have it: causal, one table a head."""
+    return Part(RelativeEmbedding(s.head_dim, s.reach(), num_heads=s.num_heads, causal=True), "music_transformer", {})
+
+
+def shaw(s: Setting, max_distance: int | tuple[int, int] = 2, *, shared: bool = True, values: bool = True) -> Part:
+    """ShawEmbedding."""
+    module = ShawEmbedding(s.head_dim, max_distance, num_heads=None if shared else s.num_heads, values=values)
+    return Part(module, "shaw", {"max_distance": max_distance})
+
+
+def txl(s: Setting, *, embed_dim: int | None = None, interleaved: bool = False) -> Part:
+    """TransformerXLEmbedding over projected sinusoids."""
+    module = TransformerXLEmbedding(s.num_heads, s.head_dim, embed_dim=embed_dim, interleaved=interleaved)
+    return Part(module, "transformer_xl", {"interleaved": interleaved})
+
+
+def txl_learned(s: Setting) -> Part:
+    """TransformerXLEmbedding over a learned table."""
+    return Part(
+        TransformerXLEmbedding(s.num_heads, s.head_dim, max_length=s.reach(), learned=True), "transformer_xl", {}
+    )
+
+
+def t5(s: Setting, *, bidirectional: bool = True, num_buckets: int = 8, max_distance: int = 6) -> Part:
+    """T5Bias, small enough for short sequences to reach its last bucket."""
+    settings = {"max_distance": max_distance, "bidirectional": bidirectional}
+    return Part(T5Bias(s.num_heads, num_buckets=num_buckets, **settings), "t5", settings)
+
+
+def alibi(s: Setting) -> Part:
+    """AlibiBias."""
+    return Part(AlibiBias(s.num_heads), "alibi", {})
+
+
+def rope(s: Setting, *, base: float = 10000.0, factor: float = 1.0, interleaved: bool = False, part: int = 0) -> Part:
+    """RotaryEmbedding; part: rotate only that many features."""
+    scaling = None if factor == 1.0 else {"type": "linear", "factor": factor}
+    width = {"rotary_dim": part} if part else {}
+    module = RotaryEmbedding(s.head_dim, base=base, interleaved=interleaved, scaling=scaling, **width)
+    return Part(module, "rope", {"base": base, "factor": factor, "interleaved": interleaved, **width})
+
+
+@dataclass(frozen=True)
+class EncodingCase:
+    """Encodings to be added up for a setting, and what they need of it: a head count, causality."""
+
+    parts: Callable[[Setting], list[Part]]
+    num_heads: int | None = None
+    is_causal: bool | None = None
+
+    def requirements(self) -> dict[str, Any]:
+        """For `make_setting`."""
+        return {"num_heads": self.num_heads, "is_causal": self.is_causal}
+
+
+class HandTable(NamedTuple):
+    """One table of a ScoreTerms made by hand; rows None: as many as refuse nothing that is visible."""
+
+    shared: bool
+    first: int = 0
+    rows: int | None = None
+    beyond: str = "refuse"
+
+
+@dataclass(frozen=True)
+class TermsCase:
+    """ScoreTerms made by hand.
+
+    tables: by the name of the term. relative_width: the width of a separate relative query. rewrites: query and key
+    come rewritten.
+    """
+
+    tables: dict[str, HandTable]
+    relative_width: int | None = None
+    rewrites: bool = False
+
+    def requirements(self) -> dict[str, Any]:
+        """It takes any setting."""
+        return {}
+
+
+def of(*makers: Callable[[Setting], Part], **requirements: Any) -> EncodingCase:
+    """The case of a sum of parts."""
+    return EncodingCase(lambda s: [make(s) for make in makers], **requirements)
+
+
+CASES: dict[str, EncodingCase | TermsCase] = {
+    "none": of(),
+    "music_transformer": of(music_transformer, is_causal=True),
+    "relative": of(relative),
+    "relative_per_head": of(partial(relative, shared=False)),
+    "relative_clamp": of(partial(relative_short, max_length=3, beyond="clamp")),
+    "relative_zero": of(partial(relative_short, max_length=3, beyond="zero", shared=False)),
+    "relative_causal_clamp": of(partial(relative_short, max_length=2, beyond="clamp", causal=True)),
+    "relative_causal_zero": of(partial(relative_short, max_length=2, beyond="zero", causal=True)),
+    "shaw": of(shaw),
+    "shaw_keys_only": of(partial(shaw, values=False)),
+    "shaw_asymmetric": of(partial(shaw, max_distance=(3, 1))),
+    "shaw_per_head": of(partial(shaw, max_distance=(1, 0), shared=False)),
+    "txl": of(txl),
+    "txl_interleaved": of(partial(txl, interleaved=True)),
+    "txl_embed_dim": of(partial(txl, embed_dim=8)),
+    "txl_learned": of(txl_learned),
+    "t5": of(t5),
+    "t5_one_direction": of(partial(t5, bidirectional=False)),
+    "alibi_4_heads": of(alibi, num_heads=4),
+    "alibi_3_heads": of(alibi, num_heads=3),
+    "alibi_6_heads": of(alibi, num_heads=6),
+    "rope": of(rope),
+    "rope_interleaved": of(partial(rope, interleaved=True)),
+    "rope_partial": of(partial(rope, part=2)),
+    "rope_scaled": of(partial(rope, factor=3.0)),
+    "rope_other_base": of(partial(rope, base=50.0, interleaved=True)),
+    "txl+shaw+t5": of(txl, shaw, t5),
+    "rope+shaw": of(rope, shaw),
+    "rope+alibi": of(rope, alibi),
+    "relative+relative_short": of(relative, partial(relative_short, max_length=2, beyond="clamp", shared=False)),
+    "clamp+zero": of(
+        partial(relative_short, max_length=2, beyond="clamp"), partial(relative_short, max_length=4, beyond="zero")
+    ),
+    "zero+zero": of(
+        partial(relative_short, max_length=3, beyond="zero"),
+        partial(relative_short, max_length=2, beyond="zero", causal=True),
+    ),
+    "shaw+shaw_values": of(partial(shaw, max_distance=(3, 1)), partial(shaw, max_distance=(0, 2), shared=False)),
+    "t5+alibi": of(t5, alibi),
+    "terms_all": TermsCase(
+        {
+            "relative_keys": HandTable(shared=False, first=-2, rows=4, beyond="clamp"),
+            "relative_queries": HandTable(shared=False, first=-1, rows=3, beyond="zero"),
+            "relative_values": HandTable(shared=False, first=-3, rows=5, beyond="clamp"),
+            "bias": HandTable(shared=False, first=-2, rows=6, beyond="zero"),
+        },
+        relative_width=3,
+    ),
+    "terms_all_refuse": TermsCase(
+        {
+            name: HandTable(shared=name != "bias")
+            for name in ("relative_keys", "relative_queries", "relative_values", "bias")
+        },
+        relative_width=5,
+        rewrites=True,
+    ),
+    "terms_relative_queries": TermsCase({"relative_queries": HandTable(shared=True, first=1, rows=2, beyond="clamp")}),
+    "terms_bias": TermsCase({"bias": HandTable(shared=True, first=-4, rows=2, beyond="zero")}),
+}
+
+
+def sdpa_answer(case: EncodingCase | TermsCase, setting: Setting, return_lse: bool) -> str:
+    """PyTorch's own attention has no tables, no masks but index causality, and no lse."""
+    rotations_only = isinstance(case, EncodingCase) and all(part.oracle == "rope" for part in case.parts(setting))
+    masks = (setting.key_mask, setting.segment_ids, setting.attn_mask)
+    if not rotations_only or return_lse or any(mask is not None for mask in masks):
+        return "refuses"
+    starts = (setting.query_position, setting.key_position)
+    plain = setting.window is None and all(isinstance(start, int) and start == 0 for start in starts)
+    return "runs" if plain else "either"
+
+
+BACKEND_ANSWERS: dict[str, Callable[[EncodingCase | TermsCase, Setting, bool], str]] = {"sdpa": sdpa_answer}
+
+
+def expected_answer(backend: str, case: EncodingCase | TermsCase, setting: Setting, return_lse: bool) -> str:
+    """Whether a named backend "runs" a call, "refuses" it, or may do "either"; without a line above it runs all."""
+    return BACKEND_ANSWERS.get(backend, lambda *_: "runs")(case, setting, return_lse)
+
+
+def runnable_pairs() -> list[tuple[str, str]]:
+    """Every (case, backend) of which the backend runs at least the plainest call."""
+    plainest = Setting(1, 1, 1, 1, 1, 2, 1)
+    return [
+        (n, b) for n, case in CASES.items() for b in BACKENDS if expected_answer(b, case, plainest, False) == "runs"
+    ]
+
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+ALL_BACKENDS = tuple(BACKENDS)

@@ -1,0 +1,95 @@
+"""The comparison that the whole suite is made of: one backend's answers and gradients against the float64 oracle."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.contract.plain import magnitudes, plain_attention
+from tests.contract.subject import Subject
+from tests.oracle import Answer, assert_within_budget, complex_step_gradients, max_error
+from tests.oracle.budget import EPS
+
+
+def numpy_of(tensor: Tensor) -> np.ndarray:
+    """A tensor's numbers in float64."""
+    return tensor.detach().double().numpy()
+
+
+def accumulation_eps(dtype: str) -> float:
+    """The eps that sums are made with."""
+    return EPS["float64" if dtype == "float64" else "float32"]
+
+
+def sum_lengths(subject: Subject) -> dict[str, int]:
+    """How many products the longest sum behind an element of each answer and gradient adds, with the sums inside it.
+
+    A score adds the widths of its dot products and a handful of terms; an output adds a score and a row of weights. The
+    gradient by a query or a key crosses an output, its own row or column of pairs (times the heads that share it), and
+    the values' width; a table's row, or a mask's element, may meet every pair.
+    """
+    s = subject.setting
+    score = sum(array.shape[-1] for name, array in subject.arrays.items() if name != "value") + 4
+    output = score + s.key_length
+    pairs = s.batch * s.num_heads * s.query_length * s.key_length
+    back = output + subject.arrays["value"].shape[-1]
+    lengths = {"output": output, "lse": output, "weights": output}
+    for name in subject.arrays:
+        if name in ("query", "terms.query", "terms.relative_query"):
+            own = s.key_length
+        elif name in ("key", "value", "terms.key"):
+            own = s.query_length * (s.num_heads // s.num_kv_heads)
+        else:
+            own = pairs
+        lengths[f"gradient of {name}"] = back + own
+    return lengths
+
+
+def gradients_of(
+    output: Tensor, lse: Tensor | None, arrays: dict[str, Tensor], cotangents: tuple[np.ndarray, np.ndarray]
+) -> dict[str, Tensor]:
+    """d (<cO, output> + <cL, lse>) / d array for every array, zero for one that takes no part."""
+    answers = [output] if lse is None else [output, lse]
+    weights = [torch.from_numpy(c).to(answer.dtype) for c, answer in zip(cotangents, answers, strict=False)]
+    found = torch.autograd.grad(answers, list(arrays.values()), weights, allow_unused=True, materialize_grads=True)
+    return dict(zip(arrays, found, strict=True))
+
+
+def draw_cotangents(subject: Subject, answer: Answer, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Random weights of output and lse, as `dtype` and the dtype of the scores hold them."""
+    rng = np.random.default_rng(subject.setting.seed + 1)
+    of_output = torch.from_numpy(rng.normal(size=answer.output.shape)).to(getattr(torch, dtype))
+    of_lse = torch.from_numpy(rng.normal(size=answer.lse.shape)).to(torch.promote_types(of_output.dtype, torch.float32))
+    return numpy_of(of_output), numpy_of(of_lse)
+
+
+def check(subject: Subject, backend: str, dtype: str, *, gradients: bool = True, return_lse: bool = True) -> None:
+    """AssertionError where the backend's answers or gradients lie outside of the budget, or have another dtype."""
+    numbers = subject.numbers()
+    answer = subject.oracle(numbers)
+    cotangents = draw_cotangents(subject, answer, dtype) if gradients else None
+    if cotangents is not None and not return_lse:
+        cotangents = cotangents[0], np.zeros_like(cotangents[1])
+
+    result = subject.run(backend, return_lse)
+    output, lse = result if return_lse else (result, None)
+    torch_dtype = getattr(torch, dtype)
+    assert output.dtype == torch_dtype, f"output has dtype {output.dtype}, expected {torch_dtype}"
+    plain_output, plain_lse = plain_attention(subject, subject.arrays, torch_dtype)
+    rows: dict[str, tuple[Tensor, np.ndarray, Tensor]] = {"output": (output, answer.output, plain_output)}
+    if lse is not None:
+        score_dtype = torch.promote_types(torch_dtype, torch.float32)
+        assert lse.dtype == score_dtype, f"lse has dtype {lse.dtype}, expected {score_dtype}"
+        rows["lse"] = lse, answer.lse, plain_lse
+    if cotangents is not None:
+        exact = complex_step_gradients(subject.oracle, numbers, cotangents)
+        ours = gradients_of(output, lse, subject.arrays, cotangents)
+        plain = gradients_of(plain_output, plain_lse, subject.arrays, cotangents)
+        for name, array in subject.arrays.items():
+            assert ours[name].dtype == array.dtype, f"gradient of {name} has dtype {ours[name].dtype}"
+            rows[f"gradient of {name}"] = ours[name], exact[name], plain[name]
+
+    sizes = magnitudes(subject, answer, accumulation_eps(dtype), cotangents)
+    terms = sum_lengths(subject)
+    for name, (actual, truth, formula) in rows.items():
+        plain_error = max_error(numpy_of(formula), truth)
+        assert_within_budget(numpy_of(actual), truth, plain_error, terms[name], dtype, name, magnitude=sizes[name])

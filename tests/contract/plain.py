@@ -1,0 +1,264 @@
+"""The plain PyTorch formula: every pair's row written out, all of it in the dtype of the inputs, gradients by autograd.
+
+It imports nothing of relattn's formulas. What the papers define as functions of integers (buckets, slopes, sinusoids,
+angles) comes from the oracles in float64 and is then rounded: positions never pass through a half precision.
+
+`magnitudes` gives the budget the size of what each answer adds up (see `tests.oracle.budget`): the same formula over
+absolute values, every coefficient made positive.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.contract.subject import Subject, parameters_of
+from tests.oracle.alibi import slopes
+from tests.oracle.budget import EPS
+from tests.oracle.equation import Answer
+from tests.oracle.pairs import Pairs, allowed_pairs, make_pairs
+from tests.oracle.rope import angles
+from tests.oracle.t5 import relative_position_bucket
+from tests.oracle.transformer_xl import sinusoid
+
+
+class Added(NamedTuple):
+    """What an encoding adds per pair: S = scale * (content + scaled) + unscaled, values v_j + values."""
+
+    content: Tensor | None = None
+    scaled: Tensor | float = 0.0
+    unscaled: Tensor | float = 0.0
+    values: Tensor | None = None
+
+
+class Formula(NamedTuple):
+    """A call's pairs, and whether to compute it or to bound it.
+
+    bound: None for the formula itself; for its magnitude the eps of the sums, against which a float64 angle's own
+    rounding, 2^-52 of the angle, is weighed.
+    """
+
+    pairs: Pairs
+    dtype: torch.dtype
+    bound: float | None
+
+    def constant(self, array: np.ndarray) -> Tensor:
+        """A coefficient in the dtype of the call; its absolute value for a bound."""
+        tensor = torch.from_numpy(np.asarray(array, dtype=np.float64)).to(self.dtype)
+        return tensor if self.bound is None else tensor.abs()
+
+    def wave(self, array: np.ndarray, angle: np.ndarray) -> Tensor:
+        """A sine or cosine of an angle; for a bound its size, and how far the angle's rounding moves it."""
+        slack = 0.0 if self.bound is None else np.abs(angle) * (EPS["float64"] / self.bound)
+        return self.constant(array) if self.bound is None else self.constant(np.abs(array) + slack)
+
+    def rows(self, table: Tensor, index: np.ndarray) -> Tensor:
+        """table [H, R, *D] at index [n, Lq, Lk]: [n, H, Lq, Lk, *D]."""
+        return table[:, torch.from_numpy(index)].transpose(0, 1)
+
+    def kept(self, rows: Tensor, keep: np.ndarray) -> Tensor:
+        """Rows [n, H, Lq, Lk, *D], zero where keep [n, Lq, Lk] is False."""
+        keep_rows = torch.from_numpy(keep)[:, None]
+        return rows * keep_rows.reshape(keep_rows.shape + (1,) * (rows.dim() - 4)).to(rows.dtype)
+
+
+def dot_rows(query: Tensor, rows: Tensor) -> Tensor:
+    """q_i . a_ij."""
+    return (query.unsqueeze(-2) * rows).sum(-1)
+
+
+def shaw(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, max_distance) -> Added:
+    left, right = (max_distance, max_distance) if isinstance(max_distance, int) else max_distance
+    index = np.clip(f.pairs.offset, -left, right) + left
+    values = f.rows(p["relative_values"], index) if "relative_values" in p else None
+    return Added(scaled=dot_rows(query, f.rows(p["relative_keys"], index)), values=values)
+
+
+def generalised(
+    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, causal=False, beyond="refuse"
+) -> Added:
+    table = p["relative_keys"]
+    first = 1 - (table.shape[1] if causal else (table.shape[1] + 1) // 2)
+    index = f.pairs.offset - first
+    inside = (index >= 0) & (index < table.shape[1])
+    rows = f.rows(table, index.clip(0, table.shape[1] - 1))
+    return Added(scaled=dot_rows(query, rows if beyond == "clamp" else f.kept(rows, inside)))
+
+
+def music_transformer(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
+    return generalised(f, query, key, p, causal=True)
+
+
+def transformer_xl(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, interleaved=False) -> Added:
+    u, v = p["pos_bias_u"].unsqueeze(1), p["pos_bias_v"].unsqueeze(1)
+    if "relative_keys" in p:
+        table = p["relative_keys"]
+        index = f.pairs.offset + (table.shape[1] - 1) // 2
+        inside = (index >= 0) & (index < table.shape[1])
+        rows = f.kept(f.rows(table, index.clip(0, table.shape[1] - 1)), inside)
+    else:
+        weight = p["linear_pos.weight"]
+        distance = -f.pairs.offset
+        waves = f.wave(sinusoid(distance, weight.shape[1], interleaved), distance[..., None])
+        rows = (waves @ weight.T).unflatten(-1, (query.shape[1], -1)).movedim(-2, 1)
+    return Added(scaled=dot_rows(query + v, rows) + u @ key.transpose(-1, -2))
+
+
+def t5(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, max_distance, bidirectional) -> Added:
+    bucket = relative_position_bucket(f.pairs.offset, p["bias"].shape[0], max_distance, bidirectional)
+    return Added(unscaled=f.rows(p["bias"].T, bucket))
+
+
+def alibi(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
+    slope = slopes(query.shape[1])[:, None, None]
+    return Added(unscaled=f.constant(-slope * np.abs(f.pairs.offset)[:, None]))
+
+
+def rope(
+    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, base, factor, interleaved, rotary_dim=None
+) -> Added:
+    width = query.shape[-1] if rotary_dim is None else rotary_dim
+
+    def rotate(x: Tensor, position: np.ndarray) -> Tensor:
+        angle = angles(position, width, base, factor)[:, None]
+        cos, sin = f.wave(np.cos(angle), angle), f.wave(np.sin(angle), angle)
+        turning, still = x[..., :width], x[..., width:]
+        a, b = (turning[..., 0::2], turning[..., 1::2]) if interleaved else turning.chunk(2, -1)
+        minus = sin if f.bound is not None else -sin
+        # One layout is the other with its features permuted, on both sides of the dot product.
+        return torch.cat([a * cos + b * minus, b * cos + a * sin, still], dim=-1)
+
+    content = rotate(query, f.pairs.query_position) @ rotate(key, f.pairs.key_position).transpose(-1, -2)
+    return Added(content=content)
+
+
+PAPERS = {
+    "shaw": shaw,
+    "generalised": generalised,
+    "music_transformer": music_transformer,
+    "transformer_xl": transformer_xl,
+    "t5": t5,
+    "alibi": alibi,
+    "rope": rope,
+}
+
+
+def hand_made(f: Formula, subject: Subject, query: Tensor, key: Tensor, arrays: Mapping[str, Tensor]) -> Added:
+    """ScoreTerms, by the equation."""
+
+    def rows(name: str) -> Tensor | None:
+        if name not in subject.hand_tables:
+            return None
+        table, values = subject.hand_tables[name], arrays[name]
+        index = f.pairs.offset - table.first
+        inside = (index >= 0) & (index < values.shape[1])
+        found = f.rows(values, index.clip(0, values.shape[1] - 1))
+        return found if table.beyond == "clamp" else f.kept(found, inside)
+
+    relative_query = arrays.get("terms.relative_query", query)
+    relative_keys, relative_queries, bias = rows("relative_keys"), rows("relative_queries"), rows("bias")
+    scaled = 0.0 if relative_keys is None else dot_rows(relative_query, relative_keys)
+    scaled = scaled if relative_queries is None else scaled + (relative_queries * key.unsqueeze(-3)).sum(-1)
+    return Added(scaled=scaled, unscaled=0.0 if bias is None else bias, values=rows("relative_values"))
+
+
+class Scored(NamedTuple):
+    """S [B, H, Lq, Lk] without its mask, and the values per pair [B or 1, H, Lq or 1, Lk, Dv]."""
+
+    scores: Tensor
+    values: Tensor
+
+
+def score(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype, bound: float | None) -> Scored:
+    """The formula up to the softmax, or its magnitude."""
+    setting = subject.setting
+    pairs = make_pairs(
+        setting.query_length,
+        setting.key_length,
+        setting.query_position,
+        setting.key_position,
+        setting.is_causal,
+        setting.window,
+    )
+    f = Formula(pairs, dtype, bound)
+    arrays = {name: array.to(dtype) for name, array in arrays.items()}
+    groups = setting.num_heads // setting.num_kv_heads
+    query = arrays.get("terms.query", arrays["query"])
+    key = arrays.get("terms.key", arrays["key"]).repeat_interleave(groups, dim=1)
+    value = arrays["value"].repeat_interleave(groups, dim=1)
+    if subject.hand_tables:
+        each = [hand_made(f, subject, query, key, arrays)]
+    else:
+        each = [
+            PAPERS[part.oracle](f, query, key, parameters_of(i, arrays), **part.settings)
+            for i, part in enumerate(subject.parts)
+        ]
+    contents = [one.content for one in each if one.content is not None]
+    products = contents[0] if contents else query @ key.transpose(-1, -2)
+    for one in each:
+        products = products + one.scaled
+    scale = 1.0 / math.sqrt(setting.head_dim) if setting.scale is None else setting.scale
+    scores = products * scale
+    values = value.unsqueeze(-3)
+    for one in each:
+        scores = scores + one.unscaled
+        values = values if one.values is None else values + one.values
+    if "attn_mask" in arrays:
+        mask = arrays["attn_mask"]
+        scores = scores + torch.where(torch.isinf(mask), 0.0, mask)
+    return Scored(scores, values)
+
+
+def allowed_of(subject: Subject) -> np.ndarray:
+    """Which pairs attend, broadcastable to [B, H, Lq, Lk]."""
+    s = subject.setting
+    pairs = make_pairs(s.query_length, s.key_length, s.query_position, s.key_position, s.is_causal, s.window)
+    return allowed_pairs(pairs, s.key_mask, s.segment_ids, s.attn_mask)
+
+
+def plain_attention(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(output, lse): matmul, gather, softmax, matmul."""
+    scores, values = score(subject, arrays, dtype, None)
+    allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
+    alive = allowed.any(-1, keepdim=True)
+    masked = scores.masked_fill(~allowed & alive, -torch.inf)
+    weights = masked.softmax(-1).masked_fill(~alive, 0.0)
+    return (weights.unsqueeze(-1) * values).sum(-2), masked.logsumexp(-1).masked_fill(~alive[..., 0], -torch.inf)
+
+
+def magnitudes(
+    subject: Subject, answer: Answer, accumulation_eps: float, cotangents: tuple[np.ndarray, np.ndarray] | None
+) -> dict[str, float]:
+    """For each answer and gradient, the max norm of what it sums, over absolute values: the budget's `magnitude`.
+
+    To first order. A score's own roundings are relative to Sabs, its sum over absolute values, and move the weights w
+    by a factor of up to 1 + 2 max_j Sabs =: m (their own score's error and the row's mean error). Then
+
+        output   m * sum_j w_j |v_j + RV|              lse   max_j Sabs + 1             weights   m * w
+
+    and the gradient by a score, dS_ij = w_ij (dO_i . (v_j + RV) - sum_j' w_ij' dO_i . (v_j' + RV) + dlse_i), is bounded
+    by A, the same with every term positive, times m. Gradients by anything else are sums of dS over the coefficients of
+    a polynomial: those of A by autograd through the formula with all signs positive, and those of the output by its
+    values.
+    """
+    sizes = {name: array.detach().double().abs() for name, array in subject.arrays.items()}
+    leaves = {name: torch.where(torch.isinf(size), 0.0, size).requires_grad_() for name, size in sizes.items()}
+    scores, values = score(subject, leaves, torch.float64, accumulation_eps)
+    allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
+    weights = torch.from_numpy(np.ascontiguousarray(answer.weights))
+    largest = scores.detach().abs().masked_fill(~allowed, 0.0).amax(-1)
+    moved = 1.0 + 2.0 * largest
+    output = (weights.unsqueeze(-1) * values).sum(-2) * moved.unsqueeze(-1)
+    sizes = {"output": output, "lse": largest + 1.0, "weights": weights * moved.unsqueeze(-1)}
+    if cotangents is not None:
+        by_output, by_lse = (torch.from_numpy(cotangent).abs() for cotangent in cotangents)
+        products = (by_output.unsqueeze(-2) * values.detach()).sum(-1)
+        means = (weights * products).sum(-1, keepdim=True)
+        bound = weights * (products + means + by_lse.unsqueeze(-1)) * moved.unsqueeze(-1)
+        total = (bound * scores).sum() + (by_output * output).sum()
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        sizes |= {f"gradient of {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+    return {name: float(size.detach().abs().max()) if size.numel() else 0.0 for name, size in sizes.items()}

@@ -1,0 +1,198 @@
+"""What one call of relative attention may ask for: shapes, positions, masks and scale, drawn at random.
+
+`make_setting` draws through a function `choose(options)`, so that hypothesis (which shrinks) and a plain random
+generator (mutation checks) share it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+FAR = 1_000_003  # a common start this far out shows positions that were held in too few digits
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The arguments of one call but its float tensors; arrays are NumPy, positions as `relative_attention` takes them.
+
+    A 0-d array is a start given as a tensor. segment_ids: one array, or a pair. attn_mask: boolean, or float64 to be
+    rounded to the call's dtype, [1 or B, 1 or Hq, 1 or Lq, 1 or Lk]; mask_rank: how many of its last axes are passed.
+    """
+
+    batch: int
+    num_heads: int
+    num_kv_heads: int
+    query_length: int
+    key_length: int
+    head_dim: int
+    value_dim: int
+    scale: float | None = None
+    query_position: int | np.ndarray = 0
+    key_position: int | np.ndarray = 0
+    is_causal: bool = False
+    window: tuple[int | None, int | None] | None = None
+    key_mask: np.ndarray | None = None
+    segment_ids: np.ndarray | tuple[np.ndarray, np.ndarray] | None = None
+    attn_mask: np.ndarray | None = None
+    mask_rank: int = 4
+    seed: int = 0
+
+    def oracle_keywords(self) -> dict[str, Any]:
+        """The keywords of every oracle, less a float attn_mask, which is one of the subject's arrays."""
+        return {
+            "scale": self.scale,
+            "query_position": self.query_position,
+            "key_position": self.key_position,
+            "is_causal": self.is_causal,
+            "window": self.window,
+            "key_mask": self.key_mask,
+            "segment_ids": self.segment_ids,
+            "attn_mask": self.attn_mask if self.has_boolean_mask else None,
+        }
+
+    def torch_keywords(self) -> dict[str, Any]:
+        """The same for relattn, with enable_gqa."""
+        segments = self.segment_ids
+        return {
+            "scale": self.scale,
+            "query_position": tensor_of(self.query_position),
+            "key_position": tensor_of(self.key_position),
+            "is_causal": self.is_causal,
+            "window": self.window,
+            "key_mask": tensor_of(self.key_mask),
+            "segment_ids": tuple(map(tensor_of, segments)) if isinstance(segments, tuple) else tensor_of(segments),
+            "attn_mask": self.shaped_mask(tensor_of(self.attn_mask)) if self.has_boolean_mask else None,
+            "enable_gqa": self.num_kv_heads != self.num_heads,
+        }
+
+    @property
+    def has_boolean_mask(self) -> bool:
+        return self.attn_mask is not None and self.attn_mask.dtype == bool
+
+    @property
+    def has_float_mask(self) -> bool:
+        return self.attn_mask is not None and self.attn_mask.dtype != bool
+
+    def shaped_mask(self, mask: torch.Tensor) -> torch.Tensor:
+        """The mask with as many axes as the call passes."""
+        return mask.reshape(mask.shape[4 - self.mask_rank :])
+
+    def reach(self) -> int:
+        """How many rows on either side of offset 0 a table must have: 1 + the largest |offset| within the limits."""
+        query = np.asarray(self.query_position)
+        key = np.asarray(self.key_position)
+        query = query + np.arange(self.query_length) if query.ndim == 0 else query
+        key = key + np.arange(self.key_length) if key.ndim == 0 else key
+        first, last = int(key.min() - query.max()), int(key.max() - query.min())
+        left, right = self.window or (None, None)
+        right = 0 if self.is_causal else right
+        first = first if left is None else max(first, -left)
+        last = last if right is None else min(last, right)
+        return 1 + max(-first, last, 0) if first <= last else 1
+
+
+def tensor_of(value: Any) -> Any:
+    """A NumPy array as a tensor; anything else as it is."""
+    return torch.as_tensor(value) if isinstance(value, np.ndarray) else value
+
+
+Choose = Callable[[Sequence[Any]], Any]
+
+WINDOWS = ((2, None), (None, 1), (1, 1), (4, 2), (0, 0), (3, 0))
+
+
+def make_setting(
+    choose: Choose, *, num_heads: int | None = None, is_causal: bool | None = None, kind: str = "any", longest: int = 7
+) -> Setting:
+    """Draw a setting. num_heads, is_causal: what a case insists on.
+
+    kind: "any"; "bare", nothing that PyTorch's own attention lacks; "small", for finite differences: few numbers, and
+    every row sees itself, so that lse is finite.
+    """
+    seed = choose(range(2**32))
+    rng = np.random.default_rng(seed)
+    heads = choose((1, 2, 3, 4)) if num_heads is None else num_heads
+    shape = {
+        "batch": choose((1, 2)),
+        "num_heads": heads,
+        "num_kv_heads": choose([n for n in range(1, heads + 1) if heads % n == 0]),
+        "query_length": choose(range(1, longest + 1)),
+        "key_length": choose(range(1, longest + 1)),
+        "head_dim": choose((2, 4, 6)),
+        "value_dim": choose((1, 2, 3, 4)),
+        "scale": choose((None, None, 0.4, 1.0)),
+        "is_causal": choose((False, False, True)) if is_causal is None else is_causal,
+        "seed": seed,
+    }
+    if kind == "bare":
+        return Setting(**shape)
+    if kind == "small":
+        shape |= {"key_length": shape["query_length"], "head_dim": 2, "value_dim": choose((1, 2))}
+        return Setting(**shape, window=choose((None, (2, 1))))
+    positions = _positions(choose, rng, shape)
+    masks = _masks(choose, rng, shape)
+    return Setting(**shape, **positions, **masks, window=choose((None,) * len(WINDOWS) + WINDOWS))
+
+
+def _positions(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> dict[str, Any]:
+    """Queries stand a little later than keys, so that causality leaves some of them something to see."""
+    kinds = ("zero", "zero", "start", "tensor", "explicit", "explicit per batch")
+    query_kind, key_kind = choose(kinds), choose(kinds)
+    far = choose((0, 0, FAR)) if "zero" not in (query_kind, key_kind) else 0
+    return {
+        "query_position": _position(choose, rng, query_kind, far + 1, shape["batch"], shape["query_length"]),
+        "key_position": _position(choose, rng, key_kind, far - 1, shape["batch"], shape["key_length"]),
+    }
+
+
+def _position(
+    choose: Choose, rng: np.random.Generator, kind: str, middle: int, batch: int, length: int
+) -> int | np.ndarray:
+    if kind == "zero":
+        return 0
+    if kind == "start":
+        return middle + choose(range(-3, 4))
+    if kind == "tensor":
+        return np.array(middle + choose(range(-3, 4)))
+    size = length if kind == "explicit" else (batch, length)
+    return (middle + rng.integers(-3, 6, size=size)).astype(choose((np.int64, np.int32)))
+
+
+def _masks(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> dict[str, Any]:
+    batch, queries, keys = shape["batch"], shape["query_length"], shape["key_length"]
+    masks: dict[str, Any] = {}
+    key_mask = choose(("none",) * 6 + ("random",) * 3 + ("all False",))
+    if key_mask != "none":
+        masks["key_mask"] = (rng.random((batch, keys)) < 0.75) & (key_mask == "random")
+    segments = choose(("none",) * 4 + (("pair", "one") if queries == keys else ("pair",)))
+    if segments == "one":
+        masks["segment_ids"] = np.sort(rng.integers(0, 3, (batch, queries)), axis=1)
+    elif segments == "pair":
+        masks["segment_ids"] = rng.integers(0, 2, (batch, queries)), rng.integers(0, 2, (batch, keys))
+    explicit = choose(("none", "none", "none", "bool", "float"))
+    if explicit != "none":
+        rank = masks["mask_rank"] = choose((4, 4, 2))
+        full = (batch, shape["num_heads"], queries, keys)
+        size = tuple(choose((1, whole)) if 4 - axis <= rank else 1 for axis, whole in enumerate(full))
+        allowed = rng.random(size) < 0.75
+        masks["attn_mask"] = allowed if explicit == "bool" else np.where(allowed, rng.normal(size=size), -np.inf)
+    return masks
+
+
+def settings_of(**requirements: Any) -> st.SearchStrategy[Setting]:
+    """Every setting that `make_setting(**requirements)` may draw."""
+
+    @st.composite
+    def strategy(draw: Any) -> Setting:
+        return make_setting(lambda options: draw(st.sampled_from(options)), **requirements)
+
+    return strategy()
+
+
+def random_setting(rng: np.random.Generator, **requirements: Any) -> Setting:
+    """One of them, from a random generator."""
+    return make_setting(lambda options: options[int(rng.integers(len(options)))], **requirements)

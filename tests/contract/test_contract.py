@@ -1,0 +1,56 @@
+"""Every encoding, every backend, every dtype: outputs, lse and every gradient against the float64 oracle."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relattn import UnsupportedError
+from tests.contract.cases import ALL_BACKENDS, CASES, DTYPES, expected_answer
+from tests.contract.check import check
+from tests.contract.settings import Setting, settings_of
+from tests.contract.subject import make_subject
+
+pytestmark = [
+    pytest.mark.parametrize("dtype", DTYPES),
+    pytest.mark.parametrize("backend", ALL_BACKENDS),
+    pytest.mark.parametrize("name", CASES),
+]
+
+
+def check_one(name: str, backend: str, dtype: str, setting: Setting, return_lse: bool, gradients: bool) -> None:
+    """The backend runs the call within the budget, or refuses it with reasons, as the registry says."""
+    case = CASES[name]
+    subject = make_subject(case, setting, dtype)
+    answer = expected_answer(backend, case, setting, return_lse)
+    if answer != "refuses":
+        try:
+            return check(subject, backend, dtype, gradients=gradients, return_lse=return_lse)
+        except UnsupportedError:
+            assert answer == "either", f"{backend} refuses what it runs"
+    with pytest.raises(UnsupportedError) as refusal:
+        subject.run(backend, return_lse)
+    assert refusal.value.reasons[backend], "a refusal gives its reasons"
+    assert all(reason in str(refusal.value) for reason in refusal.value.reasons[backend])
+
+
+def for_all(name: str, backend: str, dtype: str, examples: int, gradients: bool) -> None:
+    """check_one over `examples` fresh settings, half of them bare where the backend does not run everything."""
+    requirements = CASES[name].requirements()
+    anything = settings_of(**requirements)
+
+    @settings(max_examples=examples)
+    @given(st.one_of(anything, settings_of(**requirements, kind="bare")), st.sampled_from((True, True, False)))
+    def body(setting: Setting, return_lse: bool) -> None:
+        check_one(name, backend, dtype, setting, return_lse, gradients)
+
+    body()
+
+
+@pytest.mark.parametrize("examples", [6, pytest.param(200, marks=pytest.mark.slow)])
+def test_answers(name: str, backend: str, dtype: str, examples: int) -> None:
+    for_all(name, backend, dtype, examples, gradients=False)
+
+
+@pytest.mark.parametrize("examples", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_gradients(name: str, backend: str, dtype: str, examples: int) -> None:
+    for_all(name, backend, dtype, examples, gradients=True)

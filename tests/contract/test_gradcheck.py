@@ -1,0 +1,45 @@
+"""Derivatives by finite differences in float64: every encoding x every backend; the second ones by dense."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.contract.cases import CASES, expected_answer, runnable_pairs
+from tests.contract.settings import Setting, random_setting
+from tests.contract.subject import Subject, make_subject
+
+
+def small(name: str, backend: str) -> tuple[Setting, bool]:
+    """A setting whose lse is finite everywhere (no finite difference of -inf), and whether to ask for lse."""
+    rng = np.random.default_rng()
+    setting = random_setting(rng, **CASES[name].requirements(), kind="small", longest=3)
+    return setting, expected_answer(backend, CASES[name], setting, True) == "runs"
+
+
+def function_of(subject: Subject, backend: str, return_lse: bool) -> Callable[..., tuple[Tensor, ...]]:
+    """The call as a function of its tensors, which gradcheck moves in place."""
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        result = subject.run(backend, return_lse)
+        return result if return_lse else (result,)
+
+    return run
+
+
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+def test_gradcheck(name: str, backend: str) -> None:
+    setting, return_lse = small(name, backend)
+    subject = make_subject(CASES[name], setting)
+    tensors = tuple(subject.arrays.values())
+    assert torch.autograd.gradcheck(function_of(subject, backend, return_lse), tensors)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradgradcheck_of_dense(name: str) -> None:
+    setting, _ = small(name, "dense")
+    subject = make_subject(CASES[name], setting)
+    tensors = tuple(subject.arrays.values())
+    assert torch.autograd.gradgradcheck(function_of(subject, "dense", True), tensors, fast_mode=True)
