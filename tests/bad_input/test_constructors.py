@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import relattn
 from relattn import (
     AlibiBias,
     RelativeEmbedding,
@@ -188,3 +189,8 @@ def test_rotary_scaling(came):
 def test_the_contract_is_abstract():
     with refused(TypeError, "Can't instantiate abstract class RelativeEncoding...terms"):
         RelativeEncoding()
+
+
+def test_an_unknown_name_of_the_package():
+    with refused(AttributeError, "module 'relattn' has no attribute 'RelativeEmbeding'"):
+        relattn.RelativeEmbeding  # noqa: B018
