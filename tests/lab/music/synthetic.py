@@ -22,5 +22,6 @@ def random_steps(random: np.random.Generator, length: int, silence: float = 0.1)
 def random_pieces(seed: int, lengths: list[int], silence: float = 0.1) -> list[Piece]:
     random = np.random.default_rng(seed)
     return [
-        Piece(f"piece {index}", random_steps(random, length, silence), upbeat=4) for index, length in enumerate(lengths)
+        Piece(f"piece {index}", random_steps(random, length, silence), upbeat=index % 4)
+        for index, length in enumerate(lengths)
     ]

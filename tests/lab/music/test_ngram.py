@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from relattn.lab.music import NGram, Piece, Vocabulary
-from tests.lab.music.synthetic import random_pieces
+from tests.lab.music.synthetic import LOW, random_pieces
 
 PIECES = random_pieces(0, [40, 25, 64, 30, 50, 12])
+# two pitches a voice, so that the longest contexts come back and end differently
+PIECES.insert(1, Piece("plain", (LOW + (np.random.default_rng(5).random((300, 4)) < 0.2)).astype(np.int16), upbeat=1))
 VOCABULARY = Vocabulary.covering(PIECES)
 
 
@@ -65,22 +67,22 @@ def test_the_losses_are_the_equation():
 @pytest.mark.parametrize("voice", range(4))
 def test_the_probabilities_of_all_tokens_sum_to_one(voice):
     model = NGram.fit(PIECES, VOCABULARY)
-    step = 9
+    piece, step = PIECES[0], 9
     total = 0.0
     for pitch in [-1, *range(VOCABULARY.low, VOCABULARY.high + 1)]:
-        steps = PIECES[0].steps.copy()
+        steps = piece.steps.copy()
         steps[step, voice] = pitch
-        total += math.exp(-model.losses(Piece("changed", steps, upbeat=4))[4 * step + voice])
+        total += math.exp(-model.losses(Piece("changed", steps, upbeat=piece.upbeat))[4 * step + voice])
     assert total == pytest.approx(1, rel=1e-12)
 
 
 def test_no_loss_looks_ahead():
     model = NGram.fit(PIECES, VOCABULARY)
-    piece, other = PIECES[0], PIECES[2]
+    piece, other = PIECES[0], PIECES[3]
     for token in (1, 7, 50, 99):
         mixed = piece.steps.ravel().copy()
         mixed[token:] = other.steps.ravel()[token : len(mixed)]
-        changed = Piece("changed", mixed.reshape(-1, 4), upbeat=4)
+        changed = Piece("changed", mixed.reshape(-1, 4), upbeat=piece.upbeat)
         assert not np.array_equal(changed.steps, piece.steps)
         assert np.array_equal(model.losses(changed)[:token], model.losses(piece)[:token])
 

@@ -44,8 +44,9 @@ def test_every_token_is_a_label_once_and_follows_its_input(context):
 
 
 def test_no_window_without_a_label():
-    windows = evaluation_windows(PIECES, VOCABULARY, 64, 16)
-    assert ((windows.labels != IGNORED).sum(axis=1) > 0).all()
+    for context in (0, 4, 16, 60):
+        windows = evaluation_windows(PIECES, VOCABULARY, 64, context)
+        assert ((windows.labels != IGNORED).sum(axis=1) > 0).all()
 
 
 def test_begin_stands_only_where_a_piece_begins():

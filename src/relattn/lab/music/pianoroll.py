@@ -23,6 +23,7 @@ PITCH_NAMES = ("C", "C♯", "D", "E♭", "E", "F", "F♯", "G", "A♭", "A", "B�
 BLACK_KEYS = frozenset({1, 3, 6, 8, 10})
 LABELLED = frozenset({0, 4, 7, 9})
 ROW_STEPS = 128
+GAP = 0.12  # steps left free at either end of a note
 WIDTH, ROW_HEIGHT, HEAD_HEIGHT = 13.0, 3.5, 0.75
 
 
@@ -83,7 +84,7 @@ def _draw_row(
                 prompt_steps, high + 0.6, text, ha=side, va="bottom", fontsize=9, style="italic", color=PROMPT_EDGE
             )
     _draw_time_grid(axes, start, end, upbeat, bar_steps)
-    _draw_notes(axes, steps, start, end)
+    _draw_notes(axes, steps)
     names = [pitch for pitch in range(low, high + 1) if pitch % 12 in LABELLED]
     axes.set_yticks(names, [f"{PITCH_NAMES[pitch % 12]}{pitch // 12 - 1}" for pitch in names], fontsize=7.5)
     axes.tick_params(length=0, colors="#444444")
@@ -106,16 +107,20 @@ def _draw_time_grid(axes: Axes, start: int, end: int, upbeat: int, bar_steps: in
     axes.set_xticks(numbered, [f"bar {n}" if n == 1 else str(n) for n in numbers], fontsize=8.5, ha="left")
 
 
-def _draw_notes(axes: Axes, steps: np.ndarray, start: int, end: int) -> None:
+def _draw_notes(axes: Axes, steps: np.ndarray) -> None:
+    """All notes; the axes cut off those of other rows, and a note that goes on in the next row at its edge."""
     # from the bass up: where two voices meet on one pitch, the higher is the narrower bar on top, and both are seen
     for voice in reversed(range(len(VOICES))):
         height = 0.66 + 0.1 * voice
-        patches = []
-        for note in held_notes(steps, voice):
-            left, right = max(note.start, start) + 0.12, min(note.end, end) - 0.12
-            if left < right:
-                corner = (left, note.pitch - height / 2)
-                patches.append(FancyBboxPatch(corner, right - left, height, boxstyle="round,pad=0,rounding_size=0.25"))
+        patches = [
+            FancyBboxPatch(
+                (note.start + GAP, note.pitch - height / 2),
+                note.end - note.start - 2 * GAP,
+                height,
+                boxstyle="round,pad=0,rounding_size=0.25",
+            )
+            for note in held_notes(steps, voice)
+        ]
         axes.add_collection(
             PatchCollection(patches, facecolor=COLOURS[voice], edgecolor="white", linewidth=0.5, zorder=4),
             autolim=False,
