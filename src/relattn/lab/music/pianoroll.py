@@ -24,6 +24,7 @@ BLACK_KEYS = frozenset({1, 3, 6, 8, 10})
 LABELLED = frozenset({0, 4, 7, 9})
 ROW_STEPS = 128
 GAP = 0.12  # steps left free at either end of a note
+NOTE_HEIGHT, VOICE_SHIFT = 0.62, 0.17  # semitones
 WIDTH, ROW_HEIGHT, HEAD_HEIGHT = 13.0, 3.5, 0.75
 
 
@@ -109,20 +110,20 @@ def _draw_time_grid(axes: Axes, start: int, end: int, upbeat: int, bar_steps: in
 
 def _draw_notes(axes: Axes, steps: np.ndarray) -> None:
     """All notes; the axes cut off those of other rows, and a note that goes on in the next row at its edge."""
-    # from the bass up: where two voices meet on one pitch, the higher is the narrower bar on top, and both are seen
+    # each voice lies a little above the next one down, drawn later: where two meet on one pitch, both are seen
     for voice in reversed(range(len(VOICES))):
-        height = 0.66 + 0.1 * voice
+        bottom = (len(VOICES) / 2 - 0.5 - voice) * VOICE_SHIFT - NOTE_HEIGHT / 2
         patches = [
             FancyBboxPatch(
-                (note.start + GAP, note.pitch - height / 2),
+                (note.start + GAP, note.pitch + bottom),
                 note.end - note.start - 2 * GAP,
-                height,
+                NOTE_HEIGHT,
                 boxstyle="round,pad=0,rounding_size=0.25",
             )
             for note in held_notes(steps, voice)
         ]
         axes.add_collection(
-            PatchCollection(patches, facecolor=COLOURS[voice], edgecolor="white", linewidth=0.5, zorder=4),
+            PatchCollection(patches, facecolor=COLOURS[voice], edgecolor="white", linewidth=0.35, zorder=4),
             autolim=False,
         )
 
