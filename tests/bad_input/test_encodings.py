@@ -60,7 +60,7 @@ MISFITS = [
         RotaryEmbedding(6),
         "RotaryEmbedding head_dim: it was made for width 6 and key has 8 ([2, 4, 6, 8]); make it with head_dim=8",
     ),
-    (T5Bias(3), HEADS.format("bias", 3, 257)),
+    (T5Bias(3), "T5Bias num_heads: it was made for 3 heads and query has 4 ([2, 4, 5, 8]); make it with num_heads=4"),
     (ShawEmbedding(8, 3, num_heads=2), HEADS.format("relative_keys", 2, "7, 8")),
     (RelativeEmbedding(8, 9, num_heads=8), HEADS.format("relative_keys", 8, "17, 8")),
     (ShawEmbedding(7, 3), f"relative_keys: the encoding has width 7 ([1, 7, 7]); {FITS_KEYS}"),
@@ -98,7 +98,7 @@ def test_relative_values_are_as_wide_as_the_values():
 )
 def test_of_another_dtype(name, encoding, made, called):
     inputs = {which: ones(2, 4, 6, 8, dtype=called) for which in ("query", "key", "value")}
-    said = f"{name}: got dtype {made} beside a query of {called}; convert...with .to({called})"
+    said = f"{name}: got dtype {made} beside a query of {called}; convert the encoding with .to({called})"
     with refused(TypeError, said):
         call(encoding=encoding.to(made), **inputs)
 
@@ -114,7 +114,7 @@ def test_a_sum_of_narrow_and_float32_tables():
 @pytest.mark.parametrize(
     ("name", "encoding"),
     [
-        ("relative_keys", RelativeEmbedding(8, 9)), ("relative_keys", ShawEmbedding(8, 3)),
+        ("relative_keys", RelativeEmbedding(8, 9)), ("relative_keys", ShawEmbedding(8, 3)), ("T5Bias", T5Bias(4)),
         ("TransformerXLEmbedding", TransformerXLEmbedding(4, 8)),
         ("TransformerXLEmbedding", TransformerXLEmbedding(4, 8, learned=True, max_length=9)),
     ],
@@ -193,14 +193,14 @@ def test_rewritten_to_another_shape(name, size, said):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64], ids=str)
 @pytest.mark.parametrize("backend", ["auto", "dense"])
 def test_rewritten_to_another_dtype(name, dtype, backend):
-    said = f"{name}: got dtype {dtype} beside a query of torch.float32; convert...with .to(torch.float32)"
+    said = f"{name}: got dtype {dtype} beside a query of torch.float32; convert the encoding with .to(torch.float32)"
     with refused(TypeError, said):
         call(encoding=rewritten(name, *REWRITTEN[name], dtype=dtype), backend=backend)
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_rewritten_on_another_device(name):
-    with refused(ValueError, f"{name}: lies on meta and query on cpu; move...with .to()"):
+    with refused(ValueError, f"{name}: lies on meta and query on cpu; move the encoding with .to()"):
         call(encoding=rewritten(name, *REWRITTEN[name], device="meta"))
 
 

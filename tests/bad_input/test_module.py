@@ -1,5 +1,8 @@
 """RelativeMultiheadAttention: its constructor, its forward, and the cache after a forward that was refused."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -74,7 +77,8 @@ def test_no_encoding(came):
     ("encoding", "said"),
     [
         (AlibiBias(3), "AlibiBias num_heads: it was made for 3 heads and query has 4 ([2, 4, 5, 8]); make it..."),
-        (T5Bias(8), "bias: the encoding has 8 heads ([8, 257]) and query has 4; make it for 4 heads..."),
+        (T5Bias(8), "T5Bias num_heads: it was made for 8 heads and query has 4 ([2, 4, 5, 8]); make it..."),
+        (ShawEmbedding(8, 3, num_heads=2), "relative_keys: the encoding has 2 heads ([2, 7, 8]) and query has 4..."),
         (ShawEmbedding(32, 3), "relative_keys: the encoding has width 32 ([1, 7, 32]); expected 8..."),
         (RotaryEmbedding(32), "RotaryEmbedding head_dim: it was made for width 32 and key has 8 ([2, 4, 6, 8])..."),
     ],
@@ -279,7 +283,11 @@ def test_a_refused_forward_does_not_claim_the_cache():
 
 def test_one_cache_for_two_layers():
     cache, x = KVCache(), ones(2, 3, 32)
-    y = make()(x, cache=cache)
+    with torch.no_grad():
+        y = make()(x, cache=cache)
     with refused(ValueError, "cache: already serves another layer; make one KVCache for each layer"):
         make()(y, cache=cache)
     assert cache.length == 3
+    for copied in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
+        make()(y, cache=copied)
+        assert (copied.length, cache.length) == (6, 3)

@@ -20,7 +20,7 @@ def table(*size: int, first: int = -10, dtype: torch.dtype = torch.float32, devi
     ("came", "name"),
     [
         (None, "NoneType"), ([[1.0]], "list"), (np.zeros((1, 5, 8)), "ndarray"),
-        *((ones(*size), size) for size in ((), (5,), (1, 1, 5, 8))),
+        *((ones(*size), list(size)) for size in ((), (5,), (1, 1, 5, 8))),
     ],
 )  # fmt: skip
 def test_table_values(came, name):
@@ -31,7 +31,9 @@ def test_table_values(came, name):
 
 @pytest.mark.parametrize("size", [(1, 0, 8), (4, 0)])
 def test_table_without_rows(size):
-    with refused(ValueError, f"OffsetTable values: got shape {size}, a table without rows; give at least one row"):
+    with refused(
+        ValueError, f"OffsetTable values: got shape {list(size)}, a table without rows; give at least one row"
+    ):
         OffsetTable(ones(*size), 0)
 
 
