@@ -6,8 +6,9 @@ from hypothesis import settings
 
 # Workers of pytest-xdist share the cores; with more threads than cores small tensors run several times slower.
 # The variable is read when torch and numpy are first imported, and by the processes that a test starts.
-_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
 # Fresh examples on every run, on CI too (hypothesis would fix them there); a failure prints the line that repeats it.
 # No deadline: the first call of an operator compiles or loads things, and a busy machine is no bug.
