@@ -13,7 +13,7 @@ def main() -> None:
         if error.name not in ("typer", "rich"):
             raise
         print(
-            f"error: the command relattn needs the extra `lab` ({error.name} is not installed); pip install 'relattn[lab]'",
+            f"error: the command needs the extra `lab` ({error.name} is not installed); pip install 'relattn[lab]'",
             file=sys.stderr,
         )
         raise SystemExit(2) from None

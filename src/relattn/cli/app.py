@@ -10,7 +10,7 @@ import typer
 from relattn.cli.console import one_sentence
 
 app = typer.Typer(
-    help="Relative positional attention at work: train and compare position encodings on four-part music, and compose with them.",
+    help="Relative positional attention at work: compare position encodings on four-part music, and compose with them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -19,7 +19,9 @@ app = typer.Typer(
 
 @app.command()
 def compare(
-    out: Annotated[Path, typer.Option(help="Folder for report.html, results.json and the trained models.")] = Path("runs/compare"),
+    out: Annotated[Path, typer.Option(help="Folder for report.html, results.json and the trained models.")] = Path(
+        "runs/compare"
+    ),
     data: Annotated[
         str | None,
         typer.Option(
@@ -32,18 +34,28 @@ def compare(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Time for everything together: all encodings and seeds, evaluation included.", show_default="5"),
+        typer.Option(
+            help="Time for everything together: all encodings and seeds, evaluation included.", show_default="5"
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps of every run, in place of --minutes.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas: one run of each encoding per seed.", show_default="0")] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds, separated by commas: one run of each encoding per seed.", show_default="0"),
+    ] = None,
     length: Annotated[
         int | None,
-        typer.Option(help="Tokens in a training window, four to a 16th note; evaluated at 1, 2 and 4 times that.", show_default="256"),
+        typer.Option(
+            help="Tokens in a training window, four to a 16th note; evaluated at 1, 2 and 4 times that.",
+            show_default="256",
+        ),
     ] = None,
-    width: Annotated[int | None, typer.Option(help="Width of the model.", show_default="64")] = None,
-    depth: Annotated[int | None, typer.Option(help="Blocks of the model.", show_default="4")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of the model.", show_default="96")] = None,
+    depth: Annotated[int | None, typer.Option(help="Blocks of the model.", show_default="3")] = None,
     heads: Annotated[int | None, typer.Option(help="Attention heads of each block.", show_default="4")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison that --out holds, after Ctrl-C or a kill.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the comparison that --out holds, after Ctrl-C or a kill.")
+    ] = False,
 ) -> None:
     """Train the same model under several position encodings and compare them on held-out music.
 
@@ -69,7 +81,9 @@ def compare(
 
 @app.command()
 def compose(
-    checkpoint: Annotated[Path, typer.Option(help="Folder of a trained model, such as runs/compare/runs/relative-seed0/model.")],
+    checkpoint: Annotated[
+        Path, typer.Option(help="Folder of a trained model, such as runs/compare/runs/relative-seed0/model.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the MIDI file and the picture.")] = Path("runs/compose"),
     prompt_steps: Annotated[
         int, typer.Option(help="16th notes of the held-out piece that the model is given; 16 are a bar of 4/4.")
@@ -77,7 +91,9 @@ def compose(
     from_nothing: Annotated[bool, typer.Option("--from-nothing", help="Start without a prompt.")] = False,
     steps: Annotated[int, typer.Option(help="16th notes to compose.")] = 128,
     temperature: Annotated[float, typer.Option(help="Below 1 bolder in the likely, above 1 in the unlikely.")] = 0.9,
-    top_p: Annotated[float, typer.Option(help="Choose among the likeliest tokens that together have this probability.")] = 0.95,
+    top_p: Annotated[
+        float, typer.Option(help="Choose among the likeliest tokens that together have this probability.")
+    ] = 0.95,
     seed: Annotated[int, typer.Option(help="Fixes the choice of the piece and every note.")] = 0,
 ) -> None:
     """Continue the opening of a held-out chorale, or start from nothing; writes a MIDI file and a piano roll."""

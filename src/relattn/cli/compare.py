@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from accelerate import PartialState
 from rich.table import Table
 
 from relattn.cli.console import Bar, err, out
 from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
-from relattn.lab.encodings import named_encoding
 from relattn.lab.progress import Silent
 from relattn.lab.settings import Settings
 
@@ -20,16 +20,20 @@ def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
     comparison = None
     try:
         with Bar() as bar:
-            comparison = resume(folder, given, bar) if go_on else start(_settings(given), folder, bar)
-            results = _carry_out(comparison)
+            progress = bar if PartialState().is_main_process else Silent()
+            comparison = (
+                resume(folder, given, progress) if go_on else start(Settings.from_dict(given), folder, progress)
+            )
+            progress.say(f"{comparison.count} runs of {comparison.plan.steps} steps")
+            results = comparison.run()
     except KeyboardInterrupt:
         _say_how_to_go_on(comparison, folder)
         raise typer.Exit(130) from None
     if results is not None:
         out.print(table(results))
         out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
-        best = results["settings"]["encodings"][0], results["settings"]["seeds"][0]
-        out.print(f"compose  relattn compose --checkpoint {comparison.folder(*best) / 'model'}", soft_wrap=True)
+        model = comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model"
+        out.print(f"compose  relattn compose --checkpoint {model}", soft_wrap=True)
 
 
 def table(results: dict[str, Any]) -> Table:
@@ -41,21 +45,8 @@ def table(results: dict[str, Any]) -> Table:
         shown.add_column(f"{factor}\n{length} tokens", justify="right")
     shown.add_row("n-gram", *(f"{results['ngram'][length]['nats']:.3f}" for length in lengths), end_section=True)
     for encoding, by_length in results["summary"].items():
-        shown.add_row(f"{encoding}  [dim]{named_encoding(encoding).title}[/]", *(_figure(by_length[length]) for length in lengths))
+        shown.add_row(encoding, *(_figure(by_length[length]) for length in lengths))
     return shown
-
-
-def _settings(given: dict[str, Any]) -> Settings:
-    # --steps takes the place of the default --minutes
-    return Settings(**({"minutes": None} if "steps" in given else {}) | given)
-
-
-def _carry_out(comparison: Comparison) -> dict[str, Any] | None:
-    if not comparison.process.is_main_process:
-        comparison.progress = Silent()
-    count = len(comparison.settings.encodings) * len(comparison.settings.seeds)
-    comparison.progress.say(f"{count} runs of {comparison.plan.steps} steps")
-    return comparison.run()
 
 
 def _figure(summary: dict[str, float | None]) -> str:
@@ -67,6 +58,7 @@ def _say_how_to_go_on(comparison: Comparison | None, folder: Path) -> None:
     if comparison is None:
         err.print("stopped before the first step; nothing was kept")
         return
-    count = len(comparison.settings.encodings) * len(comparison.settings.seeds)
-    err.print(f"stopped; {comparison.finished()} of {count} runs are done and kept. Go on with:", soft_wrap=True)
+    err.print(
+        f"stopped; {comparison.finished()} of {comparison.count} runs are done and kept. Go on with:", soft_wrap=True
+    )
     err.print(f"relattn compare --resume --out {folder}", soft_wrap=True)

@@ -8,7 +8,15 @@ from typing import NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 LAB_PACKAGES = ("accelerate", "matplotlib", "mido", "music21", "safetensors", "transformers")
@@ -19,7 +27,7 @@ err = Console(stderr=True, highlight=False)
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Bad input raised inside becomes `error: <sentence>` and exit code 2; anything else is a bug and keeps its traceback."""
+    """Bad input raised inside becomes `error: <sentence>` and exit code 2; any other error is a bug and stays one."""
     try:
         yield
     except (ValueError, OSError) as error:

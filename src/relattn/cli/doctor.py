@@ -49,7 +49,8 @@ def _devices() -> Table:
         properties = torch.cuda.get_device_properties(index)
         table.add_row(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
     if not torch.cuda.is_available():
-        table.add_row("cuda", "none: " + ("torch was built without CUDA" if torch.version.cuda is None else "no GPU found"))
+        why = "torch was built without CUDA" if torch.version.cuda is None else "no GPU found"
+        table.add_row("cuda", f"none: {why}")
     return table
 
 
@@ -58,7 +59,7 @@ def _device_names() -> list[str]:
 
 
 def _backends(device: str) -> Table:
-    """Each backend on plain attention and on attention with relative keys: it runs and agrees with the reference, or why not."""
+    """Each backend on attention without and with relative keys: it runs and agrees with the reference, or why not."""
     table = Table(title=f"Backends on {device}", title_justify="left")
     table.add_column("backend")
     problems = {"plain attention": None, "relative keys": relattn.RelativeEmbedding(8, 16, causal=True).to(device)}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from relattn.lab.evaluate import TOKENS_PER_BATCH, evaluate
+from relattn.lab.material import Material
 from relattn.lab.model import LabModel
-from relattn.lab.music.tokens import Vocabulary
 from relattn.lab.music.windows import Windows
 from relattn.lab.settings import Settings
 
@@ -28,18 +28,15 @@ class Cost:
     evaluation: float
 
 
-def measure(
-    settings: Settings, encoding: str, vocabulary: Vocabulary, validations: int, validation: Windows, held_out: dict[int, Windows]
-) -> Cost:
-    """Time the model of `settings` under one encoding, on tokens that mean nothing.
+def measure(settings: Settings, encoding: str, material: Material, validations: int) -> Cost:
+    """Time the model of `settings` under one encoding: steps on tokens that mean nothing, and parts of the evaluations.
 
-    `validations` evaluations of `validation` and one of each of `held_out` make up the cost of evaluation.
+    A run evaluates the validation windows `validations` times, and the held-out ones once at each length.
     """
-    model = LabModel(settings.model_config(vocabulary.size, encoding))
-    if torch.cuda.is_available():
-        model = model.cuda()
-    evaluation = validations * _evaluation_seconds(model, validation)
-    evaluation += sum(_evaluation_seconds(model, windows) for windows in held_out.values())
+    model = LabModel(settings.model_config(material.vocabulary.size, encoding))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
+    evaluation = validations * _evaluation_seconds(model, material.validation)
+    evaluation += sum(_evaluation_seconds(model, windows) for windows in material.held_out.values())
     return Cost(_step_seconds(model, settings), evaluation)
 
 
@@ -54,8 +51,8 @@ def affordable_steps(minutes: float, spent: float, seeds: int, costs: dict[str, 
     if steps < 1:
         needed = math.ceil(10 * (spent + evaluation + 10 * step) / 60.0) / 10
         raise ValueError(
-            f"minutes: got {minutes:g}, but evaluation and preparation alone take {spent + evaluation:.0f} s here, which leaves no "
-            f"step to train; give at least {needed:g}, or fewer encodings or seeds"
+            f"minutes: got {minutes:g}, but preparation and evaluation alone take {spent + evaluation:.0f} s "
+            f"here, which leaves no time for a step; give at least {needed:g}, or fewer encodings or seeds"
         )
     return steps
 

@@ -9,7 +9,7 @@ from relattn.nn import KVCache
 
 
 class LabCacheLayer(CacheLayerMixin):
-    """One layer's `KVCache`, `kv`, which the attention layer itself appends to; transformers measures, reorders and crops it."""
+    """One layer's `KVCache`, `kv`: the attention layer appends to it, transformers asks its length and reorders it."""
 
     def __init__(self):
         super().__init__()
@@ -52,4 +52,4 @@ class LabCache(Cache):
 
     def kv(self, layer: int) -> KVCache:
         """The `KVCache` of that block."""
-        return self.layers[layer].kv  # type: ignore[union-attr]
+        return self.layers[layer].kv  # pyright: ignore[reportAttributeAccessIssue]

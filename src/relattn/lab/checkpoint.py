@@ -17,7 +17,7 @@ MUSIC_FILE = "music.json"
 
 @dataclass(frozen=True)
 class MusicCard:
-    """What a checkpoint knows about music: the data it was trained on (a name or a path) and the pitches its tokens stand for."""
+    """What a checkpoint knows about music: its data (a name or a path) and the pitches that its tokens stand for."""
 
     data: str
     low: int
@@ -30,7 +30,7 @@ class MusicCard:
 
 
 def save_checkpoint(folder: Path, model: LabModel, card: MusicCard) -> None:
-    """Write the model (`config.json`, `model.safetensors`) and its `music.json`; `folder` appears only once it is whole."""
+    """Write `config.json`, `model.safetensors` and `music.json`; `folder` appears only once it is whole."""
     with whole_folder(folder) as draft:
         model.save_pretrained(draft)
         write_json(draft / MUSIC_FILE, asdict(card))
@@ -52,16 +52,18 @@ def load_checkpoint(folder: Path) -> tuple[LabModel, MusicCard]:
             )
     try:
         card = MusicCard(**json.loads((folder / MUSIC_FILE).read_text()))
-        model, info = LabModel.from_pretrained(folder, output_loading_info=True)
+        model, info = LabModel.from_pretrained(folder, output_loading_info=True)  # pyright: ignore[reportGeneralTypeIssues]
     except (SafetensorError, OSError, json.JSONDecodeError, TypeError, RuntimeError) as error:
         raise ValueError(f"checkpoint: {folder} is cut off or broken ({_first_line(error)}); train it anew") from error
     absent = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"])
     if absent:
-        raise ValueError(f"checkpoint: the weights in {folder} do not fit its config.json (see {absent[0]}); train it anew")
+        raise ValueError(
+            f"checkpoint: the weights in {folder} do not fit its config.json (see {absent[0]}); train it anew"
+        )
     if card.vocabulary.size != model.config.vocab_size:
         raise ValueError(
-            f"checkpoint: {MUSIC_FILE} in {folder} has {card.vocabulary.size} tokens and config.json {model.config.vocab_size}; "
-            "train it anew"
+            f"checkpoint: {folder} is inconsistent, {MUSIC_FILE} has {card.vocabulary.size} tokens and config.json "
+            f"{model.config.vocab_size}; train it anew"
         )
     return model.eval(), card
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import time
@@ -10,19 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from relattn.lab.budget import affordable_steps, measure
-from relattn.lab.checkpoint import MusicCard, save_checkpoint
-from relattn.lab.evaluate import Losses, collect_losses, evaluate
+from relattn.lab.checkpoint import save_checkpoint
+from relattn.lab.evaluate import evaluate
 from relattn.lab.files import write_json
-from relattn.lab.music.data import SPLITS, VOICES, MusicData
-from relattn.lab.music.ngram import NGram
-from relattn.lab.music.sources import load_music
-from relattn.lab.music.tokens import Vocabulary
-from relattn.lab.music.windows import Windows, evaluation_lengths, evaluation_windows
+from relattn.lab.losses import Losses
+from relattn.lab.material import Material
 from relattn.lab.progress import Progress
 from relattn.lab.report import write_report
 from relattn.lab.results import FORMAT, losses_record, machine, summarize, versions
@@ -33,12 +28,11 @@ from relattn.lab.training import VALIDATIONS, TrainingPlan, train
 RESULTS_FILE = "results.json"
 REPORT_FILE = "report.html"
 RUN_FILE = "result.json"
-VALIDATION_TOKENS = 8192
 CHECKPOINTS = 20
 
 
 class Comparison:
-    """One comparison in its folder `out`: data, n-gram, plan; `run()` carries it out, skipping what is done already.
+    """One comparison in its folder `out`: material and plan; `run()` carries it out, skipping what is done already.
 
     Under `accelerate launch` every process holds one and calls `run()`; the main one evaluates, writes and reports.
     """
@@ -52,15 +46,14 @@ class Comparison:
                 f"batch: {settings.batch} windows cannot be shared by {self.process.num_processes} processes; "
                 "launch a number that divides it"
             )
-        self.data = self._load()
-        self.vocabulary = Vocabulary.covering(self.data.pieces)
-        self.held_out = evaluation_lengths(self.data.test, self.vocabulary, settings.length)
-        self.validation = _first(evaluation_windows(self.data.valid, self.vocabulary, settings.length), VALIDATION_TOKENS)
-        self.ngram = self._ngram_losses()
-        fingerprint = _fingerprint(self.data)
-        if plan is not None and plan.data_fingerprint != fingerprint:
-            raise ValueError(f"data: {settings.data} is not what the comparison in {out} began with; choose another --out")
-        self.plan = plan or Plan(settings, self._steps(started), fingerprint)
+        # the first process fills the cache that the others then read
+        with self.process.main_process_first():
+            self.material = Material.load(settings.data, settings.length, progress)
+        if plan is not None and plan.data_fingerprint != self.material.fingerprint:
+            raise ValueError(
+                f"data: {settings.data} is not what the comparison in {out} began with; choose another --out"
+            )
+        self.plan = plan or Plan(settings, self._steps(started), self.material.fingerprint)
         if self.process.is_main_process:
             out.mkdir(parents=True, exist_ok=True)
             self.plan.save(out)
@@ -86,28 +79,16 @@ class Comparison:
         """Where a run keeps its model and its result."""
         return self.out / "runs" / f"{encoding}-seed{seed}"
 
+    @property
+    def count(self) -> int:
+        """How many runs there are in all."""
+        return len(self.settings.encodings) * len(self.settings.seeds)
+
     def finished(self) -> int:
         """How many runs are done."""
-        return sum((self.folder(e, s) / RUN_FILE).is_file() for s in self.settings.seeds for e in self.settings.encodings)
-
-    def _load(self) -> MusicData:
-        def show(done: int, total: int) -> None:
-            if done <= 1:
-                self.progress.begin("reading the chorales", total)
-            self.progress.advance(done)
-
-        # the first process fills the cache that the others then read
-        with self.process.main_process_first():
-            return load_music(self.settings.data, progress=show)
-
-    def _ngram_losses(self) -> dict[int, Losses]:
-        self.progress.begin("n-gram", 1)
-        ngram = NGram.fit(self.data.train, self.vocabulary)
-        pieces = [ngram.losses(piece) for piece in self.data.test]
-        self.progress.advance(1)
-        losses = {length: _ngram_on(windows, pieces) for length, windows in self.held_out.items()}
-        self.progress.say(f"n-gram: {losses[self.settings.length].mean:.3f} nats per token")
-        return losses
+        return sum(
+            (self.folder(e, s) / RUN_FILE).is_file() for s in self.settings.seeds for e in self.settings.encodings
+        )
 
     def _steps(self, started: float) -> int:
         if self.settings.steps is not None:
@@ -116,24 +97,22 @@ class Comparison:
         costs = {}
         self.progress.begin("measuring the speed", len(self.settings.encodings))
         for done, encoding in enumerate(self.settings.encodings, 1):
-            costs[encoding] = measure(self.settings, encoding, self.vocabulary, VALIDATIONS, self.validation, self.held_out)
+            costs[encoding] = measure(self.settings, encoding, self.material, VALIDATIONS)
             self.progress.advance(done)
         steps = affordable_steps(self.settings.minutes, time.perf_counter() - started, len(self.settings.seeds), costs)
         # the processes measure different times, but must take the same number of steps
         return broadcast_object_list([steps])[0]
 
     def _train_and_evaluate(self, encoding: str, seed: int) -> None:
-        folder, steps = self.folder(encoding, seed), self.plan.steps
-        config = self.settings.model_config(self.vocabulary.size, encoding)
+        folder, steps, material = self.folder(encoding, seed), self.plan.steps, self.material
+        config = self.settings.model_config(material.vocabulary.size, encoding)
         training = TrainingPlan(
             steps, self.settings.batch, self.settings.learning_rate, save_every=max(1, steps // CHECKPOINTS)
         )
         self.progress.begin(f"{encoding}, seed {seed}", steps)
-        trained = train(
-            config, training, seed, self.data.train, self.vocabulary, self.validation, folder / "trainer", self.progress.advance
-        )
+        trained = train(config, training, seed, material, folder / "trainer", self.progress.advance)
         if self.process.is_main_process:
-            save_checkpoint(folder / "model", trained.model, MusicCard(self.settings.data, self.vocabulary.low, self.vocabulary.high))
+            save_checkpoint(folder / "model", trained.model, material.card)
             evaluation = self._evaluate(trained.model, f"{encoding}, seed {seed}: evaluation")
             record = {
                 "encoding": encoding,
@@ -151,7 +130,7 @@ class Comparison:
         self.process.wait_for_everyone()
 
     def _evaluate(self, model, label: str) -> dict[int, Losses]:
-        self.progress.begin(label, sum(int((windows.labels >= 0).sum()) for windows in self.held_out.values()))
+        self.progress.begin(label, sum(int((windows.labels >= 0).sum()) for windows in self.material.held_out.values()))
         done = 0
 
         def advance(tokens: int) -> None:
@@ -159,7 +138,7 @@ class Comparison:
             done += tokens
             self.progress.advance(done)
 
-        return {length: evaluate(model, windows, advance) for length, windows in self.held_out.items()}
+        return {length: evaluate(model, windows, advance) for length, windows in self.material.held_out.items()}
 
     def _results(self) -> dict[str, Any]:
         runs = [
@@ -167,7 +146,7 @@ class Comparison:
             for encoding in self.settings.encodings
             for seed in self.settings.seeds
         ]
-        lengths = [str(length) for length in self.held_out]
+        lengths = [str(length) for length in self.material.held_out]
         summary = {
             encoding: {
                 length: asdict(
@@ -182,9 +161,9 @@ class Comparison:
             "settings": {**asdict(self.settings), "steps_taken": self.plan.steps},
             "versions": versions(),
             "machine": machine(),
-            "data": _describe(self.data, self.plan.data_fingerprint),
+            "data": self.material.describe(),
             "lengths": [int(length) for length in lengths],
-            "ngram": {str(length): losses_record(losses) for length, losses in self.ngram.items()},
+            "ngram": {str(length): losses_record(losses) for length, losses in self.material.ngram.items()},
             "summary": summary,
             "runs": runs,
         }
@@ -196,9 +175,11 @@ def start(settings: Settings, out: Path, progress: Progress) -> Comparison:
     Raises FileExistsError when something is in it.
     """
     if out.is_dir() and any(out.iterdir()):
-        holds = "another comparison" if (out / SETTINGS_FILE).is_file() else "files already"
-        way_out = "pass --resume to go on with it, or choose another --out" if holds[0] == "a" else "choose another --out"
-        raise FileExistsError(f"out: {out} holds {holds}; {way_out}")
+        if (out / SETTINGS_FILE).is_file():
+            raise FileExistsError(
+                f"out: {out} holds another comparison; pass --resume to go on with it, or choose another --out"
+            )
+        raise FileExistsError(f"out: {out} holds files already; choose another --out")
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"out: {out} is a file; choose another --out")
     return Comparison(settings, out, progress)
@@ -208,35 +189,3 @@ def resume(out: Path, given: dict[str, Any], progress: Progress) -> Comparison:
     """The comparison that was begun in `out`; `given` are settings that must agree with it (see `Plan.load`)."""
     plan = Plan.load(out, given)
     return Comparison(plan.settings, out, progress, plan)
-
-
-def _ngram_on(windows: Windows, pieces: list[np.ndarray]) -> Losses:
-    """The n-gram's losses, one array [4 T] per piece, at the positions of `windows`."""
-    losses = np.zeros(windows.labels.shape)
-    for row, (piece, first, filled) in enumerate(zip(windows.piece, windows.start, windows.lengths, strict=True)):
-        begin = len(VOICES) * first
-        losses[row, :filled] = pieces[piece][begin : begin + filled]
-    return collect_losses(windows.labels.shape[1], losses, windows.labels)
-
-
-def _first(windows: Windows, tokens: int) -> Windows:
-    """About as many windows as hold `tokens`, spread evenly."""
-    rows = np.unique(np.linspace(0, len(windows.lengths) - 1, max(1, tokens // windows.labels.shape[1])).round().astype(int))
-    return Windows(*(getattr(windows, name)[rows] for name in ("input_ids", "labels", "lengths", "piece", "start")))
-
-
-def _fingerprint(data: MusicData) -> str:
-    """SHA-256 of all pieces, in their splits and order."""
-    digest = hashlib.sha256()
-    for split in SPLITS:
-        for piece in data.split(split):
-            digest.update(f"{split} {len(piece.steps)} ".encode() + piece.steps.tobytes())
-    return digest.hexdigest()
-
-
-def _describe(data: MusicData, fingerprint: str) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": data.name, "sha256": fingerprint}
-    for split in SPLITS:
-        pieces = data.split(split)
-        described[split] = {"pieces": len(pieces), "tokens": len(VOICES) * sum(len(piece.steps) for piece in pieces)}
-    return described

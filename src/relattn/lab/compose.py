@@ -23,7 +23,7 @@ from relattn.lab.progress import Progress
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn: `temperature` divides the logits, then the likeliest tokens that together have `top_p` stay.
+    """How tokens are drawn: `temperature` divides the logits, then the likeliest that together have `top_p` stay.
 
     Raises ValueError for numbers out of range.
     """
@@ -57,8 +57,8 @@ def compose(
 ) -> Composition:
     """Compose `steps` 16th notes with the model in `checkpoint` and write them to `out` as MIDI and as a picture.
 
-    With `prompt_steps` they follow that many steps of a test piece, which the seed draws among those long enough; with None
-    the piece begins from nothing.
+    With `prompt_steps` they follow that many steps of a test piece, which the seed draws among those long enough; with
+    None the piece begins from nothing.
 
     Raises:
         FileNotFoundError: when there is no checkpoint, or its data are gone.
@@ -90,7 +90,7 @@ def compose(
 
 
 def allowed_tokens(pieces: Sequence[Piece], vocabulary: Vocabulary) -> np.ndarray:
-    """bool [4, vocabulary.size]: the pitches within each voice's range in `pieces`, and silence where the voice is ever silent."""
+    """bool [4, vocabulary.size]: pitches within each voice's range in `pieces`; silence if the voice is ever silent."""
     allowed = np.zeros((len(VOICES), vocabulary.size), dtype=bool)
     for voice, (low, high) in enumerate(voice_ranges(pieces)):
         allowed[voice, 2 + low - vocabulary.low : 3 + high - vocabulary.low] = True
@@ -107,14 +107,19 @@ def continue_music(
     sampling: Sampling,
     progress: Progress,
 ) -> np.ndarray:
-    """The prompt [P, 4] and `steps` sampled steps after it, int16 [P + steps, 4]; every sampled token is in `allowed` [4, tokens]."""
+    """The prompt [P, 4] and `steps` sampled steps after it, int16 [P + steps, 4].
+
+    Only tokens that `allowed` bool [4, tokens] grants to the voice whose turn it is are sampled.
+    """
     given = np.array([vocabulary.begin]) if prompt is None else np.append(vocabulary.begin, vocabulary.encode(prompt))
     tokens = torch.from_numpy(given)[None].to(model.device)
     count = len(VOICES) * steps
     progress.begin("composing", count)
-    processor = _Allowed(torch.from_numpy(allowed).to(model.device), lambda length: progress.advance(length - len(given)))
+    processor = _Allowed(
+        torch.from_numpy(allowed).to(model.device), lambda length: progress.advance(length - len(given))
+    )
     set_seed(sampling.seed)
-    generated = model.generate(
+    generated = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
         tokens,
         attention_mask=torch.ones_like(tokens),
         do_sample=True,
@@ -142,7 +147,9 @@ class _Allowed(LogitsProcessor):
 
 def _draw_piece(pieces: Sequence[Piece], prompt_steps: int, seed: int) -> Piece:
     if prompt_steps < 1:
-        raise ValueError(f"prompt_steps: got {prompt_steps}, expected at least 1; to start without a prompt use --from-nothing")
+        raise ValueError(
+            f"prompt_steps: got {prompt_steps}, expected at least 1; to start without a prompt use --from-nothing"
+        )
     enough = [piece for piece in pieces if len(piece.steps) >= prompt_steps]
     if not enough:
         longest = max(len(piece.steps) for piece in pieces)

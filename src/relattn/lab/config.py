@@ -44,7 +44,13 @@ class LabConfig(PretrainedConfig):
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ):
-        for name, number in {"vocab_size": vocab_size, "width": width, "depth": depth, "heads": heads, "length": length}.items():
+        for name, number in {
+            "vocab_size": vocab_size,
+            "width": width,
+            "depth": depth,
+            "heads": heads,
+            "length": length,
+        }.items():
             if number < 1:
                 raise ValueError(f"{name}: got {number}, expected a positive number")
         if width % heads:
@@ -60,4 +66,5 @@ class LabConfig(PretrainedConfig):
         self.encoding_options = dict(encoding_options or {})
         self.length = length
         self.dropout = dropout
-        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
+        super().__init__(**kwargs)
+        self.tie_word_embeddings = tie_word_embeddings

@@ -12,7 +12,7 @@ from relattn import RelativeEncoding
 
 @dataclass(frozen=True)
 class Shape:
-    """What an encoding must know of the attention layer it serves: its heads, their width, the trained length in tokens."""
+    """What an encoding must know of its attention layer: its heads, their width, the trained length in tokens."""
 
     num_heads: int
     head_dim: int
@@ -24,7 +24,8 @@ class NamedEncoding:
     """An entry of the registry.
 
     `build(shape, **options)` gives the encoding module of one attention layer, or None where attention itself knows no
-    positions; `absolute` says that sinusoids of the position are added to the token embeddings instead; `source` is the paper.
+    positions; `absolute` says that sinusoids of the position are added to the token embeddings instead; `source` is
+    the paper.
     """
 
     name: str
@@ -35,7 +36,7 @@ class NamedEncoding:
 
 
 def _relative(shape: Shape, **options: Any) -> RelativeEncoding:
-    # "clamp": a distance that was never trained takes the edge row, so that evaluation beyond the trained length is defined.
+    # "clamp": a distance that was never trained takes the edge row, which defines evaluation beyond the trained length
     options = {"num_heads": shape.num_heads, "causal": True, "beyond": "clamp"} | options
     return relattn.RelativeEmbedding(shape.head_dim, options.pop("max_length", shape.length), **options)
 
@@ -69,7 +70,9 @@ def _nothing(shape: Shape) -> None:
 _ENTRIES = (
     NamedEncoding("relative", "relative embeddings", "Huang et al. 2018, Music Transformer", _relative),
     NamedEncoding("shaw", "clipped relative keys and values", "Shaw et al. 2018", _shaw),
-    NamedEncoding("transformer-xl", "projected sinusoids with u and v", "Dai et al. 2019, Transformer-XL", _transformer_xl),
+    NamedEncoding(
+        "transformer-xl", "projected sinusoids with u and v", "Dai et al. 2019, Transformer-XL", _transformer_xl
+    ),
     NamedEncoding("t5", "bucketed bias", "Raffel et al. 2020, T5", _t5),
     NamedEncoding("alibi", "linear bias", "Press et al. 2022, ALiBi", _alibi),
     NamedEncoding("rope", "rotary embeddings", "Su et al. 2021, RoFormer", _rope),

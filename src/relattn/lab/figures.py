@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 INK = "#010203"
 """A colour that stands for the page's own: it becomes `currentColor`."""
 COLOURS = ("#e4572e", "#2e86ab", "#5fa55a", "#a05ac8", "#d99b1c", "#2fa8a0", "#c8558a", "#8a8f98")
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "relattn",
     "font.family": "sans-serif",
@@ -40,7 +40,9 @@ def by_length(results: dict[str, Any]) -> str:
             places = np.arange(len(lengths)) + 0.09 * (index - (len(results["summary"]) - 1) / 2)
             means = [summary[length]["mean"] for length in lengths]
             spreads = [summary[length]["spread"] or 0.0 for length in lengths]
-            axes.errorbar(places, means, spreads, fmt="o-", ms=6, lw=1.6, capsize=3, color=COLOURS[index], label=encoding)
+            axes.errorbar(
+                places, means, spreads, fmt="o-", ms=6, lw=1.6, capsize=3, color=COLOURS[index], label=encoding
+            )
         axes.set_xticks(range(len(lengths)), [f"{length} tokens" for length in lengths])
         axes.axhline(results["ngram"][lengths[0]]["nats"], color=INK, ls="--", lw=1, label="n-gram")
 
@@ -50,13 +52,19 @@ def by_length(results: dict[str, Any]) -> str:
 def training(results: dict[str, Any]) -> str:
     """Nats per token against steps: held-out pieces with marks, training windows thin; means over seeds."""
 
+    ngram = results["ngram"][str(results["lengths"][0])]["nats"]
+
     def draw(axes: Axes) -> None:
+        lowest = highest = ngram
         for index, encoding in enumerate(results["summary"]):
             runs = [run for run in results["runs"] if run["encoding"] == encoding]
-            for curve, style in (("training", {"lw": 0.8, "alpha": 0.45}), ("validation", {"lw": 1.8, "marker": "o", "ms": 3.5})):
-                steps, losses = _mean_curve([run[curve] for run in runs])
-                axes.plot(steps, losses, color=COLOURS[index], label=encoding if curve == "validation" else None, **style)
-        axes.axhline(results["ngram"][str(results["lengths"][0])]["nats"], color=INK, ls="--", lw=1, label="n-gram")
+            axes.plot(*_mean_curve([run["training"] for run in runs]), color=COLOURS[index], lw=0.8, alpha=0.45)
+            steps, losses = _mean_curve([run["validation"] for run in runs])
+            axes.plot(steps, losses, color=COLOURS[index], lw=1.8, marker="o", ms=3.5, label=encoding)
+            lowest, highest = min(lowest, losses.min()), max(highest, losses.min())
+        axes.axhline(ngram, color=INK, ls="--", lw=1, label="n-gram")
+        # the first steps fall from ln(vocabulary): far above the lowest figure nothing is to be compared
+        axes.set_ylim(0.85 * lowest, max(3 * lowest, 1.1 * highest))
 
     return _svg(draw, "training steps", (7.2, 3.8))
 
@@ -73,7 +81,15 @@ def by_position(results: dict[str, Any]) -> str:
         axes.plot(*_binned([results["ngram"][longest]], length), color=INK, ls="--", lw=1, label="n-gram")
         axes.axvspan(0, length, color=INK, alpha=0.06, lw=0)
         axes.set_xlim(0, results["lengths"][-1])
-        axes.annotate("trained", (length, 1), (-4, -4), xycoords=("data", "axes fraction"), textcoords="offset points", ha="right", va="top")
+        axes.annotate(
+            "trained",
+            (length, 1),
+            (-4, -4),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+        )
 
     return _svg(draw, "position in the window, tokens", (7.2, 3.8))
 
@@ -93,7 +109,9 @@ def _svg(draw: Any, x_label: str, size: tuple[float, float]) -> str:
     text = drawn.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
     # the width comes from the page
-    return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1)
+    return re.sub(
+        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1
+    )
 
 
 def _mean_curve(curves: list[list[list[float]]]) -> tuple[np.ndarray, np.ndarray]:
@@ -104,11 +122,9 @@ def _mean_curve(curves: list[list[list[float]]]) -> tuple[np.ndarray, np.ndarray
 
 def _binned(records: list[dict[str, Any]], length: int) -> tuple[np.ndarray, np.ndarray]:
     """Middles of bins of an eighth of `length`, and the mean loss over all tokens in each; empty bins are left out."""
-    total, count = 0.0, 0
-    for record in records:
-        counts = np.array(record["count"])
-        total = total + np.array([nats or 0.0 for nats in record["by_position"]]) * counts
-        count = count + counts
+    count = np.sum([record["count"] for record in records], axis=0)
+    nats = np.array([[nat or 0.0 for nat in record["by_position"]] for record in records])
+    total = (nats * [record["count"] for record in records]).sum(0)
     width = max(1, length // BINS_PER_LENGTH)
     edges = np.arange(0, len(count), width)
     totals, counts = np.add.reduceat(total, edges), np.add.reduceat(count, edges)

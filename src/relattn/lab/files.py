@@ -21,7 +21,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; it takes the name `path`, in place of what had it, once the block ends without an error."""
+    """Yield an empty folder to fill; it becomes `path`, replacing what was there, if the block ends well."""
     draft = path.with_name(f".{path.name}.partial")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

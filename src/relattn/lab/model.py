@@ -57,8 +57,8 @@ class Block(nn.Module):
 class LabModel(PreTrainedModel, GenerationMixin):
     """p(token | tokens before it) by `depth` pre-norm blocks with any encoding of the registry.
 
-    Token embeddings are scaled by sqrt(width) (Vaswani et al. 2017, section 3.4); the absolute baseline adds sinusoids of
-    the position to them. Weights start as N(0, 1 / fan_in), those that write to the residual stream divided by
+    Token embeddings are scaled by sqrt(width) (Vaswani et al. 2017, section 3.4); the absolute baseline adds sinusoids
+    of the position to them. Weights start as N(0, 1 / fan_in), those that write to the residual stream divided by
     sqrt(2 depth) (Radford et al. 2019, section 2.3).
     """
 
@@ -141,28 +141,32 @@ class LabModel(PreTrainedModel, GenerationMixin):
         if use_cache and past_key_values is None:
             past_key_values = LabCache(self.config.depth)
         seen = past_key_values.get_seq_length() if past_key_values is not None else 0
-        if attention_mask is not None and attention_mask.shape != (input_ids.shape[0], seen + input_ids.shape[1]):
+        batch, given = input_ids.shape
+        if attention_mask is not None and attention_mask.shape != (batch, seen + given):
             raise ShapeError(
-                f"attention_mask: got shape {list(attention_mask.shape)}, expected "
-                f"{[input_ids.shape[0], seen + input_ids.shape[1]]} (batch, {seen} cached and {input_ids.shape[1]} given tokens)"
+                f"attention_mask: got shape {list(attention_mask.shape)}, expected {[batch, seen + given]} "
+                f"(batch, {seen} cached and {given} given tokens)"
             )
         key_mask = None if attention_mask is None else attention_mask.bool()
         x = self.embedding(input_ids) * math.sqrt(self.config.width)
         if named_encoding(self.config.encoding).absolute:
-            x = x + self._sinusoids(input_ids.shape[1], seen, key_mask, x)
+            x = x + self._sinusoids(given, seen, key_mask, x)
         x = self.dropout(x)
         for layer, block in enumerate(self.blocks):
             x = block(x, key_mask, None if past_key_values is None else past_key_values.kv(layer))
         logits = self.output(self.norm(x[:, -logits_to_keep:]))
+        if shift_labels is None and labels is not None:
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
         loss = None
-        if labels is not None or shift_labels is not None:
-            targets = shift_labels if shift_labels is not None else F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-            summed = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-            loss = summed / ((targets != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+        if shift_labels is not None:
+            summed = F.cross_entropy(
+                logits.flatten(0, 1).float(), shift_labels.flatten(), ignore_index=IGNORED, reduction="sum"
+            )
+            loss = summed / ((shift_labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 
     def _sinusoids(self, length: int, seen: int, key_mask: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-        """sin and cos of (position / 10000^(2i / width)) [B or 1, length, width]; a position counts tokens, not padding."""
+        """sin and cos of position / 10000^(2i / width), [B or 1, length, width]; a position counts no padding."""
         if key_mask is None:
             positions = torch.arange(seen, seen + length, device=like.device)[None]
         else:

@@ -8,10 +8,12 @@ from typing import Any
 
 from relattn.lab import figures
 from relattn.lab.encodings import named_encoding
+from relattn.lab.music.data import SPLITS
 from relattn.lab.music.files import atomic_path
+from relattn.lab.reading import sentences
 
 STYLE = """
-:root { color-scheme: light dark; --paper: #fdfcfa; --ink: #23262b; --soft: #6a707a; --line: #e3e0da; --mark: #f3efe6; }
+:root { color-scheme: light dark; --paper: #fdfcfa; --ink: #23262b; --soft: #646a74; --line: #e3e0da; --mark: #f3efe6; }
 @media (prefers-color-scheme: dark) {
   :root { --paper: #17191d; --ink: #e4e2dd; --soft: #9aa0a9; --line: #32363d; --mark: #22262c; }
 }
@@ -19,20 +21,27 @@ body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 54rem; background
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .4rem; }
 h2 { font-size: 1.15rem; margin: 2.6rem 0 .6rem; }
-p.lead, figcaption, .soft { color: var(--soft); }
+.lead, .soft, figcaption { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem .7rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child, .source { text-align: left; }
+th, td { padding: .4rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { font-weight: 600; font-size: .9rem; color: var(--soft); }
-tr.best td { background: var(--mark); font-weight: 600; }
-table.plain td { text-align: left; vertical-align: top; }
-table.plain td:first-child { color: var(--soft); white-space: nowrap; width: 11rem; }
+th:first-child, td:first-child, .text { text-align: left; }
+.text { white-space: normal; }
+tr.best { background: var(--mark); font-weight: 600; }
+td.name { color: var(--soft); vertical-align: top; width: 7rem; }
 .wide { overflow-x: auto; }
-figure { margin: 1rem 0; } figure svg { display: block; width: 100%; height: auto; }
+figure { margin: 1rem 0; }
+figure svg { display: block; width: 100%; height: auto; }
 figcaption { font-size: .9rem; }
 code { font: .9em ui-monospace, monospace; background: var(--mark); padding: .1em .3em; border-radius: 3px; }
 summary { cursor: pointer; color: var(--soft); }
 """
+LENGTHS_CAPTION = "Held-out loss at one, two and four times the trained length."
+TRAINING_CAPTION = "Loss on validation pieces (dots) and on the training windows (thin lines)."
+POSITION_CAPTION = (
+    "Held-out loss at each position of windows four times as long as those trained on. Later positions have more music "
+    "to look back on; past the shaded part they lie further from the window's start than in training."
+)
 
 
 def write_report(path: Path, results: dict[str, Any]) -> None:
@@ -46,10 +55,15 @@ def page(results: dict[str, Any]) -> str:
     settings, data = results["settings"], results["data"]
     seeds = len(settings["seeds"])
     lead = (
-        f"The same transformer under {len(settings['encodings'])} position encodings: {settings['steps_taken']} training steps each, "
-        f"{seeds} {'seed' if seeds == 1 else 'seeds'}, on {data['name']} ({data['train']['pieces']} pieces to train on, "
-        f"{data['test']['pieces']} held out)."
+        f"The same transformer under {_count(len(settings['encodings']), 'position encoding')}: "
+        f"{_count(settings['steps_taken'], 'training step')} each, {_count(seeds, 'seed')}, on {data['name']} "
+        f"({_count(data['train']['pieces'], 'piece')} to train on, {data['test']['pieces']} held out)."
     )
+    note = (
+        f"Negative log-likelihood in nats per token on the {_count(data['test']['pieces'], 'test piece')}, every token "
+        f"counted once at every length{', mean ± standard deviation over seeds' if seeds > 1 else ''}. Lower is better."
+    )
+    paragraphs = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(results))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -62,116 +76,90 @@ def page(results: dict[str, Any]) -> str:
 <h1>Position encodings compared</h1>
 <p class="lead">{escape(lead)}</p>
 <h2>Held-out loss</h2>
-<div class="wide">{_table(results)}</div>
-<p class="soft">Negative log-likelihood in nats per token on the {data['test']['pieces']} test pieces, every token counted once at every
-length{", mean ± standard deviation over seeds" if seeds > 1 else ""}. Lower is better.</p>
-{_figure(figures.by_length(results), "Held-out loss at one, two and four times the trained length.")}
+<div class="wide">{_loss_table(results)}</div>
+<p class="soft">{escape(note)}</p>
+{_figure(figures.by_length(results), LENGTHS_CAPTION)}
 <h2>What the figures say</h2>
-{_reading(results)}
+{paragraphs}
 <h2>Training</h2>
-{_figure(figures.training(results), "Loss on validation pieces (dots) and on the training windows (thin lines).")}
+{_figure(figures.training(results), TRAINING_CAPTION)}
 <h2>Loss by position</h2>
-{_figure(figures.by_position(results), "Held-out loss at each position of windows four times as long as those trained on. Later positions "
-         "have more music to look back on; past the shaded part they lie further from the window's start than in training.")}
+{_figure(figures.by_position(results), POSITION_CAPTION)}
 <h2>How it was done</h2>
-{_method(results)}
-<details><summary>Every run</summary><div class="wide">{_runs(results)}</div></details>
+{_method_table(results)}
+<details><summary>Every run</summary><div class="wide">{_run_table(results)}</div></details>
 </body>
 </html>
 """
 
 
-def _table(results: dict[str, Any]) -> str:
+def _loss_table(results: dict[str, Any]) -> str:
     lengths = [str(length) for length in results["lengths"]]
     best = min(results["summary"], key=lambda encoding: results["summary"][encoding][lengths[0]]["mean"])
-    rows = [["encoding", "source", *(f"{length} tokens" for length in lengths)]]
-    rows.append(["n-gram", "interpolated counts", *(f"{results['ngram'][length]['nats']:.3f}" for length in lengths)])
+    ngram = [f"{results['ngram'][length]['nats']:.3f}" for length in lengths]
+    rows = [_row("n-gram", "interpolated counts", ngram)]
     for encoding, summary in results["summary"].items():
-        rows.append([encoding, named_encoding(encoding).source, *(_mean_and_spread(summary[length]) for length in lengths)])
-    head, *body = rows
-    lines = ["<table><thead><tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr></thead><tbody>"]
-    for cells in body:
-        mark = ' class="best"' if cells[0] == best else ""
-        lines.append(f"<tr{mark}>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    return "\n".join([*lines, "</tbody></table>"])
+        cells = [_mean_and_spread(summary[length]) for length in lengths]
+        rows.append(_row(encoding, named_encoding(encoding).source, cells, best=encoding == best))
+    titles = "".join(f"<th>{length} tokens</th>" for length in lengths)
+    return _table(f'<th>encoding</th><th class="text">source</th>{titles}', rows)
 
 
-def _reading(results: dict[str, Any]) -> str:
-    """The figures in sentences, each drawn from them alone."""
-    trained, longest = str(results["lengths"][0]), str(results["lengths"][-1])
-    ngram = results["ngram"][trained]["nats"]
-    means = {encoding: summary[trained]["mean"] for encoding, summary in results["summary"].items()}
-    ranked = sorted(means, key=means.__getitem__)
-    sentences = []
-    below = [encoding for encoding in ranked if means[encoding] < ngram]
-    if len(below) == len(ranked):
-        sentences.append(f"All models are below the n-gram's {ngram:.3f}: they have learnt more than local statistics.")
-    elif below:
-        rest = ", ".join(encoding for encoding in ranked if encoding not in below)
-        sentences.append(f"Below the n-gram's {ngram:.3f}: {', '.join(below)}. Not yet: {rest}; longer training is needed there.")
-    else:
-        sentences.append(
-            f"No model is below the n-gram's {ngram:.3f} yet: this run is too short to judge encodings by. Give it more minutes."
-        )
-    if len(ranked) > 1:
-        gap = means[ranked[1]] - means[ranked[0]]
-        sentences.append(f"At the trained length {ranked[0]} is lowest, {gap:.3f} nats below {ranked[1]}.{_doubt(results, ranked, gap)}")
-    changes = {e: summary[longest]["mean"] - summary[trained]["mean"] for e, summary in results["summary"].items()}
-    changed = "; ".join(f"{encoding} {change:+.3f}" for encoding, change in sorted(changes.items(), key=lambda item: item[1]))
-    sentences.append(
-        f"From windows of {trained} to {longest} tokens the loss changes by: {changed}. A fall means that the model uses music further "
-        "back than it was trained on, a rise that the encoding does not carry over to longer windows."
-    )
-    sentences.append(
-        "One nat less means that the model gives every token e = 2.72 times the probability, on average (geometric mean). Most tokens "
-        "repeat the same voice's note of the step before, so losses are small and small differences count."
-    )
-    return "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+def _row(name: str, source: str, cells: list[str], best: bool = False) -> str:
+    shown = "".join(f"<td>{cell}</td>" for cell in cells)
+    mark = ' class="best"' if best else ""
+    return f'<tr{mark}><td>{escape(name)}</td><td class="text">{escape(source)}</td>{shown}</tr>'
 
 
-def _doubt(results: dict[str, Any], ranked: list[str], gap: float) -> str:
-    trained = str(results["lengths"][0])
-    spreads = [results["summary"][encoding][trained]["spread"] for encoding in ranked[:2]]
-    if None in spreads:
-        return " With a single seed there is no telling whether that is more than chance."
-    if gap < sum(spreads):
-        return " That is within the seeds' spread."
-    return " That is more than the seeds' spread."
-
-
-def _method(results: dict[str, Any]) -> str:
+def _method_table(results: dict[str, Any]) -> str:
     settings, data, machine = results["settings"], results["data"], results["machine"]
-    parameters = sorted({run["parameters"] for run in results["runs"]})
-    counts = f"{parameters[0]:,}" if len(parameters) == 1 else f"{parameters[0]:,} to {parameters[-1]:,}"
-    command = (
-        f"relattn compare --data {data['name']} --encodings {','.join(settings['encodings'])} --steps {settings['steps_taken']} "
-        f"--seeds {','.join(map(str, settings['seeds']))} --length {settings['length']} --width {settings['width']} "
-        f"--depth {settings['depth']} --heads {settings['heads']}"
-    )
-    splits = "; ".join(f"{split}: {data[split]['pieces']} pieces, {data[split]['tokens']:,} tokens" for split in ("train", "valid", "test"))
+    counts = sorted({run["parameters"] for run in results["runs"]})
+    parameters = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    splits = [
+        f"{split}: {_count(data[split]['pieces'], 'piece')}, {data[split]['tokens']:,} tokens" for split in SPLITS
+    ]
+    options = {
+        "encodings": ",".join(settings["encodings"]),
+        "steps": settings["steps_taken"],
+        "seeds": ",".join(map(str, settings["seeds"])),
+    } | {name: settings[name] for name in ("data", "length", "width", "depth", "heads")}
+    command = "relattn compare " + " ".join(f"--{name} {value}" for name, value in options.items())
     rows = {
-        "data": f"{data['name']} ({splits}); four voices interleaved on a 16th-note grid; training windows are transposed at random",
-        "model": f"decoder-only, pre-norm; width {settings['width']}, {settings['depth']} blocks, {settings['heads']} heads; {counts} parameters",
-        "training": f"{settings['steps_taken']} steps of {settings['batch']} windows of {settings['length']} tokens; AdamW, cosine from "
-        f"{settings['learning_rate']:g}, dropout {settings['dropout']:g}; seeds {', '.join(map(str, settings['seeds']))}",
+        "data": f"{data['name']} ({'; '.join(splits)}); four voices interleaved on a 16th-note grid; training windows "
+        "are transposed at random",
+        "model": f"decoder-only, pre-norm; width {settings['width']}, {_count(settings['depth'], 'block')}, "
+        f"{_count(settings['heads'], 'head')}; {parameters} parameters",
+        "training": f"{settings['steps_taken']} steps of {settings['batch']} windows of {settings['length']} tokens; "
+        f"AdamW, cosine from {settings['learning_rate']:g}, dropout {settings['dropout']:g}; "
+        f"seeds {options['seeds']}",
         "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
-        "machine": f"{machine['processor']}, {machine['cores']} cores, {machine['torch_threads']} threads"
-        + "".join(f", {name}" for name in machine["accelerators"]),
+        "machine": ", ".join(
+            [machine["processor"], f"{machine['cores']} cores", f"{machine['torch_threads']} threads"]
+            + machine["accelerators"]
+        ),
     }
-    body = "".join(f"<tr><td>{name}</td><td>{escape(text)}</td></tr>" for name, text in rows.items())
-    return f'<table class="plain"><tbody>{body}<tr><td>again</td><td><code>{escape(command)}</code></td></tr></tbody></table>'
+    lines = [
+        f'<tr><td class="name">{name}</td><td class="text">{escape(text)}</td></tr>' for name, text in rows.items()
+    ]
+    lines.append(f'<tr><td class="name">again</td><td class="text"><code>{escape(command)}</code></td></tr>')
+    return _table("", lines)
 
 
-def _runs(results: dict[str, Any]) -> str:
+def _run_table(results: dict[str, Any]) -> str:
     lengths = [str(length) for length in results["lengths"]]
-    head = ["encoding", "seed", "parameters", "ms per step", *(f"{length} tokens" for length in lengths)]
-    lines = ["<table><thead><tr>" + "".join(f"<th>{cell}</th>" for cell in head) + "</tr></thead><tbody>"]
+    titles = ["encoding", "seed", "parameters", "ms per step", *(f"{length} tokens" for length in lengths)]
+    lines = []
     for run in results["runs"]:
         speed = "" if run["seconds_per_step"] is None else f"{1000 * run['seconds_per_step']:.0f}"
         nats = [f"{run['evaluation'][length]['nats']:.4f}" for length in lengths]
         cells = [run["encoding"], str(run["seed"]), f"{run['parameters']:,}", speed, *nats]
         lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    return "\n".join([*lines, "</tbody></table>"])
+    return _table("".join(f"<th>{title}</th>" for title in titles), lines)
+
+
+def _table(titles: str, rows: list[str]) -> str:
+    head = f"<thead><tr>{titles}</tr></thead>" if titles else ""
+    return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
 def _figure(svg: str, caption: str) -> str:
@@ -180,3 +168,7 @@ def _figure(svg: str, caption: str) -> str:
 
 def _mean_and_spread(summary: dict[str, Any]) -> str:
     return f"{summary['mean']:.3f}" + ("" if summary["spread"] is None else f" ± {summary['spread']:.3f}")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

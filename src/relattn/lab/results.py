@@ -1,4 +1,4 @@
-"""The results of a comparison as data: one record per run, what all runs of an encoding come to, and what they ran on."""
+"""The results of a comparison as data: what a run measured, what all runs come to, and what they ran on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import relattn
-from relattn.lab.evaluate import Losses
+from relattn.lab.losses import Losses
 
 FORMAT = 1
 PACKAGES = ("torch", "transformers", "accelerate", "numpy", "music21")
@@ -32,9 +32,10 @@ def summarize(values: list[float]) -> Summary:
 
 
 def losses_record(losses: Losses) -> dict[str, Any]:
-    """Losses as JSON: nats per token and tokens counted, in all and at each position (None where nothing was counted)."""
+    """Losses as JSON: nats per token and tokens counted, in all and at each position (None where none was)."""
     by_position = [
-        round(float(total) / int(count), 5) if count else None for total, count in zip(losses.total, losses.count, strict=True)
+        round(float(total) / int(count), 5) if count else None
+        for total, count in zip(losses.total, losses.count, strict=True)
     ]
     return {"nats": losses.mean, "tokens": losses.tokens, "by_position": by_position, "count": losses.count.tolist()}
 

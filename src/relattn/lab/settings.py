@@ -30,8 +30,8 @@ class Settings:
     minutes: float | None = 5.0
     steps: int | None = None
     length: int = 256
-    width: int = 64
-    depth: int = 4
+    width: int = 96
+    depth: int = 3
     heads: int = 4
     batch: int = 4
     learning_rate: float = 6e-3
@@ -73,14 +73,19 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
-        """The settings whose `dataclasses.asdict`, through JSON, is `values`."""
-        lists = {name: tuple(values[name]) for name in ("encodings", "seeds")}
-        return cls(**(values | lists))
+        """Settings by name, as a user or `settings.json` gives them; `steps` takes the place of the default minutes."""
+        values = dict(values)
+        for name in ("encodings", "seeds"):
+            if name in values:
+                values[name] = tuple(values[name])
+        if "steps" in values:
+            values.setdefault("minutes", None)
+        return cls(**values)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A comparison as fixed before its first run: its settings, the steps of every run, and the fingerprint of the data."""
+    """A comparison as fixed before its first run: settings, the steps of every run, and the data's fingerprint."""
 
     settings: Settings
     steps: int
@@ -100,7 +105,9 @@ class Plan:
         """
         path = out / FILE
         if not path.is_file():
-            raise FileNotFoundError(f"resume: {out} holds no {FILE}, so there is nothing to go on with; leave out --resume")
+            raise FileNotFoundError(
+                f"resume: {out} holds no {FILE}, so there is nothing to go on with; leave out --resume"
+            )
         try:
             values = json.loads(path.read_text())
             fixed = values.pop("fixed")

@@ -1,4 +1,4 @@
-"""One training run: the Hugging Face Trainer over seeded windows of music, with curves, checkpoints and a clean way to stop."""
+"""One training run: the Hugging Face Trainer over seeded windows, with curves, checkpoints and a clean way to stop."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from transformers.utils import logging as transformers_logging
 
 from relattn.lab.config import LabConfig
 from relattn.lab.evaluate import evaluate
+from relattn.lab.material import Material
 from relattn.lab.model import LabModel
-from relattn.lab.music.tokens import Vocabulary
-from relattn.lab.music.data import Piece
 from relattn.lab.music.windows import TrainingWindows, Windows
 
 BETAS = (0.9, 0.98)
@@ -36,7 +35,8 @@ CHECKPOINT_STATE = "trainer_state.json"
 class TrainingPlan:
     """How every model of a comparison is trained: AdamW, warm-up then a cosine to zero, clipped gradients.
 
-    `batch` is in windows over all devices; `warmup` a share of the steps; a checkpoint is written every `save_every` steps.
+    `batch` is in windows over all devices; `warmup` a share of the steps; a checkpoint is written every `save_every`
+    steps.
     """
 
     steps: int
@@ -53,19 +53,21 @@ class Trained:
     """A trained model and how it came about.
 
     Curves are (step, nats per token): of the training windows, with dropout, averaged since the entry before; and of
-    held-out windows. `seconds_per_step` is this process's, validation and checkpoints included; None when it took no step.
+    held-out windows. `seconds_per_step` is this process's, validation and checkpoints included; None when it took none.
     """
 
     model: LabModel
-    training_curve: list[tuple[int, float]]
-    validation_curve: list[tuple[int, float]]
+    training_curve: list[tuple[float, float]]
+    validation_curve: list[tuple[float, float]]
     seconds_per_step: float | None
 
 
 class _Watch(TrainerCallback):
     """Progress, the held-out curve, and the stop that SIGINT asks for, at the end of a step."""
 
-    def __init__(self, validation: Windows, every: int, progress: Callable[[int, str], None], interrupted: Callable[[], bool]):
+    def __init__(
+        self, validation: Windows, every: int, progress: Callable[[int, str], None], interrupted: Callable[[], bool]
+    ):
         self.validation, self.every, self.progress, self.interrupted = validation, every, progress, interrupted
         self.note = ""
         self.steps, self.started, self.last = 0, 0.0, 0.0
@@ -91,10 +93,10 @@ class _Watch(TrainerCallback):
 
 
 class _SeededOrderTrainer(Trainer):
-    """The Trainer over windows in their order: they are random draws already, each a function of the seed and its index."""
+    """The Trainer over windows in their order: each is a random draw already, a function of the seed and its index."""
 
     def _get_train_sampler(self, train_dataset=None):
-        return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)  # type: ignore[arg-type]
+        return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)  # pyright: ignore[reportArgumentType]
 
 
 @contextmanager
@@ -135,16 +137,14 @@ def train(
     config: LabConfig,
     plan: TrainingPlan,
     seed: int,
-    pieces: tuple[Piece, ...],
-    vocabulary: Vocabulary,
-    validation: Windows,
+    material: Material,
     folder: Path,
     progress: Callable[[int, str], None],
 ) -> Trained:
     """Train a fresh model, or go on from the newest whole checkpoint in `folder`; returns what came of it.
 
-    The seed fixes weights, windows and dropout, so equal calls give equal models, interrupted or not. Checkpoints lie in
-    `folder`, the last one that of the finished model. `progress(step, note)` is called after each step.
+    The seed fixes weights, windows and dropout, so equal calls give equal models, interrupted or not. Checkpoints lie
+    in `folder`, the last one that of the finished model. `progress(step, note)` is called after each step.
 
     Raises:
         KeyboardInterrupt: after SIGINT, once the step is done and a checkpoint written.
@@ -175,12 +175,13 @@ def train(
         label_names=["shift_labels"],
         dataloader_pin_memory=torch.cuda.is_available(),
     )
+    windows = TrainingWindows(material.data.train, material.vocabulary, config.length, plan.steps * plan.batch, seed)
     with _first_interrupt_waits() as interrupted:
-        watch = _Watch(validation, max(1, plan.steps // VALIDATIONS), progress, interrupted)
+        watch = _Watch(material.validation, max(1, plan.steps // VALIDATIONS), progress, interrupted)
         trainer = _SeededOrderTrainer(
             model=model,
             args=arguments,
-            train_dataset=TrainingWindows(pieces, vocabulary, config.length, plan.steps * plan.batch, seed),  # type: ignore[arg-type]
+            train_dataset=windows,
             data_collator=_collate,
             callbacks=[watch],
         )

@@ -1,0 +1,37 @@
+"""Losses by position in a window: sums that add up over batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relattn.lab.music.windows import IGNORED
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums over windows: `total` [L] nats and `count` [L] tokens at each position of a window, float64 and int64."""
+
+    total: np.ndarray
+    count: np.ndarray
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens counted."""
+        return int(self.count.sum())
+
+    @property
+    def mean(self) -> float:
+        """Nats per token over all positions."""
+        return float(self.total.sum() / self.count.sum())
+
+
+def collect_losses(length: int, losses: np.ndarray, labels: np.ndarray, into: Losses | None = None) -> Losses:
+    """Add up `losses` [N, K] by position, leaving out where `labels` [N, K] are IGNORED; K <= length."""
+    counted = labels != IGNORED
+    total = np.zeros(length) if into is None else into.total.copy()
+    count = np.zeros(length, dtype=np.int64) if into is None else into.count.copy()
+    total[: labels.shape[1]] += np.where(counted, losses, 0.0).sum(0)
+    count[: labels.shape[1]] += counted.sum(0)
+    return Losses(total, count)
