@@ -291,3 +291,17 @@ def test_one_cache_for_two_layers():
     for copied in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
         make()(y, cache=copied)
         assert (copied.length, cache.length) == (6, 3)
+
+
+@pytest.mark.parametrize("length", [4, 5, 7, 8])
+def test_a_rolling_cache_cut_as_far_as_it_lets_itself_be_cut(length):
+    """From every length that truncate accepts, decoding goes on as a full pass under the window does."""
+    torch.manual_seed(0)
+    module, first, then = make(), torch.randn(2, 8, 32), torch.randn(2, 3, 32)
+    cache = KVCache(max_length=4)
+    with torch.no_grad():
+        module(first[:, :4], cache=cache)
+        module(first[:, 4:], cache=cache)
+        cache.truncate(length)
+        whole = module(torch.cat([first[:, :length], then], dim=1), window=(3, 0))
+        assert torch.allclose(module(then, cache=cache), whole[:, length:], atol=1e-6)
