@@ -92,4 +92,4 @@ def strided_strip(weights: Float[Tensor, "*n Lq Lk"], width: int) -> Float[Tenso
     """strip[i, j - i + (Lq - 1)] = weights[i, j], zero elsewhere: the transpose of `strided_view`."""
     query_length, key_length = weights.shape[-2:]
     rows = F.pad(weights, (0, width - 1 - key_length)).flatten(-2)
-    return F.pad(rows, (query_length - 1, 1)).unflatten(-1, (query_length, width))
+    return F.pad(rows, (max(query_length - 1, 0), min(query_length, 1))).unflatten(-1, (query_length, width))

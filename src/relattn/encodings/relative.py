@@ -64,7 +64,8 @@ class RelativeEmbedding(RelativeEncoding):
         return ScoreTerms(relative_query=query, relative_keys=table)
 
     def _way_out(self, positions: Positions) -> str:
-        if self.causal and positions.highest != 0:
+        _, last = positions.visible
+        if self.causal and (isinstance(last, Tensor) or last > 0):
             return "attend with is_causal=True (it has no rows for keys in the future), or make it with causal=False"
         return f"make it with a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
 

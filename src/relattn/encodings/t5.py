@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
+from relattn.score.check_terms import check_heads
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
@@ -45,10 +46,20 @@ class T5Bias(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """b[d] = bias[bucket(d)] for |d| <= max_distance; further away the bucket no longer changes."""
-        offsets = torch.arange(-self.max_distance, self.max_distance + 1, device=self.bias.device)
+        """b[d] = bias[bucket(d)] for the visible |d| <= max_distance; further away the bucket no longer changes."""
+        check_heads("T5Bias", self.num_heads, None, query, self.bias)
+        first, last = self._reach(positions)
+        offsets = torch.arange(first, last + 1, device=self.bias.device)
         rows = gather_rows(self.bias.transpose(0, 1), self.buckets(offsets))
-        return ScoreTerms(bias=OffsetTable(rows, -self.max_distance, "clamp"))
+        return ScoreTerms(bias=OffsetTable(rows, first, "clamp"))
+
+    def _reach(self, positions: Positions) -> tuple[int, int]:
+        """The first and the last offset to make rows for: the visible ones, no further than max_distance."""
+        first, last = positions.visible if positions.contiguous else (-self.max_distance, self.max_distance)
+        if isinstance(first, Tensor) or isinstance(last, Tensor) or first > last:
+            return -self.max_distance, self.max_distance
+        furthest = self.max_distance
+        return min(max(first, -furthest), furthest), min(max(last, -furthest), furthest)
 
     def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """bucket(d) of every offset, in float32 arithmetic whatever the parameters' dtype."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.errors import ShapeError
 from relattn.functional import AttentionMask, Segments, Window, is_autocast, lowered, relative_attention
 from relattn.nn.cache import KVCache
-from relattn.score.checks import check_boolean, check_float, check_layout, check_window, shape
+from relattn.score.checks import PADDED, check_boolean, check_float, check_layout, check_window, shape
 from relattn.score.positions import Position, Positions, limits
 
 
@@ -143,7 +144,7 @@ class RelativeMultiheadAttention(nn.Module):
         expected = f"a tensor [batch, length, {projection.in_features}]"
         if not isinstance(features, Tensor):
             raise TypeError(f"{name}: got {type(features).__name__}; expected {expected}")
-        check_layout(name, features)
+        check_layout(name, features, PADDED)
         if features.dim() != 3 or features.shape[2] != projection.in_features:
             raise ShapeError(f"{name}: got shape {shape(features)}; expected {expected}")
         check_float(name, features)
@@ -152,7 +153,10 @@ class RelativeMultiheadAttention(nn.Module):
                 f"{name}: lies on {features.device} and the module's weights on {weight.device}; move one of them with "
                 ".to()"
             )
-        if features.dtype != weight.dtype and weight.is_floating_point() and not is_autocast(features):
+        meets = features.dtype == weight.dtype or not weight.is_floating_point()
+        if is_autocast(features):  # which leaves float64 alone and makes the others equal
+            meets = meets or torch.float64 not in (features.dtype, weight.dtype)
+        if not meets:
             raise TypeError(
                 f"{name}: got dtype {features.dtype} and the module's weights are {weight.dtype}; convert the input "
                 f"with .to({weight.dtype}), or the module"

@@ -36,9 +36,15 @@ class KVCache:
         """The position that the next appended key will have: the number of keys ever appended, less those truncated."""
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
-        # Weak, so that a copy of the cache copies no module.
+        # Weak, and left behind by copies, which may serve another layer.
         self._rows: WeakKeyDictionary[object, tuple[int, Tensor]] = WeakKeyDictionary()
         self._layer: ref[object] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name not in ("_rows", "_layer")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _rows=WeakKeyDictionary(), _layer=None)
 
     @property
     def length(self) -> int:

@@ -48,14 +48,14 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
                 f"terms {name}: got shape {shape(rewritten)} for a {name} of {shape(original)}; a rewritten {name} "
                 "keeps the shape"
             )
-        _check_kind(f"terms {name}", rewritten, query, "it")
+        _check_kind(f"terms {name}", rewritten, query)
     relative_query = query if terms.relative_query is None else terms.relative_query
     if relative_query.dim() != 4 or relative_query.shape[:3] != query.shape[:3]:
         raise ShapeError(
             f"relative_query: got shape {shape(relative_query)} beside query {shape(query)}; expected "
             f"{list(query.shape[:3])} and any width"
         )
-    _check_kind("relative_query", relative_query, query, "it")
+    _check_kind("relative_query", relative_query, query)
     widths = {
         "relative_keys": (relative_query.shape[3], "the width of the relative query"),
         "relative_queries": (key.shape[3], "the width of the keys"),
@@ -81,17 +81,18 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
             f"{name}: the encoding has width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; make "
             f"it with head_dim={width}"
         )
-    _check_kind(name, values, query, "the encoding")
+    _check_kind(name, values, query)
 
 
-def _check_kind(name: str, tensor: Tensor, query: Tensor, what: str) -> None:
+def _check_kind(name: str, tensor: Tensor, query: Tensor) -> None:
     """The query's dtype, or float32 beside a narrower one; the query's device."""
     if tensor.dtype != query.dtype and (tensor.dtype != torch.float32 or query.dtype == torch.float64):
         raise TypeError(
-            f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; convert {what} with .to({query.dtype})"
+            f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; convert the encoding with "
+            f".to({query.dtype})"
         )
     if tensor.device != query.device:
-        raise ValueError(f"{name}: lies on {tensor.device} and query on {query.device}; move {what} with .to()")
+        raise ValueError(f"{name}: lies on {tensor.device} and query on {query.device}; move the encoding with .to()")
 
 
 def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: str) -> None:

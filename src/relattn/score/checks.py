@@ -19,12 +19,13 @@ def shape(tensor: Tensor) -> str:
     return "[" + ", ".join(str(size) for size in tensor.shape) + "]"
 
 
-def check_layout(name: str, tensor: Tensor) -> None:
+PADDED = "a padded one with key_mask, or packed documents with segment_ids"
+
+
+def check_layout(name: str, tensor: Tensor, instead_of_nested: str = "an ordinary tensor") -> None:
     """An ordinary dense tensor, neither nested nor sparse."""
     if tensor.is_nested:
-        raise TypeError(
-            f"{name}: got a nested tensor; expected a padded one with key_mask, or packed documents with segment_ids"
-        )
+        raise TypeError(f"{name}: got a nested tensor; expected {instead_of_nested}")
     if tensor.layout != torch.strided:
         raise TypeError(f"{name}: got layout {tensor.layout}; expected a dense tensor; convert it with .to_dense()")
 
@@ -45,7 +46,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
-        check_layout(name, tensor)
+        check_layout(name, tensor, PADDED)
         if tensor.dim() != 4:
             raise ShapeError(f"{name}: got shape {shape(tensor)}; expected four axes [batch, heads, length, width]")
         check_float(name, tensor)
@@ -86,14 +87,14 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     if key_heads == 0 or query_heads % key_heads:
         raise ShapeError(
             f"key: got {key_heads} heads ({shape(key)}) beside query {shape(query)}; expected a divisor of "
-            f"{query_heads} with "
-            "enable_gqa=True"
+            f"{query_heads} with enable_gqa=True"
         )
 
 
 def check_position(name: str, position: Position, batch: int, length: int, device: torch.device) -> None:
     """A start (int or 0-d integer tensor), or explicit integer positions [length] or [batch, length]."""
     if isinstance(position, Tensor):
+        check_layout(name, position)
         if position.dtype not in INTEGER_DTYPES:
             raise TypeError(f"{name}: got dtype {position.dtype}; expected integer positions; convert with .long()")
         if position.device != device and (position.dim() > 0 or position.device.type != "cpu"):
@@ -119,8 +120,7 @@ def check_window(window: tuple[int | None, int | None] | None) -> None:
     if not good:
         raise ValueError(
             f"window: got {window!r}; expected (left, right), each an int of at least 0 and below 2**62, or None for "
-            "no "
-            "limit on that side"
+            "no limit on that side"
         )
 
 
@@ -132,6 +132,7 @@ def check_boolean(key_mask: object) -> None:
             f"key_mask: got {came}; expected a boolean tensor, True where a key is kept; compare (mask != 0) to make "
             "one"
         )
+    check_layout("key_mask", key_mask)
 
 
 def check_key_mask(key_mask: Tensor | None, key: Tensor) -> None:
@@ -159,11 +160,11 @@ def check_segments(segment_ids: object, query: Tensor, key: Tensor) -> tuple[Ten
         if not isinstance(ids, Tensor) or ids.dtype not in INTEGER_DTYPES:
             came = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
             raise TypeError(f"segment_ids: got {came}; expected an integer tensor [batch, length]")
+        check_layout("segment_ids", ids)
         if tuple(ids.shape) != (like.shape[0], like.shape[2]):
             raise ShapeError(
                 f"segment_ids: got shape {shape(ids)} for the {side} side; expected [{like.shape[0]}, "
-                f"{like.shape[2]}]; "
-                "give a pair (query ids, key ids) where the lengths differ"
+                f"{like.shape[2]}]; give a pair (query ids, key ids) where the lengths differ"
             )
         if ids.device != like.device:
             raise ValueError(f"segment_ids: lies on {ids.device} and {side} on {like.device}; move it with .to()")
@@ -176,11 +177,11 @@ def check_attn_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Non
         return
     if not isinstance(attn_mask, Tensor):
         raise TypeError(f"attn_mask: got {type(attn_mask).__name__}; expected a boolean or float tensor")
+    check_layout("attn_mask", attn_mask)
     if attn_mask.dtype != torch.bool and attn_mask.dtype not in (query.dtype, torch.float32):
         raise TypeError(
             f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends) or {query.dtype} (added to the "
-            "scores); "
-            "an integer mask has two readings, so compare it (mask != 0) or convert it with .to()"
+            "scores); an integer mask has two readings, so compare it (mask != 0) or convert it with .to()"
         )
     full = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     fits = attn_mask.dim() <= 4 and all(

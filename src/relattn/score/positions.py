@@ -111,24 +111,27 @@ class Positions:
 
         Explicit positions: read from the tensors as ints, which waits for their device.
         """
-        if self.contiguous:
-            first = self.first_diagonal
-            last = first + self.query_length + self.key_length - 2
-        else:
-            query, key = self.query_positions(), self.key_positions()
-            if min(query.numel(), key.numel()) == 0:
-                return 0, -1
-            extremes = torch.stack([key.min() - query.max(), key.max() - query.min()])
-            first, last = (int(extreme) for extreme in extremes.tolist())
+        if not self.contiguous:
+            return self._visible_explicit()
+        first = self.first_diagonal
+        last = first + self.query_length + self.key_length - 2
         if self.lowest is not None:
             first = first.clamp(min=self.lowest) if isinstance(first, Tensor) else max(first, self.lowest)
         if self.highest is not None:
             last = last.clamp(max=self.highest) if isinstance(last, Tensor) else min(last, self.highest)
         return first, last
 
+    def _visible_explicit(self) -> tuple[int, int]:
+        offsets = self.offsets()
+        if self.lowest is not None:
+            offsets = offsets[offsets >= self.lowest]
+        if self.highest is not None:
+            offsets = offsets[offsets <= self.highest]
+        return (int(offsets.min()), int(offsets.max())) if offsets.numel() else (0, -1)
+
     @cached_property
     def span(self) -> Span:
-        """Every visible offset, and at least one row: what an encoding evaluates its function of the offset on.
+        """Every visible offset (offset 0 where none is): what an encoding evaluates its function of the offset on.
 
         With a start given as a tensor the limits cannot shorten it (that would read the tensor), so it is Lq + Lk - 1
         rows long.
@@ -136,7 +139,7 @@ class Positions:
         first, last = self.visible
         if isinstance(first, Tensor) or isinstance(last, Tensor):
             return Span(self.first_diagonal, self.query_length + self.key_length - 1)
-        return Span(first, max(last - first + 1, 1))
+        return Span(first, last - first + 1) if first <= last else Span(0, 1)
 
     def rows(self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]]) -> Float[Tensor, "H count D"]:
         """compute(span), or what `owner` computed for a call before, where a memo keeps it."""

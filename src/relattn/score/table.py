@@ -43,33 +43,13 @@ class OffsetTable:
     beyond: Beyond = "refuse"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.values, Tensor) or self.values.dim() not in (2, 3):
-            came = tuple(self.values.shape) if isinstance(self.values, Tensor) else type(self.values).__name__
-            raise TypeError(
-                f"OffsetTable values: got {came}; expected a tensor [heads or 1, rows, width] (or [heads or 1, rows] "
-                "for a bias)"
-            )
-        if self.values.shape[1] == 0:
-            raise ValueError(
-                f"OffsetTable values: got shape {tuple(self.values.shape)}, a table without rows; give at least one row"
-            )
+        _check_values(self.values)
         check_choice("OffsetTable beyond", self.beyond, ("clamp", "zero", "refuse"))
-        if isinstance(self.first, Tensor):
-            good, came = (
-                self.first.dim() == 0 and self.first.dtype == torch.int64,
-                f"{self.first.dtype} {list(self.first.shape)}",
-            )
-        else:
-            good, came = (
-                isinstance(self.first, int | torch.SymInt) and not isinstance(self.first, bool),
-                repr(self.first),
-            )
-        if not good:
-            raise TypeError(f"OffsetTable first: got {came}; expected an int, or a 0-d int64 tensor")
+        _check_first(self.first)
         if isinstance(self.first, Tensor) and self.beyond != "refuse":
             raise ValueError(
-                f"OffsetTable first: got a tensor with beyond={self.beyond!r}; a table that clamps or zeroes needs "
-                "an int"
+                f"OffsetTable first: got a tensor with beyond={self.beyond!r}; a table that clamps or zeroes needs an "
+                "int"
             )
 
     @property
@@ -106,6 +86,28 @@ class OffsetTable:
         return self if self.values.dtype == dtype else replace(self, values=self.values.to(dtype))
 
 
+def _check_values(values: object) -> None:
+    if not isinstance(values, Tensor) or values.dim() not in (2, 3):
+        came = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise TypeError(
+            f"OffsetTable values: got {came}; expected a tensor [heads or 1, rows, width] (or [heads or 1, rows] for a "
+            "bias)"
+        )
+    if values.shape[1] == 0:
+        raise ValueError(
+            f"OffsetTable values: got shape {list(values.shape)}, a table without rows; give at least one row"
+        )
+
+
+def _check_first(first: object) -> None:
+    if isinstance(first, Tensor):
+        good, came = first.dim() == 0 and first.dtype == torch.int64, f"{first.dtype} {list(first.shape)}"
+    else:
+        good, came = isinstance(first, int | torch.SymInt) and not isinstance(first, bool), repr(first)
+    if not good:
+        raise TypeError(f"OffsetTable first: got {came}; expected an int, or a 0-d int64 tensor")
+
+
 def add_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
     """(a + b)[d] = a[d] + b[d], wherever both are defined."""
     _check_alike(a, b, same_width=True)
@@ -123,7 +125,7 @@ def join_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
 
 
 def _check_alike(a: OffsetTable, b: OffsetTable, *, same_width: bool) -> None:
-    """Tables that can stand in one: heads that agree or are shared, one width where they are added, dtype, device."""
+    """Tables that can stand in one: heads that agree or are shared, one width where they are added, one device."""
     shapes = f"{list(a.values.shape)}, {list(b.values.shape)}"
     heads = {a.values.shape[0], b.values.shape[0]} - {1}
     if len(heads) > 1:
@@ -134,7 +136,7 @@ def _check_alike(a: OffsetTable, b: OffsetTable, *, same_width: bool) -> None:
     if same_width and a.values.shape[2:] != b.values.shape[2:]:
         widths = " and ".join(str(*t.values.shape[2:]) for t in (a, b))
         raise ShapeError(f"sum of tables: got widths {widths} ({shapes}); expected one width")
-    if a.values.dtype != b.values.dtype:
+    if (a.values.dtype == torch.float64) != (b.values.dtype == torch.float64):  # narrower ones meet in float32
         raise TypeError(
             f"sum of tables: got dtypes {a.values.dtype} and {b.values.dtype}; convert one encoding with .to()"
         )
