@@ -189,14 +189,14 @@ CASES: dict[str, EncodingCase | TermsCase] = {
 
 
 def sdpa_answer(case: EncodingCase | TermsCase, setting: Setting, return_lse: bool) -> str:
-    """PyTorch's own attention has no tables, no masks but index causality, and no lse."""
+    """PyTorch's own attention has no tables, no masks but an explicit one or index causality, and no lse."""
     rotations_only = isinstance(case, EncodingCase) and all(part.oracle == "rope" for part in case.parts(setting))
-    masks = (setting.key_mask, setting.segment_ids, setting.attn_mask)
-    if not rotations_only or return_lse or any(mask is not None for mask in masks):
+    if not rotations_only or return_lse or setting.key_mask is not None or setting.segment_ids is not None:
         return "refuses"
     starts = (setting.query_position, setting.key_position)
     plain = setting.window is None and all(isinstance(start, int) and start == 0 for start in starts)
-    return "runs" if plain else "either"
+    one_mask = setting.attn_mask is None or not setting.is_causal
+    return "runs" if plain and one_mask else "either"
 
 
 BACKEND_ANSWERS: dict[str, Callable[[EncodingCase | TermsCase, Setting, bool], str]] = {"sdpa": sdpa_answer}

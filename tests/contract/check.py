@@ -74,19 +74,19 @@ def check(subject: Subject, backend: str, dtype: str, *, gradients: bool = True,
     output, lse = result if return_lse else (result, None)
     torch_dtype = getattr(torch, dtype)
     assert output.dtype == torch_dtype, f"output has dtype {output.dtype}, expected {torch_dtype}"
-    plain_output, plain_lse = plain_attention(subject, subject.arrays, torch_dtype)
-    rows: dict[str, tuple[Tensor, np.ndarray, Tensor]] = {"output": (output, answer.output, plain_output)}
+    plain = plain_attention(subject, subject.arrays, torch_dtype)
+    rows: dict[str, tuple[Tensor, np.ndarray, Tensor]] = {"output": (output, answer.output, plain.output)}
     if lse is not None:
         score_dtype = torch.promote_types(torch_dtype, torch.float32)
         assert lse.dtype == score_dtype, f"lse has dtype {lse.dtype}, expected {score_dtype}"
-        rows["lse"] = lse, answer.lse, plain_lse
+        rows["lse"] = lse, answer.lse, plain.lse
     if cotangents is not None:
         exact = complex_step_gradients(subject.oracle, numbers, cotangents)
         ours = gradients_of(output, lse, subject.arrays, cotangents)
-        plain = gradients_of(plain_output, plain_lse, subject.arrays, cotangents)
+        formulas = gradients_of(plain.output, plain.lse, subject.arrays, cotangents)
         for name, array in subject.arrays.items():
             assert ours[name].dtype == array.dtype, f"gradient of {name} has dtype {ours[name].dtype}"
-            rows[f"gradient of {name}"] = ours[name], exact[name], plain[name]
+            rows[f"gradient of {name}"] = ours[name], exact[name], formulas[name]
 
     sizes = magnitudes(subject, answer, accumulation_eps(dtype), cotangents)
     terms = sum_lengths(subject)

@@ -219,14 +219,23 @@ def allowed_of(subject: Subject) -> np.ndarray:
     return allowed_pairs(pairs, s.key_mask, s.segment_ids, s.attn_mask)
 
 
-def plain_attention(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(output, lse): matmul, gather, softmax, matmul."""
+class Plain(NamedTuple):
+    """What the formula gives."""
+
+    output: Tensor
+    lse: Tensor
+    weights: Tensor
+
+
+def plain_attention(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype) -> Plain:
+    """Matmul, gather, softmax, matmul."""
     scores, values = score(subject, arrays, dtype, None)
     allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
     alive = allowed.any(-1, keepdim=True)
     masked = scores.masked_fill(~allowed & alive, -torch.inf)
     weights = masked.softmax(-1).masked_fill(~alive, 0.0)
-    return (weights.unsqueeze(-1) * values).sum(-2), masked.logsumexp(-1).masked_fill(~alive[..., 0], -torch.inf)
+    output = (weights.unsqueeze(-1) * values).sum(-2)
+    return Plain(output, masked.logsumexp(-1).masked_fill(~alive[..., 0], -torch.inf), weights)
 
 
 def magnitudes(

@@ -87,6 +87,8 @@ class Setting:
         key = np.asarray(self.key_position)
         query = query + np.arange(self.query_length) if query.ndim == 0 else query
         key = key + np.arange(self.key_length) if key.ndim == 0 else key
+        if query.size == 0 or key.size == 0:
+            return 1
         first, last = int(key.min() - query.max()), int(key.max() - query.min())
         left, right = self.window or (None, None)
         right = 0 if self.is_causal else right
@@ -129,12 +131,12 @@ def make_setting(
         "seed": seed,
     }
     if kind == "bare":
-        return Setting(**shape)
+        return Setting(**shape, **({} if shape["is_causal"] else _explicit_mask(choose, rng, shape)))
     if kind == "small":
         shape |= {"key_length": shape["query_length"], "head_dim": 2, "value_dim": choose((1, 2))}
         return Setting(**shape, window=choose((None, (2, 1))))
     positions = _positions(choose, rng, shape)
-    masks = _masks(choose, rng, shape)
+    masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape)
     return Setting(**shape, **positions, **masks, window=choose((None,) * len(WINDOWS) + WINDOWS))
 
 
@@ -173,14 +175,19 @@ def _masks(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> d
         masks["segment_ids"] = np.sort(rng.integers(0, 3, (batch, queries)), axis=1)
     elif segments == "pair":
         masks["segment_ids"] = rng.integers(0, 2, (batch, queries)), rng.integers(0, 2, (batch, keys))
-    explicit = choose(("none", "none", "none", "bool", "float"))
-    if explicit != "none":
-        rank = masks["mask_rank"] = choose((4, 4, 2))
-        full = (batch, shape["num_heads"], queries, keys)
-        size = tuple(choose((1, whole)) if 4 - axis <= rank else 1 for axis, whole in enumerate(full))
-        allowed = rng.random(size) < 0.75
-        masks["attn_mask"] = allowed if explicit == "bool" else np.where(allowed, rng.normal(size=size), -np.inf)
     return masks
+
+
+def _explicit_mask(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> dict[str, Any]:
+    explicit = choose(("none", "none", "none", "bool", "float"))
+    if explicit == "none":
+        return {}
+    rank = choose((4, 4, 2))
+    full = (shape["batch"], shape["num_heads"], shape["query_length"], shape["key_length"])
+    size = tuple(choose((1, whole)) if 4 - axis <= rank else 1 for axis, whole in enumerate(full))
+    allowed = rng.random(size) < 0.75
+    mask = allowed if explicit == "bool" else np.where(allowed, rng.normal(size=size), -np.inf)
+    return {"attn_mask": mask, "mask_rank": rank}
 
 
 def settings_of(**requirements: Any) -> st.SearchStrategy[Setting]:

@@ -77,7 +77,7 @@ def parameters_of(index: int, arrays: Mapping[str, Any]) -> dict[str, Any]:
 def make_subject(
     case: EncodingCase | TermsCase, setting: Setting, dtype: str = "float64", parameter_dtype: str | None = None
 ) -> Subject:
-    """Random tensors for a case in a setting; parameter_dtype: of the encoding, the inputs' unless given."""
+    """Random tensors for a case in a setting. parameter_dtype: of encoding and float mask, the inputs' unless given."""
     rng = np.random.default_rng(setting.seed)
     kinds = {"inputs": getattr(torch, dtype), "encoding": getattr(torch, parameter_dtype or dtype)}
     parts = case.parts(setting) if isinstance(case, EncodingCase) else []
@@ -101,7 +101,7 @@ def make_subject(
     arrays["value"] = normal(s.batch, s.num_kv_heads, s.key_length, value_dim)
     if s.has_float_mask:
         assert s.attn_mask is not None
-        arrays["attn_mask"] = torch.from_numpy(s.attn_mask).to(kinds["inputs"]).requires_grad_()
+        arrays["attn_mask"] = torch.from_numpy(s.attn_mask).to(kinds["encoding"]).requires_grad_()
     if isinstance(case, EncodingCase):
         return Subject(setting, {**arrays, **parameters}, parts)
 

@@ -17,14 +17,14 @@ pytestmark = [
 ]
 
 
-def check_one(name: str, backend: str, dtype: str, setting: Setting, return_lse: bool, gradients: bool) -> None:
+def check_one(name: str, backend: str, dtype: str, setting: Setting, return_lse: bool) -> None:
     """The backend runs the call within the budget, or refuses it with reasons, as the registry says."""
     case = CASES[name]
     subject = make_subject(case, setting, dtype)
     answer = expected_answer(backend, case, setting, return_lse)
     if answer != "refuses":
         try:
-            return check(subject, backend, dtype, gradients=gradients, return_lse=return_lse)
+            return check(subject, backend, dtype, return_lse=return_lse)
         except UnsupportedError:
             assert answer == "either", f"{backend} refuses what it runs"
     with pytest.raises(UnsupportedError) as refusal:
@@ -33,24 +33,17 @@ def check_one(name: str, backend: str, dtype: str, setting: Setting, return_lse:
     assert all(reason in str(refusal.value) for reason in refusal.value.reasons[backend])
 
 
-def for_all(name: str, backend: str, dtype: str, examples: int, gradients: bool) -> None:
-    """check_one over `examples` fresh settings, half of them bare where the backend does not run everything."""
+@pytest.mark.parametrize("examples", [3, pytest.param(100, marks=pytest.mark.slow)])
+def test_answers_and_gradients(name: str, backend: str, dtype: str, examples: int) -> None:
+    """Over fresh settings, half of them bare, which every backend that runs the encoding at all must run."""
     requirements = CASES[name].requirements()
-    anything = settings_of(**requirements)
 
     @settings(max_examples=examples)
-    @given(st.one_of(anything, settings_of(**requirements, kind="bare")), st.sampled_from((True, True, False)))
+    @given(
+        st.one_of(settings_of(**requirements), settings_of(**requirements, kind="bare")),
+        st.sampled_from((True, True, False)),
+    )
     def body(setting: Setting, return_lse: bool) -> None:
-        check_one(name, backend, dtype, setting, return_lse, gradients)
+        check_one(name, backend, dtype, setting, return_lse)
 
     body()
-
-
-@pytest.mark.parametrize("examples", [6, pytest.param(200, marks=pytest.mark.slow)])
-def test_answers(name: str, backend: str, dtype: str, examples: int) -> None:
-    for_all(name, backend, dtype, examples, gradients=False)
-
-
-@pytest.mark.parametrize("examples", [3, pytest.param(30, marks=pytest.mark.slow)])
-def test_gradients(name: str, backend: str, dtype: str, examples: int) -> None:
-    for_all(name, backend, dtype, examples, gradients=True)

@@ -1,0 +1,56 @@
+"""No queries, no keys, no batch: a row with nothing to attend to gives output 0, lse -inf and zero gradients."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
+from tests.contract.settings import random_setting
+from tests.contract.subject import make_subject
+
+UNIVERSAL = [(name, backend) for name, backend in runnable_pairs() if backend not in BACKEND_ANSWERS]
+
+
+@pytest.mark.parametrize("empty", ["query_length", "key_length", "batch"])
+@pytest.mark.parametrize(("name", "backend"), UNIVERSAL)
+def test_empty_axes(name: str, backend: str, empty: str) -> None:
+    setting = random_setting(np.random.default_rng(), **CASES[name].requirements(), kind="bare")
+    subject = make_subject(CASES[name], replace(setting, attn_mask=None, **{empty: 0}))
+    output, lse = subject.run(backend)
+    query, value = subject.arrays["query"], subject.arrays["value"]
+    assert output.shape == (*query.shape[:3], value.shape[3])
+    assert lse.shape == query.shape[:3]
+    assert not output.any()
+    assert (lse == -torch.inf).all()
+    arrays = list(subject.arrays.values())
+    answers = (output.sum() + lse.exp().sum(),)
+    gradients = torch.autograd.grad(answers, arrays, allow_unused=True, materialize_grads=True)
+    assert not any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize(("name", "backend"), UNIVERSAL)
+def test_fully_masked_rows_have_no_gradient(name: str, backend: str) -> None:
+    """Every mask that can close a row, one after the other; NaN would count as a gradient."""
+    setting = random_setting(np.random.default_rng(), **CASES[name].requirements(), kind="bare")
+    setting = replace(setting, attn_mask=None, mask_rank=4)
+    batch, queries, keys = setting.batch, setting.query_length, setting.key_length
+    closing = [
+        {"key_mask": np.zeros((batch, keys), dtype=bool)},
+        {"segment_ids": (np.zeros((batch, queries), dtype=int), np.ones((batch, keys), dtype=int))},
+        {"attn_mask": np.zeros((1, 1, queries, keys), dtype=bool)},
+        {"attn_mask": np.full((batch, 1, 1, keys), -np.inf)},
+        {"window": (0, 0), "key_position": 100},
+        {"is_causal": True, "key_position": 100},
+        {"is_causal": True, "key_position": np.arange(keys) + 100},
+    ]
+    for masks in closing:
+        subject = make_subject(CASES[name], replace(setting, **masks))
+        output, lse = subject.run(backend)
+        assert not output.any()
+        assert (lse == -torch.inf).all()
+        answers, weights = (output, lse), (torch.ones_like(output), torch.ones_like(lse))
+        arrays = list(subject.arrays.values())
+        gradients = torch.autograd.grad(answers, arrays, weights, allow_unused=True, materialize_grads=True)
+        assert not any(gradient.any() for gradient in gradients), f"a gradient passes {masks}"

@@ -1,0 +1,106 @@
+"""relattn.offsets against the papers' oracles, and the torch side of every encoding against relattn.offsets."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relattn import AlibiBias, RotaryEmbedding, T5Bias, TransformerXLEmbedding
+from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
+from relattn.score.positions import Positions
+from tests.oracle.alibi import slopes as oracle_slopes
+from tests.oracle.t5 import relative_position_bucket
+from tests.oracle.transformer_xl import sinusoid
+
+OFFSETS = np.arange(-700, 701)
+T5_SIZES = [
+    (num_buckets, max_distance, bidirectional)
+    for bidirectional in (True, False)
+    for num_buckets in (4, 8, 12, 32, 64)
+    for max_distance in (20, 64, 100, 128, 256, 500)
+    if max_distance > num_buckets // (4 if bidirectional else 2)
+]
+EPS = 2.0**-52
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance", "bidirectional"), T5_SIZES)
+def test_t5_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> None:
+    """Against whole-number arithmetic; torch, in the published code's float32, against the same."""
+    settings = {"num_buckets": num_buckets, "max_distance": max_distance, "bidirectional": bidirectional}
+    exact = relative_position_bucket(OFFSETS, **settings)
+    np.testing.assert_array_equal(t5_buckets(OFFSETS, **settings), exact)
+    encoding = T5Bias(2, **settings)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        torch_buckets = encoding.to(dtype).buckets(torch.from_numpy(OFFSETS))
+        np.testing.assert_array_equal(torch_buckets.numpy(), exact)
+
+
+def test_t5_buckets_keep_the_shape_and_the_sign() -> None:
+    """d > 0 is a key in the future, whose buckets are the upper half; not bidirectional, the future is bucket 0."""
+    offsets = np.array([[-3, 0], [3, 200]])
+    assert t5_buckets(offsets).tolist() == [[3, 0], [19, 31]]
+    assert t5_buckets(offsets, bidirectional=False).tolist() == [[3, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("num_heads", [*range(1, 34), 40, 64, 71, 112])
+def test_alibi_slopes(num_heads: int) -> None:
+    """The powers of two to a rounding of the power; as many as there are heads."""
+    expected = oracle_slopes(num_heads)
+    np.testing.assert_allclose(alibi_slopes(num_heads), expected, rtol=2 * EPS)
+    torch_slopes = AlibiBias(num_heads).slopes(torch.device("cpu"))
+    assert torch_slopes.dtype == torch.float64
+    np.testing.assert_allclose(torch_slopes.numpy(), expected, rtol=2 * EPS)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 40), st.booleans(), st.integers(-5000, 5000), st.integers(1, 60))
+def test_sinusoids(half: int, interleaved: bool, first: int, count: int) -> None:
+    """The papers' formula; a frequency's rounding moves the angle by eps of itself."""
+    distances = np.arange(first, first + count)
+    exact = sinusoid(distances, 2 * half, interleaved)
+    allowed = 4 * EPS * (1.0 + np.abs(distances).max())
+    np.testing.assert_allclose(sinusoids(distances, 2 * half, interleaved=interleaved), exact, rtol=0, atol=allowed)
+
+
+def table_of(encoding: TransformerXLEmbedding, queries: int, keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """The offsets of the rows that the encoding makes for a call, and the rows [H, count, D]."""
+    positions = Positions(3, 1, queries, keys, torch.device("cpu"), None, None)
+    query = torch.zeros(1, encoding.num_heads, queries, encoding.head_dim).to(encoding.pos_bias_u.dtype)
+    table = encoding.terms(query, query, positions).relative_keys
+    assert table is not None
+    return np.arange(table.first, table.first + table.num_rows), table.values.detach().numpy()
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("width", [2, 6, 16])
+def test_transformer_xl_sinusoids(width: int, interleaved: bool) -> None:
+    """With the identity for W the rows are the sinusoids of the distance, which is minus the offset."""
+    encoding = TransformerXLEmbedding(1, width, interleaved=interleaved).double()
+    with torch.no_grad():
+        encoding.linear_pos.weight.copy_(torch.eye(width))
+    offsets, rows = table_of(encoding, 40, 50)
+    expected = sinusoids(-offsets, width, interleaved=interleaved)
+    np.testing.assert_allclose(rows[0], expected, rtol=0, atol=4 * EPS * (1.0 + np.abs(offsets).max()))
+    assert {-41, 47} <= set(offsets.tolist()), "first key - last query, and last key - first query"
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 32), st.sampled_from([10000.0, 500000.0, 50.0]), st.sampled_from([1.0, 4.0, 0.5]), st.data())
+def test_rotary_angles(half: int, base: float, factor: float, data: st.DataObject) -> None:
+    """A key (1, 0) in each pair turns to (cos, sin) of position / factor * inverse_frequencies."""
+    width, start = 2 * half, data.draw(st.integers(-1000, 100_000))
+    scaling = None if factor == 1.0 else {"type": "linear", "factor": factor}
+    encoding = RotaryEmbedding(width, base=base, scaling=scaling, interleaved=True)
+    key = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(half).expand(1, 1, 5, width)
+    turned = encoding.prepare_keys(key, start)[0, 0].numpy()
+    angles = np.arange(start, start + 5)[:, None] / factor * inverse_frequencies(width, base)
+    allowed = 8 * EPS * (1.0 + np.abs(angles).max())
+    np.testing.assert_allclose(turned[:, 0::2], np.cos(angles), rtol=0, atol=allowed)
+    np.testing.assert_allclose(turned[:, 1::2], np.sin(angles), rtol=0, atol=allowed)
+
+
+def test_inverse_frequencies() -> None:
+    """theta_i = base^(-2i/width): falling from 1, the last one base^(-1 + 2/width)."""
+    np.testing.assert_allclose(inverse_frequencies(4), [1.0, 0.01], rtol=1e-15)
+    np.testing.assert_allclose(inverse_frequencies(6, base=8.0), [1.0, 0.5, 0.25], rtol=1e-15)
