@@ -134,6 +134,33 @@ def example(name: str, arguments: list[str], monkeypatch, capsys) -> str:
     return capsys.readouterr().out
 
 
+def test_example_self_attention(monkeypatch, capsys):
+    printed = example("self_attention.py", [], monkeypatch, capsys)
+    changes = [float(line.split()[-1]) for line in printed.splitlines() if "changes by" in line or "cache, by" in line]
+    assert len(changes) == 14
+    assert max(changes) < 1e-5
+
+
+def test_example_decoder_block(monkeypatch, capsys):
+    lines = example("decoder_block.py", ["--steps", "80"], monkeypatch, capsys).splitlines()
+    assert lines[0].startswith("shaw: trained on 24 notes to a loss of 0.0")
+    assert lines[-2:] == ["right up to note 24: 100%", "right from there to note 64: 100%"]
+
+
+def test_example_attention_picture(tmp_path, monkeypatch, capsys):
+    picture = tmp_path / "attention.png"
+    lines = example("attention_picture.py", ["--steps", "80", "--out", str(picture)], monkeypatch, capsys).splitlines()
+    assert any("looks at offset -7 most" in line for line in lines)
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+
+
+def test_every_example_is_run_and_listed():
+    examples = {path.name for path in (ROOT / "examples").glob("*.py")}
+    page = (ROOT / "docs" / "examples.md").read_text()
+    assert examples == {"self_attention.py", "decoder_block.py", "attention_picture.py"}
+    assert all(f"## {name}" in page for name in examples)
+
+
 # --- the checks above can fail ---
 
 
@@ -143,7 +170,7 @@ def example(name: str, arguments: list[str], monkeypatch, capsys) -> str:
         ("```python\nprint(1)\n```\n```text\n2\n```\n", "prints something else"),
         ("```python\nprint(1)\n```\n", "prints something else"),
         ("```python\nx = 1\n```\n```text\n1\n```\n", "prints something else"),
-        ("```python\nx = 1\n```\n```python\nassert x == 2\n```\n", ""),
+        ("```python\nx = 1\n```\n```python\nassert x == 2, 'x is 1'\n```\n", "x is 1"),
         ("```text\n1\n```\n", "after no ```python block"),
         ("```python\nprint(1)\n```\nand\n```text\n1\n```\n", "after no ```python block"),
     ],
