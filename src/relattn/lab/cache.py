@@ -11,9 +11,9 @@ from relattn.nn import KVCache
 class LabCacheLayer(CacheLayerMixin):
     """One layer's `KVCache`, `kv`: the attention layer appends to it, transformers asks its length and reorders it."""
 
-    def __init__(self):
+    def __init__(self, max_length: int | None):
         super().__init__()
-        self.kv = KVCache()
+        self.kv = KVCache(max_length)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing to do: the cache takes shape, dtype and device from what is appended first."""
@@ -23,12 +23,12 @@ class LabCacheLayer(CacheLayerMixin):
         return self.kv.append(key_states, value_states)
 
     def get_seq_length(self) -> int:
-        """Number of tokens held."""
-        return self.kv.length
+        """Number of tokens seen, those included that a rolling cache no longer holds."""
+        return self.kv.next_position
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(number of keys after the next append, index of the first)."""
-        return self.kv.length + query_length, 0
+        """(number of tokens seen after the next append, index of the first): masks cover them all."""
+        return self.kv.next_position + query_length, 0
 
     def get_max_length(self) -> int:
         """-1: there is no limit."""
@@ -36,7 +36,7 @@ class LabCacheLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.kv = KVCache()
+        self.kv = KVCache(self.kv.max_length)
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Make row b the former row beam_idx[b] (beam search)."""
@@ -45,10 +45,10 @@ class LabCacheLayer(CacheLayerMixin):
 
 
 class LabCache(Cache):
-    """One `LabCacheLayer` per block of the model."""
+    """One `LabCacheLayer` per block of the model; with `max_length` each rolls (see `KVCache`)."""
 
-    def __init__(self, depth: int):
-        super().__init__(layers=[LabCacheLayer() for _ in range(depth)])
+    def __init__(self, depth: int, max_length: int | None = None):
+        super().__init__(layers=[LabCacheLayer(max_length) for _ in range(depth)])
 
     def kv(self, layer: int) -> KVCache:
         """The `KVCache` of that block."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, set_seed
 
+from relattn.lab.cache import LabCache
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.model import LabModel
 from relattn.lab.music.data import SILENCE, VOICES, Piece
@@ -109,7 +110,9 @@ def continue_music(
 ) -> np.ndarray:
     """The prompt [P, 4] and `steps` sampled steps after it, int16 [P + steps, 4].
 
-    Only tokens that `allowed` bool [4, tokens] grants to the voice whose turn it is are sampled.
+    Only tokens that `allowed` bool [4, tokens] grants to the voice whose turn it is are sampled. The cache rolls over
+    the trained length: every layer looks back as far as it did in training, so no relative distance comes up that was
+    never trained. (The absolute positions of `sinusoid` go on growing.)
     """
     given = np.array([vocabulary.begin]) if prompt is None else np.append(vocabulary.begin, vocabulary.encode(prompt))
     tokens = torch.from_numpy(given)[None].to(model.device)
@@ -122,6 +125,7 @@ def continue_music(
     generated = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
         tokens,
         attention_mask=torch.ones_like(tokens),
+        past_key_values=LabCache(model.config.depth, model.config.length),
         do_sample=True,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
