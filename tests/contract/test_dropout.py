@@ -5,6 +5,7 @@ With the identity for values the output is the dropped weights themselves.
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,16 +15,19 @@ from tests.contract.cases import CASES, expected_answer, runnable_pairs
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
 
+pytest_plugins = ["tests.contract.fresh"]
+
 LENGTH = 24
 P = 0.3
 SIGMAS = 6.5  # 8e-11 of a normal distribution lies further out
 
 
-def dropping(name: str) -> Subject:
+def dropping(name: str, rng: np.random.Generator) -> Subject:
     """A call whose values are the identity, and relative values zero; the queries of all heads share their keys."""
     needs = CASES[name].requirements()
     heads = needs.get("num_heads") or 4
-    setting = Setting(2, heads, 1, LENGTH, LENGTH, LENGTH, LENGTH, is_causal=bool(needs.get("is_causal")))
+    is_causal, seed = bool(needs.get("is_causal")), int(rng.integers(2**32))
+    setting = Setting(2, heads, 1, LENGTH, LENGTH, LENGTH, LENGTH, is_causal=is_causal, seed=seed)
     subject = make_subject(CASES[name], setting)
     with torch.no_grad():
         subject.arrays["value"].copy_(torch.eye(LENGTH))
@@ -48,11 +52,11 @@ def assert_share(hits: Tensor, expected: float, what: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs())
-def test_weights_drop_independently(name: str, backend: str) -> None:
-    subject = dropping(name)
+def test_weights_drop_independently(name: str, backend: str, rng: np.random.Generator) -> None:
+    subject = dropping(name, rng)
     arguments = subject.arguments()
     weights = attention_weights(**arguments)
-    dropped = run(subject, backend, seed=int(torch.randint(2**31, ())))
+    dropped = run(subject, backend, seed=int(rng.integers(2**32)))
     kept, visible = dropped != 0, weights[0, 0] > 0
     torch.testing.assert_close(dropped, weights * kept / (1.0 - P))
     masks = kept[:, :, visible].flatten(0, 1)
@@ -69,8 +73,8 @@ def test_weights_drop_independently(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs())
-def test_dropout_follows_the_generator(name: str, backend: str) -> None:
-    subject = dropping(name)
+def test_dropout_follows_the_generator(name: str, backend: str, rng: np.random.Generator) -> None:
+    subject = dropping(name, rng)
     first = run(subject, backend, seed=3)
     following = relative_attention(**subject.arguments(), backend=backend, dropout_p=P)
     assert torch.equal(first, run(subject, backend, seed=3))
@@ -80,8 +84,8 @@ def test_dropout_follows_the_generator(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs())
-def test_everything_dropped_is_zero_with_zero_gradients(name: str, backend: str) -> None:
-    subject = dropping(name)
+def test_everything_dropped_is_zero_with_zero_gradients(name: str, backend: str, rng: np.random.Generator) -> None:
+    subject = dropping(name, rng)
     output = run(subject, backend, seed=0, p=1.0)
     arrays = list(subject.arrays.values())
     gradients = torch.autograd.grad(output.sum(), arrays, allow_unused=True, materialize_grads=True)
@@ -93,8 +97,8 @@ WITH_VALUES = [(n, b) for n, b in runnable_pairs() if n in ("shaw", "shaw_per_he
 
 
 @pytest.mark.parametrize(("name", "backend"), WITH_VALUES)
-def test_relative_values_share_the_dropped_weights(name: str, backend: str) -> None:
-    subject = dropping(name)
+def test_relative_values_share_the_dropped_weights(name: str, backend: str, rng: np.random.Generator) -> None:
+    subject = dropping(name, rng)
     dropped = run(subject, backend, seed=1)
     tables = [array for array_name, array in subject.arrays.items() if array_name.endswith("relative_values")]
     with torch.no_grad():
@@ -122,8 +126,8 @@ def pairs_of_relative_values(subject: Subject) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "backend"), [pair for pair in runnable_pairs() if pair[0] in ("terms_all", "rope")])
-def test_the_expectation_is_the_answer_without_dropout(name: str, backend: str) -> None:
-    subject = make_subject(CASES[name], Setting(1, 2, 1, 4, 5, 4, 3))
+def test_the_expectation_is_the_answer_without_dropout(name: str, backend: str, rng: np.random.Generator) -> None:
+    subject = make_subject(CASES[name], Setting(1, 2, 1, 4, 5, 4, 3, seed=int(rng.integers(2**32))))
     with torch.no_grad():
         draws = torch.stack([run(subject, backend, seed) for seed in range(400)])
         exact = run(subject, backend, 0, p=0.0)
@@ -132,18 +136,18 @@ def test_the_expectation_is_the_answer_without_dropout(name: str, backend: str) 
 
 
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs())
-def test_the_gradient_belongs_to_the_dropped_weights(name: str, backend: str) -> None:
+def test_the_gradient_belongs_to_the_dropped_weights(name: str, backend: str, rng: np.random.Generator) -> None:
     needs = CASES[name].requirements()
-    setting = Setting(1, needs.get("num_heads") or 2, 1, 2, 2, 2, 1, is_causal=bool(needs.get("is_causal")))
+    is_causal, seed = bool(needs.get("is_causal")), int(rng.integers(2**32))
+    setting = Setting(1, needs.get("num_heads") or 2, 1, 2, 2, 2, 1, is_causal=is_causal, seed=seed)
     subject = make_subject(CASES[name], setting)
-    seed = int(torch.randint(2**31, ()))
     tensors = tuple(subject.arrays.values())
     assert torch.autograd.gradcheck(lambda *_: run(subject, backend, seed), tensors, fast_mode=True)
 
 
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs())
-def test_lse_is_that_without_dropout(name: str, backend: str) -> None:
-    subject = dropping(name)
+def test_lse_is_that_without_dropout(name: str, backend: str, rng: np.random.Generator) -> None:
+    subject = dropping(name, rng)
     if expected_answer(backend, CASES[name], subject.setting, True) == "runs":
         _, dropped = run(subject, backend, seed=0, return_lse=True)
         _, whole = run(subject, backend, seed=0, p=0.0, return_lse=True)

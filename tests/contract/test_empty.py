@@ -10,13 +10,15 @@ from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
 from tests.contract.settings import random_setting
 from tests.contract.subject import make_subject
 
+pytest_plugins = ["tests.contract.fresh"]
+
 UNIVERSAL = [(name, backend) for name, backend in runnable_pairs() if backend not in BACKEND_ANSWERS]
 
 
 @pytest.mark.parametrize("empty", ["query_length", "key_length", "batch"])
 @pytest.mark.parametrize(("name", "backend"), UNIVERSAL)
-def test_empty_axes(name: str, backend: str, empty: str) -> None:
-    setting = random_setting(np.random.default_rng(), **CASES[name].requirements(), kind="bare")
+def test_empty_axes(name: str, backend: str, empty: str, rng: np.random.Generator) -> None:
+    setting = random_setting(rng, **CASES[name].requirements(), kind="bare")
     subject = make_subject(CASES[name], replace(setting, attn_mask=None, **{empty: 0}))
     output, lse = subject.run(backend)
     query, value = subject.arrays["query"], subject.arrays["value"]
@@ -31,9 +33,9 @@ def test_empty_axes(name: str, backend: str, empty: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "backend"), UNIVERSAL)
-def test_fully_masked_rows_have_no_gradient(name: str, backend: str) -> None:
+def test_fully_masked_rows_have_no_gradient(name: str, backend: str, rng: np.random.Generator) -> None:
     """Every mask that can close a row, one after the other; NaN would count as a gradient."""
-    setting = random_setting(np.random.default_rng(), **CASES[name].requirements(), kind="bare")
+    setting = random_setting(rng, **CASES[name].requirements(), kind="bare")
     setting = replace(setting, attn_mask=None, mask_rank=4)
     batch, queries, keys = setting.batch, setting.query_length, setting.key_length
     closing = [

@@ -14,11 +14,13 @@ from tests.contract.settings import random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
 from tests.oracle import assert_within_budget, max_error
 
+pytest_plugins = ["tests.contract.fresh"]
 
-def some_subject(name: str, backend: str, dtype: str) -> tuple[Subject, bool]:
+
+def some_subject(name: str, backend: str, dtype: str, rng: np.random.Generator) -> tuple[Subject, bool]:
     """A call with a float32 encoding that the backend runs, and whether to ask for lse."""
     kind = "bare" if backend in BACKEND_ANSWERS else "any"
-    setting = random_setting(np.random.default_rng(), **CASES[name].requirements(), kind=kind)
+    setting = random_setting(rng, **CASES[name].requirements(), kind=kind)
     if kind == "bare":  # a mask of another dtype than the inputs' is more than the bare backends take
         setting = replace(setting, attn_mask=None)
     return make_subject(CASES[name], setting, dtype, "float32"), kind == "any"
@@ -26,8 +28,8 @@ def some_subject(name: str, backend: str, dtype: str) -> tuple[Subject, bool]:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs())
-def test_half_inputs_with_float32_parameters(name: str, backend: str, dtype: str) -> None:
-    subject, return_lse = some_subject(name, backend, dtype)
+def test_half_inputs_with_float32_parameters(name: str, backend: str, dtype: str, rng: np.random.Generator) -> None:
+    subject, return_lse = some_subject(name, backend, dtype, rng)
     check(subject, backend, dtype, return_lse=return_lse)
 
 
@@ -36,9 +38,9 @@ UNROTATED = [(n, b) for n, b in runnable_pairs() if b not in BACKEND_ANSWERS and
 
 
 @pytest.mark.parametrize(("name", "backend"), UNROTATED)
-def test_scores_of_half_inputs_are_float32(name: str, backend: str) -> None:
+def test_scores_of_half_inputs_are_float32(name: str, backend: str, rng: np.random.Generator) -> None:
     """The log-sum-exp of bfloat16 inputs is as exact as float32 sums are, 2^16 times finer than bfloat16."""
-    subject, _ = some_subject(name, backend, "bfloat16")
+    subject, _ = some_subject(name, backend, "bfloat16", rng)
     _, lse = subject.run(backend)
     answer = subject.oracle(subject.numbers())
     plain_error = max_error(numpy_of(plain_attention(subject, subject.arrays, torch.float32).lse), answer.lse)
@@ -51,8 +53,10 @@ def test_scores_of_half_inputs_are_float32(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs())
-def test_autocast_is_the_call_with_half_inputs(name: str, backend: str, dtype: torch.dtype) -> None:
-    subject, return_lse = some_subject(name, backend, "float32")
+def test_autocast_is_the_call_with_half_inputs(
+    name: str, backend: str, dtype: torch.dtype, rng: np.random.Generator
+) -> None:
+    subject, return_lse = some_subject(name, backend, "float32", rng)
     with torch.autocast("cpu", dtype=dtype):
         cast = subject.run(backend, return_lse)
     halves = {name: subject.arrays[name].to(dtype) for name in INPUTS}

@@ -12,10 +12,11 @@ from tests.contract.subject import make_subject
 from tests.oracle import assert_within_budget, complex_step_gradients
 from tests.oracle.budget import EPS
 
+pytest_plugins = ["tests.contract.fresh"]
+
 
 @pytest.mark.parametrize("name", CASES)
-def test_plain_formula_in_float64_is_the_oracle(name: str) -> None:
-    rng = np.random.default_rng()
+def test_plain_formula_in_float64_is_the_oracle(name: str, rng: np.random.Generator) -> None:
     for _ in range(3):
         subject = make_subject(CASES[name], random_setting(rng, **CASES[name].requirements()))
         numbers = subject.numbers()

@@ -14,6 +14,8 @@ from tests.contract.cases import BACKEND_ANSWERS, CASES, expected_answer, runnab
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import Subject, make_subject
 
+pytest_plugins = ["tests.contract.fresh"]
+
 QUERIES, KEYS = 80, 96
 UNORDERED = {"IndexBackward0", "IndexSelectBackward0", "GatherBackward0", "TakeBackward0", "IndexPutBackward0"}
 
@@ -26,9 +28,8 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def large(name: str, width: int, explicit: bool) -> Setting:
+def large(name: str, width: int, explicit: bool, rng: np.random.Generator) -> Setting:
     """Many pairs for each row of a table, and queries that share keys."""
-    rng = np.random.default_rng()
     needs = CASES[name].requirements()
     positions = {}
     if explicit:
@@ -74,10 +75,10 @@ def nodes_of(answers: Iterable[torch.Tensor]) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs())
-def test_no_gradient_is_an_unordered_sum(name: str, backend: str) -> None:
+def test_no_gradient_is_an_unordered_sum(name: str, backend: str, rng: np.random.Generator) -> None:
     kinds = ("any", "bare") if backend not in BACKEND_ANSWERS else ("bare",)
     for kind in kinds:
-        setting = random_setting(np.random.default_rng(), **CASES[name].requirements(), kind=kind)
+        setting = random_setting(rng, **CASES[name].requirements(), kind=kind)
         return_lse = expected_answer(backend, CASES[name], setting, True) == "runs"
         unordered = UNORDERED & nodes_of(run(make_subject(CASES[name], setting, "float32"), backend, return_lse))
         assert not unordered, f"gradients are summed in no fixed order by {unordered}"
@@ -92,10 +93,10 @@ FEW = {"music_transformer", "shaw", "txl", "t5", "rope", "terms_all"}
     ("name", "backend"),
     [pytest.param(n, b, marks=[] if n in FEW and b != "reference" else pytest.mark.slow) for n, b in runnable_pairs()],
 )
-def test_runs_are_bit_equal(name: str, backend: str, explicit: bool) -> None:
+def test_runs_are_bit_equal(name: str, backend: str, explicit: bool, rng: np.random.Generator) -> None:
     width = 4 if backend == "reference" else 64  # it writes every pair's row out
     explicit = explicit and backend not in BACKEND_ANSWERS
-    subject = make_subject(CASES[name], large(name, width, explicit), "float32")
+    subject = make_subject(CASES[name], large(name, width, explicit, rng), "float32")
     return_lse = expected_answer(backend, CASES[name], subject.setting, True) == "runs"
     first, second = (outcome(subject, run(subject, backend, return_lse)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -12,11 +12,12 @@ from tests.contract.settings import random_setting
 from tests.contract.subject import make_subject
 from tests.oracle import assert_within_budget, max_error
 
+pytest_plugins = ["tests.contract.fresh"]
+
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
-def test_attention_weights_are_the_oracles(name: str, dtype: str) -> None:
-    rng = np.random.default_rng()
+def test_attention_weights_are_the_oracles(name: str, dtype: str, rng: np.random.Generator) -> None:
     for _ in range(3):
         subject = make_subject(CASES[name], random_setting(rng, **CASES[name].requirements()), dtype)
         answer = subject.oracle(subject.numbers())
@@ -30,15 +31,14 @@ def test_attention_weights_are_the_oracles(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("backend", [name for name in ALL_BACKENDS if name != "dense"])
-def test_weights_of_another_backend_are_refused(backend: str) -> None:
-    subject = make_subject(CASES["shaw"], random_setting(np.random.default_rng()))
+def test_weights_of_another_backend_are_refused(backend: str, rng: np.random.Generator) -> None:
+    subject = make_subject(CASES["shaw"], random_setting(rng))
     with pytest.raises(UnsupportedError, match="does not keep the attention weights; use 'dense'"):
         attention_weights(**subject.arguments(), backend=backend)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_explain_names_what_runs(name: str) -> None:
-    rng = np.random.default_rng()
+def test_explain_names_what_runs(name: str, rng: np.random.Generator) -> None:
     for kind in ("bare", "any", "any"):
         setting = random_setting(rng, **CASES[name].requirements(), kind=kind)
         subject = make_subject(CASES[name], setting)
@@ -55,8 +55,8 @@ def test_explain_names_what_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ALL_BACKENDS)
-def test_explain_of_a_named_backend(backend: str) -> None:
-    subject = make_subject(CASES["none"], random_setting(np.random.default_rng(), kind="bare"))
+def test_explain_of_a_named_backend(backend: str, rng: np.random.Generator) -> None:
+    subject = make_subject(CASES["none"], random_setting(rng, kind="bare"))
     explanation = explain(**subject.arguments(), backend=backend)
     assert explanation.chosen == backend
     assert all(reasons == [f"usable, but {backend} was named"] for reasons in explanation.others.values())
