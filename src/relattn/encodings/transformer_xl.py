@@ -24,9 +24,10 @@ class TransformerXLEmbedding(RelativeEncoding):
     pos_bias_u u, pos_bias_v v: parameters [num_heads, head_dim], zero at first.
     relative_keys: only when learned, the parameter [num_heads, 2 * max_length - 1, head_dim], row 0 for the most
         distant past.
-    embed_dim: the width of R, even; num_heads * head_dim unless given.
-    interleaved: False lays out all sines, then all cosines (Dai et al.'s code, RETURNN); True sine and cosine of each
-        frequency side by side (ESPnet, Wav2Vec2-Conformer).
+    embed_dim: the width of R, even; num_heads * head_dim unless given. interleaved: False lays out all sines, then all
+    cosines (Dai et al.'s code; RETURNN, whose sinusoids are of j - i, so
+        that the sine columns of its W change sign here); True sine and cosine of each frequency side by side (ESPnet,
+        Wav2Vec2-Conformer).
     max_length: how far a learned table reaches; only with learned=True. A visible offset beyond it: ValueError.
 
     Source: Dai et al. 2019 (Transformer-XL), section 3.3, terms (a) to (d).
