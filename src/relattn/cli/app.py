@@ -35,7 +35,8 @@ def compare(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Time for everything together: all encodings and seeds, evaluation included.", show_default="5"
+            help="Time for all encodings and seeds together, evaluation included, once the data are read.",
+            show_default="5",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps of every run, in place of --minutes.")] = None,

@@ -38,7 +38,6 @@ class Comparison:
     """
 
     def __init__(self, settings: Settings, out: Path, progress: Progress, plan: Plan | None = None):
-        started = time.perf_counter()
         self.settings, self.out, self.progress = settings, out, progress
         self.process = PartialState()
         if settings.batch % self.process.num_processes:
@@ -53,7 +52,7 @@ class Comparison:
             raise ValueError(
                 f"data: {settings.data} is not what the comparison in {out} began with; choose another --out"
             )
-        self.plan = plan or Plan(settings, self._steps(started), self.material.fingerprint)
+        self.plan = plan or Plan(settings, self._steps(), self.material.fingerprint)
         if self.process.is_main_process:
             out.mkdir(parents=True, exist_ok=True)
             self.plan.save(out)
@@ -90,11 +89,11 @@ class Comparison:
             (self.folder(e, s) / RUN_FILE).is_file() for s in self.settings.seeds for e in self.settings.encodings
         )
 
-    def _steps(self, started: float) -> int:
+    def _steps(self) -> int:
         if self.settings.steps is not None:
             return self.settings.steps
         assert self.settings.minutes is not None
-        costs = {}
+        started, costs = time.perf_counter(), {}
         self.progress.begin("measuring the speed", len(self.settings.encodings))
         for done, encoding in enumerate(self.settings.encodings, 1):
             costs[encoding] = measure(self.settings, encoding, self.material, VALIDATIONS)

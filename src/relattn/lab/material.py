@@ -18,7 +18,7 @@ from relattn.lab.music.tokens import Vocabulary
 from relattn.lab.music.windows import Windows, evaluation_lengths, evaluation_windows
 from relattn.lab.progress import Progress
 
-VALIDATION_TOKENS = 8192
+VALIDATION_TOKENS = 4096
 """Enough to see a curve fall, little enough to be evaluated a dozen times in a run of a minute."""
 
 
@@ -39,11 +39,15 @@ class Material:
 
     @classmethod
     def load(cls, source: str, length: int, progress: Progress) -> Material:
-        """Read the data that `source` names, cut windows of `length` tokens and fit the n-gram.
+        """The material of the data that `source` names.
 
         Raises what `load_music` raises: FileNotFoundError for no such data, ValueError for broken or empty ones.
         """
-        data = _read(source, progress)
+        return cls.of(source, _read(source, progress), length, progress)
+
+    @classmethod
+    def of(cls, source: str, data: MusicData, length: int, progress: Progress) -> Material:
+        """The material of `data`, which `source` names: windows of `length` tokens, and the fitted n-gram."""
         vocabulary = Vocabulary.covering(data.pieces)
         held_out = evaluation_lengths(data.test, vocabulary, length)
         validation = _first(evaluation_windows(data.valid, vocabulary, length), VALIDATION_TOKENS)

@@ -18,8 +18,8 @@ FILE = "settings.json"
 class Settings:
     """The choices of a comparison; field names are those of the options of `relattn compare`.
 
-    Either `minutes`, shared over all encodings and seeds, evaluation included, or `steps` of every run. `length` is in
-    tokens, four to a 16th note; `batch` in windows of that length.
+    Either `minutes`, shared over all encodings and seeds, evaluation included (reading the data comes before), or
+    `steps` of every run. `length` is in tokens, four to a 16th note; `batch` in windows of that length.
 
     Raises ValueError for a choice that cannot be carried out, naming the field.
     """
