@@ -1,0 +1,362 @@
+"""The contract's comparison can fail: break any one thing in the equation and it goes red.
+
+Every mutation here is one mistake, made on purpose where the library computes: in the problem that a backend receives,
+in the functions that turn offsets into rows and limits, or in an encoding. The comparison is that of the contract suite
+and must refuse each of them; without a mutation it must accept. A new backend is mutated too, by its line in BACKENDS.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from relattn import AlibiBias, OffsetTable, RotaryEmbedding, ScoreTerms, T5Bias, TransformerXLEmbedding
+from relattn.backends.select import BACKENDS
+from relattn.score.positions import Positions
+from relattn.score.problem import Problem
+from tests.contract.cases import ALL_BACKENDS, CASES, expected_answer
+from tests.contract.check import check
+from tests.contract.settings import Setting
+from tests.contract.subject import Subject, make_subject
+
+pytest_plugins = ["tests.contract.fresh"]
+
+POSITIONS = {
+    "starts": {"query_position": 2, "key_position": 0},
+    "explicit": {
+        "query_position": np.array([3, 1, 6, 4]),
+        "key_position": np.array([[0, 2, 3, 5, 4], [1, 0, 4, 2, 6]]),
+    },
+}
+
+
+def setting_of(layout: str, seed: int = 0) -> Setting:
+    """Causality, a window and a key mask, each of which hides some pair and leaves every query some key."""
+    return Setting(
+        batch=2,
+        num_heads=4,
+        num_kv_heads=2,
+        query_length=4,
+        key_length=5,
+        head_dim=4,
+        value_dim=3,
+        is_causal=True,
+        window=(4, None),
+        key_mask=np.array([[True, True, False, True, True], [True, True, True, False, True]]),
+        seed=seed,
+        **POSITIONS[layout],
+    )
+
+
+def runs(name: str, *layouts: str) -> list[tuple[str, str, str]]:
+    """(case, backend, layout) wherever the backend runs the case."""
+    places = [(name, backend, layout) for backend in ALL_BACKENDS for layout in layouts or POSITIONS]
+    return [place for place in places if expected_answer(place[1], CASES[name], setting_of(place[2]), True) == "runs"]
+
+
+def subject_of(name: str, layout: str, rng: np.random.Generator) -> Subject:
+    """The case on fresh numbers."""
+    return make_subject(CASES[name], setting_of(layout, seed=int(rng.integers(2**32))))
+
+
+def assert_red(subject: Subject, backend: str, *, gradient: str | None = None) -> None:
+    """The comparison refuses the answers; or accepts them, which it looks at first, and refuses the named gradient."""
+    which = "(output|lse)" if gradient is None else f"gradient of {gradient}"
+    with pytest.raises(AssertionError, match=rf"^{which} \(float64\): max error .* exceeds the budget"):
+        check(subject, backend, "float64", gradients=gradient is not None)
+
+
+MUTATED = ("terms_all", "txl", "t5", "alibi_4_heads", "rope")
+
+
+@pytest.mark.parametrize(("name", "backend", "layout"), [place for name in MUTATED for place in runs(name)])
+def test_control_is_green(name: str, backend: str, layout: str, rng: np.random.Generator) -> None:
+    check(subject_of(name, layout, rng), backend, "float64")
+
+
+# --- the problem that a backend receives
+
+
+def mutate_problem(monkeypatch: pytest.MonkeyPatch, backend: str, mutation: Callable[[Problem], Problem]) -> None:
+    """The backend computes another problem than it was given."""
+    run = BACKENDS[backend].run
+    monkeypatch.setattr(BACKENDS[backend], "run", lambda problem: run(mutation(problem)))
+
+
+def backwards(table: OffsetTable) -> OffsetTable:
+    """T[-d] in the place of T[d]."""
+    assert isinstance(table.first, int)
+    return replace(table, values=table.values.flip(1), first=1 - table.first - table.num_rows)
+
+
+def later(table: OffsetTable) -> OffsetTable:
+    """T[d - 1] in the place of T[d]."""
+    return replace(table, first=table.first + 1)
+
+
+TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
+TABLE_MUTATIONS: dict[str, Callable[[OffsetTable], OffsetTable | None]] = {
+    "sign flipped": lambda table: replace(table, values=-table.values),
+    "offset reversed": backwards,
+    "one diagonal later": later,
+    "one diagonal earlier": lambda table: replace(table, first=table.first - 1),
+    "heads rotated": lambda table: replace(table, values=table.values.roll(1, dims=0)),
+    "clamp for zero, zero for clamp": lambda t: replace(t, beyond={"clamp": "zero", "zero": "clamp"}[t.beyond]),
+}
+
+
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"))
+@pytest.mark.parametrize("mutation", TABLE_MUTATIONS)
+@pytest.mark.parametrize("table", TABLES)
+def test_a_mutated_table_is_seen(
+    table: str, mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    mutate = TABLE_MUTATIONS[mutation]
+    mutate_problem(monkeypatch, backend, lambda p: replace(p, **{table: mutate(p.tables[table])}))
+    assert_red(subject_of(name, layout, rng), backend)
+
+
+def without(name: str) -> Callable[[Problem], Problem]:
+    """The equation less one table."""
+    absent: dict[str, Any] = {name: None}
+    return lambda p: replace(p, **absent, **({"relative_query": None} if name == "relative_keys" else {}))
+
+
+def standing(p: Problem, query: Any, key: Any) -> Problem:
+    """Queries and keys stand elsewhere, for tables and mask alike."""
+    positions = replace(p.positions, query=query, key=key)
+    return replace(p, positions=positions, mask=replace(p.mask, positions=positions))
+
+
+def remasked(p: Problem, **fields: Any) -> Problem:
+    """Another mask."""
+    return replace(p, mask=replace(p.mask, **fields))
+
+
+PROBLEM_MUTATIONS: dict[str, Callable[[Problem], Problem]] = {
+    **{f"no {name}": without(name) for name in TABLES},
+    "q . k with its sign flipped": lambda p: replace(p, query=-p.query),
+    "r . RK with its sign flipped": lambda p: replace(p, relative_query=-p.relative_query),
+    "values with their sign flipped": lambda p: replace(p, value=-p.value),
+    "no scale": lambda p: replace(p, scale=1.0),
+    "r . RK not scaled": lambda p: replace(p, relative_query=p.relative_query / p.scale),
+    "RQ . k not scaled": lambda p: replace(
+        p, relative_queries=replace(p.relative_queries, values=p.relative_queries.values / p.scale)
+    ),
+    "bias scaled": lambda p: replace(p, bias=replace(p.bias, values=p.bias.values * p.scale)),
+    "key mask inverted": lambda p: remasked(p, key_mask=~p.mask.key_mask),
+    "no key mask": lambda p: remasked(p, key_mask=None),
+    "queries one position late": lambda p: standing(p, p.positions.query + 1, p.positions.key),
+    "keys one position late": lambda p: standing(p, p.positions.query, p.positions.key + 1),
+    "positions negated": lambda p: standing(p, -p.positions.query, -p.positions.key),
+    "key heads interleaved over the query heads": lambda p: replace(
+        p, key=p.key.repeat(1, p.num_groups, 1, 1), value=p.value.repeat(1, p.num_groups, 1, 1)
+    ),
+    "batch rotated": lambda p: replace(p, key=p.key.roll(1, dims=0)),
+}
+
+
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"))
+@pytest.mark.parametrize("mutation", PROBLEM_MUTATIONS)
+def test_a_mutated_problem_is_seen(
+    mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    mutate_problem(monkeypatch, backend, PROBLEM_MUTATIONS[mutation])
+    assert_red(subject_of(name, layout, rng), backend)
+
+
+GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "lost": lambda tensor: tensor.detach(),
+    "of the wrong sign": lambda tensor: 2.0 * tensor.detach() - tensor,
+}
+
+
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all", "starts"))
+@pytest.mark.parametrize("mutation", GRADIENTS)
+@pytest.mark.parametrize("operand", ["query", "key", "value", "relative_query", *TABLES])
+def test_a_mutated_gradient_is_seen(
+    operand: str, mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    """The answers stay right: the named gradient alone must turn the comparison red."""
+
+    def mutated(p: Problem) -> Problem:
+        old = getattr(p, operand)
+        new = GRADIENTS[mutation](old.values if operand in TABLES else old)
+        return replace(p, **{operand: replace(old, values=new) if operand in TABLES else new})
+
+    mutate_problem(monkeypatch, backend, mutated)
+    gradient = "terms.relative_query" if operand == "relative_query" else operand
+    small = replace(setting_of(layout, seed=int(rng.integers(2**32))), batch=1, key_mask=None)
+    assert_red(make_subject(CASES[name], small), backend, gradient=gradient)
+
+
+# --- offsets, rows and limits at their source
+
+MAPS: dict[str, Callable[[Any], Any]] = {
+    "reversed": lambda offset: -offset,
+    "one more": lambda offset: offset + 1,
+    "one less": lambda offset: offset - 1,
+}
+
+
+def mutate_rows(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """OffsetTable answers for another offset, one by one and in runs."""
+    at = OffsetTable.at
+    monkeypatch.setattr(OffsetTable, "at", lambda self, offsets: at(self, change(offsets)))
+    monkeypatch.setattr(OffsetTable, "rows", lambda self, first, n: at(self, change(torch.arange(n) + first)))
+
+
+def mutate_offsets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """Every pair's offset is another."""
+    offsets = Positions.offsets
+    monkeypatch.setattr(Positions, "offsets", lambda self: change(offsets(self)))
+
+
+def mutate_diagonal(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """The matrix of scores has another first diagonal."""
+    first = Positions.first_diagonal.func  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(Positions, "first_diagonal", property(lambda self: change(first(self))))
+
+
+# By what each layout goes through: starts through rows and the first diagonal, explicit positions through offsets; the
+# reference writes every pair's offset out in either.
+SOURCES = {
+    ("rows", "dense", "starts"): mutate_rows,
+    ("rows", "reference", "starts"): mutate_rows,
+    ("rows", "reference", "explicit"): mutate_rows,
+    ("offsets", "dense", "explicit"): mutate_offsets,
+    ("offsets", "reference", "starts"): mutate_offsets,
+    ("offsets", "reference", "explicit"): mutate_offsets,
+    ("diagonal", "dense", "starts"): mutate_diagonal,
+    ("diagonal", "reference", "starts"): mutate_diagonal,
+}
+
+
+@pytest.mark.parametrize("change", MAPS)
+@pytest.mark.parametrize(("source", "backend", "layout"), SOURCES)
+def test_a_mutated_offset_is_seen(
+    source: str, backend: str, layout: str, change: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    SOURCES[source, backend, layout](monkeypatch, MAPS[change])
+    assert_red(subject_of("terms_all", layout, rng), backend)
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+@pytest.mark.parametrize("function", ["strided_view", "strided_strip"])
+def test_a_mutated_stride_is_seen(function: str, shift: int, rng: np.random.Generator, monkeypatch) -> None:
+    """The dense backend's way from strips to scores, and from weights to strips."""
+    from relattn.backends.dense import arrangement
+
+    whole = getattr(arrangement, function)
+    if function == "strided_view":
+        monkeypatch.setattr(arrangement, function, lambda strip, n: whole(strip.roll(shift, dims=-1), n))
+    else:
+        monkeypatch.setattr(arrangement, function, lambda weights, n: whole(weights, n).roll(shift, dims=-1))
+    assert_red(subject_of("terms_all", "starts", rng), "dense")
+
+
+LIMITS: dict[str, Callable[[int, int], tuple[int | None, int | None]]] = {
+    "causality flipped": lambda lowest, highest: (-highest, -lowest),
+    "no causality": lambda lowest, highest: (lowest, None),
+    "a query sees the next key": lambda lowest, highest: (lowest, highest + 1),
+    "a query does not see itself": lambda lowest, highest: (lowest, highest - 1),
+    "no window": lambda lowest, highest: (None, highest),
+    "window too long": lambda lowest, highest: (lowest - 1, highest),
+    "window too short": lambda lowest, highest: (lowest + 1, highest),
+}
+
+
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"))
+@pytest.mark.parametrize("mutation", LIMITS)
+def test_mutated_limits_are_seen(
+    mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    from relattn import functional
+
+    limits = functional.limits
+    monkeypatch.setattr(functional, "limits", lambda *arguments: LIMITS[mutation](*limits(*arguments)))
+    assert_red(subject_of(name, layout, rng), backend)
+
+
+# --- the encodings
+
+Terms = Callable[[ScoreTerms, Tensor], ScoreTerms]
+TXL_TERMS: dict[str, Terms] = {
+    "u with its sign flipped": lambda terms, query: replace(terms, query=2.0 * query - terms.query),
+    "v with its sign flipped": lambda terms, query: replace(terms, relative_query=2.0 * query - terms.relative_query),
+    "no u": lambda terms, query: replace(terms, query=None),
+    "no v": lambda terms, query: replace(terms, relative_query=query),
+    "u and v exchanged": lambda terms, query: replace(terms, query=terms.relative_query, relative_query=terms.query),
+    "W R with its sign flipped": lambda terms, query: replace(
+        terms, relative_keys=replace(terms.relative_keys, values=-terms.relative_keys.values)
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("txl"))
+@pytest.mark.parametrize("mutation", TXL_TERMS)
+def test_mutated_terms_of_transformer_xl_are_seen(
+    mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    terms = TransformerXLEmbedding.terms
+    monkeypatch.setattr(
+        TransformerXLEmbedding,
+        "terms",
+        lambda self, q, k, positions: TXL_TERMS[mutation](terms(self, q, k, positions), q),
+    )
+    assert_red(subject_of(name, layout, rng), backend)
+
+
+def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """Transformer-XL's sinusoids are those of another distance."""
+    from relattn.encodings import transformer_xl
+
+    whole = transformer_xl._sinusoids
+    monkeypatch.setattr(transformer_xl, "_sinusoids", lambda distances, *others: whole(change(distances), *others))
+
+
+def mutate_buckets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """T5's buckets are those of another offset."""
+    whole = T5Bias.buckets
+    monkeypatch.setattr(T5Bias, "buckets", lambda self, offsets: whole(self, change(offsets)))
+
+
+def mutate_slopes(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """ALiBi's slopes are others."""
+    whole = AlibiBias.slopes
+    monkeypatch.setattr(AlibiBias, "slopes", lambda self, device: change(whole(self, device)))
+
+
+def mutate_key_positions(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """RoPE turns the keys by another position than the queries."""
+    whole = RotaryEmbedding.prepare_keys
+    monkeypatch.setattr(RotaryEmbedding, "prepare_keys", lambda self, key, position: whole(self, key, change(position)))
+
+
+ENCODING_MUTATIONS = {
+    "txl": mutate_sinusoids,
+    "t5": mutate_buckets,
+    "alibi_4_heads": mutate_slopes,
+    "rope": mutate_key_positions,
+}
+# Keys that start at 0 start there reversed too.
+MUTABLE = [
+    (place, change)
+    for name in ENCODING_MUTATIONS
+    for place in runs(name)
+    for change in MAPS
+    if (name, place[2], change) != ("rope", "starts", "reversed")
+]
+
+
+@pytest.mark.parametrize(("place", "change"), MUTABLE)
+def test_a_mutated_encoding_is_seen(
+    place: tuple[str, str, str], change: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    name, backend, layout = place
+    ENCODING_MUTATIONS[name](monkeypatch, MAPS[change])
+    assert_red(subject_of(name, layout, rng), backend)
