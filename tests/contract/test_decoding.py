@@ -1,0 +1,129 @@
+"""Decoding through KVCache, token by token and in chunks of any sizes: the numbers of one full pass, every encoding."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from relattn import RelativeEncoding
+from relattn.nn import KVCache, RelativeMultiheadAttention
+from tests.contract.calls import MODULES, assert_equal, chunk_sizes, gradients, self_attention
+
+pytest_plugins = ["tests.contract.fresh"]
+
+every_module = pytest.mark.parametrize("name", MODULES)
+
+
+def module_of(name: str, rng: np.random.Generator, length: int, backend: str = "dense") -> RelativeMultiheadAttention:
+    """A layer with the case's encoding, random everywhere, of float64."""
+    subject = self_attention(name, rng, length=length)
+    encoding = subject.encoding()
+    assert isinstance(encoding, RelativeEncoding)
+    heads, kv_heads = subject.setting.num_heads, subject.setting.num_kv_heads
+    layer = RelativeMultiheadAttention(
+        5, heads, encoding, num_kv_heads=kv_heads, head_dim=subject.setting.head_dim, backend=backend
+    )
+    return layer.double()
+
+
+def decode(layer: RelativeMultiheadAttention, x: Tensor, sizes: list[int], cache: KVCache, **keywords: Any) -> Tensor:
+    """The layer over x in chunks, through the cache."""
+    pieces, first = [], cache.next_position
+    for size in sizes:
+        start = cache.next_position - first
+        chunk = x[:, start : start + size]
+        masks = {name: mask[:, : first + start + size] for name, mask in keywords.items()}
+        pieces.append(layer(chunk, is_causal=True, cache=cache, **masks))
+    return torch.cat(pieces, dim=1)
+
+
+@every_module
+@pytest.mark.parametrize("grad", [True, False])
+def test_decoding_through_the_cache_is_the_full_pass(name: str, grad: bool, rng: np.random.Generator) -> None:
+    """With gradients recorded, and without, when rows of projected sinusoids are kept."""
+    layer = module_of(name, rng, length=12)
+    x = torch.randn(2, 12, 5, dtype=torch.float64, requires_grad=grad)
+    with torch.set_grad_enabled(grad):
+        whole = layer(x, is_causal=True)
+        for sizes in ([12], [1] * 12, [5, 4, 3], chunk_sizes(rng, 12)):
+            cache = KVCache()
+            chunked = decode(layer, x, sizes, cache)
+            assert_equal(chunked, whole)
+            assert (cache.length, cache.first_position, cache.next_position) == (12, 0, 12)
+    if grad:
+        leaves = [x, *layer.parameters()]
+        assert_equal(gradients((chunked,), leaves), gradients((whole,), leaves))
+
+
+@every_module
+def test_a_rolling_cache_is_a_window(name: str, rng: np.random.Generator) -> None:
+    layer = module_of(name, rng, length=14)
+    x = torch.randn(2, 14, 5, dtype=torch.float64)
+    with torch.no_grad():
+        for max_length in (1, 4, 14, 20):
+            whole = layer(x, is_causal=True, window=(max_length - 1, 0))
+            for sizes in ([14], [1] * 14, [6, 1, 7], chunk_sizes(rng, 14)):
+                cache = KVCache(max_length)
+                assert_equal(decode(layer, x, sizes, cache), whole)
+                assert cache.next_position == 14
+                assert cache.length <= max_length - 1 + sizes[-1]
+
+
+@every_module
+def test_padded_prompts_through_a_cache(name: str, rng: np.random.Generator) -> None:
+    """A left-padded batch decoded in chunks equals each of its sequences alone."""
+    layer = module_of(name, rng, length=12)
+    x, pads = torch.randn(2, 12, 5, dtype=torch.float64), [4, 0]
+    keep = torch.arange(12) >= torch.tensor(pads).unsqueeze(1)
+    with torch.no_grad():
+        for max_length in (None, 5):
+            chunked = decode(layer, x, chunk_sizes(rng, 12), KVCache(max_length), key_mask=keep)
+            window = None if max_length is None else (max_length - 1, 0)
+            for row, pad in enumerate(pads):
+                alone = layer(x[row : row + 1, pad:], is_causal=True, window=window)
+                assert_equal(chunked[row : row + 1, pad:], alone)
+
+
+@every_module
+def test_a_truncated_cache_forgets(name: str, rng: np.random.Generator) -> None:
+    """Cut back to the prompt and continued otherwise: as if the first continuation had never been."""
+    layer = module_of(name, rng, length=12)
+    prompt, wrong, right = (torch.randn(2, n, 5, dtype=torch.float64) for n in (5, 4, 6))
+    with torch.no_grad():
+        expected = layer(torch.cat([prompt, right], dim=1), is_causal=True)[:, 5:]
+        cache = KVCache()
+        decode(layer, prompt, [5], cache)
+        decode(layer, wrong, [2, 2], cache)
+        cache.truncate(5)
+        assert (cache.length, cache.next_position) == (5, 5)
+        assert_equal(decode(layer, right, [1, 5], cache), expected)
+
+
+@every_module
+def test_a_truncated_rolling_cache_keeps_its_positions(name: str, rng: np.random.Generator) -> None:
+    """After rolling, the next position is not the length; cut by one, a token is decoded again."""
+    layer = module_of(name, rng, length=12)
+    x = torch.randn(1, 12, 5, dtype=torch.float64)
+    with torch.no_grad():
+        whole = layer(x, is_causal=True, window=(3, 0))
+        cache = KVCache(4)
+        decode(layer, x[:, :8], [8], cache)
+        cache.truncate(7)
+        assert_equal(decode(layer, x[:, 7:], [1, 4], cache), whole[:, 7:])
+
+
+@every_module
+def test_a_reordered_cache_follows_its_beams(name: str, rng: np.random.Generator) -> None:
+    """Beams copied, swapped and dropped, then continued: each equals a full pass over its own history."""
+    layer = module_of(name, rng, length=9)
+    prompt, rest = torch.randn(3, 5, 5, dtype=torch.float64), torch.randn(4, 4, 5, dtype=torch.float64)
+    index = torch.tensor([2, 0, 0, 1], dtype=torch.int32)
+    with torch.no_grad():
+        cache = KVCache()
+        decode(layer, prompt, [3, 2], cache)
+        cache.reorder(index)
+        continued = decode(layer, rest, [1, 3], cache)
+        whole = layer(torch.cat([prompt[index.long()], rest], dim=1), is_causal=True)
+    assert_equal(continued, whole[:, 5:])
