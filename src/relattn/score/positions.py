@@ -138,7 +138,7 @@ class Positions:
         """
         first, last = self.visible
         if isinstance(first, Tensor) or isinstance(last, Tensor):
-            return Span(self.first_diagonal, self.query_length + self.key_length - 1)
+            return Span(self.first_diagonal, max(self.query_length + self.key_length - 1, 1))
         return Span(first, last - first + 1) if first <= last else Span(0, 1)
 
     def rows(self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]]) -> Float[Tensor, "H count D"]:
