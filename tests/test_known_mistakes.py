@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import TransformerXLEmbedding, attention_weights, relative_attention
+from relattn import T5Bias, TransformerXLEmbedding, attention_weights, relative_attention
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.score.positions import Positions
 from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, t5
@@ -144,21 +144,29 @@ def test_t5_buckets_in_bf16(backend: str, rng: np.random.Generator) -> None:
         1, 4, 4, 3, keys, 6, 6, query_position=start, key_position=first_key, seed=int(rng.integers(2**32))
     )
     subject = make_subject(case, setting, "bfloat16")
-    numbers = subject.numbers()
-
-    offsets = torch.arange(-1100, 1101)
-    ours = subject.parts[0].module.buckets(offsets)  # pyright: ignore[reportCallIssue]
-    np.testing.assert_array_equal(ours, relative_position_bucket(offsets.numpy()))
-    small = buckets_in_bf16(torch.zeros(1), torch.arange(-128, 129))[0]
-    assert (small != relative_position_bucket(np.arange(-128, 129))).any(), "the logarithm alone is too coarse too"
-
     buckets = buckets_in_bf16(start + torch.arange(3), first_key + torch.arange(keys))
-    bias = np.moveaxis(numbers["0.bias"][buckets], -1, 0)
+    bias = np.moveaxis(subject.numbers()["0.bias"][buckets], -1, 0)
     mistaken = attend_with(subject, lambda query, key, pairs: Ingredients(unscaled=bias))
     check(subject, backend, "bfloat16", gradients=False)
     truth = oracle_of(subject)
     rounding = max_error(numpy_of(subject.run(backend, return_lse=False)), truth)
     assert max_error(mistaken, truth) > 10 * rounding
+
+
+ROUNDED: dict[str, tuple[int, Callable[[Tensor], np.ndarray]]] = {
+    "the logarithm": (128, lambda offsets: buckets_in_bf16(torch.zeros(1), offsets)[0]),
+    "the offset": (1000, lambda offsets: relative_position_bucket(offsets.bfloat16().long().numpy(), 32, 1000)),
+}
+
+
+@pytest.mark.parametrize("rounded", ROUNDED)
+def test_t5_buckets_of_a_module_in_bf16(rounded: str) -> None:
+    """Its parameters are bfloat16 and its buckets are exact; what rounds on the way to a bucket is not."""
+    max_distance, mistaken = ROUNDED[rounded]
+    offsets = torch.arange(-max_distance, max_distance + 1)
+    truth = relative_position_bucket(offsets.numpy(), 32, max_distance)
+    np.testing.assert_array_equal(T5Bias(1, max_distance=max_distance).bfloat16().buckets(offsets), truth)
+    assert (mistaken(offsets) != truth).any()
 
 
 def penalty(m: np.ndarray) -> Callable[..., Ingredients]:
