@@ -1,0 +1,236 @@
+"""The command: what it prints, and one sentence for whatever goes wrong."""
+
+import importlib.metadata
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import relattn
+from relattn.backends.select import BACKENDS
+from relattn.cli import app as commands
+from relattn.cli import doctor
+from relattn.lab import compare as lab_compare
+from relattn.lab.encodings import ENCODINGS
+from relattn.lab.settings import Settings
+from tests.lab.small import write_data
+
+SMALL = ["--length", "16", "--width", "16", "--depth", "1", "--heads", "2"]
+
+
+def call(*arguments):
+    """Run `relattn` in this process: its exit code, what it wrote to stdout and to stderr, blanks made single."""
+    ran = CliRunner().invoke(commands.app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+        raise ran.exception
+    return ran.exit_code, " ".join(ran.stdout.split()), " ".join(ran.stderr.split())
+
+
+def refused(*arguments):
+    """The one sentence with which `relattn` refuses."""
+    code, out, err = call(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    return err.removeprefix("error: ")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("data") / "small.json")
+
+
+@pytest.fixture(scope="module")
+def compared(data):
+    out = data.parent / "out"
+    return out, call("compare", "--data", data, "--encodings", "rope,sinusoid", "--steps", 4, "--out", out, *SMALL)
+
+
+def test_compare_prints_a_table_and_where_things_lie(compared):
+    out, (code, printed, _) = compared
+    assert code == 0
+    for shown in ("n-gram", "rope", "sinusoid", "16 tokens", "64 tokens", f"report {out / 'report.html'}"):
+        assert shown in printed, shown
+    results = json.loads((out / "results.json").read_text())
+    for encoding in ("rope", "sinusoid"):
+        assert f"{results['summary'][encoding]['64']['mean']:.3f}" in printed
+    assert f"relattn compose --checkpoint {out / 'runs' / 'rope-seed0' / 'model'}" in printed
+
+
+def test_what_compare_proposes_composes(compared, tmp_path):
+    _, (_, printed, _) = compared
+    proposed = re.search(r"compose --checkpoint (\S+)", printed).group(0).split()
+    code, printed, _ = call(*proposed, "--prompt-steps", 3, "--steps", 4, "--seed", 7, "--out", tmp_path)
+    assert code == 0
+    assert "7 steps, 3 of them given" in printed
+    written = {path.suffix: path for path in tmp_path.iterdir()}
+    assert set(written) == {".mid", ".png"}
+    assert str(written[".mid"]) in printed
+    assert str(written[".png"]) in printed
+
+
+def test_compose_from_nothing(compared, tmp_path):
+    out, _ = compared
+    checkpoint = out / "runs" / "sinusoid-seed0" / "model"
+    code, printed, _ = call("compose", "--checkpoint", checkpoint, "--from-nothing", "--steps", 4, "--out", tmp_path)
+    assert code == 0
+    assert "4 steps, none of them given" in printed
+
+
+def test_help_names_every_encoding_and_the_defaults_that_hold():
+    code, printed, _ = call("compare", "--help")
+    assert code == 0
+    assert ", ".join(ENCODINGS) in printed
+    defaults = Settings()
+    for name in ("data", "minutes", "length", "width", "depth", "heads"):
+        shown = f"{getattr(defaults, name):g}" if name == "minutes" else getattr(defaults, name)
+        assert re.search(rf"--{name} .*?\[default: \(?{shown}\)?\]", printed), name
+    assert f"[default: ({','.join(defaults.encodings)})]" in printed
+    for command in ("compare", "compose", "doctor"):
+        assert command in call("--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--encodings", "rope,tango"], "encoding: got 'tango', expected one of relative, shaw, transformer-xl, t5,"),
+        (["--encodings", ""], "encoding: got '', expected one of"),
+        (["--seeds", "0,x"], "seeds: got '0,x', expected whole numbers separated by commas, such as 0,1,2"),
+        (["--seeds", "-1"], "seeds: got -1, expected numbers from 0"),
+        (["--minutes", "3", "--steps", "3"], "minutes, steps: got 3.0 and 3, expected one of the two"),
+        (["--minutes", "0.0001"], "minutes: got 0.0001, but preparation and evaluation alone take"),
+        (["--steps", "0"], "steps: got 0, expected at least 1"),
+        (["--length", "18"], "length: got 18, expected a positive multiple of 4"),
+        (["--width", "17"], "width: got 17, expected a multiple of the 2 heads"),
+        (["--data", "missing.json"], "data: "),
+        (["--resume"], "resume: "),
+    ],
+)
+def test_compare_refuses_in_one_sentence(data, tmp_path, arguments, said):
+    out = tmp_path / "out"
+    assert refused("compare", "--out", out, "--data", data, *SMALL, *arguments).startswith(said)
+    assert not out.exists()
+
+
+def test_compare_refuses_a_folder_that_holds_another_comparison(compared, data):
+    out, _ = compared
+    assert refused("compare", "--out", out, "--data", data, *SMALL) == (
+        f"out: {out} holds another comparison; pass --resume to go on with it, or choose another --out"
+    )
+    assert refused("compare", "--out", out, "--resume", "--width", 32) == (
+        f"width: got 32, but the comparison in {out} has 16; leave the option out to go on with it, or choose another --out"
+    )
+
+
+def test_compare_resumed_when_all_is_done_prints_the_same_table(compared):
+    out, (_, printed, _) = compared
+    assert call("compare", "--resume", "--out", out)[:2] == (0, printed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--temperature", "0"], "temperature: got 0, expected a positive number"),
+        (["--top-p", "2"], "top_p: got 2, expected a probability above 0, at most 1"),
+        (["--prompt-steps", "5000"], "prompt_steps: got 5000, but the longest held-out piece has 40 steps"),
+        (["--steps", "0"], "steps: got 0, expected at least 1"),
+        (["--checkpoint", "nowhere"], "checkpoint: nowhere is not a folder; expected one that `relattn compare` wrote"),
+    ],
+)
+def test_compose_refuses_in_one_sentence(compared, tmp_path, arguments, said):
+    out, _ = compared
+    checkpoint = ["--checkpoint", out / "runs" / "rope-seed0" / "model"]
+    assert refused("compose", *checkpoint, "--out", tmp_path / "out", *arguments) == said
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupt_says_what_is_kept_and_how_to_go_on(data, tmp_path, monkeypatch):
+    train = lab_compare.train
+
+    def train_and_interrupt(config, plan, seed, material, folder, progress):
+        def advance(step, note):
+            progress(step, note)
+            if config.encoding == "none" and step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return train(config, plan, seed, material, folder, advance)
+
+    monkeypatch.setattr(lab_compare, "train", train_and_interrupt)
+    out = tmp_path / "out"
+    code, printed, said = call(
+        "compare", "--data", data, "--encodings", "rope,none", "--steps", 4, "--out", out, *SMALL
+    )
+    assert (code, printed) == (130, "")
+    assert said.endswith(f"stopped; 1 of 2 runs are done and kept. Go on with: relattn compare --resume --out {out}")
+    monkeypatch.undo()
+    assert call("compare", "--resume", "--out", out)[0] == 0
+
+
+def test_doctor_tells_versions_devices_and_backends():
+    code, printed, _ = call("doctor")
+    assert code == 0
+    assert f"relattn │ {relattn.__version__} " in printed
+    assert f"torch │ {importlib.metadata.version('torch')} " in printed
+    assert "cpu" in printed
+    for name in BACKENDS:
+        assert f"│ {name} " in printed
+    assert "it has no relative keys" in printed
+    assert "usable" in printed
+
+
+def test_doctor_sees_a_backend_that_computes_wrongly(monkeypatch):
+    run = type(BACKENDS["dense"]).run
+
+    def wrong(self, problem):
+        output, lse = run(self, problem)
+        return output + 0.5, lse
+
+    monkeypatch.setattr(type(BACKENDS["dense"]), "run", wrong)
+    assert re.search(r"│ dense │ (?:\[red\])?wrong by 0.5", call("doctor")[1])
+
+
+def test_doctor_names_a_package_that_is_missing(monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", ("no-such-package",))
+    assert "no-such-package │ not installed" in call("doctor")[1]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_doctor_says_why_there_is_no_gpu():
+    assert re.search(r"cuda │ none: (torch was built without CUDA|no GPU found)", call("doctor")[1])
+
+
+def run_without(package, *arguments):
+    """`relattn` in a process in which `package` cannot be imported."""
+    script = f"import sys; sys.modules[{package!r}] = None; from relattn.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "said"),
+    [
+        ("typer", ["doctor"], "the command needs the extra `lab` (typer is not installed); pip install 'relattn[lab]'"),
+        ("rich", ["doctor"], "the command needs the extra `lab` (rich is not installed); pip install 'relattn[lab]'"),
+        (
+            "transformers",
+            ["compare"],
+            "this needs the extra `lab` (transformers is not installed); pip install 'relattn[lab]'",
+        ),
+    ],
+)
+def test_without_the_extra_one_sentence(package, arguments, said):
+    ran = run_without(package, *arguments)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.strip() == f"error: {said}"
+
+
+def test_importing_relattn_loads_nothing_of_the_command():
+    script = (
+        "import sys, relattn, relattn.cli; print([m for m in ('typer', 'rich', 'transformers') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "[]"

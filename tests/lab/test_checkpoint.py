@@ -1,0 +1,109 @@
+"""Checkpoints: whole or refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from relattn.lab.checkpoint import MusicCard, load_checkpoint, save_checkpoint
+from relattn.lab.files import whole_folder
+from tests.lab.small import model, tokens
+
+CARD = MusicCard("chorales", 40, 57)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_checkpoint(tmp_path / "model", model(), CARD)
+    return tmp_path / "model"
+
+
+def test_it_comes_back_as_it_was_saved(folder):
+    loaded, card = load_checkpoint(folder)
+    assert card == CARD
+    assert card.vocabulary.size == 20
+    assert not loaded.training
+    assert torch.equal(loaded(tokens(1, 9)).logits, model()(tokens(1, 9)).logits)
+
+
+def test_it_replaces_the_one_before(folder):
+    save_checkpoint(folder, model(seed=1), CARD)
+    loaded, _ = load_checkpoint(folder)
+    assert torch.equal(loaded(tokens(1, 9)).logits, model(seed=1)(tokens(1, 9)).logits)
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("left", [0, 5, 200, -1])
+def test_weights_that_are_cut_off(folder, left):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(ValueError) as caught:
+        load_checkpoint(folder)
+    assert str(caught.value).startswith(f"checkpoint: {folder} is cut off or broken (")
+    assert str(caught.value).endswith("); train it anew")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "music.json"])
+def test_a_file_that_is_cut_off(folder, name):
+    path = folder / name
+    path.write_text(path.read_text()[:-5])
+    with pytest.raises(ValueError, match="is cut off or broken"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "music.json"])
+def test_a_file_that_is_missing(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        load_checkpoint(folder)
+    assert str(caught.value) == (
+        f"checkpoint: {folder} holds no {name}; expected a folder `model` that `relattn compare` wrote"
+    )
+
+
+def test_a_folder_that_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        load_checkpoint(tmp_path / "no")
+    assert str(caught.value) == (
+        f"checkpoint: {tmp_path / 'no'} is not a folder; expected one that `relattn compare` wrote"
+    )
+
+
+def test_a_weight_that_is_missing(folder):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    del weights["blocks.0.attention.encoding.relative_keys"]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"the weights in .* do not fit its config.json \(see blocks.0.attention.enc"):
+        load_checkpoint(folder)
+
+
+def test_weights_of_another_size(folder):
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"width": 32}))
+    with pytest.raises(ValueError, match=r"checkpoint: .*; train it anew"):
+        load_checkpoint(folder)
+
+
+def test_a_card_of_another_vocabulary(folder):
+    (folder / "music.json").write_text(json.dumps({"data": "chorales", "low": 40, "high": 60}))
+    with pytest.raises(
+        ValueError, match=r"is inconsistent, music\.json has 23 tokens and config\.json 20; train it anew"
+    ):
+        load_checkpoint(folder)
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path):
+    with pytest.raises(RuntimeError), whole_folder(tmp_path / "a") as draft:
+        (draft / "one").write_text("1")
+        raise RuntimeError
+    assert not (tmp_path / "a").exists()
+    with whole_folder(tmp_path / "a") as draft:
+        assert list(draft.iterdir()) == []
+        (draft / "two").write_text("2")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["two"]
+    shutil.rmtree(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,205 @@
+"""A comparison from start to report, and its refusals."""
+
+import json
+import os
+import shutil
+import signal
+import statistics
+
+import numpy as np
+import pytest
+
+from relattn.lab.checkpoint import load_checkpoint
+from relattn.lab.compare import resume, start
+from relattn.lab.evaluate import evaluate
+from relattn.lab.music.ngram import NGram
+from relattn.lab.music.sources import load_music
+from relattn.lab.music.tokens import Vocabulary
+from tests.lab.small import Recorder, settings, write_data
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    data = write_data(folder / "small.json")
+    comparison = start(settings(data, seeds=(0, 1)), folder / "out", Recorder())
+    return comparison, comparison.run()
+
+
+def copy(comparison, to):
+    shutil.copytree(comparison.out, to)
+    return to
+
+
+def test_what_is_left_on_disk(done):
+    comparison, results = done
+    assert {path.name for path in comparison.out.iterdir()} == {"report.html", "results.json", "runs", "settings.json"}
+    assert json.loads((comparison.out / "results.json").read_text()) == json.loads(json.dumps(results))
+    runs = {path.name for path in (comparison.out / "runs").iterdir()}
+    assert runs == {f"{encoding}-seed{seed}" for encoding in ("relative", "none") for seed in (0, 1)}
+    for name in runs:
+        assert {path.name for path in (comparison.out / "runs" / name).iterdir()} == {"model", "result.json"}
+
+
+def test_results_hold_settings_versions_machine_data_and_every_run(done):
+    _comparison, results = done
+    assert results["settings"]["steps_taken"] == 6
+    assert {"relattn", "torch", "transformers", "python"} <= set(results["versions"])
+    assert {"processor", "cores", "accelerators"} <= set(results["machine"])
+    assert results["data"]["train"] == {"pieces": 4, "tokens": 4 * (20 + 33 + 24 + 40)}
+    assert results["lengths"] == [16, 32, 64]
+    assert [(run["encoding"], run["seed"]) for run in results["runs"]] == [
+        ("relative", 0), ("relative", 1), ("none", 0), ("none", 1)
+    ]  # fmt: skip
+    for run in results["runs"]:
+        assert run["steps"] == run["training"][-1][0] == run["validation"][-1][0] == 6
+        assert run["parameters"] > 1000
+        for length, evaluation in run["evaluation"].items():
+            assert evaluation["tokens"] == results["data"]["test"]["tokens"] == sum(evaluation["count"])
+            assert len(evaluation["by_position"]) == int(length)
+
+
+def test_the_summary_is_mean_and_standard_deviation_over_seeds(done):
+    _, results = done
+    for encoding in ("relative", "none"):
+        for length in ("16", "32", "64"):
+            nats = [run["evaluation"][length]["nats"] for run in results["runs"] if run["encoding"] == encoding]
+            assert results["summary"][encoding][length]["mean"] == pytest.approx(statistics.fmean(nats))
+            assert results["summary"][encoding][length]["spread"] == pytest.approx(statistics.stdev(nats))
+
+
+def test_the_figures_are_those_of_the_saved_models(done):
+    comparison, results = done
+    for run in results["runs"]:
+        model, card = load_checkpoint(comparison.folder(run["encoding"], run["seed"]) / "model")
+        assert card.data == str((comparison.out.parent / "small.json").resolve())
+        for length, windows in comparison.material.held_out.items():
+            assert evaluate(model, windows).mean == pytest.approx(run["evaluation"][str(length)]["nats"], rel=1e-6)
+
+
+def test_the_ngram_is_among_the_rows_with_its_own_losses(done):
+    comparison, results = done
+    data = load_music(comparison.settings.data)
+    vocabulary = Vocabulary.covering(data.pieces)
+    expected = NGram.fit(data.train, vocabulary).evaluate(data.test)
+    for length in ("16", "32", "64"):
+        assert results["ngram"][length]["nats"] == pytest.approx(expected)
+        assert results["ngram"][length]["tokens"] == results["data"]["test"]["tokens"]
+    # in the longest windows the first piece's losses stand where its tokens do
+    losses = [NGram.fit(data.train, vocabulary).losses(piece)[:1] for piece in data.test]
+    starts = [losses[piece][0] for piece, first in zip(*windows_of(comparison, 64), strict=True) if first == 0]
+    others = [
+        NGram.fit(data.train, vocabulary).losses(data.test[piece])[4 * first]
+        for piece, first in zip(*windows_of(comparison, 64), strict=True)
+        if first
+    ]
+    assert results["ngram"]["64"]["by_position"][0] == pytest.approx(np.mean(starts + others), abs=1e-5)
+
+
+def windows_of(comparison, length):
+    windows = comparison.material.held_out[length]
+    return windows.piece.tolist(), windows.start.tolist()
+
+
+def test_resume_does_only_what_is_missing_and_gives_the_same(done, tmp_path):
+    comparison, results = done
+    out = copy(comparison, tmp_path / "out")
+    shutil.rmtree(out / "runs" / "none-seed0")
+    (out / "results.json").unlink()
+    recorder = Recorder()
+    again = resume(out, {"seeds": (0, 1)}, recorder)
+    assert (again.finished(), again.count) == (3, 4)
+    repeated = again.run()
+    assert [label for label, total in recorder.begun if "seed" in label] == [
+        "none, seed 0",
+        "none, seed 0: evaluation",
+    ]
+    assert repeated["summary"] == results["summary"]
+
+
+@pytest.mark.parametrize("label", ["none, seed 0", "none, seed 0: evaluation"])
+def test_an_interrupted_comparison_leaves_nothing_that_looks_whole_and_goes_on(done, tmp_path, label):
+    comparison, results = done
+    stopped = []
+
+    def interrupt(task, done):
+        if task == label and not stopped:
+            stopped.append(done)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    begun = start(comparison.settings, tmp_path / "out", Recorder(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        begun.run()
+    assert begun.finished() == 1
+    assert not (begun.out / "results.json").exists()
+    assert not (begun.out / "report.html").exists()
+    assert not (begun.out / "runs" / "none-seed0" / "result.json").exists()
+    resumed = resume(begun.out, {}, Recorder()).run()
+    assert resumed["summary"] == results["summary"]
+    assert [run["validation"] for run in resumed["runs"]] == [run["validation"] for run in results["runs"]]
+
+
+def test_minutes_become_steps_once_and_for_all(done, tmp_path):
+    comparison, _ = done
+    timed = settings(comparison.settings.data, steps=None, minutes=0.5, encodings=("none",))
+    recorder = Recorder()
+    begun = start(timed, tmp_path / "out", recorder)
+    assert begun.plan.steps >= 1
+    assert ("measuring the speed", 1) in recorder.begun
+    recorder = Recorder()
+    assert resume(tmp_path / "out", {"minutes": 0.5}, recorder).plan.steps == begun.plan.steps
+    assert "measuring the speed" not in [label for label, _ in recorder.begun]
+
+
+def test_minutes_that_do_not_suffice_leave_nothing(done, tmp_path):
+    comparison, _ = done
+    with pytest.raises(ValueError, match=r"minutes: got 1e-05, but preparation and evaluation alone take \d+ s here"):
+        start(settings(comparison.settings.data, steps=None, minutes=1e-5), tmp_path / "out", Recorder())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_something_is_refused(done, tmp_path):
+    comparison, _ = done
+    with pytest.raises(FileExistsError) as caught:
+        start(comparison.settings, comparison.out, Recorder())
+    assert str(caught.value) == (
+        f"out: {comparison.out} holds another comparison; pass --resume to go on with it, or choose another --out"
+    )
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(FileExistsError) as caught:
+        start(comparison.settings, tmp_path, Recorder())
+    assert str(caught.value) == f"out: {tmp_path} holds files already; choose another --out"
+    with pytest.raises(FileExistsError) as caught:
+        start(comparison.settings, tmp_path / "letter.txt", Recorder())
+    assert str(caught.value) == f"out: {tmp_path / 'letter.txt'} is a file; choose another --out"
+
+
+def test_data_that_changed_meanwhile(done, tmp_path):
+    _comparison, _ = done
+    data = write_data(tmp_path / "small.json")
+    out = tmp_path / "out"
+    start(settings(data), out, Recorder())
+    write_data(data, seed=1)
+    with pytest.raises(ValueError) as caught:
+        resume(out, {}, Recorder())
+    assert str(caught.value) == f"data: {data} is not what the comparison in {out} began with; choose another --out"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"train": [], "valid": [], "test": []}', "expected a list with at least one piece"),
+        ('{"train": [[[60, 50', "not a JSON file"),
+    ],
+)
+def test_data_that_are_empty_or_broken(tmp_path, content, said):
+    data = tmp_path / "data.json"
+    data.write_text(content)
+    with pytest.raises(ValueError, match=said):
+        start(settings(data), tmp_path / "out", Recorder())
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_that_are_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"data: .*no\.json"):
+        start(settings(tmp_path / "no.json"), tmp_path / "out", Recorder())

@@ -1,0 +1,119 @@
+"""Composing: only what a voice can sing, after the prompt as it was given."""
+
+import mido
+import numpy as np
+import pytest
+
+from relattn.lab.checkpoint import MusicCard, save_checkpoint
+from relattn.lab.compose import Sampling, allowed_tokens, compose, continue_music
+from relattn.lab.music.data import SILENCE, Piece
+from relattn.lab.music.sources import load_music
+from relattn.lab.music.tokens import Vocabulary
+from relattn.lab.progress import Silent
+from tests.lab.music.synthetic import random_pieces
+from tests.lab.small import Recorder, model, write_data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compose")
+    data = write_data(folder / "small.json")
+    vocabulary = Vocabulary.covering(load_music(str(data)).pieces)
+    asked = model(vocab_size=vocabulary.size)
+    save_checkpoint(folder / "model", asked, MusicCard(str(data), vocabulary.low, vocabulary.high))
+    return folder
+
+
+def run(folder, out, prompt_steps=4, steps=10, progress=None, **sampling):
+    return compose(folder / "model", out, prompt_steps, steps, Sampling(**sampling), progress or Silent())
+
+
+def test_it_continues_a_held_out_piece(folder, tmp_path):
+    recorder = Recorder()
+    written = run(folder, tmp_path, prompt_steps=6, progress=recorder)
+    assert written.steps.shape == (16, 4)
+    assert written.prompt_steps == 6
+    openings = [piece.steps[:6].tolist() for piece in load_music(str(folder / "small.json")).test]
+    assert written.steps[:6].tolist() in openings
+    assert ("composing", 40) in recorder.begun
+    assert written.midi.suffix == ".mid"
+    assert written.picture.read_bytes().startswith(b"\x89PNG")
+    assert len(mido.MidiFile(written.midi).tracks) == 4
+
+
+def test_it_starts_from_nothing(folder, tmp_path):
+    written = run(folder, tmp_path, prompt_steps=None, steps=5)
+    assert written.steps.shape == (5, 4)
+    assert written.prompt_steps == 0
+    assert written.midi.name == "from-nothing-relative-seed0.mid"
+
+
+def test_the_seed_fixes_every_note(folder, tmp_path):
+    first, again, other = (run(folder, tmp_path, seed=seed, prompt_steps=None).steps for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_almost_no_temperature_is_greedy():
+    asked, vocabulary = model(), Vocabulary(40, 57)
+    allowed = np.ones((4, 20), dtype=bool)
+    allowed[:, vocabulary.begin] = False
+    drawn = [
+        continue_music(asked, vocabulary, allowed, None, 6, Sampling(temperature=1e-4, top_p=1.0, seed=seed), Silent())
+        for seed in (0, 1)
+    ]
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_every_voice_keeps_to_what_it_can_sing():
+    # at a high temperature everything that is allowed comes up, and nothing else
+    asked, vocabulary = model(), Vocabulary(40, 57)
+    allowed = np.zeros((4, 20), dtype=bool)
+    for voice in range(4):
+        allowed[voice, 2 + 4 * voice : 5 + 4 * voice] = True
+    allowed[3, vocabulary.silence] = True
+    steps = continue_music(asked, vocabulary, allowed, None, 60, Sampling(100.0, 1.0, 0), Silent())
+    for voice in range(4):
+        pitches = {40 + 4 * voice + place for place in range(3)} | ({SILENCE} if voice == 3 else set())
+        assert set(steps[:, voice].tolist()) == pitches
+
+
+def test_what_a_voice_can_sing():
+    pieces = [Piece("a", np.array([[70, 60, 50, -1], [72, 60, 50, 41]])), Piece("b", np.array([[71, 62, 50, 43]]))]
+    vocabulary = Vocabulary(40, 75)
+    allowed = allowed_tokens(pieces, vocabulary)
+    spoken = [[vocabulary.low + token - 2 for token in np.flatnonzero(row)] for row in allowed]
+    assert spoken == [[70, 71, 72], [60, 61, 62], [50], [vocabulary.low - 1, 41, 42, 43]]
+    assert not allowed_tokens(random_pieces(0, [30], silence=0.0), Vocabulary(0, 127))[:, :2].any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"temperature": 0.0}, "temperature: got 0, expected a positive number"),
+        ({"temperature": float("nan")}, "temperature: got nan, expected a positive number"),
+        ({"top_p": 0.0}, "top_p: got 0, expected a probability above 0, at most 1"),
+        ({"top_p": 1.5}, "top_p: got 1.5, expected a probability above 0, at most 1"),
+        ({"seed": -1}, "seed: got -1, expected a number from 0 up to 2**32 - 1"),
+        ({"steps": 0}, "steps: got 0, expected at least 1"),
+        ({"prompt_steps": 0}, "prompt_steps: got 0, expected at least 1; to start without a prompt use --from-nothing"),
+        ({"prompt_steps": 900}, "prompt_steps: got 900, but the longest held-out piece has 40 steps"),
+    ],
+)
+def test_numbers_out_of_range(folder, tmp_path, changes, said):
+    with pytest.raises(ValueError) as caught:
+        run(folder, tmp_path / "out", **changes)
+    assert str(caught.value) == said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_place_of_the_folder(folder, tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(FileExistsError, match=r"out: .* is a file; choose another --out"):
+        run(folder, tmp_path / "out")
+
+
+def test_data_that_are_gone(folder, tmp_path):
+    save_checkpoint(tmp_path / "model", model(), MusicCard(str(tmp_path / "gone.json"), 40, 57))
+    with pytest.raises(FileNotFoundError, match=r"data: .*gone\.json"):
+        run(tmp_path, tmp_path / "out")

@@ -1,0 +1,135 @@
+"""The report: self-contained, and saying what the figures say."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from relattn.lab.reading import sentences
+from relattn.lab.report import page, write_report
+
+
+def record(nats, length):
+    count = [10] * (length // 2) + [4] * (length // 4) + [0] * (length - length // 2 - length // 4)
+    return {"nats": nats, "tokens": sum(count), "by_position": [nats if n else None for n in count], "count": count}
+
+
+def results(losses, seeds=(0, 1), ngram=0.5, longer=0.0):
+    """Results of a comparison with `losses`: encoding -> one figure for each seed."""
+    lengths = [16, 32, 64]
+
+    def summary(values, length):
+        shift = longer * lengths.index(length) / 2
+        return {"mean": np.mean(values) + shift, "spread": np.std(values, ddof=1) if len(values) > 1 else None}
+
+    return {
+        "format": 1,
+        "settings": {
+            "data": "chorales", "encodings": list(losses), "seeds": list(seeds), "steps_taken": 20, "length": 16,
+            "width": 8, "depth": 1, "heads": 2, "batch": 2, "learning_rate": 0.006, "dropout": 0.0,
+        },
+        "versions": {"relattn": "0.1.0", "torch": "2"},
+        "machine": {"processor": "A <fast> one", "cores": 2, "torch_threads": 2, "accelerators": ["GPU & Co"]},
+        "data": {"name": "chorales"} | {split: {"pieces": 3, "tokens": 1234} for split in ("train", "valid", "test")},
+        "lengths": lengths,
+        "ngram": {str(length): record(ngram, length) for length in lengths},
+        "summary": {e: {str(length): summary(values, length) for length in lengths} for e, values in losses.items()},
+        "runs": [
+            {
+                "encoding": encoding, "seed": seed, "steps": 20, "parameters": 5000, "seconds_per_step": 0.012,
+                "training": [[10, 2.0], [20, value]], "validation": [[10, 2.1], [20, value]],
+                "evaluation": {str(length): record(value, length) for length in lengths},
+            }
+            for encoding, values in losses.items()
+            for seed, value in zip(seeds, values, strict=True)
+        ],
+    }  # fmt: skip
+
+
+TWO = {"relative": (0.40, 0.42), "rope": (0.43, 0.45)}
+
+
+class Links(HTMLParser):
+    """Every reference of a page that a browser would follow by itself, and its text."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.text, self.open = [], "", []
+
+    def handle_starttag(self, tag, attributes):
+        self.found += [value for name, value in attributes if name in ("src", "href", "xlink:href", "data", "srcset")]
+        assert tag not in ("script", "link", "iframe", "object", "embed"), tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def read(html):
+    links = Links()
+    links.feed(html)
+    return links
+
+
+def test_it_asks_nothing_of_the_outside():
+    html = page(results(TWO))
+    assert all(link.startswith("#") for link in read(html).found)
+    assert not re.search(r"@import|url\((?!#)", html)
+
+
+def test_it_shows_every_figure():
+    text = read(page(results(TWO))).text
+    for shown in ("0.410 ± 0.014", "0.440 ± 0.014", "0.500", "0.4000", "0.4200", "Huang et al. 2018", "n-gram"):
+        assert shown in text, shown
+    for shown in ("A <fast> one", "GPU & Co", "torch 2", "5,000 parameters", "3 test pieces", "2 position encodings"):
+        assert shown in text, shown
+    command = "relattn compare --encodings relative,rope --steps 20 --seeds 0,1 --data chorales --length 16 --width 8"
+    assert command in text
+
+
+def test_one_seed_has_no_spread():
+    text = read(page(results({"relative": (0.4,)}, seeds=(0,)))).text
+    assert "±" not in text
+    assert "1 seed," in text
+
+
+def test_three_pictures_take_their_ink_from_the_page():
+    html = page(results(TWO))
+    pictures = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
+    assert len(pictures) == 3
+    for picture in pictures:
+        assert "currentColor" in picture
+        assert "#010203" not in picture
+        for name in ("relative", "rope", "n-gram"):
+            assert f">{name}</text>" in picture
+
+
+def test_the_same_results_make_the_same_page(tmp_path):
+    for name in ("a", "b"):
+        write_report(tmp_path / name, results(TWO))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("losses", "options", "said"),
+    [
+        (TWO, {}, "Every model is below the n-gram's 0.500"),
+        (TWO, {"ngram": 0.3}, "No model is below the n-gram's 0.300 yet"),
+        (TWO, {"ngram": 0.43}, "Below the n-gram's 0.430: relative. Not so, and so in need of longer training: rope."),
+        (TWO, {}, "relative is lowest, 0.030 nats below rope. That is more than the seeds' spread."),
+        (
+            {"a": (0.30, 0.50), "b": (0.41, 0.43)},
+            {},
+            "a is lowest, 0.020 nats below b. That is within the seeds' spread.",
+        ),
+        ({"a": (0.4,), "b": (0.5,)}, {"seeds": (0,)}, "With a single seed there is no telling"),
+        (TWO, {"longer": -0.05}, "From windows of 16 to 64 tokens the loss changes by: relative -0.050; rope -0.050."),
+        (TWO, {"longer": 0.07}, "changes by: relative +0.070; rope +0.070."),
+    ],
+)
+def test_what_it_says(losses, options, said):
+    assert said in " ".join(sentences(results(losses, **options)))
+
+
+def test_one_encoding_is_not_ranked():
+    assert "is lowest" not in " ".join(sentences(results({"relative": (0.4, 0.5)})))

@@ -1,0 +1,109 @@
+"""One run: what it learns, and that stopping and going on changes nothing."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from relattn.lab.material import Material
+from relattn.lab.music.data import MusicData, Piece
+from relattn.lab.progress import Silent
+from relattn.lab.training import TrainingPlan, last_checkpoint, train
+from tests.lab.music.synthetic import random_pieces
+from tests.lab.small import SMALL, settings, write_data
+
+PLAN = TrainingPlan(steps=9, batch=2, learning_rate=1e-2, save_every=2)
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory):
+    return Material.load(str(write_data(tmp_path_factory.mktemp("data") / "small.json")), SMALL["length"], Silent())
+
+
+def run(material, folder, plan=PLAN, seed=0, progress=lambda step, note: None, encoding="relative", dropout=0.2):
+    config = settings("data", dropout=dropout).model_config(material.vocabulary.size, encoding)
+    return train(config, plan, seed, material, folder, progress)
+
+
+def weights(trained):
+    return torch.cat([parameter.flatten() for parameter in trained.model.parameters()])
+
+
+def test_a_seed_fixes_a_run(material, tmp_path):
+    first, again, other = (run(material, tmp_path / name, seed=seed) for name, seed in (("a", 5), ("b", 5), ("c", 6)))
+    assert torch.equal(weights(first), weights(again))
+    assert first.training_curve == again.training_curve
+    assert first.validation_curve == again.validation_curve
+    assert not torch.equal(weights(first), weights(other))
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_an_interrupted_run_goes_on_at_the_exact_place(material, tmp_path, stop):
+    def interrupt(step, note):
+        if step == stop:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(material, tmp_path / "stopped", progress=interrupt)
+    assert last_checkpoint(tmp_path / "stopped").name == f"checkpoint-{stop}"
+    assert signal.getsignal(signal.SIGINT) is handler
+    steps = []
+    resumed = run(material, tmp_path / "stopped", progress=lambda step, note: steps.append(step))
+    whole = run(material, tmp_path / "whole")
+    assert steps == list(range(stop + 1, 10))
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.training_curve == whole.training_curve
+    assert resumed.validation_curve == whole.validation_curve
+
+
+def test_a_second_interrupt_does_not_wait(material, tmp_path):
+    def interrupt_twice(step, note):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(material, tmp_path, progress=interrupt_twice)
+    assert last_checkpoint(tmp_path).name == "checkpoint-2"
+
+
+def test_a_finished_run_is_not_trained_again(material, tmp_path):
+    whole = run(material, tmp_path)
+    steps = []
+    again = run(material, tmp_path, progress=lambda step, note: steps.append(step))
+    assert steps == []
+    assert again.seconds_per_step is None
+    assert torch.equal(weights(again), weights(whole))
+    assert again.validation_curve == whole.validation_curve
+
+
+def test_a_checkpoint_that_was_cut_off_is_passed_over(material, tmp_path):
+    run(material, tmp_path)
+    assert last_checkpoint(tmp_path).name == "checkpoint-9"
+    (tmp_path / "checkpoint-11").mkdir()
+    (tmp_path / "checkpoint-12").mkdir()
+    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"global_step": 12, "log_hi')
+    assert last_checkpoint(tmp_path).name == "checkpoint-9"
+    assert last_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_curves_end_with_the_run(material, tmp_path):
+    trained = run(material, tmp_path)
+    assert trained.validation_curve[-1][0] == trained.training_curve[-1][0] == PLAN.steps
+    assert trained.seconds_per_step > 0
+
+
+@pytest.mark.parametrize("encoding", ["relative", "sinusoid"])
+def test_it_learns_what_can_be_learnt(tmp_path, encoding):
+    # each voice holds one pitch: after the first steps of a window nothing is left to guess
+    pieces = tuple(
+        Piece(piece.name, piece.steps[:1].repeat(12, 0)) for piece in random_pieces(0, [1] * 12, silence=0.0)
+    )
+    data = MusicData("held", pieces[:8], pieces[8:10], pieces[10:])
+    material = Material.of("held", data, SMALL["length"], Silent())
+    plan = TrainingPlan(steps=150, batch=8, learning_rate=1e-2)
+    trained = run(material, tmp_path, plan, encoding=encoding, dropout=0.0)
+    first, last = trained.training_curve[0][1], trained.training_curve[-1][1]
+    assert last < 0.5 * first
