@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-FAR = 1_000_003  # a common start this far out shows positions that were held in too few digits
+FAR = 2**24 + 43  # a common start this far out shows positions that were held in float32
 
 
 @dataclass(frozen=True)
