@@ -35,6 +35,7 @@ def interrupt_at_a_checkpoint(out, name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_compare_interrupted_resumed_and_composed_with(tmp_path):
     out = tmp_path / "compare"
     code, stdout, stderr = interrupt_at_a_checkpoint(out, "sinusoid-seed0")
@@ -67,6 +68,7 @@ def test_compare_interrupted_resumed_and_composed_with(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_kill_without_warning_is_resumed_from_the_last_checkpoint(tmp_path):
     out = tmp_path / "compare"
     process = subprocess.Popen(

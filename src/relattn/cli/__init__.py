@@ -10,10 +10,11 @@ def main() -> None:
     try:
         from relattn.cli.app import app
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("typer", "rich"):
             raise
         print(
-            f"error: the command needs the extra `lab` ({error.name} is not installed); pip install 'relattn[lab]'",
+            f"error: the command needs the extra `lab` ({package} is not installed); pip install 'relattn[lab]'",
             file=sys.stderr,
         )
         raise SystemExit(2) from None

@@ -33,9 +33,10 @@ def one_sentence() -> Iterator[None]:
     except (ValueError, OSError) as error:
         _refuse(str(error))
     except ModuleNotFoundError as error:
-        if error.name not in LAB_PACKAGES:
+        package = (error.name or "").partition(".")[0]
+        if package not in LAB_PACKAGES:
             raise
-        _refuse(f"this needs the extra `lab` ({error.name} is not installed); pip install 'relattn[lab]'")
+        _refuse(f"this needs the extra `lab` ({package} is not installed); pip install 'relattn[lab]'")
 
 
 def _refuse(text: str) -> NoReturn:
