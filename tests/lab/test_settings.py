@@ -30,6 +30,12 @@ PLAN = Plan(Settings(minutes=None, steps=7, encodings=("rope", "none"), seeds=(3
         ({"width": 10, "heads": 4}, "width: got 10, expected a multiple of the 4 heads"),
         ({"heads": 0}, "heads: got 0, expected a positive number"),
         ({"depth": 0}, "depth: got 0, expected a positive number"),
+        ({"width": 36}, "width, heads: got 36 and 4, which do not suit the encoding 'rope': rotary_dim: got 9"),
+        ({"width": 45, "heads": 5}, "width, heads: got 45 and 5, which do not suit the encoding 'rope'"),
+        (
+            {"width": 45, "heads": 5, "encodings": ("none", "sinusoid")},
+            "width: got 45 (heads 5), expected an even number for the encoding 'sinusoid'",
+        ),
         ({"batch": 0}, "batch: got 0, expected at least 1"),
         ({"learning_rate": 0.0}, "learning_rate: got 0.0, expected a positive number"),
         ({"dropout": 1.5}, "dropout: got 1.5, expected a probability"),

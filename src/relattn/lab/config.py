@@ -24,7 +24,8 @@ class LabConfig(PretrainedConfig):
         tie_word_embeddings: whether the output layer is the transposed token embedding.
 
     Raises:
-        ValueError: for a number that is not positive, a width that the heads do not divide, or an unknown encoding.
+        ValueError: for a number that is not positive, a width that the heads do not divide, an unknown encoding, or an
+            odd width under an absolute one (sines and cosines come in pairs).
     """
 
     model_type = "relattn-lab"
@@ -57,7 +58,10 @@ class LabConfig(PretrainedConfig):
             raise ValueError(f"width: got {width}, expected a multiple of the {heads} heads")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout: got {dropout}, expected a probability from 0 up to, but not, 1")
-        named_encoding(encoding)
+        if named_encoding(encoding).absolute and width % 2:
+            raise ValueError(
+                f"width: got {width} (heads {heads}), expected an even number for the encoding {encoding!r}"
+            )
         self.vocab_size = vocab_size
         self.width = width
         self.depth = depth

@@ -173,7 +173,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
             positions = (key_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
         frequencies = torch.from_numpy(inverse_frequencies(self.config.width)).to(like.device, torch.float32)
         angles = positions[..., None] * frequencies
-        return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., : self.config.width].to(like.dtype)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
         # transformers would make its own DynamicCache, which knows nothing of prepared keys.

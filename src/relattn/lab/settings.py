@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relattn.lab.config import LabConfig
-from relattn.lab.encodings import named_encoding
+from relattn.lab.encodings import Shape, build_encoding, named_encoding
 from relattn.lab.files import write_json
 
 FILE = "settings.json"
@@ -57,7 +57,9 @@ class Settings:
             raise ValueError(f"length: got {self.length}, expected a positive multiple of 4 (four voices to a step)")
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate: got {self.learning_rate}, expected a positive number")
-        self.model_config(vocab_size=1, encoding=self.encodings[0])
+        for name in self.encodings:
+            self.model_config(vocab_size=1, encoding=name)
+            self._check_buildable(name)
 
     def model_config(self, vocab_size: int, encoding: str) -> LabConfig:
         """The configuration of this comparison's model under one encoding."""
@@ -70,6 +72,14 @@ class Settings:
             length=self.length,
             dropout=self.dropout,
         )
+
+    def _check_buildable(self, encoding: str) -> None:
+        try:
+            build_encoding(encoding, Shape(self.heads, self.width // self.heads, self.length), {})
+        except ValueError as error:
+            raise ValueError(
+                f"width, heads: got {self.width} and {self.heads}, which do not suit the encoding {encoding!r}: {error}"
+            ) from error
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
