@@ -77,8 +77,8 @@ def test_for_other_heads_or_width(encoding, said):
 
 def test_relative_values_are_as_wide_as_the_values():
     said = (
-        "relative_values: the encoding has width 8 ([1, 7, 8]); expected 5, the width of the values; make it with "
-        "head_dim=5"
+        "relative_values: the encoding has width 8 ([1, 7, 8]); expected 5, the width of the values; make values as "
+        "wide as the keys"
     )
     with refused(ShapeError, said):
         call(value=ones(2, 4, 6, 5), encoding=ShawEmbedding(8, 3))
@@ -144,7 +144,8 @@ WIDTH_OF = {"relative_keys": "relative query", "relative_queries": "keys", "rela
 
 @pytest.mark.parametrize("name", WIDTH_OF)
 def test_terms_of_another_width(name):
-    expected = f"expected 8, the width of the {WIDTH_OF[name]}; make it with head_dim=8"
+    way_out = "make values as wide as the keys" if name == "relative_values" else "make it with head_dim=8"
+    expected = f"expected 8, the width of the {WIDTH_OF[name]}; {way_out}"
     with refused(ShapeError, f"{name}: the encoding has width 7 ([1, 21, 7]); {expected}"):
         call(encoding=term(name, width=7))
 

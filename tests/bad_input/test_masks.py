@@ -41,9 +41,12 @@ def test_attn_mask_no_tensor(came):
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64, torch.float16, torch.complex64], ids=str)
 def test_attn_mask_dtype(dtype):
+    way_out = (
+        "convert it with .to()" if dtype.is_floating_point else "a number could mean two things, compare it (mask != 0)"
+    )
     said = (
-        f"attn_mask: got dtype {dtype}; expected bool (True attends) or torch.float32 (added to the scores); an "
-        "integer mask has two readings, so compare it (mask != 0) or convert it with .to()"
+        f"attn_mask: got dtype {dtype}; expected bool (True attends), or torch.float32 or torch.float32 (added to the "
+        f"scores); {way_out}"
     )
     with refused(TypeError, said):
         call(attn_mask=ones(5, 6, dtype=dtype))

@@ -54,7 +54,6 @@ class SdpaBackend:
 def _is_plain_causal(problem: Problem) -> bool:
     """Whether the limits allow exactly key index <= query index."""
     positions = problem.positions
-    if positions.lowest is not None or not positions.contiguous:
+    if positions.binding != (None, 0) or not positions.contiguous:
         return False
-    first = positions.first_diagonal
-    return positions.highest == 0 and isinstance(first, int) and first == -(positions.query_length - 1)
+    return isinstance(positions.first_diagonal, int) and positions.first_diagonal == -(positions.query_length - 1)

@@ -38,8 +38,7 @@ def pad_reshape(
     if not relative_keys.shape[1] == key_length == length:
         raise ValueError(
             f"pad_reshape: got {length} queries, {key_length} keys and {relative_keys.shape[1]} rows; it is defined "
-            "for "
-            "equal numbers (causal self-attention); use diagonals or strided"
+            "for equal numbers (causal self-attention); use diagonals or strided"
         )
     products = relative_query @ relative_keys.transpose(-1, -2)
     return F.pad(products, (1, 0)).flatten(-2).unflatten(-1, (length + 1, length))[..., 1:, :]

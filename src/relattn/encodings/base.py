@@ -25,8 +25,10 @@ class RelativeEncoding(nn.Module, ABC):
     axis; one operand at most may rewrite queries and keys.
     """
 
-    rotates: bool = False
-    """Whether keys are rewritten by their position: then no relative queries can meet them in a sum."""
+    @property
+    def rewrites_keys(self) -> bool:
+        """Whether `prepare_keys` is its own: then no relative queries can meet those keys in a sum."""
+        return type(self).prepare_keys is not RelativeEncoding.prepare_keys
 
     def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
         """The keys as attention and caches hold them, once per key, when it arrives; unchanged unless overridden.
@@ -88,12 +90,11 @@ class EncodingSum(RelativeEncoding):
         operands: list[RelativeEncoding] = []
         for encoding in encodings:
             operands.extend(encoding.encodings if isinstance(encoding, EncodingSum) else [encoding])
-        if [operand.rotates for operand in operands].count(True) > 1:
+        if [operand.rewrites_keys for operand in operands].count(True) > 1:
             raise UnsupportedError(
                 "sum of encodings: two operands rotate the queries and keys; no paper defines that, keep one of them"
             )
         self.operands = nn.ModuleList(operands)
-        self.rotates = any(operand.rotates for operand in operands)
 
     def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
         """The keys after the one operand that changes them."""
@@ -113,12 +114,17 @@ class EncodingSum(RelativeEncoding):
                 part = replace(part, relative_query=query)
             parts.append(part)
         combined = reduce(add, parts)
-        if self.rotates and combined.relative_queries is not None:
+        if self.rewrites_keys and combined.relative_queries is not None:
             raise UnsupportedError(
                 "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "
                 "which no paper defines"
             )
         return combined
+
+    @property
+    def rewrites_keys(self) -> bool:
+        """Whether an operand does."""
+        return any(operand.rewrites_keys for operand in self.encodings)
 
     @property
     def encodings(self) -> list[RelativeEncoding]:

@@ -60,7 +60,7 @@ class RelativeEmbedding(RelativeEncoding):
     ) -> ScoreTerms:
         """RK = E, over the query itself."""
         table = OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond)
-        check_visible("RelativeEmbedding max_length", table, positions, self._way_out(positions))
+        check_visible("RelativeEmbedding max_length", table, positions, lambda: self._way_out(positions))
         return ScoreTerms(relative_query=query, relative_keys=table)
 
     def _way_out(self, positions: Positions) -> str:

@@ -27,8 +27,6 @@ class RotaryEmbedding(RelativeEncoding):
     Source: Su et al. 2021 (RoFormer), eq. 14, 15 and 34.
     """
 
-    rotates = True
-
     def __init__(
         self,
         head_dim: int,

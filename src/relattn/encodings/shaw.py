@@ -36,7 +36,7 @@ class ShawEmbedding(RelativeEncoding):
     ) -> None:
         super().__init__()
         check_size("head_dim", head_dim)
-        distances = max_distance if isinstance(max_distance, tuple) else (max_distance, max_distance)
+        distances = max_distance if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
         good = len(distances) == 2 and all(isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in distances)
         if not good:
             raise ValueError(

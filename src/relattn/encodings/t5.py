@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.check_terms import check_heads
+from relattn.score.check_terms import check_heads, check_kind
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
@@ -48,6 +48,7 @@ class T5Bias(RelativeEncoding):
     ) -> ScoreTerms:
         """b[d] = bias[bucket(d)] for the visible |d| <= max_distance; further away the bucket no longer changes."""
         check_heads("T5Bias", self.num_heads, None, query, self.bias)
+        check_kind("bias", self.bias, query)
         first, last = self._reach(positions)
         offsets = torch.arange(first, last + 1, device=self.bias.device)
         rows = gather_rows(self.bias.transpose(0, 1), self.buckets(offsets))

@@ -24,10 +24,10 @@ class TransformerXLEmbedding(RelativeEncoding):
     pos_bias_u u, pos_bias_v v: parameters [num_heads, head_dim], zero at first.
     relative_keys: only when learned, the parameter [num_heads, 2 * max_length - 1, head_dim], row 0 for the most
         distant past.
-    embed_dim: the width of R, even; num_heads * head_dim unless given. interleaved: False lays out all sines, then all
-    cosines (Dai et al.'s code; RETURNN, whose sinusoids are of j - i, so
-        that the sine columns of its W change sign here); True sine and cosine of each frequency side by side (ESPnet,
-        Wav2Vec2-Conformer).
+    embed_dim: the width of R, even; num_heads * head_dim unless given.
+    interleaved: False lays out all sines, then all cosines (Dai et al.'s code; RETURNN, whose sinusoids are of j - i,
+        so that the sine columns of its W change sign here); True sine and cosine of each frequency side by side
+        (ESPnet, Wav2Vec2-Conformer).
     max_length: how far a learned table reaches; only with learned=True. A visible offset beyond it: ValueError.
 
     Source: Dai et al. 2019 (Transformer-XL), section 3.3, terms (a) to (d).
@@ -62,14 +62,12 @@ class TransformerXLEmbedding(RelativeEncoding):
             if embed_dim is not None:
                 raise ValueError(
                     f"embed_dim: got {embed_dim} with learned=True; a learned table projects no sinusoids, leave it "
-                    "out "
-                    "or set learned=False"
+                    "out or set learned=False"
                 )
             if interleaved:
                 raise ValueError(
                     "interleaved: got True with learned=True; a learned table has no sinusoids to lay out, leave it "
-                    "out "
-                    "or set learned=False"
+                    "out or set learned=False"
                 )
             self.relative_keys = nn.Parameter(torch.empty(num_heads, 2 * max_length - 1, head_dim))
         else:
@@ -110,7 +108,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         assert self.max_length is not None
         table = OffsetTable(self.relative_keys, -(self.max_length - 1), "refuse")
         way_out = f"make it with a larger max_length than {self.max_length}, or with learned=False"
-        check_visible("TransformerXLEmbedding max_length", table, positions, way_out)
+        check_visible("TransformerXLEmbedding max_length", table, positions, lambda: way_out)
         return table
 
     def _projected_table(self, positions: Positions) -> OffsetTable:

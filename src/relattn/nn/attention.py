@@ -110,9 +110,18 @@ class RelativeMultiheadAttention(nn.Module):
         if cache is not None and key is not None:
             raise ValueError("cache: came with key; a cache serves self-attention, leave key and value out")
         key = query if key is None else key
+        value = key if value is None else value
         q = self._heads("query", query, self.q_proj)
         k = self._heads("key", key, self.k_proj)
-        v = self._heads("value", key if value is None else value, self.v_proj)
+        v = self._heads("value", value, self.v_proj)
+        if key.shape[0] != query.shape[0]:
+            raise ShapeError(
+                f"key: got batch {key.shape[0]} ({shape(key)}) beside query {shape(query)}; expected the same"
+            )
+        if value.shape[:2] != key.shape[:2]:
+            raise ShapeError(
+                f"value: got shape {shape(value)} beside key {shape(key)}; expected the same batch and length"
+            )
         attend = partial(
             relative_attention,
             attn_mask=attn_mask,

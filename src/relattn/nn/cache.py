@@ -162,8 +162,7 @@ class KVCache:
         if value.dtype != key.dtype or value.device != key.device:
             raise TypeError(
                 f"value: got {value.dtype} on {value.device} beside key {key.dtype} on {key.device}; expected one "
-                "dtype "
-                "and device; convert with .to()"
+                "dtype and device; convert with .to()"
             )
         for name, new, held in (("key", key, self._keys), ("value", value, self._values)):
             if held is None:
@@ -171,8 +170,7 @@ class KVCache:
             if (new.shape[0], new.shape[1], new.shape[3]) != (held.shape[0], held.shape[1], held.shape[3]):
                 raise ShapeError(
                     f"{name}: got shape {shape(new)}; the cache holds {shape(held)}; batch, heads and width must "
-                    "agree, "
-                    "or start a new cache"
+                    "agree, or start a new cache"
                 )
             if new.dtype != held.dtype or new.device != held.device:
                 raise TypeError(

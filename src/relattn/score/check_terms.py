@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -48,14 +50,14 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
                 f"terms {name}: got shape {shape(rewritten)} for a {name} of {shape(original)}; a rewritten {name} "
                 "keeps the shape"
             )
-        _check_kind(f"terms {name}", rewritten, query)
+        check_kind(f"terms {name}", rewritten, query)
     relative_query = query if terms.relative_query is None else terms.relative_query
     if relative_query.dim() != 4 or relative_query.shape[:3] != query.shape[:3]:
         raise ShapeError(
             f"relative_query: got shape {shape(relative_query)} beside query {shape(query)}; expected "
             f"{list(query.shape[:3])} and any width"
         )
-    _check_kind("relative_query", relative_query, query)
+    check_kind("relative_query", relative_query, query)
     widths = {
         "relative_keys": (relative_query.shape[3], "the width of the relative query"),
         "relative_queries": (key.shape[3], "the width of the keys"),
@@ -66,7 +68,7 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
         table: OffsetTable | None = getattr(terms, name)
         if table is not None:
             _check_table(name, table, width, meaning, query)
-            check_visible(name, table, positions, "use beyond='clamp' or 'zero', or give more rows")
+            check_visible(name, table, positions, lambda: "use beyond='clamp' or 'zero', or give more rows")
 
 
 def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str, query: Tensor) -> None:
@@ -77,14 +79,15 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
             f"make it for {query.shape[1]} heads, or for one head shared by all"
         )
     if width is not None and values.shape[2] != width:
+        way_out = f"make it with head_dim={width}" if name != "relative_values" else "make values as wide as the keys"
         raise ShapeError(
-            f"{name}: the encoding has width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; make "
-            f"it with head_dim={width}"
+            f"{name}: the encoding has width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; "
+            f"{way_out}"
         )
-    _check_kind(name, values, query)
+    check_kind(name, values, query)
 
 
-def _check_kind(name: str, tensor: Tensor, query: Tensor) -> None:
+def check_kind(name: str, tensor: Tensor, query: Tensor) -> None:
     """The query's dtype, or float32 beside a narrower one; the query's device."""
     if tensor.dtype != query.dtype and (tensor.dtype != torch.float32 or query.dtype == torch.float64):
         raise TypeError(
@@ -95,7 +98,7 @@ def _check_kind(name: str, tensor: Tensor, query: Tensor) -> None:
         raise ValueError(f"{name}: lies on {tensor.device} and query on {query.device}; move the encoding with .to()")
 
 
-def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: str) -> None:
+def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: Callable[[], str]) -> None:
     """Every visible offset lies within a table that refuses others; ValueError otherwise.
 
     Starts given as tensors are checked without reading them: the failure then is a RuntimeError, raised by the device.
@@ -107,11 +110,11 @@ def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: 
     if all(isinstance(number, int) for number in (first, last, lowest)):
         if first <= last and (first < lowest or last > highest):
             raise ValueError(
-                f"{name}: offsets {first}..{last} are visible and its rows cover {lowest}..{highest}; {way_out}"
+                f"{name}: offsets {first}..{last} are visible and its rows cover {lowest}..{highest}; {way_out()}"
             )
         return
     first, last, lowest, highest = (torch.as_tensor(n, device=positions.device) for n in (first, last, lowest, highest))
     inside = (first > last) | ((first >= lowest) & (last <= highest))
     torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
-        inside, f"{name}: offsets beyond its {table.num_rows} rows are visible; {way_out}"
+        inside, f"{name}: offsets beyond its {table.num_rows} rows are visible; {way_out()}"
     )

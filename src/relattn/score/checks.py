@@ -9,17 +9,15 @@ from relattn.errors import ShapeError
 from relattn.score.positions import Position
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-FAR = 2**62
-"""Positions and window limits lie below it, so that no sum of two leaves int64."""
+FAR = 2**60
+"""Starts and window limits lie below it, so that no sum of a few leaves int64; listed positions are not looked at."""
+PADDED = "a padded one with key_mask, or packed documents with segment_ids"
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 def shape(tensor: Tensor) -> str:
     """A shape as the error messages print it."""
     return "[" + ", ".join(str(size) for size in tensor.shape) + "]"
-
-
-PADDED = "a padded one with key_mask, or packed documents with segment_ids"
 
 
 def check_layout(name: str, tensor: Tensor, instead_of_nested: str = "an ordinary tensor") -> None:
@@ -108,7 +106,7 @@ def check_position(name: str, position: Position, batch: int, length: int, devic
             f"{name}: got {position!r}; expected an int, or an integer tensor with a start or with every position"
         )
     elif not -FAR < position < FAR:
-        raise ValueError(f"{name}: got {position}; expected an int between -2**62 and 2**62")
+        raise ValueError(f"{name}: got {position}; expected an int between -2**60 and 2**60")
 
 
 def check_window(window: tuple[int | None, int | None] | None) -> None:
@@ -119,7 +117,7 @@ def check_window(window: tuple[int | None, int | None] | None) -> None:
     good = good and all(w is None or (isinstance(w, int) and not isinstance(w, bool) and 0 <= w < FAR) for w in window)
     if not good:
         raise ValueError(
-            f"window: got {window!r}; expected (left, right), each an int of at least 0 and below 2**62, or None for "
+            f"window: got {window!r}; expected (left, right), each an int of at least 0 and below 2**60, or None for "
             "no limit on that side"
         )
 
@@ -178,10 +176,12 @@ def check_attn_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Non
     if not isinstance(attn_mask, Tensor):
         raise TypeError(f"attn_mask: got {type(attn_mask).__name__}; expected a boolean or float tensor")
     check_layout("attn_mask", attn_mask)
-    if attn_mask.dtype != torch.bool and attn_mask.dtype not in (query.dtype, torch.float32):
+    if attn_mask.dtype not in (torch.bool, query.dtype, torch.float32):
+        integer = not attn_mask.is_floating_point()
+        way_out = "a number could mean two things, compare it (mask != 0)" if integer else "convert it with .to()"
         raise TypeError(
-            f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends) or {query.dtype} (added to the "
-            "scores); an integer mask has two readings, so compare it (mask != 0) or convert it with .to()"
+            f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends), or {query.dtype} or torch.float32 "
+            f"(added to the scores); {way_out}"
         )
     full = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     fits = attn_mask.dim() <= 4 and all(

@@ -30,14 +30,7 @@ class Mask:
     @property
     def limits_positions(self) -> bool:
         """Whether causality or window forbid any pair; starts given as ints tell without looking at a pair."""
-        lowest, highest = self.positions.lowest, self.positions.highest
-        if lowest is None and highest is None:
-            return False
-        if not self.positions.contiguous or isinstance(self.positions.first_diagonal, Tensor):
-            return True
-        first = self.positions.first_diagonal
-        last = first + self.positions.query_length + self.positions.key_length - 2
-        return (lowest is not None and first < lowest) or (highest is not None and last > highest)
+        return self.positions.binding != (None, None)
 
     def allowed(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
         """True where a pair attends; None where every pair does."""
@@ -50,7 +43,7 @@ class Mask:
             query_ids, key_ids = self.segments
             parts.append((query_ids.unsqueeze(-1) == key_ids.unsqueeze(-2)).unsqueeze(1))
         if self.explicit is not None:
-            parts.append(self.explicit if self.explicit.dtype == torch.bool else self.explicit > -torch.inf)
+            parts.append(self.explicit if self.explicit.dtype == torch.bool else self.explicit != -torch.inf)
         if not parts:
             return None
         allowed = parts[0]
@@ -72,7 +65,7 @@ class Mask:
         # The first query needs the first key not to lie ahead of it, the last query the last key not too far behind.
         first_with_first = first + positions.query_length - 1
         last_with_last = first + positions.key_length - 1
-        highest, lowest = positions.highest, positions.lowest
+        lowest, highest = positions.binding
         return (highest is not None and first_with_first > highest) or (lowest is not None and last_with_last < lowest)
 
     def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
@@ -84,7 +77,7 @@ class Mask:
     def _within_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"]:
         """lowest <= key position - query position <= highest, without an integer for every pair."""
         positions = self.positions
-        lowest, highest = positions.lowest, positions.highest
+        lowest, highest = positions.binding
         first = positions.first_diagonal if positions.contiguous else None
         if isinstance(first, int):
             main = first + positions.query_length - 1  # the offset of the main diagonal, i = j

@@ -11,6 +11,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+LONGEST_SPAN = 2**24
+"""More rows than any sequence needs: only gaps between listed positions lead there, and every row costs memory."""
+
 Position = int | Int64[Tensor, ""] | Int64[Tensor, "L"] | Int64[Tensor, "B L"]
 
 
@@ -130,6 +133,17 @@ class Positions:
         return (int(offsets.min()), int(offsets.max())) if offsets.numel() else (0, -1)
 
     @cached_property
+    def binding(self) -> tuple[int | None, int | None]:
+        """(lowest, highest) without a limit that forbids no pair, as far as starts given as ints tell."""
+        first = self.first_diagonal if self.contiguous else None
+        if not isinstance(first, int):
+            return self.lowest, self.highest
+        last = first + self.query_length + self.key_length - 2
+        lowest = None if self.lowest is None or first >= self.lowest else self.lowest
+        highest = None if self.highest is None or last <= self.highest else self.highest
+        return lowest, highest
+
+    @cached_property
     def span(self) -> Span:
         """Every visible offset (offset 0 where none is): what an encoding evaluates its function of the offset on.
 
@@ -139,6 +153,11 @@ class Positions:
         first, last = self.visible
         if isinstance(first, Tensor) or isinstance(last, Tensor):
             return Span(self.first_diagonal, max(self.query_length + self.key_length - 1, 1))
+        if last - first >= LONGEST_SPAN:
+            raise ValueError(
+                f"query_position, key_position: offsets {first}..{last} are visible, more than the {LONGEST_SPAN} that "
+                "an encoding makes rows for; set a window, or number the positions with smaller gaps"
+            )
         return Span(first, last - first + 1) if first <= last else Span(0, 1)
 
     def rows(self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]]) -> Float[Tensor, "H count D"]:

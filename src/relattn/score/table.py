@@ -16,14 +16,20 @@ from relattn.errors import ShapeError
 Beyond = Literal["clamp", "zero", "refuse"]
 
 
+def wide(values: Tensor) -> Tensor:
+    """float32 for a narrower dtype, unchanged otherwise: what sums are taken in."""
+    return values if values.dtype == torch.float64 else values.to(torch.float32)
+
+
 def gather_rows(values: Float[Tensor, "H R *F"], index: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *F"]:
     """values[:, index], with a gradient that is bit-equal on every run.
 
     The gradient of plain indexing sums with atomics, in an order that changes between runs; that of an embedding
-    look-up sums each row's contributions in a fixed order, on CPUs and GPUs.
+    look-up sums each row's contributions in a fixed order, on CPUs and GPUs. Half-precision values come back in
+    float32, in which their gradients are then summed.
     """
     heads, count, *features = values.shape
-    rows = F.embedding(index, values.movedim(0, 1).reshape(count, -1))
+    rows = F.embedding(index, wide(values).movedim(0, 1).reshape(count, -1))
     return rows.unflatten(-1, (heads, *features)).movedim(index.dim(), 0)
 
 
@@ -112,7 +118,7 @@ def add_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
     """(a + b)[d] = a[d] + b[d], wherever both are defined."""
     _check_alike(a, b, same_width=True)
     first, count, beyond = _common_extent(a, b)
-    return OffsetTable(a.rows(first, count) + b.rows(first, count), first, beyond)
+    return OffsetTable(wide(a.rows(first, count)) + wide(b.rows(first, count)), first, beyond)
 
 
 def join_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
