@@ -96,6 +96,25 @@ def test_a_card_of_another_vocabulary(folder):
         load_checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    "card",
+    [
+        {"low": "40"},
+        {"high": 57.0},
+        {"high": None},
+        {"low": [1]},
+        {"low": True},
+        {"high": 200},
+        {"data": 3},
+        {"more": 1},
+    ],
+)
+def test_a_card_of_other_types(folder, card):
+    (folder / "music.json").write_text(json.dumps({"data": "chorales", "low": 40, "high": 57} | card))
+    with pytest.raises(ValueError, match=r"^checkpoint: .* is cut off or broken \(.*\); train it anew$"):
+        load_checkpoint(folder)
+
+
 def test_a_folder_is_whole_or_not_there(tmp_path):
     with pytest.raises(RuntimeError), whole_folder(tmp_path / "a") as draft:
         (draft / "one").write_text("1")

@@ -85,6 +85,9 @@ def test_the_ngram_is_among_the_rows_with_its_own_losses(done):
     for length in ("16", "32", "64"):
         assert results["ngram"][length]["nats"] == pytest.approx(expected)
         assert results["ngram"][length]["tokens"] == results["data"]["test"]["tokens"]
+    validation = comparison.material.validation
+    valid_pieces = [data.valid[piece] for piece in sorted(set(validation.piece.tolist()))]
+    assert results["ngram_validation"] == pytest.approx(NGram.fit(data.train, vocabulary).evaluate(valid_pieces))
     # in the longest windows the first piece's losses stand where its tokens do
     losses = [NGram.fit(data.train, vocabulary).losses(piece)[:1] for piece in data.test]
     starts = [losses[piece][0] for piece, first in zip(*windows_of(comparison, 64), strict=True) if first == 0]

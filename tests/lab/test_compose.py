@@ -113,6 +113,21 @@ def test_a_file_in_the_place_of_the_folder(folder, tmp_path):
         run(folder, tmp_path / "out")
 
 
+@pytest.mark.parametrize(("low", "high"), [(1, 0), (0, -1)])
+def test_data_that_have_other_pitches_now(folder, tmp_path, low, high):
+    data = folder / "small.json"
+    heard = Vocabulary.covering(load_music(str(data)).pieces)
+    card = MusicCard(str(data), heard.low + low, heard.high + high)
+    save_checkpoint(tmp_path / "model", model(vocab_size=card.vocabulary.size), card)
+    with pytest.raises(ValueError) as caught:
+        run(tmp_path, tmp_path / "out", prompt_steps=None)
+    assert str(caught.value) == (
+        f"data: {data} now holds the pitches {heard.low}..{heard.high}, but the model in {tmp_path / 'model'} was "
+        f"trained on {card.low}..{card.high}; bring the former data back, or train it anew"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 def test_data_that_are_gone(folder, tmp_path):
     save_checkpoint(tmp_path / "model", model(), MusicCard(str(tmp_path / "gone.json"), 40, 57))
     with pytest.raises(FileNotFoundError, match=r"data: .*gone\.json"):

@@ -84,7 +84,15 @@ def test_nothing_to_go_on_with(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda text: text[:50], lambda text: "{}", lambda text: '{"fixed": 3}', lambda text: "[]"]
+    "spoil",
+    [
+        lambda text: text[:50],
+        lambda text: "{}",
+        lambda text: '{"fixed": 3}',
+        lambda text: "[]",
+        lambda text: "null",
+        lambda text: '"fixed"',
+    ],
 )
 def test_settings_that_are_broken(tmp_path, spoil):
     PLAN.save(tmp_path)

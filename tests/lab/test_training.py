@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from transformers import TrainingArguments
 
 from relattn.lab.material import Material
 from relattn.lab.music.data import MusicData, Piece
@@ -87,6 +88,27 @@ def test_a_checkpoint_that_was_cut_off_is_passed_over(material, tmp_path):
     (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"global_step": 12, "log_hi')
     assert last_checkpoint(tmp_path).name == "checkpoint-9"
     assert last_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_several_gpus_in_one_process_are_refused(material, tmp_path, monkeypatch):
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda arguments: 2))
+    with pytest.raises(ValueError, match=r"devices: got 2 GPUs in one process, expected one .* `accelerate launch`"):
+        run(material, tmp_path)
+
+
+@pytest.mark.parametrize(("steps", "ended"), [(24, 2), (36, 3)])
+def test_a_run_that_diverges_ends_at_once(material, tmp_path, steps, ended):
+    # The rate of the first update is 0, the second throws the weights out of float32's range: seen by the validation
+    # after every second step of 24, and by the next step where the validation comes after every third one of 36.
+    plan = TrainingPlan(steps=steps, batch=2, learning_rate=1e38, save_every=2)
+    seen = []
+    with pytest.raises(ValueError) as caught:
+        run(material, tmp_path, plan, seed=4, progress=lambda step, note: seen.append(step))
+    assert str(caught.value) == (
+        f"relative, seed 4: the loss is nan at step {ended}, so the run has diverged; "
+        "compare with a lower learning rate"
+    )
+    assert len(seen) == ended - 1
 
 
 def test_curves_end_with_the_run(material, tmp_path):

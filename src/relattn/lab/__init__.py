@@ -1,1 +1,1 @@
-"""The practical tool on top of the library: train, compare and compose (extra `relattn[lab]`)."""
+"""The practical tool on top of the library: train, compare and compose (extra `lab`)."""

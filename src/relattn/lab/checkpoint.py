@@ -17,11 +17,18 @@ MUSIC_FILE = "music.json"
 
 @dataclass(frozen=True)
 class MusicCard:
-    """What a checkpoint knows about music: its data (a name or a path) and the pitches that its tokens stand for."""
+    """What a checkpoint knows about music: its data (a name or a path) and the pitches that its tokens stand for.
+
+    Raises TypeError for values of another type.
+    """
 
     data: str
     low: int
     high: int
+
+    def __post_init__(self) -> None:
+        if type(self.data) is not str or type(self.low) is not int or type(self.high) is not int:
+            raise TypeError(f"expected a text and two whole numbers, got {self.data!r}, {self.low!r}, {self.high!r}")
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -52,17 +59,18 @@ def load_checkpoint(folder: Path) -> tuple[LabModel, MusicCard]:
             )
     try:
         card = MusicCard(**json.loads((folder / MUSIC_FILE).read_text()))
+        size = card.vocabulary.size
         model, info = LabModel.from_pretrained(folder, output_loading_info=True)  # pyright: ignore[reportGeneralTypeIssues]
-    except (SafetensorError, OSError, json.JSONDecodeError, TypeError, RuntimeError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"checkpoint: {folder} is cut off or broken ({_first_line(error)}); train it anew") from error
     absent = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"])
     if absent:
         raise ValueError(
             f"checkpoint: the weights in {folder} do not fit its config.json (see {absent[0]}); train it anew"
         )
-    if card.vocabulary.size != model.config.vocab_size:
+    if size != model.config.vocab_size:
         raise ValueError(
-            f"checkpoint: {folder} is inconsistent, {MUSIC_FILE} has {card.vocabulary.size} tokens and config.json "
+            f"checkpoint: {folder} is inconsistent, {MUSIC_FILE} has {size} tokens and config.json "
             f"{model.config.vocab_size}; train it anew"
         )
     return model.eval(), card

@@ -162,6 +162,7 @@ class Comparison:
             "machine": machine(),
             "data": self.material.describe(),
             "lengths": [int(length) for length in lengths],
+            "ngram_validation": self.material.ngram_validation.mean,
             "ngram": {str(length): losses_record(losses) for length, losses in self.material.ngram.items()},
             "summary": summary,
             "runs": runs,

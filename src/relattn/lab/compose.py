@@ -63,7 +63,8 @@ def compose(
 
     Raises:
         FileNotFoundError: when there is no checkpoint, or its data are gone.
-        ValueError: for a broken checkpoint, a number out of range, or a prompt longer than every piece.
+        ValueError: for a broken checkpoint, data with pitches that it has no tokens for, a number out of range, or a
+            prompt longer than every piece.
     """
     if steps < 1:
         raise ValueError(f"steps: got {steps}, expected at least 1")
@@ -71,6 +72,12 @@ def compose(
         raise FileExistsError(f"out: {out} is a file; choose another --out")
     model, card = load_checkpoint(checkpoint)
     data = load_music(card.data)
+    heard = Vocabulary.covering(data.pieces)
+    if heard.low < card.low or heard.high > card.high:
+        raise ValueError(
+            f"data: {card.data} now holds the pitches {heard.low}..{heard.high}, but the model in {checkpoint} was "
+            f"trained on {card.low}..{card.high}; bring the former data back, or train it anew"
+        )
     prompt, name = None, "from-nothing"
     upbeat, bar_steps = 0, 16
     if prompt_steps is not None:

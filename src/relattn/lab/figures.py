@@ -50,9 +50,9 @@ def by_length(results: dict[str, Any]) -> str:
 
 
 def training(results: dict[str, Any]) -> str:
-    """Nats per token against steps: held-out pieces with marks, training windows thin; means over seeds."""
+    """Nats per token against steps: validation pieces with marks, training windows thin; means over seeds."""
 
-    ngram = results["ngram"][str(results["lengths"][0])]["nats"]
+    ngram = results["ngram_validation"]
 
     def draw(axes: Axes) -> None:
         lowest = highest = ngram
@@ -103,7 +103,7 @@ def _svg(draw: Any, x_label: str, size: tuple[float, float]) -> str:
         axes.set_ylabel("nats per token")
         axes.grid(True, axis="y")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, ncols=2)
+        figure.legend(loc="outside upper center", frameon=False, ncols=5)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     text = drawn.getvalue()

@@ -27,7 +27,8 @@ class Material:
     """Music ready for training and evaluation.
 
     `held_out` and `ngram` are keyed by window length: the trained length, twice and four times that, over the test
-    pieces; `validation` is a part of the valid pieces for the curve during training. `source` is what the user named.
+    pieces. `validation` is a part of the valid pieces, for the curve during training, and `ngram_validation` the
+    n-gram's losses there. `source` is what the user named.
     """
 
     source: str
@@ -36,6 +37,7 @@ class Material:
     held_out: dict[int, Windows]
     validation: Windows
     ngram: dict[int, Losses]
+    ngram_validation: Losses
 
     @classmethod
     def load(cls, source: str, length: int, progress: Progress) -> Material:
@@ -53,10 +55,10 @@ class Material:
         validation = _first(evaluation_windows(data.valid, vocabulary, length), VALIDATION_TOKENS)
         progress.begin("n-gram", 1)
         ngram = NGram.fit(data.train, vocabulary)
-        by_piece = [ngram.losses(piece) for piece in data.test]
-        losses = {n: _ngram_on(windows, by_piece) for n, windows in held_out.items()}
+        tested, validated = ([ngram.losses(piece) for piece in pieces] for pieces in (data.test, data.valid))
+        losses = {n: _ngram_on(windows, tested) for n, windows in held_out.items()}
         progress.say(f"n-gram: {losses[length].mean:.3f} nats per token")
-        return cls(source, data, vocabulary, held_out, validation, losses)
+        return cls(source, data, vocabulary, held_out, validation, losses, _ngram_on(validation, validated))
 
     @property
     def card(self) -> MusicCard:

@@ -30,7 +30,7 @@ def _against_the_ngram(results: dict[str, Any], ranked: list[str]) -> str:
     if len(below) == len(ranked):
         return f"Every model is below the n-gram's {ngram:.3f}: it has learnt more than local statistics."
     rest = ", ".join(encoding for encoding in ranked if encoding not in below)
-    return f"Below the n-gram's {ngram:.3f}: {', '.join(below)}. Not so, and so in need of longer training: {rest}."
+    return f"Below the n-gram's {ngram:.3f}: {', '.join(below)}. Not below it, and so hardly to be judged yet: {rest}."
 
 
 def _the_lowest(results: dict[str, Any], ranked: list[str]) -> str:

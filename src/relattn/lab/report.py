@@ -37,7 +37,7 @@ code { font: .9em ui-monospace, monospace; background: var(--mark); padding: .1e
 summary { cursor: pointer; color: var(--soft); }
 """
 LENGTHS_CAPTION = "Held-out loss at one, two and four times the trained length."
-TRAINING_CAPTION = "Loss on validation pieces (dots) and on the training windows (thin lines)."
+TRAINING_CAPTION = "Loss on validation pieces (dots; the n-gram's there is dashed) and on the training windows (thin)."
 POSITION_CAPTION = (
     "Held-out loss at each position of windows four times as long as those trained on. Later positions have more music "
     "to look back on; past the shaded part they lie further from the window's start than in training."

@@ -122,7 +122,7 @@ class Plan:
             values = json.loads(path.read_text())
             fixed = values.pop("fixed")
             plan = cls(Settings.from_dict(values), fixed["steps"], fixed["data"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"resume: {path} is broken ({error!r}); start anew in another --out") from error
         for field in fields(Settings):
             before = getattr(plan.settings, field.name)

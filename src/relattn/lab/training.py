@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import time
@@ -82,6 +83,7 @@ class _Watch(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
             loss = evaluate(kwargs["model"], self.validation).mean
+            _check_finite(loss, kwargs["model"].config, args.seed, state.global_step)
             # in the trainer's own history, so that checkpoints carry it
             state.log_history.append({"step": state.global_step, "validation_loss": loss})
             self.note = f"{loss:.3f} nats"
@@ -93,7 +95,15 @@ class _Watch(TrainerCallback):
 
 
 class _SeededOrderTrainer(Trainer):
-    """The Trainer over windows in their order: each is a random draw already, a function of the seed and its index."""
+    """The Trainer over windows in their order: each is a random draw already, a function of the seed and its index.
+
+    It ends at the first loss that is not finite, which the Trainer itself would leave out of its history and go on.
+    """
+
+    def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        _check_finite(loss.item(), self.model.config, self.args.seed, self.state.global_step + 1)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
+        return loss
 
     def _get_train_sampler(self, train_dataset=None):
         return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)  # pyright: ignore[reportArgumentType]
@@ -119,6 +129,14 @@ def _first_interrupt_waits() -> Iterator[Callable[[], bool]]:
     finally:
         if graceful:
             signal.signal(signal.SIGINT, former)
+
+
+def _check_finite(loss: float, config: LabConfig, seed: int, step: int) -> None:
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"{config.encoding}, seed {seed}: the loss is {loss} at step {step}, so the run has diverged; "
+            "compare with a lower learning rate"
+        )
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -148,6 +166,7 @@ def train(
 
     Raises:
         KeyboardInterrupt: after SIGINT, once the step is done and a checkpoint written.
+        ValueError: at the first step with a loss that is not finite; with several GPUs in one process.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -175,6 +194,11 @@ def train(
         label_names=["shift_labels"],
         dataloader_pin_memory=torch.cuda.is_available(),
     )
+    if arguments.n_gpu > 1:  # the Trainer would give each of them a whole batch
+        raise ValueError(
+            f"devices: got {arguments.n_gpu} GPUs in one process, expected one to each; start by `accelerate launch`, or "
+            "let CUDA_VISIBLE_DEVICES name one"
+        )
     windows = TrainingWindows(material.data.train, material.vocabulary, config.length, plan.steps * plan.batch, seed)
     with _first_interrupt_waits() as interrupted:
         watch = _Watch(material.validation, max(1, plan.steps // VALIDATIONS), progress, interrupted)
