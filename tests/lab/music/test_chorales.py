@@ -155,9 +155,10 @@ def test_without_music21(tmp_path, monkeypatch):
 
     monkeypatch.setattr(chorales.metadata, "version", absent)
     with pytest.raises(
-        ModuleNotFoundError, match=r"music21, which is not installed; run: pip install 'relattn\[lab\]'"
-    ):
+        ModuleNotFoundError, match=r"music21, which is not installed; in the clone: pip install '\.\[lab\]'"
+    ) as caught:
         load_chorales(cache_dir=tmp_path)
+    assert caught.value.name == "music21"
 
 
 @pytest.mark.slow
