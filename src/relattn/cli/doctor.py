@@ -13,7 +13,7 @@ import relattn
 from relattn.backends.select import BACKENDS
 from relattn.cli.console import out
 
-PACKAGES = ("torch", "numpy", "transformers", "accelerate", "safetensors", "music21", "mido", "matplotlib", "keras")
+PACKAGES = ("torch", "numpy", "transformers", "accelerate", "safetensors", "music21", "mido", "matplotlib")
 TOLERANCE = 1e-4
 """Far above what float32 rounding makes of 16 keys, far below what a wrong term makes."""
 
