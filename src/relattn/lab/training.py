@@ -196,8 +196,8 @@ def train(
     )
     if arguments.n_gpu > 1:  # the Trainer would give each of them a whole batch
         raise ValueError(
-            f"devices: got {arguments.n_gpu} GPUs in one process, expected one to each; start by `accelerate launch`, or "
-            "let CUDA_VISIBLE_DEVICES name one"
+            f"devices: got {arguments.n_gpu} GPUs in one process, expected one to each; start by `accelerate launch` "
+            "or let CUDA_VISIBLE_DEVICES name one"
         )
     windows = TrainingWindows(material.data.train, material.vocabulary, config.length, plan.steps * plan.batch, seed)
     with _first_interrupt_waits() as interrupted:
