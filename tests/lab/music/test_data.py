@@ -69,3 +69,11 @@ def test_splits():
 def test_load_music_names_what_it_knows():
     with pytest.raises(FileNotFoundError, match=r"expected \"chorales\" or the path of a JSON file.*'chorale'"):
         load_music("chorale")
+
+
+def test_load_music_of_a_folder(tmp_path):
+    with pytest.raises(IsADirectoryError) as caught:
+        load_music(tmp_path)
+    assert str(caught.value) == (
+        f"data: expected \"chorales\" or the path of a JSON file, and '{tmp_path}' is a folder"
+    )
