@@ -1,4 +1,4 @@
-"""What long work says while it goes on; the command line draws it, a library caller may leave it out."""
+"""What long work says while it goes on; the command line draws it."""
 
 from __future__ import annotations
 
