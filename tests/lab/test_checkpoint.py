@@ -9,7 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from relattn.lab.checkpoint import MusicCard, load_checkpoint, save_checkpoint
 from relattn.lab.files import whole_folder
-from tests.lab.small import model, tokens
+from relattn.lab.material import Material
+from relattn.lab.progress import Silent
+from tests.lab.small import SMALL, model, tokens, write_data
 
 CARD = MusicCard("chorales", 40, 57)
 
@@ -113,6 +115,12 @@ def test_a_card_of_other_types(folder, card):
     (folder / "music.json").write_text(json.dumps({"data": "chorales", "low": 40, "high": 57} | card))
     with pytest.raises(ValueError, match=r"^checkpoint: .* is cut off or broken \(.*\); train it anew$"):
         load_checkpoint(folder)
+
+
+def test_a_card_finds_its_data_from_everywhere(tmp_path, monkeypatch):
+    write_data(tmp_path / "songs")
+    monkeypatch.chdir(tmp_path)
+    assert Material.load("songs", SMALL["length"], Silent()).card.data == str((tmp_path / "songs").resolve())
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path):

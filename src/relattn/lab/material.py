@@ -63,7 +63,7 @@ class Material:
     @property
     def card(self) -> MusicCard:
         """What a checkpoint of a model of this music must know."""
-        source = self.source if self.source == self.data.name else str(Path(self.source).resolve())
+        source = self.source if self.source == "chorales" else str(Path(self.source).resolve())
         return MusicCard(source, self.vocabulary.low, self.vocabulary.high)
 
     @property
