@@ -1,6 +1,8 @@
 """The report: self-contained, and saying what the figures say."""
 
+import html
 import re
+import shlex
 from html.parser import HTMLParser
 
 import numpy as np
@@ -73,9 +75,9 @@ def read(html):
 
 
 def test_it_asks_nothing_of_the_outside():
-    html = page(results(TWO))
-    assert all(link.startswith("#") for link in read(html).found)
-    assert not re.search(r"@import|url\((?!#)", html)
+    written = page(results(TWO))
+    assert all(link.startswith("#") for link in read(written).found)
+    assert not re.search(r"@import|url\((?!#)", written)
 
 
 def test_it_shows_every_figure():
@@ -88,6 +90,19 @@ def test_it_shows_every_figure():
     assert command in text
 
 
+def test_the_command_can_be_pasted_into_a_shell():
+    asked = results(TWO)
+    asked["settings"]["data"] = "my songs/it's.json"
+    command = html.unescape(re.search(r"<code>(relattn compare .*?)</code>", page(asked)).group(1))
+    words = shlex.split(command)
+    assert words[words.index("--data") + 1] == "my songs/it's.json"
+
+
+def test_it_says_what_the_ngram_sees_more():
+    text = read(page(results(TWO))).text
+    assert "The n-gram is told the place in the beat and knows the few steps before a window, which the models" in text
+
+
 def test_one_seed_has_no_spread():
     text = read(page(results({"relative": (0.4,)}, seeds=(0,)))).text
     assert "±" not in text
@@ -95,8 +110,8 @@ def test_one_seed_has_no_spread():
 
 
 def test_three_pictures_take_their_ink_from_the_page():
-    html = page(results(TWO))
-    pictures = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
+    written = page(results(TWO))
+    pictures = re.findall(r"<svg.*?</svg>", written, flags=re.DOTALL)
     assert len(pictures) == 3
     for picture in pictures:
         assert "currentColor" in picture

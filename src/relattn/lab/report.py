@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ figcaption { font-size: .9rem; }
 code { font: .9em ui-monospace, monospace; background: var(--mark); padding: .1em .3em; border-radius: 3px; }
 summary { cursor: pointer; color: var(--soft); }
 """
+NGRAM_NOTE = (
+    "The n-gram is told the place in the beat and knows the few steps before a window, which the models do not see."
+)
 LENGTHS_CAPTION = "Held-out loss at one, two and four times the trained length."
 TRAINING_CAPTION = "Loss on validation pieces (dots; the n-gram's there is dashed) and on the training windows (thin)."
 POSITION_CAPTION = (
@@ -77,7 +81,7 @@ def page(results: dict[str, Any]) -> str:
 <p class="lead">{escape(lead)}</p>
 <h2>Held-out loss</h2>
 <div class="wide">{_loss_table(results)}</div>
-<p class="soft">{escape(note)}</p>
+<p class="soft">{escape(note)} {escape(NGRAM_NOTE)}</p>
 {_figure(figures.by_length(results), LENGTHS_CAPTION)}
 <h2>What the figures say</h2>
 {paragraphs}
@@ -123,7 +127,8 @@ def _method_table(results: dict[str, Any]) -> str:
         "steps": settings["steps_taken"],
         "seeds": ",".join(map(str, settings["seeds"])),
     } | {name: settings[name] for name in ("data", "length", "width", "depth", "heads")}
-    command = "relattn compare " + " ".join(f"--{name} {value}" for name, value in options.items())
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command = shlex.join(["relattn", "compare", *words])
     rows = {
         "data": f"{data['name']} ({'; '.join(splits)}); four voices interleaved on a 16th-note grid; training windows "
         "are transposed at random",
