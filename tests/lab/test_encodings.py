@@ -49,6 +49,10 @@ def test_shaw_covers_a_bar_or_the_window_if_that_is_shorter():
     assert build_encoding("shaw", Shape(2, 8, 16), {}).relative_keys.shape == (1, 16, 8)
 
 
+def test_shaw_takes_a_pair_that_was_saved_as_json():
+    assert build_encoding("shaw", SHAPE, {"max_distance": [3, 2]}).relative_keys.shape == (1, 6, 8)
+
+
 def test_t5_spends_all_buckets_on_the_past():
     assert not build_encoding("t5", SHAPE, {}).bidirectional
 

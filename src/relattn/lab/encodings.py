@@ -44,8 +44,6 @@ def _relative(shape: Shape, **options: Any) -> RelativeEncoding:
 def _shaw(shape: Shape, **options: Any) -> RelativeEncoding:
     # A bar of 16 sixteenths in four voices is 64 tokens; causal attention never looks to the right.
     max_distance = options.pop("max_distance", (min(64, shape.length - 1), 0))
-    if isinstance(max_distance, list):  # a pair that was saved as JSON
-        max_distance = tuple(max_distance)
     return relattn.ShawEmbedding(shape.head_dim, max_distance, **options)
 
 
