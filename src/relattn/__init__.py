@@ -1,4 +1,4 @@
-"""relattn: relative positional attention for PyTorch, every published encoding through one score equation."""
+"""relattn: relative positional attention for PyTorch, the field's encodings through one score equation."""
 
 from __future__ import annotations
 

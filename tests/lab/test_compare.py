@@ -9,6 +9,7 @@ import statistics
 import numpy as np
 import pytest
 
+from relattn.lab.budget import LEAST_STEPS
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compare import resume, start
 from relattn.lab.evaluate import evaluate
@@ -154,11 +155,14 @@ def test_minutes_become_steps_once_and_for_all(done, tmp_path):
     assert "measuring the speed" not in [label for label, _ in recorder.begun]
 
 
-def test_minutes_that_do_not_suffice_leave_nothing(done, tmp_path):
+def test_minutes_that_do_not_suffice_are_said(done, tmp_path):
     comparison, _ = done
-    with pytest.raises(ValueError, match=r"minutes: got 1e-05, but preparation and evaluation alone take \d+ s here"):
-        start(settings(comparison.settings.data, steps=None, minutes=1e-5), tmp_path / "out", Recorder())
-    assert not (tmp_path / "out").exists()
+    progress = Recorder()
+    late = start(settings(comparison.settings.data, steps=None, minutes=1e-5), tmp_path / "out", progress)
+    assert late.plan.steps == LEAST_STEPS
+    assert any(
+        line.startswith("1e-05 minutes do not suffice here: every run takes the fewest") for line in progress.said
+    )
 
 
 def test_a_folder_that_holds_something_is_refused(done, tmp_path):

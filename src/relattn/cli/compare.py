@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import typer
@@ -33,7 +34,7 @@ def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
         out.print(table(results))
         out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
         model = comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model"
-        out.print(f"compose  relattn compose --checkpoint {model}", soft_wrap=True)
+        out.print(f"compose  relattn compose --checkpoint {quote(str(model))}", soft_wrap=True)
 
 
 def table(results: dict[str, Any]) -> Table:
@@ -61,4 +62,4 @@ def _say_how_to_go_on(comparison: Comparison | None, folder: Path) -> None:
     err.print(
         f"stopped; {comparison.finished()} of {comparison.count} runs are done and kept. Go on with:", soft_wrap=True
     )
-    err.print(f"relattn compare --resume --out {folder}", soft_wrap=True)
+    err.print(f"relattn compare --resume --out {quote(str(folder))}", soft_wrap=True)

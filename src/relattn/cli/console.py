@@ -36,7 +36,7 @@ def one_sentence() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in LAB_PACKAGES:
             raise
-        _refuse(f"this needs the extra `lab` ({package} is not installed); pip install 'relattn[lab]'")
+        _refuse(f"this needs the extra `lab` ({package} is not installed); in the clone: pip install '.[lab]'")
 
 
 def _refuse(text: str) -> NoReturn:

@@ -16,6 +16,8 @@ from relattn.lab.settings import Settings
 
 WARM_STEPS = 2
 TIMED_SECONDS = 1.5
+LEAST_STEPS = 20
+"""Trained even if the minutes do not suffice for it, so that a comparison on a slow machine is late, not lost."""
 TRAINER_OVERHEAD = 1.08
 """What the training loop, its logs and checkpoints add to the bare step, measured at the default settings."""
 
@@ -43,18 +45,20 @@ def measure(settings: Settings, encoding: str, material: Material, validations: 
 def affordable_steps(minutes: float, spent: float, seeds: int, costs: dict[str, Cost]) -> int:
     """The largest number of steps, the same for all runs, that `minutes` allow when `spent` seconds are gone.
 
-    Raises ValueError, saying how many minutes are needed, when it is less than one.
+    Never fewer than LEAST_STEPS: whether they fit, `seconds_of` tells.
     """
+    rest = 60.0 * minutes - seconds_of(0, spent, seeds, costs)
+    return max(math.floor(rest / _step_of_all(seeds, costs)), LEAST_STEPS)
+
+
+def seconds_of(steps: int, spent: float, seeds: int, costs: dict[str, Cost]) -> float:
+    """How long all runs of `steps` take with their evaluations, the `spent` seconds included."""
     evaluation = seeds * sum(cost.evaluation for cost in costs.values())
-    step = seeds * sum(cost.step for cost in costs.values()) * TRAINER_OVERHEAD
-    steps = math.floor((60.0 * minutes - spent - evaluation) / step)
-    if steps < 1:
-        needed = math.ceil(10 * (spent + evaluation + 10 * step) / 60.0) / 10
-        raise ValueError(
-            f"minutes: got {minutes:g}, but preparation and evaluation alone take {spent + evaluation:.0f} s "
-            f"here, which leaves no time for a step; give at least {needed:g}, or fewer encodings or seeds"
-        )
-    return steps
+    return spent + evaluation + steps * _step_of_all(seeds, costs)
+
+
+def _step_of_all(seeds: int, costs: dict[str, Cost]) -> float:
+    return seeds * sum(cost.step for cost in costs.values()) * TRAINER_OVERHEAD
 
 
 def _step_seconds(model: LabModel, settings: Settings) -> float:

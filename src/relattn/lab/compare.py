@@ -12,7 +12,7 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
-from relattn.lab.budget import affordable_steps, measure
+from relattn.lab.budget import affordable_steps, measure, seconds_of
 from relattn.lab.checkpoint import save_checkpoint
 from relattn.lab.evaluate import evaluate
 from relattn.lab.files import write_json
@@ -98,7 +98,14 @@ class Comparison:
         for done, encoding in enumerate(self.settings.encodings, 1):
             costs[encoding] = measure(self.settings, encoding, self.material, VALIDATIONS)
             self.progress.advance(done)
-        steps = affordable_steps(self.settings.minutes, time.perf_counter() - started, len(self.settings.seeds), costs)
+        minutes, spent, seeds = self.settings.minutes, time.perf_counter() - started, len(self.settings.seeds)
+        steps = affordable_steps(minutes, spent, seeds, costs)
+        needed = seconds_of(steps, spent, seeds, costs) / 60.0
+        if needed > minutes:
+            self.progress.say(
+                f"{minutes:g} minutes do not suffice here: every run takes the fewest steps, {steps}, and all of them "
+                f"about {needed:.1f} minutes with their evaluations"
+            )
         # the processes measure different times, but must take the same number of steps
         return broadcast_object_list([steps])[0]
 
