@@ -14,7 +14,8 @@ def main() -> None:
         if package not in ("typer", "rich"):
             raise
         print(
-            f"error: the command needs the extra `lab` ({package} is not installed); in the clone: pip install '.[lab]'",
+            f"error: the command needs the extra `lab` ({package} is not installed); "
+            "in the clone: pip install '.[lab]'",
             file=sys.stderr,
         )
         raise SystemExit(2) from None
