@@ -31,9 +31,14 @@ class AlibiBias(RelativeEncoding):
     def slopes(self, device: torch.device) -> Float[Tensor, "H"]:
         """slope_h of every head, in float64."""
         lower = 1 << (self.num_heads.bit_length() - 1)
-        regular = (torch.arange(lower, dtype=torch.float64, device=device) + 1) * (8.0 / lower)
-        between = (torch.arange(self.num_heads - lower, dtype=torch.float64, device=device) * 2 + 1) * (4.0 / lower)
-        return torch.exp2(-torch.cat([regular, between]))
+        step = 8.0 / lower
+        regular = torch.logspace(-step, -8.0, lower, base=2.0, dtype=torch.float64, device=device)
+        if lower == self.num_heads:
+            return regular
+        count = self.num_heads - lower
+        last = -step * (count - 0.5)
+        between = torch.logspace(-step / 2, last, count, base=2.0, dtype=torch.float64, device=device)
+        return torch.cat([regular, between])
 
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions

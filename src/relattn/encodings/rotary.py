@@ -8,6 +8,7 @@ from torch import Tensor
 
 from relattn.arguments import check_base, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.frequencies import inverse_frequencies
 from relattn.errors import ShapeError
 from relattn.score.checks import shape
 from relattn.score.positions import Position, Positions, expand_position
@@ -87,8 +88,7 @@ class RotaryEmbedding(RelativeEncoding):
         to the dtype of the scores.
         """
         positions = expand_position(position, features.shape[2], features.device).double() / self.position_factor
-        exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64, device=features.device) / self.rotary_dim
-        angles = positions.unsqueeze(-1) * self.base**-exponents
+        angles = positions.unsqueeze(-1) * inverse_frequencies(self.rotary_dim, self.base, features.device)
         if angles.dim() == 3:
             angles = angles.unsqueeze(1)
         dtype = torch.float64 if features.dtype == torch.float64 else torch.float32

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.frequencies import inverse_frequencies
 from relattn.score.check_terms import check_heads, check_visible
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
@@ -130,8 +131,7 @@ class TransformerXLEmbedding(RelativeEncoding):
 
 def _sinusoids(distances: Int64[Tensor, "n"], width: int, interleaved: bool) -> Tensor:
     """R[p] [n, width] in float64: an angle of a large distance has no digits to spare. See `offsets.sinusoids`."""
-    exponents = torch.arange(0, width, 2, dtype=torch.float64, device=distances.device) / width
-    angles = distances.double().unsqueeze(-1) * 10000.0**-exponents
+    angles = distances.double().unsqueeze(-1) * inverse_frequencies(width, 10000.0, distances.device)
     if interleaved:
         return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
