@@ -9,11 +9,12 @@ from relattn.backends.base import Backend
 from relattn.backends.dense import DenseBackend
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
+from relattn.backends.tiled import TiledBackend
 from relattn.errors import UnsupportedError
 from relattn.score.problem import Problem
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (SdpaBackend(), DenseBackend(), ReferenceBackend())
+    backend.name: backend for backend in (SdpaBackend(), DenseBackend(), TiledBackend(), ReferenceBackend())
 }
 """Every backend by name, in the order in which "auto" prefers them."""
 

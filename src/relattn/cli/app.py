@@ -1,4 +1,4 @@
-"""The commands and their options; each does its work in `relattn.lab`."""
+"""The commands and their options; each does its work in `relattn.lab` or `relattn.bench`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 from relattn.cli.console import one_sentence
 
 app = typer.Typer(
-    help="Relative positional attention at work: compare position encodings on four-part music, and compose with them.",
+    help="Relative positional attention at work: compare position encodings on four-part music, "
+    "compose with them, and measure what they cost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -66,7 +67,7 @@ def compare(
     with one_sentence():
         given = {
             "data": data,
-            "encodings": None if encodings is None else tuple(name.strip() for name in encodings.split(",")),
+            "encodings": _names(encodings),
             "minutes": minutes,
             "steps": steps,
             "seeds": None if seeds is None else _numbers("seeds", seeds),
@@ -105,11 +106,72 @@ def compose(
 
 
 @app.command()
+def bench(
+    out: Annotated[Path, typer.Option(help="Folder for results.json, table.md and the pictures.")] = Path("runs/bench"),
+    encodings: Annotated[
+        str | None, typer.Option(help="Encodings, separated by commas.", show_default="relative,shaw,t5,alibi")
+    ] = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="Sequence lengths, separated by commas.", show_default="512,1024,2048")
+    ] = None,
+    causal: Annotated[str | None, typer.Option(help="no, yes, or both: no,yes.", show_default="no,yes")] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(help="forward, training (forward and gradients), or both.", show_default="forward,training"),
+    ] = None,
+    head_dims: Annotated[str | None, typer.Option(help="Widths of a head.", show_default="64")] = None,
+    heads: Annotated[str | None, typer.Option(help="Numbers of heads.", show_default="8")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16, float16 or float64.", show_default="float32")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda where there is a GPU")] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Time for the turns of one candidate in one cell; 3 turns at least.", show_default="1"),
+    ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option(help="Seconds one step may take; slower candidates are given up.", show_default="5"),
+    ] = None,
+    max_length: Annotated[
+        float | None,
+        typer.Option(help="Also look for the longest training step within this many GiB.", metavar="BUDGET_GB"),
+    ] = None,
+) -> None:
+    """Measure time and memory of attention with relative positions, ours and others', on this machine.
+
+    Encodings: none, relative (a row for every offset), shaw-keys, shaw, t5, alibi, transformer-xl. Every candidate is
+    first checked against float64; one that is wrong gets no figure. Ctrl-C keeps what was measured.
+    """
+    with one_sentence():
+        given = {
+            "encodings": _names(encodings),
+            "lengths": None if lengths is None else _numbers("lengths", lengths),
+            "causal": _names(causal),
+            "modes": _names(modes),
+            "head_dims": None if head_dims is None else _numbers("head_dims", head_dims),
+            "heads": None if heads is None else _numbers("heads", heads),
+            "dtype": dtype,
+            "device": device,
+            "seconds": seconds,
+            "patience": patience,
+            "max_length": max_length,
+        }
+        from relattn.cli.bench import run
+
+        run({name: value for name, value in given.items() if value is not None}, out)
+
+
+@app.command()
 def doctor() -> None:
     """Show versions, devices, and which backends are usable and, for each that is not, why."""
     from relattn.cli.doctor import run
 
     run()
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,9 +35,11 @@ class Mask:
 
     def allowed(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
         """True where a pair attends; None where every pair does."""
+        return _all_of([self.within_limits(), self.kept()])
+
+    def kept(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
+        """True where key mask, segments and explicit mask let a pair attend; None where none of them is given."""
         parts = []
-        if self.limits_positions:
-            parts.append(self._within_limits())
         if self.key_mask is not None:
             parts.append(self.key_mask[:, None, None, :])
         if self.segments is not None:
@@ -44,12 +47,19 @@ class Mask:
             parts.append((query_ids.unsqueeze(-1) == key_ids.unsqueeze(-2)).unsqueeze(1))
         if self.explicit is not None:
             parts.append(self.explicit if self.explicit.dtype == torch.bool else self.explicit != -torch.inf)
-        if not parts:
-            return None
-        allowed = parts[0]
-        for part in parts[1:]:
-            allowed = allowed & part
-        return allowed
+        return _all_of(parts)
+
+    def tile(self, batch: int, heads: slice, queries: slice, keys: slice) -> Mask:
+        """The mask of a tile: of these queries and keys under these query heads of one batch element."""
+        explicit = None if self.explicit is None else tile_of(self.explicit, batch, heads, queries, keys)
+        return Mask(
+            positions=self.positions.tile(batch, queries, keys),
+            key_mask=None if self.key_mask is None else self.key_mask[batch : batch + 1, keys],
+            segments=None
+            if self.segments is None
+            else (self.segments[0][batch : batch + 1, queries], self.segments[1][batch : batch + 1, keys]),
+            explicit=explicit,
+        )
 
     @property
     def may_leave_nothing(self) -> bool:
@@ -74,8 +84,10 @@ class Mask:
             return None
         return self.explicit.masked_fill(self.explicit == -torch.inf, 0.0)
 
-    def _within_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"]:
-        """lowest <= key position - query position <= highest, without an integer for every pair."""
+    def within_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"] | None:
+        """lowest <= key position - query position <= highest; None where that holds for every pair."""
+        if not self.limits_positions:
+            return None
         positions = self.positions
         lowest, highest = positions.binding
         first = positions.first_diagonal if positions.contiguous else None
@@ -95,3 +107,17 @@ class Mask:
             sides.append(key >= query + lowest)
         within = sides[0] if len(sides) == 1 else sides[0] & sides[1]
         return within.unsqueeze(-3) if within.dim() == 3 else within[None, None]
+
+
+def tile_of(
+    pairs: Tensor, batch: int, heads: slice, queries: slice, keys: slice
+) -> Float[Tensor, "1 #Hq #Lq #Lk"] | Bool[Tensor, "1 #Hq #Lq #Lk"]:
+    """A view of some of the pairs of one batch element; an axis of size 1 holds for every index."""
+    wanted = (slice(batch, batch + 1), heads, queries, keys)
+    return pairs[tuple(slice(None) if size == 1 else part for size, part in zip(pairs.shape, wanted, strict=True))]
+
+
+def _all_of(conditions: list[Tensor | None]) -> Tensor | None:
+    """The conditions that are given, all at once; None where none is."""
+    given = [condition for condition in conditions if condition is not None]
+    return reduce(torch.logical_and, given) if given else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -35,6 +35,14 @@ def contiguous_range(first: int | Int64[Tensor, ""], count: int, device: torch.d
     if isinstance(first, Tensor):
         return torch.arange(count, device=device) + first
     return torch.arange(first, first + count, device=device)
+
+
+def _part(position: Position, batch: int, elements: slice) -> Position:
+    """The position of some of one batch element's elements."""
+    if not is_explicit(position):
+        return position + elements.start
+    assert isinstance(position, Tensor)
+    return (position[batch] if position.dim() == 2 else position)[elements]
 
 
 def limits(is_causal: bool, window: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
@@ -101,6 +109,17 @@ class Positions:
     def offsets(self) -> Int64[Tensor, "*B Lq Lk"]:
         """d_ij for every pair: quadratic in the length."""
         return self.key_positions().unsqueeze(-2) - self.query_positions().unsqueeze(-1)
+
+    def tile(self, batch: int, queries: slice, keys: slice) -> Positions:
+        """Where some of the queries and keys of one batch element stand."""
+        return replace(
+            self,
+            query=_part(self.query, batch, queries),
+            key=_part(self.key, batch, keys),
+            query_length=queries.stop - queries.start,
+            key_length=keys.stop - keys.start,
+            memo=None,
+        )
 
     @cached_property
     def first_diagonal(self) -> int | Int64[Tensor, ""]:

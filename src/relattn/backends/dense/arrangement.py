@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.backends.skew import strided_strip, strided_view
+from relattn.backends.skew import strided_strip, strided_view, sum_columns
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 
@@ -119,19 +119,12 @@ class _GatherColumns(torch.autograd.Function):
 
 
 class _SumColumns(torch.autograd.Function):
-    """strip[..., i, r] = sum of weights[..., i, j] over j with index[..., i, j] = r, in a fixed order."""
+    """sum_columns, differentiable."""
 
     @staticmethod
     def forward(ctx, weights: Tensor, index: Tensor, count: int) -> Tensor:
         ctx.save_for_backward(index)
-        strip = weights.new_zeros(*weights.shape[:-1], count)
-        if weights.device.type == "cpu":  # one thread walks a row
-            return strip.scatter_add_(-1, index, weights)
-        # Elsewhere scatter_add is made of atomics; an accumulating index_put sorts its indices first.
-        rows = torch.arange(strip.numel() // count, device=index.device).unsqueeze(-1)
-        width = index.shape[-1]
-        places = (rows.expand(-1, width), index.reshape(-1, width))
-        return strip.view(-1, count).index_put_(places, weights.reshape(-1, width), accumulate=True).view_as(strip)
+        return sum_columns(weights, index, count)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):

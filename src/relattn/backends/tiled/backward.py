@@ -1,0 +1,178 @@
+"""The backward pass: every tile's weights once more from lse, then the gradients of what made them.
+
+With P = softmax(S) = exp(S - lse), P~ = P dropped out, and the gradients dO of the output and dlse of lse:
+
+    dP~_ij = dO_i . (v_j + RV[d])          dS_ij = P_ij * (drop(dP~)_ij - delta_i)
+    delta_i = dO_i . O_i - dlse_i          (Dao et al. 2022, appendix B.2, with dropout and the gradient of lse)
+
+    dq_i = scale * sum_j dS_ij k_j         dr_i = scale * sum_j dS_ij RK[d]       dv_j = sum_i P~_ij dO_i
+    dk_j = scale * sum_i dS_ij (q_i + RQ[d])
+    dRK[d], dRQ[d], dRV[d], db[d]: the sums of scale * dS_ij r_i, scale * dS_ij k_j, P~_ij dO_i and dS_ij along offset d
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.tiled.dropout import Dropout
+from relattn.backends.tiled.scores import Group, QueryTile, make_bands
+from relattn.backends.tiled.scratch import Scratch
+from relattn.backends.tiled.sizes import TileSizes
+from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
+from relattn.score.mask import tile_of
+from relattn.score.problem import Problem
+
+
+class Answers(NamedTuple):
+    """What the forward pass gave, and the gradients by it."""
+
+    output: Float[Tensor, "B Hq Lq Dv"]
+    lse: Float[Tensor, "B Hq Lq"]
+    output_gradient: Float[Tensor, "B Hq Lq Dv"]
+    lse_gradient: Float[Tensor, "B Hq Lq"]
+
+
+def backward(
+    problem: Problem, sizes: TileSizes, seed: Tensor | None, answers: Answers, wanted: set[str]
+) -> dict[str, Tensor]:
+    """The gradients that `wanted` names: of the problem's tensors, its tables' values, and its explicit mask.
+
+    Where r is q itself, "query" holds the sum of both gradients.
+    """
+    sums = {
+        name: torch.empty_like(getattr(problem, name), memory_format=torch.contiguous_format)
+        for name in ("query", "key", "value", "relative_query")
+        if name in wanted
+    }
+    explicit_mask = None
+    if "explicit_mask" in wanted:
+        assert problem.mask.explicit is not None
+        explicit_mask = torch.zeros_like(problem.mask.explicit, dtype=problem.score_dtype)
+    scratch = Scratch(problem.score_dtype, problem.query.device)
+    dropout = Dropout(problem.dropout_p, seed, scratch)
+    bands = make_bands(problem, sizes, scratch, gradients=wanted)
+    for heads in head_groups(problem, sizes):
+        group = _GroupGradients(Group.of(problem, heads, bands, scratch), answers, wanted, explicit_mask)
+        for queries in query_tiles(problem, sizes):
+            tile = _TileGradients(group, queries)
+            for keys in key_chunks(problem, sizes, heads.batch, queries):
+                tile.add(keys, dropout)
+            tile.write(sums)
+        group.write(sums)
+    for name, table in problem.tables.items():
+        if name in wanted:
+            sums[name] = bands[name].table_gradient(table)
+    if explicit_mask is not None:
+        assert problem.mask.explicit is not None
+        sums["explicit_mask"] = explicit_mask.to(problem.mask.explicit.dtype)
+    return sums
+
+
+class _GroupGradients:
+    """The gradients by a group's keys and values, and by the explicit mask, which every tile of queries adds to."""
+
+    def __init__(self, group: Group, answers: Answers, wanted: set[str], explicit_mask: Tensor | None):
+        self.group, self.answers, self.wanted, self.explicit_mask = group, answers, wanted, explicit_mask
+        self.key = torch.zeros_like(group.key) if "key" in wanted else None
+        self.value = torch.zeros_like(group.value) if "value" in wanted else None
+
+    def write(self, sums: dict[str, Tensor]) -> None:
+        """Put the finished gradients where they belong."""
+        for name, gradient in (("key", self.key), ("value", self.value)):
+            if gradient is not None:
+                sums[name][self.group.heads.batch, self.group.heads.keys] = gradient
+
+
+class _TileGradients:
+    """The gradients by a tile's queries, and the tile's part of all others."""
+
+    def __init__(self, gradients: _GroupGradients, queries: slice):
+        self.gradients, self.group = gradients, gradients.group
+        self.tile = tile = QueryTile.of(self.group, queries)
+        answers, rows = gradients.answers, self.group.rows
+        self.output_gradient = rows(answers.output_gradient, queries)
+        lse = rows(answers.lse.unsqueeze(3), queries)
+        self.lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # exp(S - inf) = 0 in a row that saw nothing
+        self.delta = (self.output_gradient * rows(answers.output, queries)).sum(dim=2, keepdim=True)
+        self.delta -= rows(answers.lse_gradient.unsqueeze(3), queries)
+        self.query = torch.zeros_like(tile.query)
+        separate = tile.relative_query is not None and tile.relative_query is not tile.query
+        self.relative_query = torch.zeros_like(tile.relative_query) if separate else self.query
+
+    def add(self, keys: slice, dropout: Dropout) -> None:
+        """Add up what the tile's pairs with `keys` contribute to every gradient."""
+        scores = self.tile.scores(keys)
+        if scores is None:
+            return
+        weights = scores.sub_(self.lse).exp_()
+        factors = dropout.factors(weights)
+        dropped = weights if factors is None else self._take("dropped", weights).copy_(weights).mul_(factors)
+        self._add_to_values(dropped, keys)
+        score_gradient = self._weight_gradient(keys)
+        if factors is not None:
+            score_gradient *= factors
+        score_gradient.sub_(self.delta).mul_(weights)
+        self._add_to_scores(score_gradient, keys)
+
+    def write(self, sums: dict[str, Tensor]) -> None:
+        """Put the finished gradients where they belong."""
+        heads, scale = self.group.heads, self.group.problem.scale
+        for name, gradient in (("query", self.query), ("relative_query", self.relative_query)):
+            if name in sums:
+                sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
+
+    def _weight_gradient(self, keys: slice) -> Float[Tensor, "H n m"]:
+        """dP~_ij = dO_i . (v_j + RV[d])."""
+        group, dO = self.group, self.output_gradient
+        gradient = group.scratch.take("gradient", *dO.shape[:2], keys.stop - keys.start)
+        torch.bmm(group.per_key_head(dO), group.value_columns[:, :, keys], out=group.per_key_head(gradient))
+        if "relative_values" in group.bands:
+            group.bands["relative_values"].spread(gradient, dO, self.tile.offsets(keys))
+        return gradient
+
+    def _add_to_values(self, dropped: Float[Tensor, "H n m"], keys: slice) -> None:
+        """dv_j += sum_i P~_ij dO_i, and dRV."""
+        group, value = self.group, self.gradients.value
+        if value is not None:
+            weights, dO = group.per_key_head(dropped), group.per_key_head(self.output_gradient)
+            value[:, keys].baddbmm_(weights.transpose(1, 2), dO)
+        if "relative_values" in self.gradients.wanted:
+            offsets = self.tile.offsets(keys)
+            group.bands["relative_values"].collect(dropped, self.output_gradient, offsets, sums=False)
+
+    def _add_to_scores(self, dS: Float[Tensor, "H n m"], keys: slice) -> None:
+        """What a score is made of: dq, dr, dk, dRK, dRQ and db."""
+        group, tile, wanted, key = self.group, self.tile, self.gradients.wanted, self.gradients.key
+        bands, offsets = group.bands, tile.offsets(keys)
+        if "query" in wanted:
+            group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
+        if key is not None:
+            key[:, keys].baddbmm_(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
+        if "relative_keys" in bands:
+            summed = bands["relative_keys"].collect(
+                dS, tile.relative_query, offsets, sums=bool(wanted & {"query", "relative_query"})
+            )
+            if summed is not None:
+                self.relative_query += summed
+        if "relative_queries" in bands:
+            for block in tile.key_blocks(keys, offsets):
+                summed = bands["relative_queries"].collect(
+                    block.transposed(dS), block.key, block.offsets, sums=key is not None
+                )
+                if key is not None:
+                    assert summed is not None
+                    by_key = summed.unflatten(0, (key.shape[0], -1)).sum(dim=1) * group.problem.scale
+                    key[:, keys][:, block.columns] += by_key
+        if "bias" in wanted:
+            bands["bias"].collect(dS, None, offsets, sums=False)
+        if self.gradients.explicit_mask is not None:
+            heads = group.heads
+            part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, tile.queries, keys)[0]
+            part += dS.flip(1).sum_to_size(part.shape)
+
+    def _take(self, name: str, like: Tensor) -> Tensor:
+        return self.group.scratch.take(name, *like.shape)

@@ -1,0 +1,241 @@
+"""One offset table over the patches of a score matrix: products spread over pairs, weights collected into rows.
+
+A *patch* [H, n, m] is a piece of the score matrix whose offset grows by one along its rows and along its columns:
+offset(a, c) = first + a + c. A tile with its queries in reverse order is one, and so is its transpose. Such a patch
+needs a *band* of n + m - 1 neighbouring rows of the table, element (a, c) the band's row a + c: a stride, not a gather.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from relattn.backends.skew import sum_columns
+from relattn.backends.tiled.scratch import Scratch
+from relattn.score.positions import Positions
+from relattn.score.table import OffsetTable
+
+ALIGNED = 16
+"""Strips are a multiple of this many numbers wide: a matrix product into rows of any other width is slower."""
+
+Offsets = int | Int64[Tensor, "n m"]
+"""The offsets of a patch: that of its first element where positions are contiguous, every pair's where they are not."""
+
+
+@dataclass(frozen=True)
+class Band(ABC):
+    """T[d] over patches, with what lies beyond the table laid on as `margin` rows at either end.
+
+    rows [H or 1, margin + R + margin, D] (or without D for a bias), the first at offset `lowest - margin`; columns: the
+    same, transposed [H or 1, D, rows]; gradient: where `collect` adds up, None where nobody asks.
+    """
+
+    rows: Float[Tensor, "H R *D"]
+    columns: Float[Tensor, "H D R"] | None
+    gradient: Float[Tensor, "H R *D"] | None
+    lowest: int
+    highest: int
+    margin: int
+    clamps: bool
+    scratch: Scratch
+
+    def for_heads(self, heads: slice) -> Self:
+        """The band of some of the heads."""
+        if self.rows.shape[0] == 1:
+            return self
+        return replace(
+            self,
+            rows=self.rows[heads],
+            columns=None if self.columns is None else self.columns[heads],
+            gradient=None if self.gradient is None else self.gradient[heads],
+        )
+
+    @abstractmethod
+    def spread(self, scores: Float[Tensor, "H n m"], x: Float[Tensor, "H n D"] | None, offsets: Offsets) -> None:
+        """scores[a, c] += x_a . T[offset(a, c)], in place; x is None for a bias."""
+
+    @abstractmethod
+    def collect(
+        self, weights: Float[Tensor, "H n m"], x: Float[Tensor, "H n D"] | None, offsets: Offsets, *, sums: bool
+    ) -> Float[Tensor, "H n D"] | None:
+        """The transpose of `spread`.
+
+        Add sum_a weights[a, c] x_a to the gradient of T[offset(a, c)], where there is one; return
+        sum_c weights[a, c] T[offset(a, c)] if `sums` asks for it.
+        """
+
+    def _strip(self, x: Float[Tensor, "H n D"], start: int, width: int) -> Float[Tensor, "H n width"]:
+        """x_a . rows[start + m] for every m < width."""
+        assert self.columns is not None
+        columns = self.columns[:, :, start : start + width].expand(x.shape[0], -1, -1)
+        return torch.bmm(x, columns, out=self.scratch.take("strip", *x.shape[:2], width))
+
+    def _collect_strip(
+        self, strip: Float[Tensor, "H n width"], x: Float[Tensor, "H n D"] | None, start: int, sums: bool
+    ) -> Float[Tensor, "H n D"] | None:
+        """`collect` for weights already summed by row of the band: strip[a, m] belongs to rows[start + m]."""
+        width = strip.shape[2]
+        if self.gradient is not None:
+            gradient, shared = self.gradient[:, start : start + width], self.gradient.shape[0] == 1
+            if x is None:
+                gradient += strip.sum(dim=(0, 1)) if shared else strip.sum(dim=1)
+            elif shared:
+                gradient[0].addmm_(strip.reshape(-1, width).t(), x.reshape(-1, x.shape[2]))
+            else:
+                gradient.baddbmm_(strip.transpose(1, 2), x)
+        return torch.bmm(strip, self.rows[:, start : start + width].expand(strip.shape[0], -1, -1)) if sums else None
+
+    def table_gradient(self, table: OffsetTable) -> Float[Tensor, "H R *D"]:
+        """The gradient of the table's own rows: that of each margin belongs to the edge row which clamping held."""
+        assert self.gradient is not None and isinstance(table.first, int)
+        margin, count = self.margin, self.highest - self.lowest + 1
+        own = self.gradient[:, margin : margin + count]
+        if self.clamps:
+            own[:, 0] += self.gradient[:, :margin].sum(dim=1)
+            own[:, -1] += self.gradient[:, margin + count :].sum(dim=1)
+        whole = torch.zeros(table.values.shape, dtype=own.dtype, device=own.device)
+        whole[:, self.lowest - table.first : self.lowest - table.first + count] = own
+        return whole.to(table.values.dtype)
+
+
+class DiagonalBand(Band):
+    """Contiguous positions: `offsets` is the offset of the patch's first element.
+
+    Where the whole height of a patch lies beyond the table its part is a constant of the row: no product is made.
+    """
+
+    def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
+        assert isinstance(offsets, int)
+        before, after = self._near(scores, offsets)
+        for columns, row in self._far(scores, before, after):
+            columns += self._constant(x, row)
+        if before < after:
+            patch, first = scores[:, :, before:after], offsets + before
+            if x is None:
+                patch += _reading(self.rows[:, self._row(first) :].unsqueeze(1), patch, row_step=1)
+            else:
+                strip = self._strip(x, self._row(first), _strip_width(patch))
+                patch += _reading(strip, patch, row_step=strip.shape[2] + 1)
+
+    def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, *, sums: bool) -> Tensor | None:
+        assert isinstance(offsets, int)
+        before, after = self._near(weights, offsets)
+        found = [
+            self._collect_strip(columns.sum(dim=2, keepdim=True), x, row, sums)
+            for columns, row in self._far(weights, before, after)
+        ]
+        if before < after:
+            patch = weights[:, :, before:after]
+            strip = self.scratch.take("strip", *patch.shape[:2], _strip_width(patch)).zero_()
+            _reading(strip, patch, row_step=strip.shape[2] + 1).copy_(patch)
+            found.append(self._collect_strip(strip, x, self._row(offsets + before), sums))
+        if not sums:
+            return None
+        if not found:
+            return weights.new_zeros(*weights.shape[:2], self.rows.shape[2])
+        return torch.stack(found).sum(dim=0) if len(found) > 1 else found[0]
+
+    def _near(self, patch: Tensor, first: int) -> tuple[int, int]:
+        """The columns [before, after) in which any row's offset lies inside the table, short of a clamped edge."""
+        _, height, width = patch.shape
+        edge = 1 if self.clamps else 0  # a clamped table's edge row is already the constant
+        before = min(max(self.lowest - first - height + 1 + edge, 0), width)
+        after = min(max(self.highest - first + 1 - edge, before), width)
+        return before, after
+
+    def _far(self, patch: Tensor, before: int, after: int) -> list[tuple[Tensor, int]]:
+        """The columns wholly beyond the table on either side, and the row of `rows` that holds there."""
+        if not self.clamps:
+            return []
+        sides = [
+            (patch[:, :, :before], self._row(self.lowest)),
+            (patch[:, :, after:], self._row(self.highest)),
+        ]
+        return [(columns, row) for columns, row in sides if columns.shape[2]]
+
+    def _constant(self, x: Tensor | None, row: int) -> Float[Tensor, "#H #n 1"]:
+        """x_a . rows[row]."""
+        if x is None:
+            return self.rows[:, row, None, None]
+        assert self.columns is not None
+        return x @ self.columns[:, :, row : row + 1]
+
+    def _row(self, offset: int) -> int:
+        return offset - self.lowest + self.margin
+
+
+class PairBand(Band):
+    """Explicit positions: `offsets` holds every pair's, and every pair looks its row up."""
+
+    def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
+        index = self._index(offsets)
+        if x is None:
+            scores += self.rows[:, index]
+            return
+        start, width = self._extent(index)
+        scores += self._strip(x, start, width).gather(2, (index - start).expand(scores.shape))
+
+    def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, *, sums: bool) -> Tensor | None:
+        index = self._index(offsets)
+        start, width = self._extent(index)
+        return self._collect_strip(sum_columns(weights, (index - start).expand(weights.shape), width), x, start, sums)
+
+    def _index(self, offsets: Offsets) -> Int64[Tensor, "n m"]:
+        assert isinstance(offsets, Tensor)
+        return (offsets - self.lowest + self.margin).clamp(0, self.rows.shape[1] - 1)
+
+    def _extent(self, index: Tensor) -> tuple[int, int]:
+        """The first of the rows that the pairs look up, and how many they span."""
+        first, last = (int(end) for end in index.aminmax())
+        return first, last - first + 1
+
+
+def make_band(table: OffsetTable, positions: Positions, height: int, scratch: Scratch, *, gradient: bool) -> Band:
+    """The band of `table` for patches of at most `height` rows."""
+    assert isinstance(table.first, int)
+    lowest, highest = table.first, table.first + table.num_rows - 1
+    margin, spare = 1, 0  # a row beyond either end for pairs outside of the table
+    if positions.contiguous:
+        first, last = positions.visible
+        assert isinstance(first, int) and isinstance(last, int)
+        lowest = min(max(first, lowest), highest)
+        highest = max(min(last, highest), lowest)
+        margin, spare = height - 1, ALIGNED - 1
+    values = table.values[:, lowest - table.first : highest - table.first + 1].to(scratch.dtype)
+    rows = _with_margins(values, margin, margin + spare, clamps=table.beyond == "clamp")
+    return (DiagonalBand if positions.contiguous else PairBand)(
+        rows=rows,
+        columns=rows.transpose(1, 2).contiguous() if rows.dim() == 3 else None,
+        gradient=torch.zeros_like(rows) if gradient else None,
+        lowest=lowest,
+        highest=highest,
+        margin=margin,
+        clamps=table.beyond == "clamp",
+        scratch=scratch,
+    )
+
+
+def _with_margins(values: Float[Tensor, "H R *D"], before: int, after: int, clamps: bool) -> Float[Tensor, "H _ *D"]:
+    """`before` and `after` rows more: copies of the edge row, or zeros."""
+    if not clamps:
+        return F.pad(values, (0, 0) * (values.dim() - 2) + (before, after))
+    sides = [(values[:, :1], before), (values[:, -1:], after)]
+    first, last = (row.expand(-1, count, *values.shape[2:]) for row, count in sides)
+    return torch.cat([first, values, last], dim=1)
+
+
+def _strip_width(patch: Tensor) -> int:
+    """The rows of a band for `patch`, rounded up."""
+    return -(-(patch.shape[1] + patch.shape[2] - 1) // ALIGNED) * ALIGNED
+
+
+def _reading(strip: Float[Tensor, "#H n W"], patch: Float[Tensor, "H n m"], row_step: int) -> Float[Tensor, "#H n m"]:
+    """view[a, c] = strip[a, a + c], the same memory; with row_step 1 every row reads the one row of `strip`."""
+    size = (strip.shape[0], *patch.shape[1:])
+    return strip.as_strided(size, (strip.stride(0), row_step, 1), strip.storage_offset())

@@ -1,0 +1,76 @@
+"""The forward pass: O_i = sum_j softmax(S)_ij * (v_j + RV[d]), tile by tile, with a softmax that moves along the keys."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.tiled.dropout import Dropout
+from relattn.backends.tiled.scores import Group, QueryTile, make_bands
+from relattn.backends.tiled.scratch import Scratch
+from relattn.backends.tiled.sizes import TileSizes
+from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
+from relattn.score.problem import Problem
+
+
+def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """O [B, Hq, Lq, Dv], in the dtype of the output, and lse [B, Hq, Lq], in that of the scores."""
+    shape, device = (*problem.query.shape[:3], problem.value.shape[3]), problem.query.device
+    output = torch.empty(shape, dtype=problem.output_dtype, device=device)
+    lse = torch.empty(shape[:3], dtype=problem.score_dtype, device=device)
+    scratch = Scratch(problem.score_dtype, device)
+    dropout = Dropout(problem.dropout_p, seed, scratch)
+    bands = make_bands(problem, sizes, scratch, gradients=set())
+    for heads in head_groups(problem, sizes):
+        group = Group.of(problem, heads, bands, scratch)
+        for queries in query_tiles(problem, sizes):
+            tile = QueryTile.of(group, queries)
+            rows = _Rows(tile)
+            for keys in key_chunks(problem, sizes, heads.batch, queries):
+                scores = tile.scores(keys)
+                if scores is not None:
+                    rows.add(scores, keys, dropout)
+            output[heads.batch, heads.queries, queries] = rows.output().flip(1)
+            lse[heads.batch, heads.queries, queries] = rows.lse().flip(1)
+    return output, lse
+
+
+class _Rows:
+    """The running softmax of a tile's rows (Milakov and Gimelshein 2018, algorithm 3).
+
+    highest [H, n, 1]: the largest score so far; total: the sum of exp(S - highest); weighted [H, n, Dv]: the sum of
+    exp(S - highest) * (v + RV[d]), dropped out.
+    """
+
+    def __init__(self, tile: QueryTile):
+        self.tile = tile
+        query = tile.query
+        self.highest = query.new_full((*query.shape[:2], 1), -torch.inf)
+        self.total = torch.zeros_like(self.highest)
+        self.weighted = query.new_zeros(*query.shape[:2], tile.group.problem.value.shape[3])
+
+    def add(self, scores: Float[Tensor, "H n m"], keys: slice, dropout: Dropout) -> None:
+        """Take in the scores of some more keys; they are overwritten."""
+        group, before = self.tile.group, self.highest
+        self.highest = torch.maximum(before, scores.amax(dim=2, keepdim=True))
+        shift = self.highest.masked_fill(self.highest == -torch.inf, 0.0)  # nothing visible yet: exp(-inf - 0) = 0
+        weights = scores.sub_(shift).exp_()
+        older = (before - shift).exp_()
+        self.total.mul_(older).add_(weights.sum(dim=2, keepdim=True))
+        factors = dropout.factors(weights)
+        if factors is not None:
+            weights *= factors
+        self.weighted.mul_(older)
+        group.per_key_head(self.weighted).baddbmm_(group.per_key_head(weights), group.value[:, keys])
+        if "relative_values" in group.bands:
+            band = group.bands["relative_values"]
+            self.weighted += band.collect(weights, None, self.tile.offsets(keys), sums=True)
+
+    def output(self) -> Float[Tensor, "H n Dv"]:
+        """O; zero for a row that saw nothing."""
+        return self.weighted / self.total.masked_fill(self.total == 0.0, 1.0)
+
+    def lse(self) -> Float[Tensor, "H n"]:
+        """log sum_j exp(S_ij); -inf for a row that saw nothing."""
+        return (self.highest + self.total.log()).squeeze(2)

@@ -1,0 +1,173 @@
+"""The tile loops as PyTorch operators, `relattn::tiled` and `relattn::tiled_backward`: a problem as tensors and numbers.
+
+torch.compile and torch.export see one node each, whatever the lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relattn.backends.tiled.backward import Answers, backward
+from relattn.backends.tiled.forward import forward
+from relattn.backends.tiled.sizes import tile_sizes
+from relattn.errors import UnsupportedError
+from relattn.score.mask import Mask
+from relattn.score.positions import Positions
+from relattn.score.problem import Problem
+from relattn.score.table import OffsetTable
+
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
+    "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, Tensor? explicit_mask, "
+    "Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
+    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
+    "SymInt[] starts, str[] beyond, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
+    "ScalarType output_dtype"
+)
+DIFFERENTIABLE = (
+    "query", "key", "value", "relative_query", "relative_keys", "relative_queries", "relative_values", "bias",
+    "explicit_mask",
+)  # fmt: skip
+TABLES = DIFFERENTIABLE[4:8]
+NUM_TENSORS = 16
+
+torch.library.define("relattn::tiled", f"({ARGUMENTS}) -> (Tensor, Tensor)")
+torch.library.define(
+    "relattn::tiled_backward",
+    "(Tensor output, Tensor lse, Tensor output_gradient, Tensor lse_gradient, str[] wanted, "
+    f"{ARGUMENTS}) -> Tensor[]",
+)
+
+
+def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """O and lse of the problem."""
+    return torch.ops.relattn.tiled(*_flat(problem, seed))
+
+
+def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
+    """The problem as the operators' ARGUMENTS.
+
+    starts: of the queries, of the keys, and of each table; a tensor of them, where any is one, comes beside them.
+    """
+    positions, mask = problem.positions, problem.mask
+    tables = [getattr(problem, name) for name in TABLES]
+    query_positions, key_positions, starts = None, None, [0, 0]
+    if positions.contiguous:
+        starts = [positions.query, positions.key]
+    else:
+        query_positions, key_positions = positions.query_positions(), positions.key_positions()
+    starts += [0 if table is None else table.first for table in tables]
+    starts_tensor = None
+    if any(isinstance(start, Tensor) for start in starts):
+        starts_tensor = torch.stack([torch.as_tensor(start, device=positions.device) for start in starts])
+        starts = [0] * len(starts)
+    segments = mask.segments or (None, None)
+    same = problem.relative_query is problem.query
+    return (
+        problem.query, problem.key, problem.value, None if same else problem.relative_query,
+        *(None if table is None else table.values for table in tables), mask.explicit,
+        query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
+        starts, ["" if table is None else table.beyond for table in tables], positions.lowest, positions.highest,
+        problem.scale, problem.dropout_p, problem.output_dtype,
+    )  # fmt: skip
+
+
+def _problem(
+    query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
+    explicit_mask, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments, seed,
+    starts, beyond, lowest, highest, scale, dropout_p, output_dtype,
+) -> Problem:  # fmt: skip
+    """The problem that `_flat` took apart, its starts read as ints."""
+    if starts_tensor is not None:
+        starts = starts_tensor.tolist()
+    query_start, key_start, *firsts = starts
+    positions = Positions(
+        query_start if query_positions is None else query_positions,
+        key_start if key_positions is None else key_positions,
+        query.shape[2], key.shape[2], query.device, lowest, highest,
+    )  # fmt: skip
+    values = (relative_keys, relative_queries, relative_values, bias)
+    tables = {
+        name: OffsetTable(rows, first, what)
+        for name, rows, first, what in zip(TABLES, values, firsts, beyond, strict=True)
+        if rows is not None
+    }
+    segments = None if query_segments is None else (query_segments, key_segments)
+    if relative_keys is not None and relative_query is None:
+        relative_query = query
+    return Problem(
+        query, key, value, positions, Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype,
+        relative_query=relative_query, dropout_p=dropout_p, return_lse=True, **tables,
+    )  # fmt: skip
+
+
+@torch.library.impl("relattn::tiled", "default")
+def _forward(*arguments) -> tuple[Tensor, Tensor]:
+    problem = _problem(*arguments)
+    return forward(problem, tile_sizes(problem), _seed(arguments))
+
+
+@torch.library.register_fake("relattn::tiled")
+def _fake_forward(*arguments) -> tuple[Tensor, Tensor]:
+    query, value, output_dtype = arguments[0], arguments[2], arguments[-1]
+    lse_dtype = torch.float64 if output_dtype == torch.float64 else torch.float32
+    return (
+        query.new_empty((*query.shape[:3], value.shape[3]), dtype=output_dtype),
+        query.new_empty(query.shape[:3], dtype=lse_dtype),
+    )
+
+
+@torch.library.impl("relattn::tiled_backward", "default")
+def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
+    problem = _problem(*arguments)
+    answers = Answers(output, lse, output_gradient, lse_gradient)
+    gradients = backward(problem, tile_sizes(problem), _seed(arguments), answers, set(wanted))
+    return [gradients[name] for name in wanted]
+
+
+@torch.library.register_fake("relattn::tiled_backward")
+def _fake_backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
+    named = dict(zip(DIFFERENTIABLE, arguments, strict=False))
+    return [named[name].new_empty(named[name].shape) for name in wanted]
+
+
+def _seed(arguments: tuple[Any, ...]) -> Tensor | None:
+    return arguments[NUM_TENSORS - 1]
+
+
+def _save_for_backward(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*output, *inputs[:NUM_TENSORS])
+    ctx.numbers = inputs[NUM_TENSORS:]
+
+
+def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor) -> tuple[Tensor | None, ...]:
+    output, lse, *tensors = ctx.saved_tensors
+    wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
+    found = torch.ops.relattn.tiled_backward(
+        output, lse, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
+    )
+    gradients = dict(zip(wanted, found, strict=True))
+    others = len(tensors) - len(DIFFERENTIABLE) + len(ctx.numbers)
+    return (*(gradients.get(name) for name in DIFFERENTIABLE), *[None] * others)
+
+
+torch.library.register_autograd("relattn::tiled", _differentiate, setup_context=_save_for_backward)
+
+
+def _refuse_double_backward(ctx, *gradients):
+    raise UnsupportedError("backend='tiled' has no double backward; use 'dense', which has", {"tiled": ["it has no double backward"]})
+
+
+torch.library.register_autograd("relattn::tiled_backward", _refuse_double_backward)
+
+
+def _refuse_vmap(info, in_dims, *arguments):
+    raise UnsupportedError("backend='tiled' does not run under vmap; use 'dense', which does", {"tiled": ["it does not run under vmap"]})
+
+
+torch.library.register_vmap("relattn::tiled", _refuse_vmap)
+torch.library.register_vmap("relattn::tiled_backward", _refuse_vmap)

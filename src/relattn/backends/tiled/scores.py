@@ -1,0 +1,178 @@
+"""The scores of a tile: S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask.
+
+A tile holds its queries in reverse order, so that the offset grows along its rows as it does along its columns (see
+`bands`). Whatever goes by query, the masks too, is reversed on the way in and on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.tiled.bands import Band, Offsets, make_band
+from relattn.backends.tiled.scratch import Scratch
+from relattn.backends.tiled.sizes import TileSizes
+from relattn.backends.tiled.tiles import Heads
+from relattn.score.positions import Positions
+from relattn.score.problem import Problem
+
+
+def make_bands(problem: Problem, sizes: TileSizes, scratch: Scratch, gradients: set[str]) -> dict[str, Band]:
+    """The band of each of the problem's tables, by name, with room for a gradient where `gradients` names it."""
+    height = min(sizes.queries, problem.positions.query_length)
+    return {
+        name: make_band(table, problem.positions, height, scratch, gradient=name in gradients)
+        for name, table in problem.tables.items()
+    }
+
+
+@dataclass(frozen=True)
+class Group:
+    """What all tiles of a group of heads share."""
+
+    problem: Problem
+    heads: Heads
+    bands: dict[str, Band]
+    scratch: Scratch
+
+    @classmethod
+    def of(cls, problem: Problem, heads: Heads, bands: dict[str, Band], scratch: Scratch) -> Group:
+        """The group of `heads`, with their part of every band."""
+        return cls(problem, heads, {name: band.for_heads(heads.queries) for name, band in bands.items()}, scratch)
+
+    @cached_property
+    def key(self) -> Float[Tensor, "Hk Lk D"]:
+        """k, in the dtype of the scores."""
+        return self.problem.key[self.heads.batch, self.heads.keys].to(self.scratch.dtype)
+
+    @cached_property
+    def key_columns(self) -> Float[Tensor, "Hk D Lk"]:
+        """k transposed: a matrix product with it is faster for lying in memory like that."""
+        return self.key.transpose(1, 2).contiguous()
+
+    @cached_property
+    def value(self) -> Float[Tensor, "Hk Lk Dv"]:
+        """v, in the dtype of the scores."""
+        return self.problem.value[self.heads.batch, self.heads.keys].to(self.scratch.dtype)
+
+    @cached_property
+    def value_columns(self) -> Float[Tensor, "Hk Dv Lk"]:
+        """v transposed."""
+        return self.value.transpose(1, 2).contiguous()
+
+    def rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
+        """The tile's part of something that goes by query, last query first, in the dtype of the scores."""
+        return tensor[self.heads.batch, self.heads.queries, queries].flip(1).to(self.scratch.dtype)
+
+    def per_key_head(self, rows: Float[Tensor, "H n F"]) -> Float[Tensor, "Hk G*n F"]:
+        """The rows of all query heads that share a key head, below one another."""
+        return rows.view(-1, self.problem.num_groups * rows.shape[1], rows.shape[2])
+
+
+@dataclass(frozen=True)
+class QueryTile:
+    """Neighbouring queries of a group, last one first: q and r times the scale."""
+
+    group: Group
+    queries: slice
+    query: Float[Tensor, "H n D"]
+    relative_query: Float[Tensor, "H n Dr"] | None
+
+    @classmethod
+    def of(cls, group: Group, queries: slice) -> QueryTile:
+        """The tile of `queries`."""
+        problem = group.problem
+        query = group.rows(problem.query, queries) * problem.scale
+        relative_query = None
+        if problem.relative_keys is not None:
+            assert problem.relative_query is not None
+            same = problem.relative_query is problem.query
+            relative_query = query if same else group.rows(problem.relative_query, queries) * problem.scale
+        return cls(group, queries, query, relative_query)
+
+    def positions(self, keys: slice) -> Positions:
+        """Where the queries, in their own order, and some keys stand."""
+        return self.group.problem.positions.tile(self.group.heads.batch, self.queries, keys)
+
+    def offsets(self, keys: slice) -> Offsets:
+        """The offset of the last query and first key, or of every pair where positions are explicit."""
+        positions = self.positions(keys)
+        if not positions.contiguous:
+            return positions.offsets().flip(0)
+        assert isinstance(positions.first_diagonal, int)
+        return positions.first_diagonal
+
+    def scores(self, keys: slice) -> Float[Tensor, "H n m"] | None:
+        """S with -inf where a pair may not attend; None where no pair may."""
+        group, bands = self.group, self.group.bands
+        mask = group.problem.mask.tile(group.heads.batch, group.heads.queries, self.queries, keys)
+        kept = mask.kept()
+        if kept is not None and not kept.any():
+            return None
+        rows, width = self.query.shape[:2], keys.stop - keys.start
+        scores = group.scratch.take("scores", *rows, width)
+        key_columns = group.key_columns[:, :, keys]
+        torch.bmm(group.per_key_head(self.query), key_columns, out=group.per_key_head(scores))
+        offsets = self.offsets(keys)
+        if "relative_keys" in bands:
+            bands["relative_keys"].spread(scores, self.relative_query, offsets)
+        if "relative_queries" in bands:
+            for block in self.key_blocks(keys, offsets):
+                bands["relative_queries"].spread(block.transposed(scores), block.key, block.offsets)
+        if "bias" in bands:
+            bands["bias"].spread(scores, None, offsets)
+        added = mask.added()
+        if added is not None:
+            scores += added[0].flip(1)
+        if kept is not None:
+            scores.masked_fill_(~kept[0].flip(1), -torch.inf)
+        self._hide_beyond_limits(scores, keys)
+        return scores
+
+    def _hide_beyond_limits(self, scores: Tensor, keys: slice) -> None:
+        """-inf outside of causality and window: only in the columns that either of the two crosses."""
+        mask = self.group.problem.mask
+        for columns in _crossing(self.positions(keys)):
+            crossed = slice(keys.start + columns.start, keys.start + columns.stop)
+            within = mask.tile(self.group.heads.batch, slice(0, 1), self.queries, crossed).within_limits()
+            if within is not None:
+                scores[:, :, columns].masked_fill_(~within[0].flip(1), -torch.inf)
+
+    def key_blocks(self, keys: slice, offsets: Offsets) -> Iterator[KeyBlock]:
+        """`keys` in blocks no longer than the tile is high: the band of a relative query grows with both."""
+        group, height, width = self.group, self.query.shape[1], keys.stop - keys.start
+        for start in range(0, width, height):
+            columns = slice(start, min(start + height, width))
+            key = group.key[:, keys][:, columns] * group.problem.scale
+            of_block = offsets + start if isinstance(offsets, int) else offsets[:, columns].t()
+            yield KeyBlock(columns, key.repeat_interleave(group.problem.num_groups, dim=0), of_block)
+
+
+@dataclass(frozen=True)
+class KeyBlock:
+    """A few columns of a tile, seen from the keys: k times the scale, and the offsets with a row for each key."""
+
+    columns: slice
+    key: Float[Tensor, "H m D"]
+    offsets: Offsets
+
+    def transposed(self, scores: Float[Tensor, "H n _"]) -> Float[Tensor, "H m n"]:
+        """The block's part of a tile, with a row for each key."""
+        return scores[:, :, self.columns].transpose(1, 2)
+
+
+def _crossing(positions: Positions) -> list[slice]:
+    """The columns of a tile in which causality or window hide some query's pair."""
+    width, height = positions.key_length, positions.query_length
+    if not positions.contiguous:
+        return [slice(0, width)]
+    first = positions.first_diagonal  # of the last query and first key: the smallest offset of the tile
+    assert isinstance(first, int)
+    below = 0 if positions.lowest is None else min(max(positions.lowest - first, 0), width)
+    above = width if positions.highest is None else min(max(positions.highest - first - height + 2, 0), width)
+    return [columns for columns in (slice(0, below), slice(above, width)) if columns.start < columns.stop]

@@ -1,0 +1,91 @@
+"""The order of the tiles: groups of heads, tiles of queries, and the chunks of keys that each tile can see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from relattn.backends.tiled.sizes import TileSizes
+from relattn.score.positions import Positions
+from relattn.score.problem import Problem
+
+
+class Heads(NamedTuple):
+    """Neighbouring key heads of one batch element, and the query heads that share them."""
+
+    batch: int
+    keys: slice
+    queries: slice
+
+
+def head_groups(problem: Problem, sizes: TileSizes) -> Iterator[Heads]:
+    """Every head of every batch element once."""
+    num_groups, count = problem.num_groups, problem.key.shape[1]
+    for batch in range(problem.query.shape[0]):
+        for first in range(0, count, sizes.key_heads):
+            last = min(first + sizes.key_heads, count)
+            yield Heads(batch, slice(first, last), slice(first * num_groups, last * num_groups))
+
+
+def query_tiles(problem: Problem, sizes: TileSizes) -> Iterator[slice]:
+    """Every query once."""
+    length = problem.query.shape[2]
+    for first in range(0, length, sizes.queries):
+        yield slice(first, min(first + sizes.queries, length))
+
+
+def key_chunks(problem: Problem, sizes: TileSizes, batch: int, queries: slice) -> Iterator[slice]:
+    """The keys that any of `queries` can see, in chunks of one size and all within the tile's."""
+    first, end = visible_keys(problem, batch, queries)
+    if first >= end:
+        return
+    chunks = -(-(end - first) // sizes.keys)
+    width = -(-(end - first) // chunks)
+    for start in range(first, end, width):
+        yield slice(start, min(start + width, end))
+
+
+def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int]:
+    """The first key, and the one after the last, that any of `queries` might see: the rest is never computed.
+
+    Limits on contiguous positions are arithmetic; explicit positions, segments and the key mask are looked at, a number
+    a key.
+    """
+    first, end = _within_limits(problem.positions, queries)
+    candidates = _candidates(problem, batch, queries, slice(first, end)) if first < end else None
+    if candidates is None:
+        return first, end
+    found = candidates.nonzero()
+    return (first + int(found[0]), first + int(found[-1]) + 1) if len(found) else (0, 0)
+
+
+def _within_limits(positions: Positions, queries: slice) -> tuple[int, int]:
+    if not positions.contiguous:
+        return 0, positions.key_length
+    assert isinstance(positions.key, int) and isinstance(positions.query, int)
+    start = positions.query - positions.key  # the key at the first query's position
+    first = 0 if positions.lowest is None else start + queries.start + positions.lowest
+    end = positions.key_length if positions.highest is None else start + queries.stop + positions.highest
+    return max(first, 0), min(end, positions.key_length)
+
+
+def _candidates(problem: Problem, batch: int, queries: slice, keys: slice) -> Bool[Tensor, "n"] | None:
+    """False for keys that certainly none of the queries sees."""
+    tile = problem.mask.tile(batch, slice(0, 1), queries, keys)
+    conditions = []
+    if not tile.positions.contiguous:
+        query, key = tile.positions.query_positions(), tile.positions.key_positions()
+        if tile.positions.lowest is not None:
+            conditions.append(key >= query.min() + tile.positions.lowest)
+        if tile.positions.highest is not None:
+            conditions.append(key <= query.max() + tile.positions.highest)
+    if tile.segments is not None:
+        query_ids, key_ids = (ids[0] for ids in tile.segments)
+        conditions.append((key_ids >= query_ids.min()) & (key_ids <= query_ids.max()))
+    if tile.key_mask is not None:
+        conditions.append(tile.key_mask[0])
+    return torch.stack(conditions).all(dim=0) if conditions else None

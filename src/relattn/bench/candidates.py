@@ -1,0 +1,150 @@
+"""Who is measured: the floor, every backend of ours, and what a user would pick instead."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch.nn.functional as F
+
+import relattn
+from relattn.backends.select import BACKENDS, Explanation
+from relattn.bench.flex import flex
+from relattn.bench.formula import Call, plain, sdpa_with_scores
+from relattn.bench.workload import Case, Workload, make_case
+
+FLOOR = "sdpa, no encoding"
+AUTO = "relattn auto"
+WITH_KEYS = ("relative", "shaw-keys", "shaw", "transformer-xl")
+WITH_BIAS = ("t5", "alibi")
+TRIED_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to attend.
+
+    prepare: from a case, a call that starts from its tensors and the encoding's parameters; what shapes alone decide
+        (causal masks, bucket numbers, compiled code) is made in `prepare`, outside the time.
+    reason: why it is not defined for a workload; None where it is.
+    encodes: False for the floor, which is given the workload without its encoding.
+    compiles: the first call at a length compiles.
+    """
+
+    prepare: Callable[[Case], Call]
+    reason: Callable[[Workload], str | None]
+    encodes: bool = True
+    compiles: bool = False
+
+    def case(self, workload: Workload) -> Case:
+        """The tensors that it is given for a workload."""
+        return make_case(self.given(workload))
+
+    def given(self, workload: Workload) -> Workload:
+        """The workload that it is given where `workload` is measured."""
+        return workload if self.encodes else workload.without_encoding
+
+
+def _floor(case: Case) -> Call:
+    causal = case.workload.causal
+    return lambda: F.scaled_dot_product_attention(case.query, case.key, case.value, is_causal=causal)
+
+
+def _ours(backend: str, case: Case) -> Call:
+    inputs, causal = (case.query, case.key, case.value), case.workload.causal
+    return lambda: relattn.relative_attention(*inputs, is_causal=causal, encoding=case.encoding, backend=backend)
+
+
+def chosen_by_auto(workload: Workload) -> str:
+    """The backend that "auto" takes for a workload."""
+    return _explanation("auto", workload).chosen
+
+
+def _explanation(backend: str, workload: Workload) -> Explanation:
+    case = make_case(workload)
+    return relattn.explain(
+        case.query, case.key, case.value, is_causal=workload.causal, encoding=case.encoding, backend=backend
+    )
+
+
+def _refused_by(backend: str, workload: Workload) -> str | None:
+    try:
+        _explanation(backend, workload.at(TRIED_LENGTH))
+    except relattn.UnsupportedError as error:
+        return "; ".join(error.reasons[backend])
+    return None
+
+
+def _never(workload: Workload) -> str | None:
+    return None
+
+
+def _no_arrangement(arrangement: str, workload: Workload) -> str | None:
+    if workload.encoding not in WITH_KEYS:
+        return "the encoding has no relative keys to arrange"
+    if arrangement == "pad_reshape" and not workload.causal:
+        return "it is defined for causal self-attention only"
+    return None
+
+
+def _no_plain_formula(workload: Workload) -> str | None:
+    return "with relative keys it is one of the four arrangements" if workload.encoding in WITH_KEYS else None
+
+
+def _no_score_mask(workload: Workload) -> str | None:
+    if workload.encoding == "none":
+        return "there is no term to hand over as a mask"
+    return "a mask has no relative values" if workload.encoding == "shaw" else None
+
+
+def _no_flex(workload: Workload) -> str | None:
+    if workload.encoding == "shaw":
+        return "a score_mod has no relative values"
+    if workload.device == "cpu" and workload.training:
+        return "FlexAttention has no backward on a CPU"
+    return None
+
+
+def _no_transformers(workload: Workload) -> str | None:
+    if workload.encoding not in WITH_BIAS:
+        return "measured for T5 and ALiBi only"
+    if workload.encoding == "alibi" and not workload.causal:
+        return "its ALiBi (Bloom) is causal only"
+    return None
+
+
+def _no_x_transformers(workload: Workload) -> str | None:
+    if workload.encoding not in WITH_BIAS:
+        return "measured for T5 and ALiBi only"
+    return None if importlib.util.find_spec("x_transformers") else "x-transformers is not installed"
+
+
+def _transformers(case: Case) -> Call:
+    from relattn.bench.peers import transformers_attention
+
+    return transformers_attention(case)
+
+
+def _x_transformers(case: Case) -> Call:
+    from relattn.bench.peers import x_transformers_attention
+
+    return x_transformers_attention(case)
+
+
+CANDIDATES: dict[str, Candidate] = {
+    FLOOR: Candidate(_floor, _never, encodes=False),
+    AUTO: Candidate(partial(_ours, "auto"), _never),
+    **{f"relattn {name}": Candidate(partial(_ours, name), partial(_refused_by, name)) for name in BACKENDS},
+    "plain": Candidate(partial(plain, arrangement="strided"), _no_plain_formula),
+    **{
+        f"plain, {name}": Candidate(partial(plain, arrangement=name), partial(_no_arrangement, name))
+        for name in ("gather", "pad_reshape", "diagonals", "strided")
+    },
+    "sdpa, S as mask": Candidate(sdpa_with_scores, _no_score_mask),
+    "flex": Candidate(flex, _no_flex, compiles=True),
+    "transformers": Candidate(_transformers, _no_transformers),
+    "x-transformers": Candidate(_x_transformers, _no_x_transformers),
+}
+"""Every candidate by name, in the order of the tables."""

@@ -1,0 +1,91 @@
+"""Time and memory against the length, both axes logarithmic: a picture for every encoding and direction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR
+from relattn.bench.results import Measurement, Results
+from relattn.bench.workload import Workload
+
+STYLE: dict[Any, Any] = {"font.size": 9, "axes.linewidth": 0.6, "grid.alpha": 0.25, "lines.linewidth": 1.3}
+MARKS = "osD^vPX*<>hd8"
+MIB = 2**20
+
+
+def draw(results: Results, folder: Path) -> list[Path]:
+    """Write `<encoding>[-causal][-H..-D..].png` for every encoding, direction and shape; the paths."""
+    pages = dict.fromkeys(replace(family, training=False) for family in results.families())
+    several = len({(page.heads, page.head_dim) for page in pages}) > 1
+    return [_page(results, page, folder / f"{_file_name(page, several)}.png") for page in pages]
+
+
+def _file_name(page: Workload, several: bool) -> str:
+    shape = f"-H{page.heads}-D{page.head_dim}" if several else ""
+    return f"{page.encoding}{'-causal' if page.causal else ''}{shape}"
+
+
+def _page(results: Results, page: Workload, path: Path) -> Path:
+    families = [family for family in (page, replace(page, training=True)) if family in results.families()]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(1.2 + 4.2 * len(families), 6.4), layout="constrained", dpi=130)
+        axes = figure.subplots(2, len(families), squeeze=False, sharex=True)
+        for column, family in enumerate(families):
+            _panel(axes[0][column], results, family, _milliseconds)
+            _panel(axes[1][column], results, family, _mebibytes)
+            axes[0][column].set_title("training step" if family.training else "forward")
+            axes[1][column].set_xlabel("sequence length")
+        axes[0][0].set_ylabel("ms")
+        axes[1][0].set_ylabel("MiB beyond inputs, outputs, gradients")
+        direction = "causal" if page.causal else "both directions"
+        machine = f"{results.machine['processor']}, {results.machine['torch_threads']} threads"
+        title = (
+            f"{page.encoding}, {direction}: one sequence, H={page.heads}, D={page.head_dim}, {page.dtype}\n{machine}"
+        )
+        figure.suptitle(title)
+        named = {text: line for row in axes for each in row for line, text in zip(*each.get_legend_handles_labels())}
+        shown = [name for name in CANDIDATES if name in named]
+        figure.legend([named[name] for name in shown], shown, loc="outside lower center", frameon=False, ncols=4)
+        figure.savefig(path)
+    return path
+
+
+def _panel(axes: Axes, results: Results, family: Workload, figure) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    lengths = sorted({m.workload.length for m in results.measurements if m.workload.family == family})
+    for candidate in results.candidates(family):
+        points = {m.workload.length: figure(m) for m in results.of(family, candidate)}
+        points = {length: value for length, value in points.items() if value}
+        if points:
+            axes.plot(list(points), list(points.values()), label=candidate, **_look(candidate))
+    axes.set_xticks(lengths, list(map(str, lengths)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(True, which="major")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _look(candidate: str) -> dict[str, Any]:
+    """The floor dashed black, "auto" a thick line under our backends, each of the others its own colour and mark."""
+    if candidate == FLOOR:
+        return {"color": "black", "ls": "--", "marker": "o", "ms": 3}
+    if candidate == AUTO:
+        return {"color": "#e4572e", "lw": 5, "alpha": 0.35, "marker": "o", "ms": 3, "zorder": 1}
+    index = list(CANDIDATES).index(candidate)
+    colours = matplotlib.color_sequences["tab20"]
+    return {"color": colours[index % len(colours)], "marker": MARKS[index % len(MARKS)], "ms": 4, "zorder": 2}
+
+
+def _milliseconds(m: Measurement) -> float | None:
+    return None if m.timing is None else 1000 * m.timing.seconds.median
+
+
+def _mebibytes(m: Measurement) -> float | None:
+    return None if m.memory is None else m.memory.beyond / MIB

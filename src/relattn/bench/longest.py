@@ -1,0 +1,82 @@
+"""The longest sequence whose training step fits a memory budget: measured where affordable, else by the fitted law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from relattn.bench.growth import PowerLaw, fit
+from relattn.bench.memory import Memory, OverMemoryError, OverTimeError
+
+GRAIN = 64
+CLOSE = 1.05
+"""A measured answer fits, and 5 % more does not."""
+FITTED = 3
+"""The law goes through the longest lengths, where the quadratic or linear part has won."""
+
+
+@dataclass(frozen=True)
+class Longest:
+    """length: the longest that fits, a multiple of 64. measured: it was run, and 5 % more did not fit; otherwise the
+    law of the memory measured at the lengths `basis` gives it, because a longer step takes too long to run.
+    """
+
+    length: int
+    measured: bool
+    basis: tuple[int, ...]
+
+
+def longest(
+    measure: Callable[[int], Memory], known: Mapping[int, Memory], budget: int, patience: float
+) -> Longest | None:
+    """Look for the longest length whose `total` is at most `budget` bytes.
+
+    measure: one step at a length; raises OverMemoryError or OverTimeError. known: what is already measured, of at
+    least one length. patience: seconds that one step may take. None where not even the shortest length fits.
+    """
+    found = dict(known)
+    low = max((length for length, memory in found.items() if memory.total <= budget), default=None)
+    if low is None:
+        return None
+    high = min((length for length, memory in found.items() if memory.total > budget), default=math.inf)
+    while True:
+        memory_law, time_law = _law(found, "total"), _law(found, "seconds")
+        guess = _next_guess(low, high, memory_law, budget)
+        if guess >= high:
+            return Longest(low, True, tuple(sorted(found)))
+        if time_law is not None and time_law.value(guess) > patience:
+            return _modelled(memory_law, low, high, budget, found)
+        try:
+            memory = measure(guess)
+        except OverMemoryError:
+            high = guess
+            continue
+        except OverTimeError:
+            return _modelled(memory_law, low, high, budget, found)
+        found[guess] = memory
+        if memory.total <= budget:
+            low = guess
+        else:
+            high = guess
+
+
+def _next_guess(low: int, high: float, law: PowerLaw | None, budget: int) -> int:
+    """The length to try: what the law says, twice the last at most; the middle where it lies outside low..high."""
+    guess = 2.0 * low if law is None else min(2.0 * low, law.length(budget))
+    if guess >= high:
+        guess = math.sqrt(low * high)
+    return max(_rounded(guess), _rounded(low * CLOSE), _rounded(low) + GRAIN)
+
+
+def _rounded(length: float) -> int:
+    return int(length) // GRAIN * GRAIN
+
+
+def _law(found: Mapping[int, Memory], quantity: str) -> PowerLaw | None:
+    return fit({length: getattr(found[length], quantity) for length in sorted(found)[-FITTED:]})
+
+
+def _modelled(law: PowerLaw | None, low: int, high: float, budget: int, found: Mapping[int, Memory]) -> Longest:
+    length = low if law is None else max(low, _rounded(min(law.length(budget), high)))
+    return Longest(length, False, tuple(sorted(found)[-FITTED:]))

@@ -1,0 +1,204 @@
+"""The peak memory of one step, measured in a process of its own.
+
+Linux: the high-water mark of resident memory, reset before the step. Other systems: ru_maxrss, which cannot be reset,
+so that a peak below the process's earlier one is not seen. CUDA: the allocator's peak.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import torch
+
+from relattn.bench.candidates import CANDIDATES
+from relattn.bench.workload import Workload, step
+
+GIB = 2**30
+WARM_LENGTH = 64
+PREPARATION_SECONDS = 180.0
+"""Time for starting, warming up and compiling, on top of the patience for the step itself."""
+M_MMAP_THRESHOLD = -3
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one step.
+
+    held: query, key, value, the gradient that arrives and the parameters. peak: what the step adds to them at its
+    highest, output and gradients included. returned: the output and the gradients. seconds: how long this step took.
+    """
+
+    held: int
+    peak: int
+    returned: int
+    seconds: float
+
+    @property
+    def beyond(self) -> int:
+        """Beyond inputs, outputs and gradients: the peak less what is returned, 0 where pages round it below."""
+        return max(0, self.peak - self.returned)
+
+    @property
+    def total(self) -> int:
+        """Everything the step needs."""
+        return self.held + self.peak
+
+
+class TooMuchError(RuntimeError):
+    """A step that did not end within what it was allowed; the message says what."""
+
+
+class OverMemoryError(TooMuchError):
+    """It needs more memory than it was allowed."""
+
+
+class OverTimeError(TooMuchError):
+    """It takes longer than it was allowed."""
+
+
+def measure(candidate: str, workload: Workload, limit: int, patience: float) -> Memory:
+    """One step of a candidate in a process of its own.
+
+    limit: bytes it may add (CPU on Linux; elsewhere the system's own limit holds). patience: seconds for the step.
+    Raises OverMemoryError or OverTimeError where one does not suffice (a process that the system kills is taken to be
+    over memory), RuntimeError for any other failure.
+    """
+    return in_own_process(_measure_candidate, (candidate, workload, torch.get_num_threads()), limit, patience)
+
+
+def in_own_process(work: Callable[..., Memory], arguments: tuple[object, ...], limit: int, patience: float) -> Memory:
+    """work(began, *arguments) in a fresh process; `began` is to be called where the patience starts to run."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, work.__module__])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(sender, work, arguments, limit))
+    process.start()
+    sender.close()
+    try:
+        kind, result = _next(receiver, PREPARATION_SECONDS)
+        if kind == "began":
+            kind, result = _next(receiver, patience)
+    except EOFError:
+        process.join()
+        raise OverMemoryError(f"its process was ended by signal {-(process.exitcode or 0)}") from None
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+    if kind == "memory":
+        raise OverMemoryError(f"needs more than {limit / GIB:.1f} GiB")
+    if kind == "error":
+        raise RuntimeError(result)
+    assert isinstance(result, Memory)
+    return result
+
+
+def available() -> int:
+    """Bytes of memory that the system can give now without swapping; where it does not say, all it has."""
+    if sys.platform == "linux":
+        return _kilobytes("/proc/meminfo", "MemAvailable")
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _next(receiver: Connection, seconds: float) -> tuple[str, object]:
+    if not receiver.poll(seconds):
+        raise OverTimeError(f"one step takes longer than {seconds:g} s")
+    return receiver.recv()
+
+
+def _child(sender: Connection, work: Callable[..., Memory], arguments: tuple[object, ...], limit: int) -> None:
+    """Run the work and send ("done", Memory), ("memory", text) or ("error", text), after ("began", None)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C, by ending this process
+    try:
+        _limit(limit)
+        sender.send(("done", work(lambda: sender.send(("began", None)), *arguments)))
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        sender.send(("memory", str(error)))
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0]
+        refused = "not enough memory" in text or "allocate memory" in text
+        sender.send(("memory" if refused else "error", f"{type(error).__name__}: {text}"))
+
+
+def _limit(added: int) -> None:
+    """Refuse more private memory than now plus `added` bytes, before the machine starts to swap."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # freed blocks go back to the system, and are counted when they are taken again
+        libc.mallopt(M_MMAP_THRESHOLD, 2**16)
+    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + added, resource.RLIM_INFINITY))
+
+
+def _measure_candidate(began: Callable[[], None], name: str, workload: Workload, threads: int) -> Memory:
+    torch.set_num_threads(threads)
+    candidate = CANDIDATES[name]
+    if not candidate.compiles:  # brings in the libraries' pages and the threads, which are not the step's
+        warm = candidate.case(workload.at(min(workload.length, WARM_LENGTH)))
+        step(warm, candidate.prepare(warm))
+    case = candidate.case(workload)
+    held = sum(tensor.nbytes for tensor in (*case.leaves.values(), case.upstream))
+    if candidate.compiles:
+        call = candidate.prepare(case)
+        step(case, call)
+        before = current(workload.device)
+    else:
+        before = current(workload.device)
+        call = candidate.prepare(case)
+    began()
+    reset_peak(workload.device)
+    start = time.perf_counter()
+    returned = step(case, call)
+    if workload.device == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    return Memory(held, peak(workload.device) - before, sum(t.nbytes for t in returned.values()), seconds)
+
+
+def current(device: str) -> int:
+    """Bytes in use now."""
+    gc.collect()
+    if device == "cuda":
+        return torch.cuda.memory_allocated()
+    return _status("VmRSS") if sys.platform == "linux" else _highest_ever()
+
+
+def reset_peak(device: str) -> None:
+    """Forget the peak so far, where the system can."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    elif sys.platform == "linux":
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+
+
+def peak(device: str) -> int:
+    """Bytes in use at the highest since `reset_peak`."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return _status("VmHWM") if sys.platform == "linux" else _highest_ever()
+
+
+def _status(field: str) -> int:
+    return _kilobytes("/proc/self/status", field)
+
+
+def _kilobytes(path: str, field: str) -> int:
+    """A field that a file of /proc gives in kB, in bytes."""
+    with open(path, encoding="utf-8") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def _highest_ever() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

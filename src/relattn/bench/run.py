@@ -1,0 +1,114 @@
+"""The benchmark itself: every candidate on every workload, first checked, then measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, Candidate, chosen_by_auto
+from relattn.bench.longest import longest
+from relattn.bench.memory import GIB, Memory, TooMuchError, available, measure
+from relattn.bench.results import Measurement, Reach, Results
+from relattn.bench.settings import Settings
+from relattn.bench.timing import Timing, interleaved
+from relattn.bench.truth import Check, check
+from relattn.bench.workload import Workload, step
+from relattn.lab.progress import Progress
+
+
+class Benchmark:
+    """Measures what its settings ask for; `results` holds what is done, and so does results.json in the folder."""
+
+    def __init__(self, settings: Settings, folder: Path, progress: Progress) -> None:
+        self.results = Results(settings)
+        self._settings, self._folder, self._progress = settings, folder, progress
+        self._checks: dict[tuple[str, Workload], Check | str] = {}
+        self._given_up: dict[tuple[str, Workload], str] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> Results:
+        """Measure the grid, then, where asked for, the longest sequences."""
+        workloads = list(self._settings.workloads())
+        self._progress.begin("benchmark", len(workloads) * len(CANDIDATES))
+        done = 0
+        for workload in workloads:
+            for name, candidate in CANDIDATES.items():
+                self._progress.advance(done, f"{workload}: {name}")
+                self.results.measurements.append(self._measured(name, candidate, workload))
+                self.results.save(self._folder)
+                done += 1
+        if self._settings.max_length is not None:
+            self._look_for_longest(int(self._settings.max_length * GIB))
+        return self.results
+
+    def _measured(self, name: str, candidate: Candidate, workload: Workload) -> Measurement:
+        refused = candidate.reason(workload) or self._given_up.get((name, workload.family))
+        if refused:
+            return Measurement(workload, name, refused)
+        checked = self._checked(name, candidate, workload)
+        if isinstance(checked, str):
+            return Measurement(workload, name, checked)
+        if not checked.right:
+            said = f"wrong: {checked.tensor} is off by {checked.error:.1e}, allowed {checked.allowed:.1e}"
+            return Measurement(workload, name, said, checked)
+        try:
+            memory = measure(name, workload, available(), self._settings.patience)
+        except TooMuchError as error:
+            self._given_up[name, workload.family] = f"{error} at L={workload.length}"
+            return Measurement(workload, name, str(error), checked)
+        timing = self._timed(candidate, workload)
+        backend = chosen_by_auto(workload) if name == AUTO else None
+        return Measurement(workload, name, None, checked, memory, timing, backend)
+
+    def _checked(self, name: str, candidate: Candidate, workload: Workload) -> Check | str:
+        """The check at a short length, made once for a family; or in a sentence what the candidate raised."""
+        key = name, workload.family
+        if key not in self._checks:
+            try:
+                self._checks[key] = check(candidate, workload)
+            except Exception as error:  # whatever a peer raises is a finding about the peer
+                self._checks[key] = f"fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        return self._checks[key]
+
+    def _timed(self, candidate: Candidate, workload: Workload) -> Timing:
+        floor_case, case = CANDIDATES[FLOOR].case(workload), candidate.case(workload)
+        floor, call = CANDIDATES[FLOOR].prepare(floor_case), candidate.prepare(case)
+        return interleaved(
+            lambda: step(floor_case, floor), lambda: step(case, call), self._settings.seconds, workload.device
+        )
+
+    def _look_for_longest(self, budget: int) -> None:
+        families = list(self._settings.families(("training",)))
+        self._progress.begin("longest sequence", len(families) * len(CANDIDATES))
+        done = 0
+        for family in families:
+            for name, candidate in CANDIDATES.items():
+                self._progress.advance(done, f"{family.family_name}: {name}")
+                self.results.reaches.append(self._reach(name, candidate, family, budget))
+                self.results.save(self._folder)
+                done += 1
+
+    def _reach(self, name: str, candidate: Candidate, family: Workload, budget: int) -> Reach:
+        shortest = family.at(min(self._settings.lengths))
+        refused = candidate.reason(shortest)
+        if refused:
+            return Reach(family, name, None, refused)
+        checked = self._checked(name, candidate, shortest)
+        if isinstance(checked, str) or not checked.right:
+            return Reach(family, name, None, "its answer is wrong" if isinstance(checked, Check) else checked)
+        limit = min(2 * budget, available())
+
+        def once(length: int) -> Memory:
+            return measure(name, family.at(length), limit, self._settings.patience)
+
+        known = {m.workload.length: m.memory for m in self.results.of(family, name) if m.memory is not None}
+        try:
+            known = known or {shortest.length: once(shortest.length)}
+        except TooMuchError as error:
+            return Reach(family, name, None, f"{error} at L={shortest.length}")
+        found = longest(once, known, budget, self._settings.patience)
+        return Reach(family, name, found, None if found else f"L={min(known)} does not fit")
+
+
+def run(settings: Settings, folder: Path, progress: Progress) -> Results:
+    """A whole benchmark; see `Benchmark`."""
+    return Benchmark(settings, folder, progress).run()

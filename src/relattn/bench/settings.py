@@ -1,0 +1,84 @@
+"""What a benchmark is to measure: checked on the way in, kept with the results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import torch
+
+from relattn.arguments import check_choice, check_size
+from relattn.bench.workload import ENCODINGS, Workload
+
+CAUSAL = {"no": False, "yes": True}
+MODES = {"forward": False, "training": True}
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices of a benchmark; field names are those of the options of `relattn bench`.
+
+    The grid is the product of encodings, causal, modes, head_dims, heads and lengths. seconds: time for the turns of
+    one candidate in one cell of the grid, 3 turns at least. patience: seconds that one step may take; a candidate that
+    takes longer, or more memory than there is, is given up at that length and beyond. max_length: None, or GiB in
+    which the longest training step is looked for.
+
+    Raises ValueError for a choice that cannot be carried out, naming the field.
+    """
+
+    encodings: tuple[str, ...] = ("relative", "shaw", "t5", "alibi")
+    lengths: tuple[int, ...] = (512, 1024, 2048)
+    causal: tuple[str, ...] = ("no", "yes")
+    modes: tuple[str, ...] = ("forward", "training")
+    head_dims: tuple[int, ...] = (64,)
+    heads: tuple[int, ...] = (8,)
+    dtype: str = "float32"
+    device: str = field(default_factory=_device)
+    seconds: float = 1.0
+    patience: float = 5.0
+    max_length: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in (("encodings", ENCODINGS), ("causal", CAUSAL), ("modes", MODES)):
+            for value in self._distinct(name):
+                check_choice(name, value, choices)
+        for name in ("lengths", "head_dims", "heads"):
+            for value in self._distinct(name):
+                check_size(name, value)
+        check_choice("dtype", self.dtype, DTYPES)
+        check_choice("device", self.device, ("cpu", "cuda"))
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device: got 'cuda'; torch finds no GPU here, use 'cpu'")
+        odd = [width for width in self.head_dims if "transformer-xl" in self.encodings and width % 2]
+        if odd:
+            raise ValueError(f"head_dims: got {odd[0]}; transformer-xl's sinusoids need an even width")
+        for name in ("seconds", "patience", "max_length"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}: got {value!r}; expected a positive number")
+
+    def _distinct(self, name: str) -> tuple[object, ...]:
+        values = getattr(self, name)
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name}: got {values!r}; expected at least one, each once")
+        return values
+
+    def families(self, modes: tuple[str, ...]) -> Iterator[Workload]:
+        """The workloads of the grid at length 1, in the order of the tables."""
+        for encoding, width, heads, causal, mode in product(
+            self.encodings, self.head_dims, self.heads, self.causal, modes
+        ):
+            yield Workload(encoding, 1, width, heads, CAUSAL[causal], MODES[mode], self.dtype, self.device)
+
+    def workloads(self) -> Iterator[Workload]:
+        """Every cell of the grid; the lengths of a family ascend."""
+        for family in self.families(self.modes):
+            for length in sorted(self.lengths):
+                yield family.at(length)

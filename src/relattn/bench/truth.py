@@ -1,0 +1,81 @@
+"""Is a candidate right? Its output and every gradient against the reference backend in float64.
+
+    max|candidate - truth|  <=  c * sqrt(n) * (noise + eps * max|truth|),    c = sqrt(2 ln(2 N / p))
+
+`noise` is how far the truth itself moves when every input is moved by one rounding, x (1 +- eps) with random signs:
+it carries the conditioning of the problem, cancelling sums included. A computation in this precision makes such a
+rounding in every operation of its sums rather than once; with n terms in the longest (a row of L keys, D features and
+2 D more of the relative terms) their sum is a martingale that stays below c * sqrt(n) times one of them for all N
+elements but for a chance of p (Azuma and Hoeffding; Higham and Mary 2019, "A new approach to probabilistic rounding
+error analysis"). A missing or misplaced term is thousands of times larger in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+import relattn
+from relattn.bench.candidates import Candidate
+from relattn.bench.workload import Case, Workload, make_case, step
+
+LENGTH = 160
+"""The length of every check: past Shaw's 16 and T5's 128, and no multiple of a tile."""
+REFUSAL_CHANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Check:
+    """The tensor of a candidate's answer that came closest to its allowance, or went beyond: max norms."""
+
+    tensor: str
+    error: float
+    allowed: float
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer is within rounding of the truth."""
+        return self.error <= self.allowed
+
+
+def check(candidate: Candidate, workload: Workload) -> Check:
+    """Run the candidate once on the workload at the checks' length and compare. What it raises is raised."""
+    short = candidate.given(workload.at(LENGTH))
+    case = make_case(short)
+    answer = step(case, candidate.prepare(case))
+    truth, allowed = _truth(short)
+    checks = [Check(name, _distance(answer[name], truth[name]), allowed[name]) for name in truth]
+    return max(checks, key=lambda found: found.error / found.allowed if found.error < math.inf else math.inf)
+
+
+@lru_cache(maxsize=8)
+def _truth(workload: Workload) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Output and gradients by the reference backend in float64, and the error that each allows."""
+    case = make_case(workload)
+    eps = torch.finfo(case.query.dtype).eps
+    truth, moved = _reference(case.doubled()), _reference(case.doubled(eps))
+    terms = workload.length + 3 * workload.head_dim
+    allowed = {}
+    for name, tensor in truth.items():
+        factor = math.sqrt(2.0 * math.log(2.0 * tensor.numel() / REFUSAL_CHANCE) * terms)
+        allowed[name] = factor * (_distance(moved[name], tensor) + eps * tensor.abs().max().item())
+    return truth, allowed
+
+
+def _reference(case: Case) -> dict[str, Tensor]:
+    inputs, causal = (case.query, case.key, case.value), case.workload.causal
+    return step(
+        case,
+        lambda: relattn.relative_attention(*inputs, is_causal=causal, encoding=case.encoding, backend="reference"),
+    )
+
+
+def _distance(answer: Tensor, truth: Tensor) -> float:
+    """max|answer - truth|; inf where the answer has another shape or is not finite."""
+    if answer.shape != truth.shape or not answer.isfinite().all():
+        return math.inf
+    return (answer.double() - truth).abs().max().item()
