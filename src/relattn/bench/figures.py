@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,14 +51,14 @@ def _page(results: Results, page: Workload, path: Path) -> Path:
             f"{page.encoding}, {direction}: one sequence, H={page.heads}, D={page.head_dim}, {page.dtype}\n{machine}"
         )
         figure.suptitle(title)
-        named = {text: line for row in axes for each in row for line, text in zip(*each.get_legend_handles_labels())}
+        named = {line.get_label(): line for panel in axes.flat for line in panel.get_lines()}
         shown = [name for name in CANDIDATES if name in named]
         figure.legend([named[name] for name in shown], shown, loc="outside lower center", frameon=False, ncols=4)
         figure.savefig(path)
     return path
 
 
-def _panel(axes: Axes, results: Results, family: Workload, figure) -> None:
+def _panel(axes: Axes, results: Results, family: Workload, figure: Callable[[Measurement], float | None]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     lengths = sorted({m.workload.length for m in results.measurements if m.workload.family == family})

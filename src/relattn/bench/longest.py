@@ -18,12 +18,15 @@ FITTED = 3
 
 @dataclass(frozen=True)
 class Longest:
-    """length: the longest that fits, a multiple of 64. measured: it was run, and 5 % more did not fit; otherwise the
-    law of the memory measured at the lengths `basis` gives it, because a longer step takes too long to run.
+    """length: the longest that fits, a multiple of 64 (or one of the grid's lengths).
+
+    how: "measured": it was run, and 5 % more (or 64) did not fit. "modelled": a step that long takes too long to run;
+    the law of the memory measured at the lengths `basis` gives it. "at least": the same, with one length measured,
+    which has no law.
     """
 
     length: int
-    measured: bool
+    how: str
     basis: tuple[int, ...]
 
 
@@ -44,7 +47,7 @@ def longest(
         memory_law, time_law = _law(found, "total"), _law(found, "seconds")
         guess = _next_guess(low, high, memory_law, budget)
         if guess >= high:
-            return Longest(low, True, tuple(sorted(found)))
+            return Longest(low, "measured", tuple(sorted(found)))
         if time_law is not None and time_law.value(guess) > patience:
             return _modelled(memory_law, low, high, budget, found)
         try:
@@ -78,5 +81,6 @@ def _law(found: Mapping[int, Memory], quantity: str) -> PowerLaw | None:
 
 
 def _modelled(law: PowerLaw | None, low: int, high: float, budget: int, found: Mapping[int, Memory]) -> Longest:
-    length = low if law is None else max(low, _rounded(min(law.length(budget), high)))
-    return Longest(length, False, tuple(sorted(found)[-FITTED:]))
+    if law is None:
+        return Longest(low, "at least", tuple(found))
+    return Longest(max(low, _rounded(min(law.length(budget), high))), "modelled", tuple(sorted(found)[-FITTED:]))

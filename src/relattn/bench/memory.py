@@ -27,7 +27,8 @@ GIB = 2**30
 WARM_LENGTH = 64
 PREPARATION_SECONDS = 180.0
 """Time for starting, warming up and compiling, on top of the patience for the step itself."""
-M_MMAP_THRESHOLD = -3
+ENDING_SECONDS = 5.0
+"""Time for a process to end by itself once its work is done, before it is killed."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def in_own_process(work: Callable[..., Memory], arguments: tuple[object, ...], l
         kind, result = _next(receiver, PREPARATION_SECONDS)
         if kind == "began":
             kind, result = _next(receiver, patience)
+        process.join(ENDING_SECONDS)
     except EOFError:
         process.join()
         raise OverMemoryError(f"its process was ended by signal {-(process.exitcode or 0)}") from None
@@ -132,12 +134,8 @@ def _child(sender: Connection, work: Callable[..., Memory], arguments: tuple[obj
 
 def _limit(added: int) -> None:
     """Refuse more private memory than now plus `added` bytes, before the machine starts to swap."""
-    if sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # freed blocks go back to the system, and are counted when they are taken again
-        libc.mallopt(M_MMAP_THRESHOLD, 2**16)
-    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + added, resource.RLIM_INFINITY))
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + added, resource.RLIM_INFINITY))
 
 
 def _measure_candidate(began: Callable[[], None], name: str, workload: Workload, threads: int) -> Memory:
@@ -166,11 +164,16 @@ def _measure_candidate(began: Callable[[], None], name: str, workload: Workload,
 
 
 def current(device: str) -> int:
-    """Bytes in use now."""
+    """Bytes in use now, after everything free has been given back."""
     gc.collect()
     if device == "cuda":
         return torch.cuda.memory_allocated()
-    return _status("VmRSS") if sys.platform == "linux" else _highest_ever()
+    if sys.platform != "linux":
+        return _highest_ever()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # what the C library keeps for later would be taken again without being counted
+        libc.malloc_trim(0)
+    return _status("VmRSS")
 
 
 def reset_peak(device: str) -> None:

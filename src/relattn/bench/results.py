@@ -42,6 +42,11 @@ class Measurement:
         """10^12 operations a second, counted for attention without encoding: `Workload.flops`."""
         return None if self.timing is None else self.workload.flops / self.timing.seconds.median / 1e12
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the check found it wrong."""
+        return self.check is not None and not self.check.right
+
     def record(self) -> dict[str, Any]:
         """As JSON, with the derived figures."""
         beyond = None if self.memory is None else self.memory.beyond
@@ -143,3 +148,11 @@ class Results:
     def save(self, folder: Path) -> None:
         """Write results.json, whole or not at all."""
         write_json(folder / FILE, self.record())
+
+
+def reach_title(settings: Settings) -> str:
+    """What the lengths in `Results.reaches` are."""
+    return (
+        f"Longest sequence of which one layer's attention trains in {settings.max_length:g} GiB "
+        "(inputs, outputs and gradients counted)"
+    )

@@ -41,7 +41,7 @@ class Settings:
     heads: tuple[int, ...] = (8,)
     dtype: str = "float32"
     device: str = field(default_factory=_device)
-    seconds: float = 1.0
+    seconds: float = 0.5
     patience: float = 5.0
     max_length: float | None = None
 

@@ -70,6 +70,11 @@ class Workload:
         return f"{self.family_name}, L={self.length}"
 
     @property
+    def short_name(self) -> str:
+        """Encoding, direction and shape, in words."""
+        return f"{self.encoding}{', causal' if self.causal else ''}, H={self.heads}, D={self.head_dim}"
+
+    @property
     def family_name(self) -> str:
         """Everything but the length, in words."""
         direction = "causal" if self.causal else "both directions"
@@ -102,14 +107,16 @@ class Case:
             signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device) * 2 - 1
             return tensor.detach().double() * (1.0 + relative_change * signs)
 
-        inputs = [moved(t).requires_grad_(self.workload.training) for t in (self.query, self.key, self.value)]
+        query, key, value = (
+            moved(t).requires_grad_(self.workload.training) for t in (self.query, self.key, self.value)
+        )
         encoding = copy.deepcopy(self.encoding)
         if encoding is not None:
             encoding = encoding.double()
             with torch.no_grad():
                 for parameter in encoding.parameters():
                     parameter.copy_(moved(parameter))
-        return Case(replace(self.workload, dtype="float64"), *inputs, moved(self.upstream), encoding)
+        return Case(replace(self.workload, dtype="float64"), query, key, value, moved(self.upstream), encoding)
 
 
 def make_case(workload: Workload) -> Case:
@@ -121,14 +128,14 @@ def make_case(workload: Workload) -> Case:
     def normal(shape: tuple[int, ...] | torch.Size) -> Tensor:
         return torch.randn(shape, generator=generator, device=workload.device, dtype=dtype)
 
-    inputs = [normal(shape).requires_grad_(workload.training) for _ in range(3)]
+    query, key, value = (normal(shape).requires_grad_(workload.training) for _ in range(3))
     encoding = ENCODINGS[workload.encoding](workload)
     if encoding is not None:
         encoding = encoding.to(workload.device, dtype)
         with torch.no_grad():
             for parameter in encoding.parameters():
                 parameter.copy_(normal(parameter.shape) * workload.head_dim**-0.5)
-    return Case(workload, *inputs, normal(shape), encoding)
+    return Case(workload, query, key, value, normal(shape), encoding)
 
 
 def step(case: Case, call: Callable[[], Tensor]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from relattn.bench import tables
+from relattn.bench import markdown, tables
 from relattn.bench.figures import draw
 from relattn.bench.results import FILE
 from relattn.bench.run import run as run_benchmark
@@ -29,10 +29,8 @@ def run(given: dict[str, Any], folder: Path) -> None:
         raise typer.Exit(130) from None
     for table in tables.terminal(results):
         out.print(table)
-    for line in tables.unmeasured(results):
-        out.print(f"not measured: {line}", soft_wrap=True)
     with atomic_path(folder / TABLE_FILE) as draft:
-        draft.write_text(tables.markdown(results), encoding="utf-8")
+        draft.write_text(markdown.text(results), encoding="utf-8")
     pictures = draw(results, folder)
     out.print(f"results  {folder / FILE}\nmarkdown {folder / TABLE_FILE}", soft_wrap=True)
     for picture in pictures:

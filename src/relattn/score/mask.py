@@ -33,6 +33,11 @@ class Mask:
         """Whether causality or window forbid any pair; starts given as ints tell without looking at a pair."""
         return self.positions.binding != (None, None)
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether there is neither key mask nor segments nor explicit mask."""
+        return self.key_mask is None and self.segments is None and self.explicit is None
+
     def allowed(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
         """True where a pair attends; None where every pair does."""
         return _all_of([self.within_limits(), self.kept()])
@@ -65,7 +70,7 @@ class Mask:
     def may_leave_nothing(self) -> bool:
         """Whether any query might have no key left to attend to, as far as lengths and starts tell."""
         positions = self.positions
-        if positions.key_length == 0 or not (self.key_mask is None and self.segments is None and self.explicit is None):
+        if positions.key_length == 0 or not self.keeps_all:
             return True
         if not self.limits_positions:
             return False

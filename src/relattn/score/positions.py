@@ -121,11 +121,15 @@ class Positions:
             memo=None,
         )
 
+    def offset(self, query: int, key: int) -> int | Int64[Tensor, ""]:
+        """d of the query and the key at these indices, where positions are contiguous."""
+        return self.key - self.query + key - query
+
     @cached_property
     def first_diagonal(self) -> int | Int64[Tensor, ""]:
         """The offset of the last query and first key; diagonal m = j - i + (Lq - 1) has offset first_diagonal + m."""
         assert self.contiguous
-        return self.key - self.query - (self.query_length - 1)  # pyright: ignore[reportReturnType]
+        return self.offset(self.query_length - 1, 0)
 
     @cached_property
     def visible(self) -> tuple[int | Int64[Tensor, ""], int | Int64[Tensor, ""]]:

@@ -8,6 +8,8 @@ With P = softmax(S) = exp(S - lse), P~ = P dropped out, and the gradients dO of 
     dq_i = scale * sum_j dS_ij k_j         dr_i = scale * sum_j dS_ij RK[d]       dv_j = sum_i P~_ij dO_i
     dk_j = scale * sum_i dS_ij (q_i + RQ[d])
     dRK[d], dRQ[d], dRV[d], db[d]: the sums of scale * dS_ij r_i, scale * dS_ij k_j, P~_ij dO_i and dS_ij along offset d
+
+S is held in base 2 here, S' = S * log2(e): dS' = dS * ln(2), and the scale and the bias carry log2(e) with them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.tiled.base_two import LN_2, LOG2_E, weights_
 from relattn.backends.tiled.dropout import Dropout
 from relattn.backends.tiled.scores import Group, QueryTile, make_bands
 from relattn.backends.tiled.scratch import Scratch
@@ -92,13 +95,14 @@ class _TileGradients:
 
     def __init__(self, gradients: _GroupGradients, queries: slice):
         self.gradients, self.group = gradients, gradients.group
-        self.tile = tile = QueryTile.of(self.group, queries)
         answers, rows = gradients.answers, self.group.rows
+        lse = rows(answers.lse.unsqueeze(3), queries) * LOG2_E
+        lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # 2^(S - inf) = 0 in a row that saw nothing
+        self.tile = tile = QueryTile.of(self.group, queries, added=-lse)
         self.output_gradient = rows(answers.output_gradient, queries)
-        lse = rows(answers.lse.unsqueeze(3), queries)
-        self.lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # exp(S - inf) = 0 in a row that saw nothing
-        self.delta = (self.output_gradient * rows(answers.output, queries)).sum(dim=2, keepdim=True)
-        self.delta -= rows(answers.lse_gradient.unsqueeze(3), queries)
+        delta = (self.output_gradient * rows(answers.output, queries)).sum(dim=2, keepdim=True)
+        delta -= rows(answers.lse_gradient.unsqueeze(3), queries)
+        self.multiplier = torch.cat([self.output_gradient, -delta], dim=2) * LN_2
         self.query = torch.zeros_like(tile.query)
         separate = tile.relative_query is not None and tile.relative_query is not tile.query
         self.relative_query = torch.zeros_like(tile.relative_query) if separate else self.query
@@ -108,30 +112,34 @@ class _TileGradients:
         scores = self.tile.scores(keys)
         if scores is None:
             return
-        weights = scores.sub_(self.lse).exp_()
+        weights = weights_(scores)
         factors = dropout.factors(weights)
         dropped = weights if factors is None else self._take("dropped", weights).copy_(weights).mul_(factors)
         self._add_to_values(dropped, keys)
-        score_gradient = self._weight_gradient(keys)
-        if factors is not None:
-            score_gradient *= factors
-        score_gradient.sub_(self.delta).mul_(weights)
+        score_gradient = self._weight_gradient(keys, factors).mul_(weights)
         self._add_to_scores(score_gradient, keys)
 
     def write(self, sums: dict[str, Tensor]) -> None:
         """Put the finished gradients where they belong."""
-        heads, scale = self.group.heads, self.group.problem.scale
+        heads, scale = self.group.heads, self.group.scale
         for name, gradient in (("query", self.query), ("relative_query", self.relative_query)):
             if name in sums:
                 sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
 
-    def _weight_gradient(self, keys: slice) -> Float[Tensor, "H n m"]:
-        """dP~_ij = dO_i . (v_j + RV[d])."""
-        group, dO = self.group, self.output_gradient
-        gradient = group.scratch.take("gradient", *dO.shape[:2], keys.stop - keys.start)
-        torch.bmm(group.per_key_head(dO), group.value_columns[:, :, keys], out=group.per_key_head(gradient))
+    def _weight_gradient(self, keys: slice, factors: Tensor | None) -> Float[Tensor, "H n m"]:
+        """(drop(dP~) - delta) * ln(2), dP~_ij = dO_i . (v_j + RV[d]): delta comes with the ones below the values."""
+        group, multiplier = self.group, self.multiplier
+        gradient = group.scratch.take("gradient", *multiplier.shape[:2], keys.stop - keys.start)
+        without_delta = multiplier[:, :, :-1].contiguous()
+        if factors is None:
+            product, columns = multiplier, group.value_columns[:, :, keys]
+        else:
+            product, columns = without_delta, group.value_columns[:, :-1, keys]
+        torch.bmm(group.per_key_head(product), columns, out=group.per_key_head(gradient))
         if "relative_values" in group.bands:
-            group.bands["relative_values"].spread(gradient, dO, self.tile.offsets(keys))
+            group.bands["relative_values"].spread(gradient, without_delta, self.tile.offsets(keys))
+        if factors is not None:
+            gradient.mul_(factors).add_(multiplier[:, :, -1:])
         return gradient
 
     def _add_to_values(self, dropped: Float[Tensor, "H n m"], keys: slice) -> None:
@@ -165,14 +173,14 @@ class _TileGradients:
                 )
                 if key is not None:
                     assert summed is not None
-                    by_key = summed.unflatten(0, (key.shape[0], -1)).sum(dim=1) * group.problem.scale
+                    by_key = summed.unflatten(0, (key.shape[0], -1)).sum(dim=1) * group.scale
                     key[:, keys][:, block.columns] += by_key
         if "bias" in wanted:
             bands["bias"].collect(dS, None, offsets, sums=False)
         if self.gradients.explicit_mask is not None:
             heads = group.heads
             part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, tile.queries, keys)[0]
-            part += dS.flip(1).sum_to_size(part.shape)
+            part += dS.flip(1).sum_to_size(part.shape) * LOG2_E
 
     def _take(self, name: str, like: Tensor) -> Tensor:
         return self.group.scratch.take(name, *like.shape)

@@ -32,8 +32,9 @@ Offsets = int | Int64[Tensor, "n m"]
 class Band(ABC):
     """T[d] over patches, with what lies beyond the table laid on as `margin` rows at either end.
 
-    rows [H or 1, margin + R + margin, D] (or without D for a bias), the first at offset `lowest - margin`; columns: the
-    same, transposed [H or 1, D, rows]; gradient: where `collect` adds up, None where nobody asks.
+    rows [H or 1, margin + R + margin, D] (or without D for a bias): T times `factor`, the first row at offset
+    `lowest - margin`; columns: the same, transposed [H or 1, D, rows]; gradient: where `collect` adds up, None where
+    nobody asks.
     """
 
     rows: Float[Tensor, "H R *D"]
@@ -43,6 +44,7 @@ class Band(ABC):
     highest: int
     margin: int
     clamps: bool
+    factor: float
     scratch: Scratch
 
     def for_heads(self, heads: slice) -> Self:
@@ -100,7 +102,7 @@ class Band(ABC):
             own[:, 0] += self.gradient[:, :margin].sum(dim=1)
             own[:, -1] += self.gradient[:, margin + count :].sum(dim=1)
         whole = torch.zeros(table.values.shape, dtype=own.dtype, device=own.device)
-        whole[:, self.lowest - table.first : self.lowest - table.first + count] = own
+        whole[:, self.lowest - table.first : self.lowest - table.first + count] = own * self.factor
         return whole.to(table.values.dtype)
 
 
@@ -196,8 +198,10 @@ class PairBand(Band):
         return first, last - first + 1
 
 
-def make_band(table: OffsetTable, positions: Positions, height: int, scratch: Scratch, *, gradient: bool) -> Band:
-    """The band of `table` for patches of at most `height` rows."""
+def make_band(
+    table: OffsetTable, positions: Positions, height: int, scratch: Scratch, *, factor: float, gradient: bool
+) -> Band:
+    """The band of `table` times `factor`, for patches of at most `height` rows."""
     assert isinstance(table.first, int)
     lowest, highest = table.first, table.first + table.num_rows - 1
     margin, spare = 1, 0  # a row beyond either end for pairs outside of the table
@@ -207,7 +211,7 @@ def make_band(table: OffsetTable, positions: Positions, height: int, scratch: Sc
         lowest = min(max(first, lowest), highest)
         highest = max(min(last, highest), lowest)
         margin, spare = height - 1, ALIGNED - 1
-    values = table.values[:, lowest - table.first : highest - table.first + 1].to(scratch.dtype)
+    values = table.values[:, lowest - table.first : highest - table.first + 1].to(scratch.dtype) * factor
     rows = _with_margins(values, margin, margin + spare, clamps=table.beyond == "clamp")
     return (DiagonalBand if positions.contiguous else PairBand)(
         rows=rows,
@@ -217,6 +221,7 @@ def make_band(table: OffsetTable, positions: Positions, height: int, scratch: Sc
         highest=highest,
         margin=margin,
         clamps=table.beyond == "clamp",
+        factor=factor,
         scratch=scratch,
     )
 

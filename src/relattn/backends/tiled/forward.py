@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.tiled.base_two import LN_2, weights_
 from relattn.backends.tiled.dropout import Dropout
 from relattn.backends.tiled.scores import Group, QueryTile, make_bands
 from relattn.backends.tiled.scratch import Scratch
@@ -39,8 +40,8 @@ def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> tuple[Te
 class _Rows:
     """The running softmax of a tile's rows (Milakov and Gimelshein 2018, algorithm 3).
 
-    highest [H, n, 1]: the largest score so far; total: the sum of exp(S - highest); weighted [H, n, Dv]: the sum of
-    exp(S - highest) * (v + RV[d]), dropped out.
+    With S in base 2, highest [H, n, 1]: the largest score so far; total: the sum of 2^(S - highest); weighted
+    [H, n, Dv]: the sum of 2^(S - highest) * (v + RV[d]), dropped out.
     """
 
     def __init__(self, tile: QueryTile):
@@ -54,9 +55,9 @@ class _Rows:
         """Take in the scores of some more keys; they are overwritten."""
         group, before = self.tile.group, self.highest
         self.highest = torch.maximum(before, scores.amax(dim=2, keepdim=True))
-        shift = self.highest.masked_fill(self.highest == -torch.inf, 0.0)  # nothing visible yet: exp(-inf - 0) = 0
-        weights = scores.sub_(shift).exp_()
-        older = (before - shift).exp_()
+        shift = self.highest.masked_fill(self.highest == -torch.inf, 0.0)  # nothing visible yet: 2^(-inf - 0) = 0
+        weights = weights_(scores.sub_(shift))
+        older = (before - shift).exp2_()
         self.total.mul_(older).add_(weights.sum(dim=2, keepdim=True))
         factors = dropout.factors(weights)
         if factors is not None:
@@ -73,4 +74,4 @@ class _Rows:
 
     def lse(self) -> Float[Tensor, "H n"]:
         """log sum_j exp(S_ij); -inf for a row that saw nothing."""
-        return (self.highest + self.total.log()).squeeze(2)
+        return ((self.highest + self.total.log2()) * LN_2).squeeze(2)

@@ -1,4 +1,4 @@
-"""The scores of a tile: S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask.
+"""The scores of a tile: S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask, times log2(e).
 
 A tile holds its queries in reverse order, so that the offset grows along its rows as it does along its columns (see
 `bands`). Whatever goes by query, the masks too, is reversed on the way in and on the way out.
@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.tiled.bands import Band, Offsets, make_band
+from relattn.backends.tiled.base_two import LOG2_E
 from relattn.backends.tiled.scratch import Scratch
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import Heads
+from relattn.score.mask import Mask
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
@@ -26,7 +29,14 @@ def make_bands(problem: Problem, sizes: TileSizes, scratch: Scratch, gradients: 
     """The band of each of the problem's tables, by name, with room for a gradient where `gradients` names it."""
     height = min(sizes.queries, problem.positions.query_length)
     return {
-        name: make_band(table, problem.positions, height, scratch, gradient=name in gradients)
+        name: make_band(
+            table,
+            problem.positions,
+            height,
+            scratch,
+            factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
+            gradient=name in gradients,
+        )
         for name, table in problem.tables.items()
     }
 
@@ -45,15 +55,20 @@ class Group:
         """The group of `heads`, with their part of every band."""
         return cls(problem, heads, {name: band.for_heads(heads.queries) for name, band in bands.items()}, scratch)
 
+    @property
+    def scale(self) -> float:
+        """The scale of the scores in base 2."""
+        return self.problem.scale * LOG2_E
+
     @cached_property
     def key(self) -> Float[Tensor, "Hk Lk D"]:
         """k, in the dtype of the scores."""
         return self.problem.key[self.heads.batch, self.heads.keys].to(self.scratch.dtype)
 
     @cached_property
-    def key_columns(self) -> Float[Tensor, "Hk D Lk"]:
-        """k transposed: a matrix product with it is faster for lying in memory like that."""
-        return self.key.transpose(1, 2).contiguous()
+    def key_columns(self) -> Float[Tensor, "Hk D+1 Lk"]:
+        """k transposed, a row of ones below it."""
+        return _columns_and_ones(self.key)
 
     @cached_property
     def value(self) -> Float[Tensor, "Hk Lk Dv"]:
@@ -61,9 +76,9 @@ class Group:
         return self.problem.value[self.heads.batch, self.heads.keys].to(self.scratch.dtype)
 
     @cached_property
-    def value_columns(self) -> Float[Tensor, "Hk Dv Lk"]:
-        """v transposed."""
-        return self.value.transpose(1, 2).contiguous()
+    def value_columns(self) -> Float[Tensor, "Hk Dv+1 Lk"]:
+        """v transposed, a row of ones below it."""
+        return _columns_and_ones(self.value)
 
     def rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
         """The tile's part of something that goes by query, last query first, in the dtype of the scores."""
@@ -76,48 +91,51 @@ class Group:
 
 @dataclass(frozen=True)
 class QueryTile:
-    """Neighbouring queries of a group, last one first: q and r times the scale."""
+    """Neighbouring queries of a group, last one first: q and r times the scale.
+
+    multiplier: what the keys are multiplied with; q, and a last column that is added to all scores of its query, if any.
+    """
 
     group: Group
     queries: slice
     query: Float[Tensor, "H n D"]
     relative_query: Float[Tensor, "H n Dr"] | None
+    multiplier: Float[Tensor, "H n _"]
 
     @classmethod
-    def of(cls, group: Group, queries: slice) -> QueryTile:
-        """The tile of `queries`."""
+    def of(cls, group: Group, queries: slice, added: Float[Tensor, "H n 1"] | None = None) -> QueryTile:
+        """The tile of `queries`; added: to all the scores of each."""
         problem = group.problem
-        query = group.rows(problem.query, queries) * problem.scale
+        query = group.rows(problem.query, queries) * group.scale
         relative_query = None
         if problem.relative_keys is not None:
             assert problem.relative_query is not None
             same = problem.relative_query is problem.query
-            relative_query = query if same else group.rows(problem.relative_query, queries) * problem.scale
-        return cls(group, queries, query, relative_query)
-
-    def positions(self, keys: slice) -> Positions:
-        """Where the queries, in their own order, and some keys stand."""
-        return self.group.problem.positions.tile(self.group.heads.batch, self.queries, keys)
+            relative_query = query if same else group.rows(problem.relative_query, queries) * group.scale
+        multiplier = query if added is None else torch.cat([query, added], dim=2)
+        return cls(group, queries, query, relative_query, multiplier)
 
     def offsets(self, keys: slice) -> Offsets:
         """The offset of the last query and first key, or of every pair where positions are explicit."""
-        positions = self.positions(keys)
+        positions = self.group.problem.positions
         if not positions.contiguous:
-            return positions.offsets().flip(0)
-        assert isinstance(positions.first_diagonal, int)
-        return positions.first_diagonal
+            return positions.tile(self.group.heads.batch, self.queries, keys).offsets().flip(0)
+        first = positions.offset(self.queries.stop - 1, keys.start)
+        assert isinstance(first, int)
+        return first
 
     def scores(self, keys: slice) -> Float[Tensor, "H n m"] | None:
-        """S with -inf where a pair may not attend; None where no pair may."""
+        """S in base 2 with -inf where a pair may not attend; None where no pair may. The next call overwrites them."""
         group, bands = self.group, self.group.bands
-        mask = group.problem.mask.tile(group.heads.batch, group.heads.queries, self.queries, keys)
-        kept = mask.kept()
-        if kept is not None and not kept.any():
-            return None
+        mask, kept = self._mask(keys), None
+        if mask is not None:
+            kept = mask.kept()
+            if kept is not None and not kept.any():
+                return None
         rows, width = self.query.shape[:2], keys.stop - keys.start
         scores = group.scratch.take("scores", *rows, width)
-        key_columns = group.key_columns[:, :, keys]
-        torch.bmm(group.per_key_head(self.query), key_columns, out=group.per_key_head(scores))
+        multiplier = group.per_key_head(self.multiplier)
+        torch.bmm(multiplier, group.key_columns[:, : multiplier.shape[2], keys], out=group.per_key_head(scores))
         offsets = self.offsets(keys)
         if "relative_keys" in bands:
             bands["relative_keys"].spread(scores, self.relative_query, offsets)
@@ -126,20 +144,26 @@ class QueryTile:
                 bands["relative_queries"].spread(block.transposed(scores), block.key, block.offsets)
         if "bias" in bands:
             bands["bias"].spread(scores, None, offsets)
-        added = mask.added()
-        if added is not None:
-            scores += added[0].flip(1)
+        if mask is not None:
+            added = mask.added()
+            if added is not None:
+                scores += added[0].flip(1).to(scores.dtype) * LOG2_E
         if kept is not None:
             scores.masked_fill_(~kept[0].flip(1), -torch.inf)
-        self._hide_beyond_limits(scores, keys)
+        self._hide_beyond_limits(scores, offsets, keys)
         return scores
 
-    def _hide_beyond_limits(self, scores: Tensor, keys: slice) -> None:
+    def _mask(self, keys: slice) -> Mask | None:
+        """The tile's part of the masks given as tensors, if there are any."""
+        mask, heads = self.group.problem.mask, self.group.heads
+        return None if mask.keeps_all else mask.tile(heads.batch, heads.queries, self.queries, keys)
+
+    def _hide_beyond_limits(self, scores: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
         """-inf outside of causality and window: only in the columns that either of the two crosses."""
-        mask = self.group.problem.mask
-        for columns in _crossing(self.positions(keys)):
+        positions = self.group.problem.positions
+        for columns in _crossing(positions, offsets, *scores.shape[1:]):
             crossed = slice(keys.start + columns.start, keys.start + columns.stop)
-            within = mask.tile(self.group.heads.batch, slice(0, 1), self.queries, crossed).within_limits()
+            within = Mask(positions.tile(self.group.heads.batch, self.queries, crossed)).within_limits()
             if within is not None:
                 scores[:, :, columns].masked_fill_(~within[0].flip(1), -torch.inf)
 
@@ -148,7 +172,7 @@ class QueryTile:
         group, height, width = self.group, self.query.shape[1], keys.stop - keys.start
         for start in range(0, width, height):
             columns = slice(start, min(start + height, width))
-            key = group.key[:, keys][:, columns] * group.problem.scale
+            key = group.key[:, keys][:, columns] * group.scale
             of_block = offsets + start if isinstance(offsets, int) else offsets[:, columns].t()
             yield KeyBlock(columns, key.repeat_interleave(group.problem.num_groups, dim=0), of_block)
 
@@ -166,13 +190,15 @@ class KeyBlock:
         return scores[:, :, self.columns].transpose(1, 2)
 
 
-def _crossing(positions: Positions) -> list[slice]:
-    """The columns of a tile in which causality or window hide some query's pair."""
-    width, height = positions.key_length, positions.query_length
-    if not positions.contiguous:
+def _columns_and_ones(tensor: Float[Tensor, "Hk Lk F"]) -> Float[Tensor, "Hk F+1 Lk"]:
+    """Transposed, with a row of ones: lying so in memory makes a product with it faster, and the ones cost nothing."""
+    return F.pad(tensor.transpose(1, 2), (0, 0, 0, 1), value=1.0)
+
+
+def _crossing(positions: Positions, offsets: Offsets, height: int, width: int) -> list[slice]:
+    """The columns of a tile in which causality or window may hide some query's pair."""
+    if not isinstance(offsets, int):
         return [slice(0, width)]
-    first = positions.first_diagonal  # of the last query and first key: the smallest offset of the tile
-    assert isinstance(first, int)
-    below = 0 if positions.lowest is None else min(max(positions.lowest - first, 0), width)
-    above = width if positions.highest is None else min(max(positions.highest - first - height + 2, 0), width)
+    below = 0 if positions.lowest is None else min(max(positions.lowest - offsets, 0), width)
+    above = width if positions.highest is None else min(max(positions.highest - offsets - height + 2, 0), width)
     return [columns for columns in (slice(0, below), slice(above, width)) if columns.start < columns.stop]

@@ -66,15 +66,17 @@ def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int
 def _within_limits(positions: Positions, queries: slice) -> tuple[int, int]:
     if not positions.contiguous:
         return 0, positions.key_length
-    assert isinstance(positions.key, int) and isinstance(positions.query, int)
-    start = positions.query - positions.key  # the key at the first query's position
-    first = 0 if positions.lowest is None else start + queries.start + positions.lowest
-    end = positions.key_length if positions.highest is None else start + queries.stop + positions.highest
+    at_first, at_last = positions.offset(queries.start, 0), positions.offset(queries.stop - 1, 0)
+    assert isinstance(at_first, int) and isinstance(at_last, int)
+    first = 0 if positions.lowest is None else positions.lowest - at_first
+    end = positions.key_length if positions.highest is None else positions.highest - at_last + 1
     return max(first, 0), min(end, positions.key_length)
 
 
 def _candidates(problem: Problem, batch: int, queries: slice, keys: slice) -> Bool[Tensor, "n"] | None:
-    """False for keys that certainly none of the queries sees."""
+    """False for keys that certainly none of the queries sees; None where that is not known of any."""
+    if problem.positions.contiguous and problem.mask.keeps_all:
+        return None
     tile = problem.mask.tile(batch, slice(0, 1), queries, keys)
     conditions = []
     if not tile.positions.contiguous:

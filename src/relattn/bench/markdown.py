@@ -1,0 +1,92 @@
+"""The results as Markdown tables for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relattn.bench.candidates import FLOOR
+from relattn.bench.results import Measurement, Reach, Results, reach_title
+from relattn.bench.workload import Workload
+
+MIB = 2**20
+NOTHING = ""
+
+
+def text(results: Results) -> str:
+    """Ratios to the floor and memory, a table each for forward and training step; the regret; the longest sequences."""
+    machine, settings = results.machine, results.settings
+    place = ", ".join([machine["processor"], f"{machine['torch_threads']} threads", *machine["accelerators"]])
+    parts = [
+        f"{results.date[:10]}, {place}; torch {results.versions['torch']}, relattn {results.versions['relattn']}; "
+        f"one sequence, {settings.dtype}. Times are ratios to PyTorch's own attention without encoding (the first "
+        "column, in ms; causal where ours is), medians of turns taken in alternation; memory is MiB of one step beyond "
+        "inputs, outputs and gradients."
+    ]
+    for training, title in ((False, "Forward"), (True, "Training step")):
+        chosen = [m for m in results.measurements if m.workload.training == training]
+        if chosen:
+            parts += [f"{title}, time", _grid(chosen, _ratio), f"{title}, memory", _grid(chosen, _mebibytes)]
+    regrets = results.regrets()
+    if regrets:
+        worst = max(regrets, key=lambda found: found.regret)
+        parts.append(
+            f'Regret of "auto", its time over that of our best backend, less 1: at worst {worst.regret:+.0%} '
+            f"({worst.workload})."
+        )
+    if results.reaches:
+        parts += [reach_title(results.settings), _reach_grid(results.reaches)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _grid(measurements: list[Measurement], figure: Callable[[Measurement], str]) -> str:
+    """A Markdown table: a row for every workload, a column for every candidate that has a figure somewhere."""
+    names = [name for name in dict.fromkeys(m.candidate for m in measurements) if _has_figure(measurements, name)]
+    rows: dict[Workload, dict[str, Measurement]] = {}
+    for m in measurements:
+        rows.setdefault(m.workload, {})[m.candidate] = m
+    lines = [_line(["workload", "L", *names]), _line(["---", *["---:"] * (len(names) + 1)])]
+    for workload, found in rows.items():
+        cells = [figure(found[name]) if name in found else NOTHING for name in names]
+        lines.append(_line([workload.short_name, str(workload.length), *cells]))
+    return "\n".join(lines)
+
+
+def _reach_grid(reaches: list[Reach]) -> str:
+    """A Markdown table: a row for every family, a column for every candidate; modelled figures are marked."""
+    names = [
+        name
+        for name in dict.fromkeys(r.candidate for r in reaches)
+        if any(r.longest for r in reaches if r.candidate == name)
+    ]
+    families = list(dict.fromkeys(reach.family for reach in reaches))
+    by_place = {(reach.family, reach.candidate): reach.longest for reach in reaches}
+    lines = [_line(["workload", *names]), _line(["---", *["---:"] * len(names)])]
+    for family in families:
+        cells = []
+        for name in names:
+            found = by_place.get((family, name))
+            cells.append(
+                NOTHING if found is None else f"{found.length:,}{'' if found.how == 'measured' else f' ({found.how})'}"
+            )
+        lines.append(_line([family.short_name, *cells]))
+    return "\n".join(lines)
+
+
+def _has_figure(measurements: list[Measurement], name: str) -> bool:
+    return any(m.timing is not None or m.is_wrong for m in measurements if m.candidate == name)
+
+
+def _ratio(m: Measurement) -> str:
+    if m.is_wrong:
+        return "wrong"
+    if m.timing is None:
+        return NOTHING
+    return f"{1000 * m.timing.seconds.median:.1f} ms" if m.candidate == FLOOR else f"{m.timing.ratio.median:.2f}"
+
+
+def _mebibytes(m: Measurement) -> str:
+    return NOTHING if m.memory is None else f"{m.memory.beyond / MIB:.1f}"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
