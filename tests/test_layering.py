@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "relattn"
 
 # From the ground up; PACKAGE is __init__.py, whose public names only the rooms after it may use.
-ROOMS = ("errors", "arguments", "offsets", "score", "encodings", "backends", "functional", "nn", PACKAGE, "lab", "cli")
+ROOMS = ("errors", "arguments", "offsets", "score", "encodings", "backends", "functional", "nn", PACKAGE, "lab", "bench", "cli")
 APART = {("encodings", "backends"), ("backends", "encodings")}
 
 # Inside backends: these serve every backend, and these know every backend. All the others are strangers to each other.
@@ -42,7 +42,7 @@ def packages_of(room: str) -> set[str]:
         return set()
     if room == "offsets":
         return declared[""] - {"torch"}
-    return declared[""] | declared["lab"] if room in ("lab", "cli") else declared[""]
+    return declared[""] | declared["lab"] if room in ("lab", "bench", "cli") else declared[""]
 
 
 def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:

@@ -74,7 +74,9 @@ def _exponent(law: PowerLaw | None) -> str:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    return Table(
+        title=title, title_justify="left", box=SIMPLE, padding=(0, 2, 0, 0), pad_edge=False, collapse_padding=True
+    )
 
 
 def _regrets(results: Results) -> Table:
