@@ -71,7 +71,7 @@ def assert_right(subject: Subject, backend: str, mistaken: np.ndarray) -> None:
 # --- the score matrix
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_a_skew_that_wraps_rows_above_the_diagonal(backend: str, rng: np.random.Generator) -> None:
     """Huang et al.'s padding and reshaping, used without causality: it fills the future from other rows."""
     subject = fresh("relative", rng)
@@ -83,7 +83,7 @@ def test_a_skew_that_wraps_rows_above_the_diagonal(backend: str, rng: np.random.
     assert_right(subject, backend, mistaken())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 @pytest.mark.parametrize(
     ("queries", "keys", "start", "other_diagonal"),
     [(3, 6, 0, 3), (6, 3, 0, -3), (3, 6, 3, 0)],
@@ -100,7 +100,7 @@ def test_start_aligned_against_end_aligned_causality(
     assert_right(subject, backend, oracle_of(subject, is_causal=False, attn_mask=triangle))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_a_bias_of_one_row_per_head_indexed_by_batch(backend: str, rng: np.random.Generator) -> None:
     """[1, H, Lq, Lk] read as [B, 1, Lq, Lk], which no shape forbids where B = H."""
     subject = fresh("t5", rng, batch=4)
@@ -115,7 +115,7 @@ def test_a_bias_of_one_row_per_head_indexed_by_batch(backend: str, rng: np.rando
     assert_right(subject, backend, attend_with(subject, by_batch))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_a_float_mask_of_one_row_per_head_indexed_by_batch(backend: str, rng: np.random.Generator) -> None:
     """The same mistake with the caller's own bias."""
     mask = rng.normal(size=(1, 4, 6, 6))
@@ -135,7 +135,7 @@ def buckets_in_bf16(query_position: Tensor, key_position: Tensor) -> np.ndarray:
     return ((offset > 0) * 16 + torch.where(distance < 8, distance.long(), logarithmic)).numpy()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_t5_buckets_in_bf16(backend: str, rng: np.random.Generator) -> None:
     """bfloat16 counts exactly to 256: at position 1000 it tells only every fourth key from its neighbours."""
     case = of(partial(t5, num_buckets=32, max_distance=128))
@@ -174,7 +174,7 @@ def penalty(m: np.ndarray) -> Callable[..., Ingredients]:
     return lambda query, key, pairs: Ingredients(unscaled=-m[:, None, None] * np.abs(pairs.offset)[:, None])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 @pytest.mark.parametrize("heads", [3, 6, 12])
 def test_alibi_slopes_for_head_counts_that_are_no_power_of_two(
     heads: int, backend: str, rng: np.random.Generator
@@ -190,7 +190,7 @@ def test_alibi_slopes_for_head_counts_that_are_no_power_of_two(
     assert_right(subject, backend, attend_with(subject, penalty(geometric(heads))))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_alibi_without_the_absolute_value(backend: str, rng: np.random.Generator) -> None:
     """slope * d: under causality the same, without it a reward that grows with the distance into the future."""
     subject = fresh("alibi_4_heads", rng)
@@ -204,7 +204,7 @@ def test_alibi_without_the_absolute_value(backend: str, rng: np.random.Generator
     assert_right(subject, backend, mistaken())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 @pytest.mark.parametrize("name", ["rope", "rope_interleaved", "rope_partial"])
 def test_ropes_two_layouts(name: str, backend: str, rng: np.random.Generator) -> None:
     """Neighbours turned as pairs, or one half against the other: a checkpoint of one layout means nothing in the other.
@@ -221,7 +221,7 @@ def test_ropes_two_layouts(name: str, backend: str, rng: np.random.Generator) ->
         assert_right(subject, backend, mistaken)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_a_cache_of_sinusoids_keyed_without_the_base(backend: str, rng: np.random.Generator) -> None:
     """Encodings of one width and length but another base, used in turn: none may answer with another's angles."""
     seed = int(rng.integers(2**32))
@@ -301,7 +301,9 @@ def decoding(
     return attention_of(subject, backend), subject, x
 
 
-every_encoding = pytest.mark.parametrize(("name", "backend"), [(n, b) for n in ENCODINGS for b in BACKENDS])
+every_encoding = pytest.mark.parametrize(
+    ("name", "backend"), [(n, b) for n in ENCODINGS for b in BACKENDS], indirect=["backend"]
+)
 
 
 @every_encoding
@@ -402,7 +404,7 @@ def agreement_of_heads(dropped: Tensor) -> np.ndarray:
     return (kept[first] == kept[second]).double().mean(dim=1).numpy()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_dropout_reused_across_heads(backend: str, rng: np.random.Generator) -> None:
     """One mask for all heads drops the right share, and drops the same weights everywhere."""
     length, p = 24, 0.3
@@ -423,7 +425,7 @@ def test_dropout_reused_across_heads(backend: str, rng: np.random.Generator) -> 
     assert (agreement_of_heads(mistaken) > alike + spread).all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 @pytest.mark.parametrize("name", ["none", *ENCODINGS])
 def test_a_fully_masked_row_that_gives_nan_gradients(name: str, backend: str, rng: np.random.Generator) -> None:
     """Zeroing the output of a softmax over -inf alone: 0 times NaN is NaN on the way back."""

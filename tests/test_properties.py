@@ -17,18 +17,19 @@ from torch import Tensor
 from relattn import ScoreTerms, attention_weights, relative_attention
 from relattn.score.table import OffsetTable
 from tests.contract.calls import EXACT, MODULES, assert_equal, attend, chunk_sizes, gradients, self_attention
-from tests.contract.cases import ALL_BACKENDS, BACKEND_ANSWERS, CASES
+from tests.contract.cases import BACKEND_ANSWERS, CASES
 from tests.contract.settings import FAR, Setting, random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
+from tests.contract.tiles import TESTED_BACKENDS
 
 pytest_plugins = ["tests.contract.fresh"]
 
 ROTATING = [name for name in CASES if name.startswith("rope")]
-UNIVERSAL = [backend for backend in ALL_BACKENDS if backend not in BACKEND_ANSWERS]
+UNIVERSAL = [backend for backend in TESTED_BACKENDS if backend not in BACKEND_ANSWERS]
 
 every_case = pytest.mark.parametrize("name", CASES)
 every_module = pytest.mark.parametrize("name", MODULES)
-every_backend = pytest.mark.parametrize("backend", UNIVERSAL)
+every_backend = pytest.mark.parametrize("backend", UNIVERSAL, indirect=True)
 
 
 def draw(name: str, rng: np.random.Generator, kind: str = "any", **changes: Any) -> Subject:
@@ -40,7 +41,7 @@ def draw(name: str, rng: np.random.Generator, kind: str = "any", **changes: Any)
 # Without an encoding, and with an encoding that says nothing, it is PyTorch's own attention.
 
 
-@pytest.mark.parametrize("backend", ALL_BACKENDS)
+@pytest.mark.parametrize("backend", TESTED_BACKENDS, indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_no_encoding_is_sdpa(backend: str, dtype: torch.dtype, rng: np.random.Generator) -> None:
     """Answers and gradients: GQA, boolean and float masks, causality with Lq != Lk, scale; same order of arguments."""

@@ -6,5 +6,6 @@ subject     one call: tensors, the encoding under test, the oracle and the plain
 plain       the plain PyTorch formula, whose own error the budget doubles, and the magnitudes of the budget
 check       the comparison: outputs, lse and every gradient of one backend against the oracle
 calls       calls and comparisons for tests that hold two ways of computing one thing against each other
-fresh       random numbers that are new on every run, and the seed of a failure
+tiles       the tiled backend in small tiles, as one more backend to test
+fresh       random numbers and small tiles that are new on every run, and the seed of a failure
 """

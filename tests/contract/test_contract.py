@@ -5,14 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relattn import UnsupportedError
-from tests.contract.cases import ALL_BACKENDS, CASES, DTYPES, expected_answer
+from tests.contract.cases import CASES, DTYPES, expected_answer
 from tests.contract.check import check
 from tests.contract.settings import Setting, settings_of
 from tests.contract.subject import make_subject
+from tests.contract.tiles import TESTED_BACKENDS
+
+pytest_plugins = ["tests.contract.fresh"]
 
 pytestmark = [
     pytest.mark.parametrize("dtype", DTYPES),
-    pytest.mark.parametrize("backend", ALL_BACKENDS),
+    pytest.mark.parametrize("backend", TESTED_BACKENDS, indirect=True),
     pytest.mark.parametrize("name", CASES),
 ]
 

@@ -51,7 +51,7 @@ def assert_share(hits: Tensor, expected: float, what: str) -> None:
     assert abs(share - expected) < spread, f"{what}: share {share:.3f}, expected {expected:.3f} +- {spread:.3f}"
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_weights_drop_independently(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     arguments = subject.arguments()
@@ -72,7 +72,7 @@ def test_weights_drop_independently(name: str, backend: str, rng: np.random.Gene
     assert_share((kept[..., 1:] == kept[..., :-1])[:, :, both], alike, "agreement of neighbouring keys")
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_dropout_follows_the_generator(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     first = run(subject, backend, seed=3)
@@ -83,7 +83,7 @@ def test_dropout_follows_the_generator(name: str, backend: str, rng: np.random.G
     assert torch.equal(run(subject, backend, seed=5, p=0.0), relative_attention(**subject.arguments(), backend=backend))
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_everything_dropped_is_zero_with_zero_gradients(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     output = run(subject, backend, seed=0, p=1.0)
@@ -96,7 +96,7 @@ def test_everything_dropped_is_zero_with_zero_gradients(name: str, backend: str,
 WITH_VALUES = [(n, b) for n, b in runnable_pairs() if n in ("shaw", "shaw_per_head", "terms_all", "shaw+shaw_values")]
 
 
-@pytest.mark.parametrize(("name", "backend"), WITH_VALUES)
+@pytest.mark.parametrize(("name", "backend"), WITH_VALUES, indirect=["backend"])
 def test_relative_values_share_the_dropped_weights(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     dropped = run(subject, backend, seed=1)
@@ -125,7 +125,10 @@ def pairs_of_relative_values(subject: Subject) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize(("name", "backend"), [pair for pair in runnable_pairs() if pair[0] in ("terms_all", "rope")])
+EXPECTED = [pair for pair in runnable_pairs() if pair[0] in ("terms_all", "rope")]
+
+
+@pytest.mark.parametrize(("name", "backend"), EXPECTED, indirect=["backend"])
 def test_the_expectation_is_the_answer_without_dropout(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = make_subject(CASES[name], Setting(1, 2, 1, 4, 5, 4, 3, seed=int(rng.integers(2**32))))
     with torch.no_grad():
@@ -135,7 +138,7 @@ def test_the_expectation_is_the_answer_without_dropout(name: str, backend: str, 
     assert ((draws.mean(0) - exact).abs() < spread).all()
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_the_gradient_belongs_to_the_dropped_weights(name: str, backend: str, rng: np.random.Generator) -> None:
     needs = CASES[name].requirements()
     is_causal, seed = bool(needs.get("is_causal")), int(rng.integers(2**32))
@@ -145,7 +148,7 @@ def test_the_gradient_belongs_to_the_dropped_weights(name: str, backend: str, rn
     assert torch.autograd.gradcheck(lambda *_: run(subject, backend, seed), tensors, fast_mode=True)
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_lse_is_that_without_dropout(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     if expected_answer(backend, CASES[name], subject.setting, True) == "runs":

@@ -16,7 +16,7 @@ UNIVERSAL = [(name, backend) for name, backend in runnable_pairs() if backend no
 
 
 @pytest.mark.parametrize("empty", ["query_length", "key_length", "batch"])
-@pytest.mark.parametrize(("name", "backend"), UNIVERSAL)
+@pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])
 def test_empty_axes(name: str, backend: str, empty: str, rng: np.random.Generator) -> None:
     setting = random_setting(rng, **CASES[name].requirements(), kind="bare")
     start = (0, np.array(2))[int(rng.integers(2))]  # a start given as a tensor cannot tell how many pairs are visible
@@ -34,7 +34,7 @@ def test_empty_axes(name: str, backend: str, empty: str, rng: np.random.Generato
     assert not any(gradient.any() for gradient in gradients)
 
 
-@pytest.mark.parametrize(("name", "backend"), UNIVERSAL)
+@pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])
 def test_fully_masked_rows_have_no_gradient(name: str, backend: str, rng: np.random.Generator) -> None:
     """Every mask that can close a row, one after the other; NaN would count as a gradient."""
     setting = random_setting(rng, **CASES[name].requirements(), kind="bare")

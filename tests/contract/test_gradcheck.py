@@ -33,7 +33,7 @@ def function_of(subject: Subject, backend: str, return_lse: bool) -> Callable[..
     return run
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_gradcheck(name: str, backend: str, rng: np.random.Generator) -> None:
     setting, return_lse = small(name, backend, rng)
     subject = make_subject(CASES[name], setting)

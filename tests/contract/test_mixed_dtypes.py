@@ -27,7 +27,7 @@ def some_subject(name: str, backend: str, dtype: str, rng: np.random.Generator) 
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_half_inputs_with_float32_parameters(name: str, backend: str, dtype: str, rng: np.random.Generator) -> None:
     subject, return_lse = some_subject(name, backend, dtype, rng)
     check(subject, backend, dtype, return_lse=return_lse)
@@ -37,7 +37,7 @@ def test_half_inputs_with_float32_parameters(name: str, backend: str, dtype: str
 UNROTATED = [(n, b) for n, b in runnable_pairs() if b not in BACKEND_ANSWERS and not n.startswith("rope")]
 
 
-@pytest.mark.parametrize(("name", "backend"), UNROTATED)
+@pytest.mark.parametrize(("name", "backend"), UNROTATED, indirect=["backend"])
 def test_scores_of_half_inputs_are_float32(name: str, backend: str, rng: np.random.Generator) -> None:
     """The log-sum-exp of bfloat16 inputs is as exact as float32 sums are, 2^16 times finer than bfloat16."""
     subject, _ = some_subject(name, backend, "bfloat16", rng)
@@ -52,7 +52,7 @@ def test_scores_of_half_inputs_are_float32(name: str, backend: str, rng: np.rand
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_autocast_is_the_call_with_half_inputs(
     name: str, backend: str, dtype: torch.dtype, rng: np.random.Generator
 ) -> None:

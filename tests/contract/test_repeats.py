@@ -74,7 +74,7 @@ def nodes_of(answers: Iterable[torch.Tensor]) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs())
+@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
 def test_no_gradient_is_an_unordered_sum(name: str, backend: str, rng: np.random.Generator) -> None:
     kinds = ("any", "bare") if backend not in BACKEND_ANSWERS else ("bare",)
     for kind in kinds:
@@ -92,6 +92,7 @@ FEW = {"music_transformer", "shaw", "txl", "t5", "rope", "terms_all"}
 @pytest.mark.parametrize(
     ("name", "backend"),
     [pytest.param(n, b, marks=[] if n in FEW and b != "reference" else pytest.mark.slow) for n, b in runnable_pairs()],
+    indirect=["backend"],
 )
 def test_runs_are_bit_equal(name: str, backend: str, explicit: bool, rng: np.random.Generator) -> None:
     width = 4 if backend == "reference" else 64  # it writes every pair's row out
