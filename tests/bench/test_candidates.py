@@ -1,0 +1,127 @@
+"""Every candidate against the truth, and why it is not defined where it is not."""
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+
+from relattn.backends.select import BACKENDS
+from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, chosen_by_auto
+from relattn.bench.truth import check
+from relattn.bench.workload import ENCODINGS, Workload
+
+COMPILED = [name for name, candidate in CANDIDATES.items() if candidate.compiles]
+
+
+def workload(encoding, causal=False, training=True):
+    return Workload(encoding, 16, 8, 2, causal, training)
+
+
+def reason(name, encoding, **options):
+    return CANDIDATES[name].reason(workload(encoding, **options))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_candidate_that_is_defined_is_right(encoding, causal, training):
+    work = workload(encoding, causal, training)
+    checked = {
+        name: check(candidate, work)
+        for name, candidate in CANDIDATES.items()
+        if not candidate.compiles and candidate.reason(work) is None
+    }
+    assert {FLOOR, AUTO, "relattn reference", "relattn dense"} <= set(checked)
+    assert {name: found for name, found in checked.items() if not found.right} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("encoding", [name for name in ENCODINGS if name != "shaw"])
+def test_flex_is_right(encoding, causal):
+    found = check(CANDIDATES["flex"], Workload(encoding, 16, 16, 2, causal, training=False))
+    assert found.right, found
+
+
+def test_all_of_ours_and_all_arrangements_are_candidates():
+    assert {AUTO, *(f"relattn {name}" for name in BACKENDS)} <= set(CANDIDATES)
+    assert {f"plain, {name}" for name in ("gather", "pad_reshape", "diagonals", "strided")} <= set(CANDIDATES)
+    assert COMPILED == ["flex"]
+    assert [name for name, candidate in CANDIDATES.items() if not candidate.encodes] == [FLOOR]
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "options", "said"),
+    [
+        ("relattn sdpa", "relative", {}, "it has no relative keys"),
+        ("plain", "relative", {}, "with relative keys it is one of the four arrangements"),
+        ("plain, strided", "t5", {}, "the encoding has no relative keys to arrange"),
+        ("plain, pad_reshape", "relative", {}, "it is defined for causal self-attention only"),
+        ("sdpa, S as mask", "shaw", {}, "a mask has no relative values"),
+        ("sdpa, S as mask", "none", {}, "there is no term to hand over as a mask"),
+        ("flex", "shaw", {"training": False}, "a score_mod has no relative values"),
+        ("flex", "relative", {}, "FlexAttention has no backward on a CPU"),
+        ("transformers", "relative", {}, "measured for T5 and ALiBi only"),
+        ("transformers", "alibi", {}, "its ALiBi (Bloom) is causal only"),
+        ("x-transformers", "relative", {}, "measured for T5 and ALiBi only"),
+    ],
+)
+def test_what_is_not_defined_says_why(name, encoding, options, said):
+    assert reason(name, encoding, **options) == said
+
+
+def test_what_is_defined_has_no_reason():
+    assert reason("relattn sdpa", "none") is None
+    assert reason("plain, pad_reshape", "relative", causal=True) is None
+    assert reason("flex", "relative", training=False) is None
+    assert reason("transformers", "alibi", causal=True) is None
+
+
+def test_a_package_that_is_missing_is_a_reason(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert reason("x-transformers", "t5") == "x-transformers is not installed"
+
+
+def test_auto_is_named_by_what_it_takes():
+    assert chosen_by_auto(workload("none")) == "sdpa"
+    assert chosen_by_auto(workload("relative")) in set(BACKENDS) - {"sdpa", "reference"}
+
+
+# --- the check can fail ---
+
+
+def without_encoding(case):
+    return CANDIDATES["plain"].prepare(replace(case, encoding=None))
+
+
+def future_seen(case):
+    return CANDIDATES["plain"].prepare(replace(case, workload=replace(case.workload, causal=False)))
+
+
+def keys_for_values(case):
+    return CANDIDATES["plain"].prepare(replace(case, value=case.key, key=case.value))
+
+
+def not_finite(case):
+    return lambda: CANDIDATES["plain"].prepare(case)() / 0.0
+
+
+def of_another_shape(case):
+    return lambda: CANDIDATES["plain"].prepare(case)()[:, :1]
+
+
+@pytest.mark.parametrize("mistake", [without_encoding, future_seen, keys_for_values, not_finite, of_another_shape])
+def test_a_wrong_candidate_is_found_out(mistake):
+    candidate = replace(CANDIDATES["plain"], prepare=mistake)
+    assert not check(candidate, workload("alibi", causal=True, training=False)).right
+    assert check(CANDIDATES["plain"], workload("alibi", causal=True, training=False)).right
+
+
+def test_a_wrong_gradient_is_found_out():
+    def detached(case):
+        call = CANDIDATES["plain, strided"].prepare(case)
+        return lambda: call() + 1e-3 * (case.query - case.query.detach())
+
+    found = check(replace(CANDIDATES["plain"], prepare=detached), workload("relative"))
+    assert not found.right
+    assert found.tensor == "gradient of query"

@@ -1,0 +1,213 @@
+"""A whole benchmark at tiny lengths: what is measured, what is not and why, and how it is shown."""
+
+import io
+import json
+import math
+import re
+
+import pytest
+from rich.console import Console
+
+from relattn.bench import markdown, run, tables
+from relattn.bench.candidates import CANDIDATES, FLOOR, Candidate
+from relattn.bench.figures import draw
+from relattn.bench.memory import Memory, OverTimeError
+from relattn.bench.run import Benchmark
+from relattn.bench.settings import Settings
+from relattn.lab.progress import Silent
+
+NAMES = (FLOOR, "relattn auto", "relattn dense", "plain", "plain, strided")
+KIB = 2**10
+SETTINGS = Settings(
+    ("relative", "alibi"), (32, 64), ("no", "yes"), ("forward", "training"), (8,), (2,), device="cpu", seconds=1e-3
+)
+
+
+def defined(work):
+    return None
+
+
+def doubled(case):
+    return lambda: 2.0 * CANDIDATES["relattn dense"].prepare(case)()
+
+
+def breaks(case):
+    raise RuntimeError("out of order\nsince Monday")
+
+
+def quadratic(name, workload, limit, patience):
+    """Stands for a process of its own, which test_memory.py tries."""
+    return Memory(1000 * workload.length, KIB * workload.length**2, 1000, 1e-3)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The results of a benchmark in which one candidate is wrong and one breaks; and its folder."""
+    folder = tmp_path_factory.mktemp("bench")
+    with pytest.MonkeyPatch.context() as patch:
+        few = {name: CANDIDATES[name] for name in NAMES}
+        few |= {"wrong one": Candidate(doubled, defined), "broken one": Candidate(breaks, defined)}
+        patch.setattr(run, "CANDIDATES", few)
+        patch.setattr(run, "measure", quadratic)
+        return run.run(SETTINGS, folder, Silent()), folder
+
+
+def of(results, candidate):
+    return [m for m in results.measurements if m.candidate == candidate]
+
+
+def shown(results):
+    console = Console(file=io.StringIO(), width=160)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "CANDIDATES", dict.fromkeys([*CANDIDATES, "wrong one", "broken one"]))
+        for table in tables.terminal(results):
+            console.print(table)
+    return console.file.getvalue()
+
+
+def test_every_candidate_has_figures_or_a_reason_on_every_workload(done):
+    results, _ = done
+    assert len(results.measurements) == 16 * 7
+    for m in results.measurements:
+        assert (m.reason is None) == (m.timing is not None) == (m.memory is not None), m
+    assert all(m.timing is not None for m in of(results, FLOOR) + of(results, "relattn auto"))
+    assert all(m.backend for m in of(results, "relattn auto"))
+
+
+def test_a_wrong_candidate_gets_no_figure(done):
+    results, _ = done
+    for m in of(results, "wrong one"):
+        assert m.is_wrong
+        assert m.timing is m.memory is m.teraflops is None
+        assert re.fullmatch(r"wrong: .* is off by \S+, allowed \S+", m.reason)
+    assert re.search(r"wrong one +wrong +by \d", shown(results))
+
+
+def test_what_breaks_says_how(done):
+    results, _ = done
+    assert {m.reason for m in of(results, "broken one")} == {"fails: RuntimeError: out of order"}
+
+
+def test_the_file_holds_everything(done):
+    results, folder = done
+    kept = json.loads((folder / "results.json").read_text())
+    assert set(kept) == {
+        "format", "date", "settings", "machine", "versions", "measurements", "growth", "regret", "max_length",
+    }  # fmt: skip
+    assert kept["settings"]["lengths"] == [32, 64]
+    assert {"processor", "cores", "torch_threads"} <= set(kept["machine"])
+    assert "torch" in kept["versions"]
+    assert len(kept["measurements"]) == len(results.measurements)
+    for record, m in zip(kept["measurements"], results.measurements, strict=True):
+        assert record["candidate"] == m.candidate
+        assert record["workload"]["length"] == m.workload.length
+        if m.timing is not None:
+            assert record["timing"]["seconds"]["median"] == m.timing.seconds.median
+            assert record["teraflops"] == pytest.approx(m.workload.flops / m.timing.seconds.median / 1e12)
+            assert record["bytes_beyond"] == m.memory.beyond
+
+
+def test_the_file_is_written_as_it_goes(tmp_path, monkeypatch):
+    def interrupted(candidate, workload):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "CANDIDATES", {FLOOR: CANDIDATES[FLOOR], "plain": CANDIDATES["plain"]})
+    monkeypatch.setattr(run, "check", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Benchmark(Settings(("relative",), (32,), device="cpu"), tmp_path, Silent()).run()
+    assert not (tmp_path / "results.json").exists()
+    monkeypatch.setattr(run, "CANDIDATES", {"plain": CANDIDATES["plain"], FLOOR: CANDIDATES[FLOOR]})
+    with pytest.raises(KeyboardInterrupt):
+        Benchmark(Settings(("relative",), (32,), device="cpu"), tmp_path, Silent()).run()
+    assert [m["candidate"] for m in json.loads((tmp_path / "results.json").read_text())["measurements"]] == ["plain"]
+
+
+def test_who_is_too_slow_is_not_tried_at_longer_lengths(tmp_path, monkeypatch):
+    tried = []
+
+    def slow(name, workload, limit, patience):
+        tried.append(workload.length)
+        raise OverTimeError("one step takes longer than 5 s")
+
+    monkeypatch.setattr(run, "CANDIDATES", {"plain": CANDIDATES["plain"]})
+    monkeypatch.setattr(run, "measure", slow)
+    settings = Settings(("alibi",), (32, 64, 128), ("yes",), ("forward",), (8,), (2,), device="cpu")
+    found = run.run(settings, tmp_path, Silent()).measurements
+    assert tried == [32]
+    assert [m.reason for m in found] == ["one step takes longer than 5 s"] + [
+        "one step takes longer than 5 s at L=32"
+    ] * 2
+
+
+def test_the_longest_sequence_is_looked_for(tmp_path, monkeypatch):
+    names = (FLOOR, "plain", "flex", "plain, strided")
+    monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+    monkeypatch.setattr(run, "measure", quadratic)
+    settings = Settings(
+        ("relative",), (32,), ("yes",), ("training",), (8,), (1,), device="cpu", seconds=1e-3, max_length=1.1
+    )
+    results = run.run(settings, tmp_path, Silent())
+    _, plain, flex, strided = results.reaches
+    assert plain.longest is None
+    assert plain.reason == "with relative keys it is one of the four arrangements"
+    assert flex.reason == "FlexAttention has no backward on a CPU"
+    assert strided.longest.how == "measured"
+    assert strided.longest.length == 1024  # squared, KiB: 1 GiB; the next, 1088, takes 1.13
+    for text in (shown(results), markdown.text(results)):
+        assert "1,024" in text
+        assert "1.1 GiB" in text
+
+
+def test_regret_is_auto_over_the_best_of_ours(done):
+    results, _ = done
+    regrets = results.regrets()
+    assert len(regrets) == 16
+    ratios = {m.candidate: m.timing.ratio.median for m in results.measurements[:7] if m.timing}
+    assert regrets[0].best == "dense"
+    assert regrets[0].regret == ratios["relattn auto"] / ratios["relattn dense"] - 1
+
+
+def test_the_terminal_shows_every_figure_and_every_reason(done):
+    results, _ = done
+    text = shown(results)
+    for m in results.measurements:
+        assert m.workload.family_name in text
+        if m.timing is not None:
+            assert f"{1000 * m.timing.seconds.median:.1f}" in text
+    assert "it is one of the four" in text
+    assert "out of order" in text
+    assert "…" not in text
+    worst = max(found.regret for found in results.regrets())
+    assert re.search(rf"worst +{re.escape(f'{worst:+.1%}')}", text)
+
+
+def test_the_markdown_has_whole_tables(done):
+    results, _ = done
+    text = markdown.text(results)
+    for paragraph in text.split("\n\n"):
+        if paragraph.startswith("|"):
+            assert len({line.count("|") for line in paragraph.splitlines()}) == 1
+    floor = of(results, FLOOR)[0]
+    assert f"| relative, H=2, D=8 | 32 | {1000 * floor.timing.seconds.median:.1f} ms |" in text
+    assert "| wrong |" in text
+    assert "broken one" not in text
+    assert results.machine["processor"] in text
+
+
+def test_the_pictures_are_drawn(done, tmp_path):
+    results, _ = done
+    drawn = draw(results, tmp_path)
+    assert {path.name for path in drawn} == {
+        f"{name}{way}.png" for name in ("relative", "alibi") for way in ("", "-causal")
+    }
+    for path in drawn:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.stat().st_size > 10_000
+
+
+def test_a_spread_is_ordered(done):
+    results, _ = done
+    for m in results.measurements:
+        if m.timing is not None:
+            assert 0 < m.timing.seconds.lower <= m.timing.seconds.median <= m.timing.seconds.upper < math.inf
+            assert m.timing.turns >= 3
