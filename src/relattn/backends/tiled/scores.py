@@ -27,7 +27,7 @@ from relattn.score.problem import Problem
 
 def make_bands(problem: Problem, sizes: TileSizes, scratch: Scratch, gradients: set[str]) -> dict[str, Band]:
     """The band of each of the problem's tables, by name, with room for a gradient where `gradients` names it."""
-    height = min(sizes.queries, problem.positions.query_length)
+    height = max(min(sizes.queries, problem.positions.query_length), 1)
     return {
         name: make_band(
             table,
