@@ -20,7 +20,20 @@ REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "relattn"
 
 # From the ground up; PACKAGE is __init__.py, whose public names only the rooms after it may use.
-ROOMS = ("errors", "arguments", "offsets", "score", "encodings", "backends", "functional", "nn", PACKAGE, "lab", "bench", "cli")
+ROOMS = (
+    "errors",
+    "arguments",
+    "offsets",
+    "score",
+    "encodings",
+    "backends",
+    "functional",
+    "nn",
+    PACKAGE,
+    "lab",
+    "bench",
+    "cli",
+)
 APART = {("encodings", "backends"), ("backends", "encodings")}
 
 # Inside backends: these serve every backend, and these know every backend. All the others are strangers to each other.

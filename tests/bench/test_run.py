@@ -11,7 +11,7 @@ from rich.console import Console
 from relattn.bench import markdown, run, tables
 from relattn.bench.candidates import CANDIDATES, FLOOR, Candidate
 from relattn.bench.figures import draw
-from relattn.bench.memory import Memory, OverTimeError
+from relattn.bench.memory import Memory, OverMemoryError, OverTimeError
 from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
 from relattn.lab.progress import Silent
@@ -58,10 +58,8 @@ def of(results, candidate):
 
 def shown(results):
     console = Console(file=io.StringIO(), width=160)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "CANDIDATES", dict.fromkeys([*CANDIDATES, "wrong one", "broken one"]))
-        for table in tables.terminal(results):
-            console.print(table)
+    for table in tables.terminal(results):
+        console.print(table)
     return console.file.getvalue()
 
 
@@ -137,6 +135,34 @@ def test_who_is_too_slow_is_not_tried_at_longer_lengths(tmp_path, monkeypatch):
     assert [m.reason for m in found] == ["one step takes longer than 5 s"] + [
         "one step takes longer than 5 s at L=32"
     ] * 2
+
+
+def test_a_step_that_fails_is_a_reason(tmp_path, monkeypatch):
+    def fails(name, workload, limit, patience):
+        raise RuntimeError("IndexError: too long")
+
+    monkeypatch.setattr(run, "CANDIDATES", {FLOOR: CANDIDATES[FLOOR]})
+    monkeypatch.setattr(run, "measure", fails)
+    settings = Settings(("none",), (32,), ("yes",), ("training",), (8,), (2,), device="cpu", max_length=1.0)
+    results = run.run(settings, tmp_path, Silent())
+    assert [m.reason for m in results.measurements] == ["IndexError: too long"]
+    assert [reach.reason for reach in results.reaches] == ["IndexError: too long at L=32"]
+
+
+def test_a_machine_smaller_than_the_budget_proves_nothing(tmp_path, monkeypatch):
+    def refuses(name, workload, limit, patience):
+        if workload.length > 100:
+            raise OverMemoryError("needs more than this machine has")
+        return quadratic(name, workload, limit, patience)
+
+    monkeypatch.setattr(run, "CANDIDATES", {FLOOR: CANDIDATES[FLOOR]})
+    monkeypatch.setattr(run, "measure", refuses)
+    monkeypatch.setattr(run, "available", lambda device: 2**20)
+    settings = Settings(
+        ("none",), (32, 64), ("yes",), ("training",), (8,), (1,), device="cpu", seconds=1e-3, max_length=1
+    )
+    (reach,) = run.run(settings, tmp_path, Silent()).reaches
+    assert reach.longest.how == "modelled"
 
 
 def test_the_longest_sequence_is_looked_for(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from relattn.bench.growth import PowerLaw, fit
-from relattn.bench.memory import Memory, OverMemoryError, OverTimeError
+from relattn.bench.memory import Memory, OverMemoryError
 
 GRAIN = 64
 CLOSE = 1.05
@@ -20,7 +20,7 @@ FITTED = 3
 class Longest:
     """length: the longest that fits, a multiple of 64 (or one of the grid's lengths).
 
-    how: "measured": it was run, and 5 % more (or 64) did not fit. "modelled": a step that long takes too long to run;
+    how: "measured": it was run, and 5 % more (or 64) did not fit. "modelled": a step that long cannot be run here;
     the law of the memory measured at the lengths `basis` gives it. "at least": the same, with one length measured,
     which has no law.
     """
@@ -35,8 +35,9 @@ def longest(
 ) -> Longest | None:
     """Look for the longest length whose `total` is at most `budget` bytes.
 
-    measure: one step at a length; raises OverMemoryError or OverTimeError. known: what is already measured, of at
-    least one length. patience: seconds that one step may take. None where not even the shortest length fits.
+    measure: one step at a length; raises OverMemoryError where it does not fit the budget, another RuntimeError where
+    it cannot be run here. known: what is already measured, of at least one length. patience: seconds that one step may
+    take. None where not even the shortest length fits.
     """
     found = dict(known)
     low = max((length for length, memory in found.items() if memory.total <= budget), default=None)
@@ -55,7 +56,7 @@ def longest(
         except OverMemoryError:
             high = guess
             continue
-        except OverTimeError:
+        except RuntimeError:
             return _modelled(memory_law, low, high, budget, found)
         found[guess] = memory
         if memory.total <= budget:
@@ -82,5 +83,5 @@ def _law(found: Mapping[int, Memory], quantity: str) -> PowerLaw | None:
 
 def _modelled(law: PowerLaw | None, low: int, high: float, budget: int, found: Mapping[int, Memory]) -> Longest:
     if law is None:
-        return Longest(low, "at least", tuple(found))
+        return Longest(low, "at least", (low,))
     return Longest(max(low, _rounded(min(law.length(budget), high))), "modelled", tuple(sorted(found)[-FITTED:]))

@@ -70,14 +70,18 @@ class OverTimeError(TooMuchError):
 def measure(candidate: str, workload: Workload, limit: int, patience: float) -> Memory:
     """One step of a candidate in a process of its own.
 
-    limit: bytes it may add (CPU on Linux; elsewhere the system's own limit holds). patience: seconds for the step.
+    limit: bytes it may add; kept to on a CPU under Linux, elsewhere what the device has is the limit. patience: seconds
+    for the step.
     Raises OverMemoryError or OverTimeError where one does not suffice (a process that the system kills is taken to be
     over memory), RuntimeError for any other failure.
     """
-    return in_own_process(_measure_candidate, (candidate, workload, torch.get_num_threads()), limit, patience)
+    arguments = candidate, workload, torch.get_num_threads()
+    return in_own_process(_measure_candidate, arguments, limit if workload.device == "cpu" else None, patience)
 
 
-def in_own_process(work: Callable[..., Memory], arguments: tuple[object, ...], limit: int, patience: float) -> Memory:
+def in_own_process(
+    work: Callable[..., Memory], arguments: tuple[object, ...], limit: int | None, patience: float
+) -> Memory:
     """work(began, *arguments) in a fresh process; `began` is to be called where the patience starts to run."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, work.__module__])
@@ -98,15 +102,19 @@ def in_own_process(work: Callable[..., Memory], arguments: tuple[object, ...], l
         process.join()
         receiver.close()
     if kind == "memory":
-        raise OverMemoryError(f"needs more than {limit / GIB:.1f} GiB")
+        raise OverMemoryError(
+            "needs more memory than there is" if limit is None else f"needs {limit / GIB:.1f} GiB or more"
+        )
     if kind == "error":
         raise RuntimeError(result)
     assert isinstance(result, Memory)
     return result
 
 
-def available() -> int:
-    """Bytes of memory that the system can give now without swapping; where it does not say, all it has."""
+def available(device: str) -> int:
+    """Bytes of memory that the device can give now (a CPU without swapping; where the system does not say, all)."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
     if sys.platform == "linux":
         return _kilobytes("/proc/meminfo", "MemAvailable")
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -118,11 +126,12 @@ def _next(receiver: Connection, seconds: float) -> tuple[str, object]:
     return receiver.recv()
 
 
-def _child(sender: Connection, work: Callable[..., Memory], arguments: tuple[object, ...], limit: int) -> None:
+def _child(sender: Connection, work: Callable[..., Memory], arguments: tuple[object, ...], limit: int | None) -> None:
     """Run the work and send ("done", Memory), ("memory", text) or ("error", text), after ("began", None)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C, by ending this process
     try:
-        _limit(limit)
+        if limit is not None and sys.platform == "linux":  # refused before the machine starts to swap
+            resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + limit, resource.RLIM_INFINITY))
         sender.send(("done", work(lambda: sender.send(("began", None)), *arguments)))
     except (MemoryError, torch.OutOfMemoryError) as error:
         sender.send(("memory", str(error)))
@@ -130,12 +139,6 @@ def _child(sender: Connection, work: Callable[..., Memory], arguments: tuple[obj
         text = str(error).strip().partition("\n")[0]
         refused = "not enough memory" in text or "allocate memory" in text
         sender.send(("memory" if refused else "error", f"{type(error).__name__}: {text}"))
-
-
-def _limit(added: int) -> None:
-    """Refuse more private memory than now plus `added` bytes, before the machine starts to swap."""
-    if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + added, resource.RLIM_INFINITY))
 
 
 def _measure_candidate(began: Callable[[], None], name: str, workload: Workload, threads: int) -> Memory:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, Candidate, chosen_by_auto
 from relattn.bench.longest import longest
-from relattn.bench.memory import GIB, Memory, TooMuchError, available, measure
+from relattn.bench.memory import GIB, Memory, OverMemoryError, TooMuchError, available, measure
 from relattn.bench.results import Measurement, Reach, Results
 from relattn.bench.settings import Settings
 from relattn.bench.timing import Timing, interleaved
@@ -51,11 +51,11 @@ class Benchmark:
             said = f"wrong: {checked.tensor} is off by {checked.error:.1e}, allowed {checked.allowed:.1e}"
             return Measurement(workload, name, said, checked)
         try:
-            memory = measure(name, workload, available(), self._settings.patience)
-        except TooMuchError as error:
+            memory = measure(name, workload, available(workload.device), self._settings.patience)
+            timing = self._timed(candidate, workload)
+        except RuntimeError as error:
             self._given_up[name, workload.family] = f"{error} at L={workload.length}"
             return Measurement(workload, name, str(error), checked)
-        timing = self._timed(candidate, workload)
         backend = chosen_by_auto(workload) if name == AUTO else None
         return Measurement(workload, name, None, checked, memory, timing, backend)
 
@@ -95,15 +95,20 @@ class Benchmark:
         checked = self._checked(name, candidate, shortest)
         if isinstance(checked, str) or not checked.right:
             return Reach(family, name, None, "its answer is wrong" if isinstance(checked, Check) else checked)
-        limit = min(2 * budget, available())
+        limit = min(2 * budget + GIB, available(family.device))  # pages that a limit counts, and a step never touches
 
         def once(length: int) -> Memory:
-            return measure(name, family.at(length), limit, self._settings.patience)
+            try:
+                return measure(name, family.at(length), limit, self._settings.patience)
+            except OverMemoryError as error:
+                if limit < budget:
+                    raise TooMuchError(f"{error}, which is all there is") from None
+                raise
 
         known = {m.workload.length: m.memory for m in self.results.of(family, name) if m.memory is not None}
         try:
             known = known or {shortest.length: once(shortest.length)}
-        except TooMuchError as error:
+        except RuntimeError as error:
             return Reach(family, name, None, f"{error} at L={shortest.length}")
         found = longest(once, known, budget, self._settings.patience)
         return Reach(family, name, found, None if found else f"L={min(known)} does not fit")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from rich.box import SIMPLE
 from rich.table import Table
 
-from relattn.bench.candidates import CANDIDATES
 from relattn.bench.growth import PowerLaw
 from relattn.bench.results import Measurement, Results, reach_title
 from relattn.bench.workload import Workload
@@ -118,7 +117,8 @@ def _unmeasured(results: Results) -> Table:
             found.setdefault((m.candidate, m.reason), []).append(m.workload)
     every_mode = {m.workload.training for m in results.measurements}
     every_length = {m.workload.length for m in results.measurements}
-    for (candidate, reason), workloads in sorted(found.items(), key=lambda item: list(CANDIDATES).index(item[0][0])):
+    order = list(dict.fromkeys(m.candidate for m in results.measurements))
+    for (candidate, reason), workloads in sorted(found.items(), key=lambda item: order.index(item[0][0])):
         table.add_row(candidate, reason, _where(workloads, every_mode, every_length))
     return table
 
