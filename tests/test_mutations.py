@@ -18,10 +18,11 @@ from relattn import AlibiBias, OffsetTable, RotaryEmbedding, ScoreTerms, T5Bias,
 from relattn.backends.select import BACKENDS
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
-from tests.contract.cases import ALL_BACKENDS, CASES, expected_answer
-from tests.contract.check import check
+from tests.contract.cases import CASES, expected_answer
+from tests.contract.check import assert_red, check
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
+from tests.contract.tiles import SMALL_TILES, TESTED_BACKENDS
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -54,7 +55,7 @@ def setting_of(layout: str, seed: int = 0) -> Setting:
 
 def runs(name: str, *layouts: str) -> list[tuple[str, str, str]]:
     """(case, backend, layout) wherever the backend runs the case."""
-    places = [(name, backend, layout) for backend in ALL_BACKENDS for layout in layouts or POSITIONS]
+    places = [(name, backend, layout) for backend in TESTED_BACKENDS for layout in layouts or POSITIONS]
     return [place for place in places if expected_answer(place[1], CASES[name], setting_of(place[2]), True) == "runs"]
 
 
@@ -63,17 +64,12 @@ def subject_of(name: str, layout: str, rng: np.random.Generator) -> Subject:
     return make_subject(CASES[name], setting_of(layout, seed=int(rng.integers(2**32))))
 
 
-def assert_red(subject: Subject, backend: str, *, gradient: str | None = None) -> None:
-    """The comparison refuses the answers; or accepts them, which it looks at first, and refuses the named gradient."""
-    which = "(output|lse)" if gradient is None else f"gradient of {gradient}"
-    with pytest.raises(AssertionError, match=rf"^{which} \(float64\): max error .* exceeds the budget"):
-        check(subject, backend, "float64", gradients=gradient is not None)
-
-
 MUTATED = ("terms_all", "txl", "t5", "alibi_4_heads", "rope")
 
 
-@pytest.mark.parametrize(("name", "backend", "layout"), [place for name in MUTATED for place in runs(name)])
+@pytest.mark.parametrize(
+    ("name", "backend", "layout"), [place for name in MUTATED for place in runs(name)], indirect=["backend"]
+)
 def test_control_is_green(name: str, backend: str, layout: str, rng: np.random.Generator) -> None:
     check(subject_of(name, layout, rng), backend, "float64")
 
@@ -109,7 +105,7 @@ TABLE_MUTATIONS: dict[str, Callable[[OffsetTable], OffsetTable | None]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"))
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"), indirect=["backend"])
 @pytest.mark.parametrize("mutation", TABLE_MUTATIONS)
 @pytest.mark.parametrize("table", TABLES)
 def test_a_mutated_table_is_seen(
@@ -160,7 +156,7 @@ PROBLEM_MUTATIONS: dict[str, Callable[[Problem], Problem]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"))
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"), indirect=["backend"])
 @pytest.mark.parametrize("mutation", PROBLEM_MUTATIONS)
 def test_a_mutated_problem_is_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
@@ -175,7 +171,7 @@ GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all", "starts"))
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all", "starts"), indirect=["backend"])
 @pytest.mark.parametrize("mutation", GRADIENTS)
 @pytest.mark.parametrize("operand", ["query", "key", "value", "relative_query", *TABLES])
 def test_a_mutated_gradient_is_seen(
@@ -217,31 +213,35 @@ def mutate_offsets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 
 
 def mutate_diagonal(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    """The matrix of scores has another first diagonal."""
-    first = Positions.first_diagonal.func  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(Positions, "first_diagonal", property(lambda self: change(first(self))))
+    """The matrix of scores, or a tile of it, has another first diagonal."""
+    offset = Positions.offset
+    monkeypatch.setattr(Positions, "offset", lambda self, query, key: change(offset(self, query, key)))
 
 
 # By what each layout goes through: starts through rows and the first diagonal, explicit positions through offsets; the
 # reference writes every pair's offset out in either.
-SOURCES = {
-    ("rows", "dense", "starts"): mutate_rows,
-    ("rows", "reference", "starts"): mutate_rows,
-    ("rows", "reference", "explicit"): mutate_rows,
-    ("offsets", "dense", "explicit"): mutate_offsets,
-    ("offsets", "reference", "starts"): mutate_offsets,
-    ("offsets", "reference", "explicit"): mutate_offsets,
-    ("diagonal", "dense", "starts"): mutate_diagonal,
-    ("diagonal", "reference", "starts"): mutate_diagonal,
-}
+SOURCES = [
+    (mutate_rows, "dense", "starts"),
+    (mutate_rows, "reference", "starts"),
+    (mutate_rows, "reference", "explicit"),
+    (mutate_offsets, "dense", "explicit"),
+    (mutate_offsets, "tiled", "explicit"),
+    (mutate_offsets, SMALL_TILES, "explicit"),
+    (mutate_offsets, "reference", "starts"),
+    (mutate_offsets, "reference", "explicit"),
+    (mutate_diagonal, "dense", "starts"),
+    (mutate_diagonal, "tiled", "starts"),
+    (mutate_diagonal, SMALL_TILES, "starts"),
+    (mutate_diagonal, "reference", "starts"),
+]
 
 
 @pytest.mark.parametrize("change", MAPS)
-@pytest.mark.parametrize(("source", "backend", "layout"), SOURCES)
+@pytest.mark.parametrize(("mutate", "backend", "layout"), SOURCES, indirect=["backend"])
 def test_a_mutated_offset_is_seen(
-    source: str, backend: str, layout: str, change: str, rng: np.random.Generator, monkeypatch
+    mutate: Callable, backend: str, layout: str, change: str, rng: np.random.Generator, monkeypatch
 ) -> None:
-    SOURCES[source, backend, layout](monkeypatch, MAPS[change])
+    mutate(monkeypatch, MAPS[change])
     assert_red(subject_of("terms_all", layout, rng), backend)
 
 
@@ -270,7 +270,7 @@ LIMITS: dict[str, Callable[[int, int], tuple[int | None, int | None]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"))
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("terms_all"), indirect=["backend"])
 @pytest.mark.parametrize("mutation", LIMITS)
 def test_mutated_limits_are_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
@@ -297,7 +297,7 @@ TXL_TERMS: dict[str, Terms] = {
 }
 
 
-@pytest.mark.parametrize(("name", "backend", "layout"), runs("txl"))
+@pytest.mark.parametrize(("name", "backend", "layout"), runs("txl"), indirect=["backend"])
 @pytest.mark.parametrize("mutation", TXL_TERMS)
 def test_mutated_terms_of_transformer_xl_are_seen(
     mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
@@ -345,7 +345,7 @@ ENCODING_MUTATIONS = {
 }
 # Keys that start at 0 start there reversed too.
 MUTABLE = [
-    (place, change)
+    (*place, change)
     for name in ENCODING_MUTATIONS
     for place in runs(name)
     for change in MAPS
@@ -353,10 +353,9 @@ MUTABLE = [
 ]
 
 
-@pytest.mark.parametrize(("place", "change"), MUTABLE)
+@pytest.mark.parametrize(("name", "backend", "layout", "change"), MUTABLE, indirect=["backend"])
 def test_a_mutated_encoding_is_seen(
-    place: tuple[str, str, str], change: str, rng: np.random.Generator, monkeypatch
+    name: str, backend: str, layout: str, change: str, rng: np.random.Generator, monkeypatch
 ) -> None:
-    name, backend, layout = place
     ENCODING_MUTATIONS[name](monkeypatch, MAPS[change])
     assert_red(subject_of(name, layout, rng), backend)

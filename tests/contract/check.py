@@ -1,6 +1,7 @@
 """The comparison that the whole suite is made of: one backend's answers and gradients against the float64 oracle."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -93,3 +94,10 @@ def check(subject: Subject, backend: str, dtype: str, *, gradients: bool = True,
     for name, (actual, truth, formula) in rows.items():
         plain_error = max_error(numpy_of(formula), truth)
         assert_within_budget(numpy_of(actual), truth, plain_error, terms[name], dtype, name, magnitude=sizes[name])
+
+
+def assert_red(subject: Subject, backend: str, *, gradient: str | None = None) -> None:
+    """The comparison refuses the answers; or accepts them, which it looks at first, and refuses the named gradient."""
+    which = "(output|lse)" if gradient is None else f"gradient of {gradient}"
+    with pytest.raises(AssertionError, match=rf"^{which} \(float64\): max error .* exceeds the budget"):
+        check(subject, backend, "float64", gradients=gradient is not None)
