@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
@@ -93,7 +92,7 @@ class Positions:
     highest: int | None = None
     memo: RowMemo | None = None
 
-    @cached_property
+    @property
     def contiguous(self) -> bool:
         """Whether queries and keys each follow one another, so that an offset is a diagonal of the score matrix."""
         return not (is_explicit(self.query) or is_explicit(self.key))
@@ -125,13 +124,13 @@ class Positions:
         """d of the query and the key at these indices, where positions are contiguous."""
         return self.key - self.query + key - query
 
-    @cached_property
+    @property
     def first_diagonal(self) -> int | Int64[Tensor, ""]:
         """The offset of the last query and first key; diagonal m = j - i + (Lq - 1) has offset first_diagonal + m."""
         assert self.contiguous
         return self.offset(self.query_length - 1, 0)
 
-    @cached_property
+    @property
     def visible(self) -> tuple[int | Int64[Tensor, ""], int | Int64[Tensor, ""]]:
         """The smallest and the largest offset of any visible pair; the first exceeds the second where there is none.
 
@@ -148,14 +147,25 @@ class Positions:
         return first, last
 
     def _visible_explicit(self) -> tuple[int, int]:
-        offsets = self.offsets()
+        """The extremes over the queries of the offsets of the first and the last key that each can see."""
+        batch = torch.broadcast_shapes(self.query_positions().shape[:-1], self.key_positions().shape[:-1])
+        query = self.query_positions().expand(*batch, -1).contiguous()
+        key = self.key_positions().expand(*batch, -1).sort().values
+        if query.numel() == 0 or key.numel() == 0:
+            return 0, -1
+        first, end = torch.zeros_like(query), torch.full_like(query, self.key_length)
         if self.lowest is not None:
-            offsets = offsets[offsets >= self.lowest]
+            first = torch.searchsorted(key, query + self.lowest)
         if self.highest is not None:
-            offsets = offsets[offsets <= self.highest]
-        return (int(offsets.min()), int(offsets.max())) if offsets.numel() else (0, -1)
+            end = torch.searchsorted(key, query + self.highest, right=True)
+        seeing = first < end
+        if not seeing.any():
+            return 0, -1
+        nearest = key.gather(-1, first.clamp(max=self.key_length - 1)) - query
+        farthest = key.gather(-1, (end - 1).clamp(min=0)) - query
+        return int(nearest[seeing].min()), int(farthest[seeing].max())
 
-    @cached_property
+    @property
     def binding(self) -> tuple[int | None, int | None]:
         """(lowest, highest) without a limit that forbids no pair, as far as starts given as ints tell."""
         first = self.first_diagonal if self.contiguous else None
@@ -166,7 +176,7 @@ class Positions:
         highest = None if self.highest is None or last <= self.highest else self.highest
         return lowest, highest
 
-    @cached_property
+    @property
     def span(self) -> Span:
         """Every visible offset (offset 0 where none is): what an encoding evaluates its function of the offset on.
 

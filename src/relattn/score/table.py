@@ -109,8 +109,9 @@ def _check_first(first: object) -> None:
     if isinstance(first, Tensor):
         good, came = first.dim() == 0 and first.dtype == torch.int64, f"{first.dtype} {list(first.shape)}"
     else:
-        good, came = isinstance(first, int | torch.SymInt) and not isinstance(first, bool), repr(first)
+        good, came = isinstance(first, int | torch.SymInt) and not isinstance(first, bool), None
     if not good:
+        came = came or repr(first)
         raise TypeError(f"OffsetTable first: got {came}; expected an int, or a 0-d int64 tensor")
 
 

@@ -113,6 +113,7 @@ class DiagonalBand(Band):
     """
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
+        """Read the strip of products through a stride; beyond the table, add the edge row's product."""
         assert isinstance(offsets, int)
         before, after = self._near(scores, offsets)
         for columns, row in self._far(scores, before, after):
@@ -126,6 +127,7 @@ class DiagonalBand(Band):
                 patch += _reading(strip, patch, row_step=strip.shape[2] + 1)
 
     def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, *, sums: bool) -> Tensor | None:
+        """Lay the weights into a strip through a stride; beyond the table, add them up."""
         assert isinstance(offsets, int)
         before, after = self._near(weights, offsets)
         found = [
@@ -176,6 +178,7 @@ class PairBand(Band):
     """Explicit positions: `offsets` holds every pair's, and every pair looks its row up."""
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
+        """Gather from the strip of products."""
         index = self._index(offsets)
         if x is None:
             scores += self.rows[:, index]
@@ -184,6 +187,7 @@ class PairBand(Band):
         scores += self._strip(x, start, width).gather(2, (index - start).expand(scores.shape))
 
     def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, *, sums: bool) -> Tensor | None:
+        """Sum the weights by row."""
         index = self._index(offsets)
         start, width = self._extent(index)
         return self._collect_strip(sum_columns(weights, (index - start).expand(weights.shape), width), x, start, sums)

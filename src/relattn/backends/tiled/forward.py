@@ -1,4 +1,4 @@
-"""The forward pass: O_i = sum_j softmax(S)_ij * (v_j + RV[d]), tile by tile, with a softmax that moves along the keys."""
+"""The forward pass: O_i = sum_j softmax(S)_ij * (v_j + RV[d]), a tile at a time, the softmax carried along the keys."""
 
 from __future__ import annotations
 

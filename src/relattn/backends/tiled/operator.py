@@ -1,4 +1,4 @@
-"""The tile loops as PyTorch operators, `relattn::tiled` and `relattn::tiled_backward`: a problem as tensors and numbers.
+"""The tile loops as PyTorch operators, `relattn::tiled` and `relattn::tiled_backward`, over tensors and numbers.
 
 torch.compile and torch.export see one node each, whatever the lengths.
 """
@@ -28,7 +28,7 @@ ARGUMENTS = (
     "SymInt[] starts, str[] beyond, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
     "ScalarType output_dtype"
 )
-DIFFERENTIABLE = (
+DIFFERENTIABLE: tuple[str, ...] = (
     "query", "key", "value", "relative_query", "relative_keys", "relative_queries", "relative_values", "bias",
     "explicit_mask",
 )  # fmt: skip
@@ -38,8 +38,7 @@ NUM_TENSORS = 16
 torch.library.define("relattn::tiled", f"({ARGUMENTS}) -> (Tensor, Tensor)")
 torch.library.define(
     "relattn::tiled_backward",
-    "(Tensor output, Tensor lse, Tensor output_gradient, Tensor lse_gradient, str[] wanted, "
-    f"{ARGUMENTS}) -> Tensor[]",
+    f"(Tensor output, Tensor lse, Tensor output_gradient, Tensor lse_gradient, str[] wanted, {ARGUMENTS}) -> Tensor[]",
 )
 
 
@@ -147,9 +146,7 @@ def _save_for_backward(ctx, inputs, output) -> None:
 def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor) -> tuple[Tensor | None, ...]:
     output, lse, *tensors = ctx.saved_tensors
     wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
-    found = torch.ops.relattn.tiled_backward(
-        output, lse, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
-    )
+    found = torch.ops.relattn.tiled_backward(output, lse, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers)
     gradients = dict(zip(wanted, found, strict=True))
     others = len(tensors) - len(DIFFERENTIABLE) + len(ctx.numbers)
     return (*(gradients.get(name) for name in DIFFERENTIABLE), *[None] * others)
@@ -159,14 +156,18 @@ torch.library.register_autograd("relattn::tiled", _differentiate, setup_context=
 
 
 def _refuse_double_backward(ctx, *gradients):
-    raise UnsupportedError("backend='tiled' has no double backward; use 'dense', which has", {"tiled": ["it has no double backward"]})
+    raise _refusal("it has no double backward")
 
 
 torch.library.register_autograd("relattn::tiled_backward", _refuse_double_backward)
 
 
 def _refuse_vmap(info, in_dims, *arguments):
-    raise UnsupportedError("backend='tiled' does not run under vmap; use 'dense', which does", {"tiled": ["it does not run under vmap"]})
+    raise _refusal("it does not run under vmap")
+
+
+def _refusal(reason: str) -> UnsupportedError:
+    return UnsupportedError(f"backend='tiled' cannot run this: {reason}; use 'dense'", {"tiled": [reason]})
 
 
 torch.library.register_vmap("relattn::tiled", _refuse_vmap)

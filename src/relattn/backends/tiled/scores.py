@@ -93,7 +93,7 @@ class Group:
 class QueryTile:
     """Neighbouring queries of a group, last one first: q and r times the scale.
 
-    multiplier: what the keys are multiplied with; q, and a last column that is added to all scores of its query, if any.
+    multiplier: what the keys are multiplied with; q, and where scores get a number added, that number beside it.
     """
 
     group: Group

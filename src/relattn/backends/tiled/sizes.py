@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 from relattn.score.problem import Problem
 
+QUERIES = 128
+KEYS = 2048
+PAIRS = 2**21
+
 
 class TileSizes(NamedTuple):
     """A tile is `queries` x `keys` pairs under `key_heads` key heads and all the query heads that share them."""
@@ -16,6 +20,8 @@ class TileSizes(NamedTuple):
 
 
 def tile_sizes(problem: Problem) -> TileSizes:
-    queries, keys, pairs = 128, 2048, 2**19
-    heads = max(pairs // (queries * min(keys, max(problem.key.shape[2], 1))), 1)
-    return TileSizes(queries, keys, max(heads // problem.num_groups, 1))
+    """As many heads as fill a tile of PAIRS pairs; where they are too few, longer chunks of keys."""
+    heads, groups, length = problem.query.shape[1], problem.num_groups, problem.key.shape[2]
+    keys = max(KEYS, PAIRS // 2 // (QUERIES * max(heads, 1)))
+    key_heads = PAIRS // (QUERIES * min(keys, max(length, 1)) * groups)
+    return TileSizes(QUERIES, keys, max(key_heads, 1))
