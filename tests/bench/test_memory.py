@@ -74,7 +74,7 @@ def test_a_quadratic_buffer_is_seen_in_a_candidate():
     short, long = (measure("plain, strided", work.at(length), GIB, PATIENCE) for length in (256, 512))
     scores = 2 * 512 * 512 * 4
     assert long.beyond > scores
-    assert long.beyond > 3 * short.beyond
+    assert long.beyond - short.beyond > 2 * 0.75 * scores  # it keeps two of them at least, a quarter the size at 256
     assert long.held == 4 * (4 * 2 * 512 * 8 + 1023 * 8)
     assert long.returned == 4 * (4 * 2 * 512 * 8 + 1023 * 8)
     assert long.total == long.held + long.peak

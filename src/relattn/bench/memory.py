@@ -129,6 +129,7 @@ def _next(receiver: Connection, seconds: float) -> tuple[str, object]:
 def _child(sender: Connection, work: Callable[..., Memory], arguments: tuple[object, ...], limit: int | None) -> None:
     """Run the work and send ("done", Memory), ("memory", text) or ("error", text), after ("began", None)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C, by ending this process
+    multiprocessing.set_start_method("fork", force=True)  # whose locks (tqdm has one) outlive no killed process
     try:
         if limit is not None and sys.platform == "linux":  # refused before the machine starts to swap
             resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + limit, resource.RLIM_INFINITY))

@@ -31,7 +31,7 @@ def _figures(results: Results, family: Workload) -> Table:
     table = _table(family.family_name)
     for name in ("L", "candidate"):
         table.add_column(name, no_wrap=True)
-    for name in ("ms", "quartiles", "x floor", "TFLOP/s", "MiB"):
+    for name in ("ms", "quartiles", "ratio", "TFLOP/s", "MiB"):
         table.add_column(name, justify="right", no_wrap=True)
     measured = [m for m in results.measurements if m.workload.family == family and (m.timing or m.is_wrong)]
     for length in dict.fromkeys(m.workload.length for m in measured):
