@@ -46,14 +46,16 @@ def _page(results: Results, page: Workload, path: Path) -> Path:
         axes[0][0].set_ylabel("ms")
         axes[1][0].set_ylabel("MiB beyond inputs, outputs, gradients")
         direction = "causal" if page.causal else "both directions"
-        machine = f"{results.machine['processor']}, {results.machine['torch_threads']} threads"
+        machine = f"{results.machine['processor']}, threads: {results.machine['torch_threads']}"
         title = (
             f"{page.encoding}, {direction}: one sequence, H={page.heads}, D={page.head_dim}, {page.dtype}\n{machine}"
         )
         figure.suptitle(title)
         named = {line.get_label(): line for panel in axes.flat for line in panel.get_lines()}
         shown = [name for name in CANDIDATES if name in named]
-        figure.legend([named[name] for name in shown], shown, loc="outside lower center", frameon=False, ncols=4)
+        figure.legend(
+            [named[name] for name in shown], shown, loc="outside lower center", frameon=False, ncols=2 * len(families)
+        )
         figure.savefig(path)
     return path
 

@@ -15,7 +15,7 @@ NOTHING = ""
 def text(results: Results) -> str:
     """Ratios to the floor and memory, a table each for forward and training step; the regret; the longest sequences."""
     machine, settings = results.machine, results.settings
-    place = ", ".join([machine["processor"], f"{machine['torch_threads']} threads", *machine["accelerators"]])
+    place = ", ".join([machine["processor"], f"threads: {machine['torch_threads']}", *machine["accelerators"]])
     parts = [
         f"{results.date[:10]}, {place}; torch {results.versions['torch']}, relattn {results.versions['relattn']}; "
         f"one sequence, {settings.dtype}. Times are ratios to PyTorch's own attention without encoding (the first "
