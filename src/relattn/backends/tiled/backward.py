@@ -104,8 +104,9 @@ class _TileGradients:
         delta -= rows(answers.lse_gradient.unsqueeze(3), queries)
         self.multiplier = torch.cat([self.output_gradient, -delta], dim=2) * LN_2
         self.query = torch.zeros_like(tile.query)
-        separate = tile.relative_query is not None and tile.relative_query is not tile.query
-        self.relative_query = torch.zeros_like(tile.relative_query) if separate else self.query
+        self.relative_query = self.query
+        if tile.relative_query is not None and tile.relative_query is not tile.query:
+            self.relative_query = torch.zeros_like(tile.relative_query)
 
     def add(self, keys: slice, dropout: Dropout) -> None:
         """Add up what the tile's pairs with `keys` contribute to every gradient."""
@@ -149,8 +150,7 @@ class _TileGradients:
             weights, dO = group.per_key_head(dropped), group.per_key_head(self.output_gradient)
             value[:, keys].baddbmm_(weights.transpose(1, 2), dO)
         if "relative_values" in self.gradients.wanted:
-            offsets = self.tile.offsets(keys)
-            group.bands["relative_values"].collect(dropped, self.output_gradient, offsets, sums=False)
+            group.bands["relative_values"].collect(dropped, self.output_gradient, self.tile.offsets(keys), None)
 
     def _add_to_scores(self, dS: Float[Tensor, "H n m"], keys: slice) -> None:
         """What a score is made of: dq, dr, dk, dRK, dRQ and db."""
@@ -161,22 +161,16 @@ class _TileGradients:
         if key is not None:
             key[:, keys].baddbmm_(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
         if "relative_keys" in bands:
-            summed = bands["relative_keys"].collect(
-                dS, tile.relative_query, offsets, sums=bool(wanted & {"query", "relative_query"})
-            )
-            if summed is not None:
-                self.relative_query += summed
+            bands["relative_keys"].collect(dS, tile.relative_query, offsets, self.relative_query)
         if "relative_queries" in bands:
             for block in tile.key_blocks(keys, offsets):
-                summed = bands["relative_queries"].collect(
-                    block.transposed(dS), block.key, block.offsets, sums=key is not None
-                )
+                sums = torch.zeros_like(block.key)
+                bands["relative_queries"].collect(block.transposed(dS), block.key, block.offsets, sums)
                 if key is not None:
-                    assert summed is not None
-                    by_key = summed.unflatten(0, (key.shape[0], -1)).sum(dim=1) * group.scale
-                    key[:, keys][:, block.columns] += by_key
+                    by_query_head = sums.unflatten(0, (key.shape[0], -1)) * group.scale
+                    key[:, keys][:, block.columns] += by_query_head.sum(dim=1)
         if "bias" in wanted:
-            bands["bias"].collect(dS, None, offsets, sums=False)
+            bands["bias"].collect(dS, None, offsets, None)
         if self.gradients.explicit_mask is not None:
             heads = group.heads
             part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, tile.queries, keys)[0]

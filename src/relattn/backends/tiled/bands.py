@@ -64,12 +64,15 @@ class Band(ABC):
 
     @abstractmethod
     def collect(
-        self, weights: Float[Tensor, "H n m"], x: Float[Tensor, "H n D"] | None, offsets: Offsets, *, sums: bool
-    ) -> Float[Tensor, "H n D"] | None:
-        """The transpose of `spread`.
+        self,
+        weights: Float[Tensor, "H n m"],
+        x: Float[Tensor, "H n D"] | None,
+        offsets: Offsets,
+        sums: Float[Tensor, "H n D"] | None,
+    ) -> None:
+        """The transpose of `spread`: sums[a] += sum_c weights[a, c] T[offset(a, c)], where sums are given.
 
-        Add sum_a weights[a, c] x_a to the gradient of T[offset(a, c)], where there is one; return
-        sum_c weights[a, c] T[offset(a, c)] if `sums` asks for it.
+        And where the band has a gradient, that of T[offset(a, c)] grows by sum_a weights[a, c] x_a.
         """
 
     def _strip(self, x: Float[Tensor, "H n D"], start: int, width: int) -> Float[Tensor, "H n width"]:
@@ -78,9 +81,7 @@ class Band(ABC):
         columns = self.columns[:, :, start : start + width].expand(x.shape[0], -1, -1)
         return torch.bmm(x, columns, out=self.scratch.take("strip", *x.shape[:2], width))
 
-    def _collect_strip(
-        self, strip: Float[Tensor, "H n width"], x: Float[Tensor, "H n D"] | None, start: int, sums: bool
-    ) -> Float[Tensor, "H n D"] | None:
+    def _collect_strip(self, strip: Float[Tensor, "H n width"], x: Tensor | None, start: int, sums: Tensor | None):
         """`collect` for weights already summed by row of the band: strip[a, m] belongs to rows[start + m]."""
         width = strip.shape[2]
         if self.gradient is not None:
@@ -91,7 +92,8 @@ class Band(ABC):
                 gradient[0].addmm_(strip.reshape(-1, width).t(), x.reshape(-1, x.shape[2]))
             else:
                 gradient.baddbmm_(strip.transpose(1, 2), x)
-        return torch.bmm(strip, self.rows[:, start : start + width].expand(strip.shape[0], -1, -1)) if sums else None
+        if sums is not None:
+            sums.baddbmm_(strip, self.rows[:, start : start + width].expand(strip.shape[0], -1, -1))
 
     def table_gradient(self, table: OffsetTable) -> Float[Tensor, "H R *D"]:
         """The gradient of the table's own rows: that of each margin belongs to the edge row which clamping held."""
@@ -126,24 +128,17 @@ class DiagonalBand(Band):
                 strip = self._strip(x, self._row(first), _strip_width(patch))
                 patch += _reading(strip, patch, row_step=strip.shape[2] + 1)
 
-    def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, *, sums: bool) -> Tensor | None:
+    def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, sums: Tensor | None) -> None:
         """Lay the weights into a strip through a stride; beyond the table, add them up."""
         assert isinstance(offsets, int)
         before, after = self._near(weights, offsets)
-        found = [
+        for columns, row in self._far(weights, before, after):
             self._collect_strip(columns.sum(dim=2, keepdim=True), x, row, sums)
-            for columns, row in self._far(weights, before, after)
-        ]
         if before < after:
             patch = weights[:, :, before:after]
             strip = self.scratch.take("strip", *patch.shape[:2], _strip_width(patch)).zero_()
             _reading(strip, patch, row_step=strip.shape[2] + 1).copy_(patch)
-            found.append(self._collect_strip(strip, x, self._row(offsets + before), sums))
-        if not sums:
-            return None
-        if not found:
-            return weights.new_zeros(*weights.shape[:2], self.rows.shape[2])
-        return torch.stack(found).sum(dim=0) if len(found) > 1 else found[0]
+            self._collect_strip(strip, x, self._row(offsets + before), sums)
 
     def _near(self, patch: Tensor, first: int) -> tuple[int, int]:
         """The columns [before, after) in which any row's offset lies inside the table, short of a clamped edge."""
@@ -186,11 +181,11 @@ class PairBand(Band):
         start, width = self._extent(index)
         scores += self._strip(x, start, width).gather(2, (index - start).expand(scores.shape))
 
-    def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, *, sums: bool) -> Tensor | None:
+    def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, sums: Tensor | None) -> None:
         """Sum the weights by row."""
         index = self._index(offsets)
         start, width = self._extent(index)
-        return self._collect_strip(sum_columns(weights, (index - start).expand(weights.shape), width), x, start, sums)
+        self._collect_strip(sum_columns(weights, (index - start).expand(weights.shape), width), x, start, sums)
 
     def _index(self, offsets: Offsets) -> Int64[Tensor, "n m"]:
         assert isinstance(offsets, Tensor)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -24,4 +23,4 @@ def weights_(exponents: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     subnormal numbers, and a matrix product with a tenth of them takes 20 times as long.
     """
     limits = torch.finfo(exponents.dtype)
-    return F.threshold_(exponents, math.log2(limits.tiny / limits.eps), -torch.inf).exp2_()
+    return torch.threshold_(exponents, math.log2(limits.tiny / limits.eps), -torch.inf).exp2_()

@@ -65,8 +65,7 @@ class _Rows:
         self.weighted.mul_(older)
         group.per_key_head(self.weighted).baddbmm_(group.per_key_head(weights), group.value[:, keys])
         if "relative_values" in group.bands:
-            band = group.bands["relative_values"]
-            self.weighted += band.collect(weights, None, self.tile.offsets(keys), sums=True)
+            group.bands["relative_values"].collect(weights, None, self.tile.offsets(keys), self.weighted)
 
     def output(self) -> Float[Tensor, "H n Dv"]:
         """O; zero for a row that saw nothing."""
