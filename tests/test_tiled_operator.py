@@ -1,0 +1,201 @@
+"""`relattn::tiled` as an operator of PyTorch's: its schema, fake and gradient agree; what it refuses, it says.
+
+`test_tiled_compile` has torch.compile and torch.export.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from relattn import UnsupportedError, relative_attention
+from relattn.backends.tiled import operator
+from tests.contract.calls import assert_equal, gradients, self_attention
+from tests.contract.cases import CASES
+from tests.contract.settings import Setting
+from tests.contract.subject import INPUTS, make_subject
+from tests.contract.tiles import SMALL_TILES
+
+pytest_plugins = ["tests.contract.fresh"]
+
+PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=5, key_length=6, head_dim=4, value_dim=3)
+ROWS = np.random.default_rng().integers(0, 6, (2, 5))
+# Every kind of argument that the operator has: which case, what the call asks for, its dtype, and its dropout.
+CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
+    "no tables": ("none", {}, "float32", 0.0),
+    "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}, "float64", 0.0),
+    "rewritten query and key": ("terms_all_refuse", {}, "float32", 0.0),
+    "a table made for the call": ("txl", {}, "float32", 0.0),
+    "starts as tensors": ("txl", {"query_position": np.array(3), "window": (4, 1)}, "float32", 0.0),
+    "explicit positions": ("terms_all", {"query_position": ROWS[0], "key_position": np.arange(6)}, "float32", 0.0),
+    "explicit positions a row each": ("shaw", {"query_position": ROWS, "is_causal": True}, "float32", 0.0),
+    "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}, "float32", 0.0),
+    "segments": ("alibi_4_heads", {"segment_ids": (ROWS // 3, np.arange(12).reshape(2, 6) // 4)}, "float32", 0.0),
+    "a boolean mask": ("shaw", {"attn_mask": np.eye(5, 6, dtype=bool)[None, None]}, "float32", 0.0),
+    "a float mask": ("relative", {"attn_mask": np.ones((2, 1, 1, 6))}, "float32", 0.0),
+    "dropout": ("terms_all", {}, "float32", 0.3),
+    "bfloat16": ("shaw", {}, "bfloat16", 0.0),
+}
+
+
+def call_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
+    """The operator's arguments in such a call, leaves of their own."""
+    name, changes, dtype, dropout_p = CALLS[kind]
+    recorded: list[tuple[Any, ...]] = []
+    flat = operator._flat
+
+    def record(*arguments: Any) -> tuple[Any, ...]:
+        recorded.append(flat(*arguments))
+        return recorded[-1]
+
+    monkeypatch.setattr(operator, "_flat", record)
+    subject = make_subject(CASES[name], replace(PLAIN, **changes), dtype)
+    relative_attention(**subject.arguments(), backend="tiled", dropout_p=dropout_p)
+    return tuple(
+        argument.detach().requires_grad_(argument.requires_grad) if isinstance(argument, Tensor) else argument
+        for argument in recorded[0]
+    )
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_the_operator_passes_opcheck(kind: str, monkeypatch) -> None:
+    torch.library.opcheck(torch.ops.relattn.tiled.default, call_of(kind, monkeypatch))
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_the_backward_operator_passes_opcheck(kind: str, monkeypatch) -> None:
+    """Less the check of its gradient, which it refuses to have."""
+    arguments = call_of(kind, monkeypatch)
+    named = dict(zip(operator.DIFFERENTIABLE, arguments, strict=False))
+    wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
+    assert {"query", "key", "value"} <= set(wanted)
+    with torch.no_grad():
+        answers = torch.ops.relattn.tiled(*arguments)
+    cotangents = [torch.randn_like(answer) for answer in answers]
+    detached = [a.detach() if isinstance(a, Tensor) else a for a in arguments]
+    torch.library.opcheck(
+        torch.ops.relattn.tiled_backward.default,
+        (*answers, *cotangents, wanted, *detached),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+def test_every_kind_of_argument_is_checked(monkeypatch) -> None:
+    """A new argument of the operator needs a call that gives it."""
+    calls = [call_of(kind, monkeypatch) for kind in CALLS]
+    names = [argument.name for argument in torch.ops.relattn.tiled.default._schema.arguments]
+    given = [{name for name, value in zip(names, call, strict=True) if value is not None} for call in calls]
+    assert set.union(*given) == set(names)
+    assert {"relative_query", "starts_tensor", "seed", "lowest"}.isdisjoint(set.intersection(*given))
+
+
+# --- what it refuses
+
+
+def test_vmap_is_refused(rng: np.random.Generator) -> None:
+    stacked = [torch.randn(3, 1, 2, 5, 4) for _ in INPUTS]
+    with pytest.raises(UnsupportedError, match=r"backend='tiled' .* vmap; use 'dense'") as refusal:
+        torch.vmap(lambda *inputs: relative_attention(*inputs, backend="tiled"))(*stacked)
+    assert refusal.value.reasons == {"tiled": ["it does not run under vmap"]}
+
+
+def test_double_backward_is_refused(rng: np.random.Generator) -> None:
+    subject = self_attention("shaw", rng)
+    arrays = list(subject.arrays.values())
+    output = subject.run("tiled", return_lse=False)
+    first = torch.autograd.grad(output.sum(), arrays, create_graph=True)
+    with pytest.raises(UnsupportedError, match=r"backend='tiled' .* double backward; use 'dense'") as refusal:
+        torch.autograd.grad(sum(gradient.sum() for gradient in first), arrays)
+    assert refusal.value.reasons == {"tiled": ["it has no double backward"]}
+
+
+# --- how it is called
+
+
+both_tilings = pytest.mark.parametrize("backend", ["tiled", SMALL_TILES], indirect=True)
+
+
+@both_tilings
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(mode: Any, backend: str, rng: np.random.Generator) -> None:
+    subject = self_attention("txl+shaw+t5", rng)
+    with mode():
+        output, lse = subject.run(backend)
+    assert not output.requires_grad
+    assert not lse.requires_grad
+    assert_equal((output, lse), subject.run("dense"))
+
+
+@both_tilings
+@pytest.mark.parametrize("wanted", [["query"], ["value"], ["key", "0.relative_values"], ["0.relative_keys"]])
+def test_some_gradients_alone(wanted: list[str], backend: str, rng: np.random.Generator) -> None:
+    subject = self_attention("shaw", rng)
+    for name, array in subject.arrays.items():
+        array.requires_grad_(name in wanted)
+    found, expected = (
+        torch.autograd.grad(subject.run(name)[0].sum(), [subject.arrays[array] for array in wanted])
+        for name in (backend, "dense")
+    )
+    assert_equal(found, expected)
+
+
+@both_tilings
+@pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded"])
+def test_inputs_that_are_not_contiguous(layout: str, backend: str, rng: np.random.Generator) -> None:
+    """Heads and positions exchanged in memory, as a projection leaves them; every other feature; one head for all."""
+    subject = self_attention("shaw", rng)
+    lay = {
+        "transposed": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        "sliced": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
+        "expanded": lambda x: x[:, :1].expand_as(x),
+    }[layout]
+    laid = {name: lay(subject.arrays[name]) for name in INPUTS}
+    assert not any(tensor.is_contiguous() for tensor in laid.values())
+    arrays = list(subject.arrays.values())
+    found, expected = (
+        (output, *gradients((output,), arrays))
+        for output in (
+            relative_attention(**{**subject.arguments(), **inputs}, backend=backend)
+            for inputs in (laid, {name: tensor.contiguous() for name, tensor in laid.items()})
+        )
+    )
+    assert_equal(found, expected)
+
+
+@both_tilings
+def test_gradients_that_arrive_expanded(backend: str, rng: np.random.Generator) -> None:
+    """The gradient of a sum is one number with a stride of zero."""
+    subject = self_attention("txl+shaw+t5", rng)
+    arrays = list(subject.arrays.values())
+    found, expected = (torch.autograd.grad(subject.run(name)[0].sum(), arrays) for name in (backend, "dense"))
+    assert_equal(found, expected)
+
+
+@both_tilings
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+def test_activation_checkpointing(
+    dropout_p: float, use_reentrant: bool, backend: str, rng: np.random.Generator
+) -> None:
+    """The forward pass that is run again draws the mask that the first one drew."""
+    subject = self_attention("shaw", rng)
+    arrays = list(subject.arrays.values())
+
+    def call(*inputs: Tensor) -> Tensor:
+        given = {**subject.arguments(), **dict(zip(INPUTS, inputs, strict=True))}
+        return relative_attention(**given, backend=backend, dropout_p=dropout_p)
+
+    inputs, found = [subject.arrays[name] for name in INPUTS], []
+    for run in (call, lambda *given: checkpoint(call, *given, use_reentrant=use_reentrant)):
+        torch.manual_seed(0)
+        for array in arrays:
+            array.grad = None
+        output = run(*inputs)
+        torch.randn(7)  # what else is drawn before the backward pass must not matter
+        output.square().sum().backward()
+        found.append([output, *(array.grad for array in arrays)])
+    assert_equal(found[1], found[0])
