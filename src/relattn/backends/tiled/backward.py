@@ -59,13 +59,13 @@ def backward(
     dropout = Dropout(problem.dropout_p, seed, scratch)
     bands = make_bands(problem, sizes, scratch, gradients=wanted)
     for heads in head_groups(problem, sizes):
-        group = _GroupGradients(Group.of(problem, heads, bands, scratch), answers, wanted, explicit_mask)
+        group = _GroupGradients(Group.of(problem, heads, bands, scratch), answers, sums, explicit_mask)
         for queries in query_tiles(problem, sizes):
             tile = _TileGradients(group, queries)
             for keys in key_chunks(problem, sizes, heads.batch, queries):
                 tile.add(keys, dropout)
-            tile.write(sums)
-        group.write(sums)
+            tile.write()
+        group.write()
     for name, table in problem.tables.items():
         if name in wanted:
             sums[name] = bands[name].table_gradient(table)
@@ -78,16 +78,27 @@ def backward(
 class _GroupGradients:
     """The gradients by a group's keys and values, and by the explicit mask, which every tile of queries adds to."""
 
-    def __init__(self, group: Group, answers: Answers, wanted: set[str], explicit_mask: Tensor | None):
-        self.group, self.answers, self.wanted, self.explicit_mask = group, answers, wanted, explicit_mask
-        self.key = torch.zeros_like(group.key) if "key" in wanted else None
-        self.value = torch.zeros_like(group.value) if "value" in wanted else None
+    def __init__(self, group: Group, answers: Answers, sums: dict[str, Tensor], explicit_mask: Tensor | None):
+        self.group, self.answers, self.sums, self.explicit_mask = group, answers, sums, explicit_mask
+        self.key, self.value = self._zeros("key"), self._zeros("value")
 
-    def write(self, sums: dict[str, Tensor]) -> None:
-        """Put the finished gradients where they belong."""
+    def _zeros(self, name: str) -> Float[Tensor, "Hk Lk F"] | None:
+        """Where a gradient adds up, in the dtype of the scores: the result itself where it has that dtype."""
+        if name not in self.sums:
+            return None
+        part = self._part(name)
+        return (
+            part.zero_() if part.dtype == self.group.scratch.dtype else getattr(self.group, name).new_zeros(part.shape)
+        )
+
+    def _part(self, name: str) -> Float[Tensor, "Hk Lk F"]:
+        return self.sums[name][self.group.heads.batch, self.group.heads.keys]
+
+    def write(self) -> None:
+        """Put what did not add up in its place there."""
         for name, gradient in (("key", self.key), ("value", self.value)):
-            if gradient is not None:
-                sums[name][self.group.heads.batch, self.group.heads.keys] = gradient
+            if gradient is not None and gradient.dtype != self.sums[name].dtype:
+                self._part(name).copy_(gradient)
 
 
 class _TileGradients:
@@ -120,9 +131,9 @@ class _TileGradients:
         score_gradient = self._weight_gradient(keys, factors).mul_(weights)
         self._add_to_scores(score_gradient, keys)
 
-    def write(self, sums: dict[str, Tensor]) -> None:
+    def write(self) -> None:
         """Put the finished gradients where they belong."""
-        heads, scale = self.group.heads, self.group.scale
+        heads, scale, sums = self.group.heads, self.group.scale, self.gradients.sums
         for name, gradient in (("query", self.query), ("relative_query", self.relative_query)):
             if name in sums:
                 sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
@@ -149,14 +160,14 @@ class _TileGradients:
         if value is not None:
             weights, dO = group.per_key_head(dropped), group.per_key_head(self.output_gradient)
             value[:, keys].baddbmm_(weights.transpose(1, 2), dO)
-        if "relative_values" in self.gradients.wanted:
+        if "relative_values" in group.bands:
             group.bands["relative_values"].collect(dropped, self.output_gradient, self.tile.offsets(keys), None)
 
     def _add_to_scores(self, dS: Float[Tensor, "H n m"], keys: slice) -> None:
         """What a score is made of: dq, dr, dk, dRK, dRQ and db."""
-        group, tile, wanted, key = self.group, self.tile, self.gradients.wanted, self.gradients.key
+        group, tile, key = self.group, self.tile, self.gradients.key
         bands, offsets = group.bands, tile.offsets(keys)
-        if "query" in wanted:
+        if "query" in self.gradients.sums:
             group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
         if key is not None:
             key[:, keys].baddbmm_(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
@@ -169,7 +180,7 @@ class _TileGradients:
                 if key is not None:
                     by_query_head = sums.unflatten(0, (key.shape[0], -1)) * group.scale
                     key[:, keys][:, block.columns] += by_query_head.sum(dim=1)
-        if "bias" in wanted:
+        if "bias" in bands:
             bands["bias"].collect(dS, None, offsets, None)
         if self.gradients.explicit_mask is not None:
             heads = group.heads

@@ -130,6 +130,8 @@ class DiagonalBand(Band):
 
     def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, sums: Tensor | None) -> None:
         """Lay the weights into a strip through a stride; beyond the table, add them up."""
+        if self.gradient is None and sums is None:
+            return
         assert isinstance(offsets, int)
         before, after = self._near(weights, offsets)
         for columns, row in self._far(weights, before, after):
@@ -183,6 +185,8 @@ class PairBand(Band):
 
     def collect(self, weights: Tensor, x: Tensor | None, offsets: Offsets, sums: Tensor | None) -> None:
         """Sum the weights by row."""
+        if self.gradient is None and sums is None:
+            return
         index = self._index(offsets)
         start, width = self._extent(index)
         self._collect_strip(sum_columns(weights, (index - start).expand(weights.shape), width), x, start, sums)

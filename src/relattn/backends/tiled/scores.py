@@ -7,12 +7,13 @@ A tile holds its queries in reverse order, so that the offset grows along its ro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relattn.backends.tiled.bands import Band, Offsets, make_band
@@ -43,12 +44,16 @@ def make_bands(problem: Problem, sizes: TileSizes, scratch: Scratch, gradients: 
 
 @dataclass(frozen=True)
 class Group:
-    """What all tiles of a group of heads share."""
+    """What all tiles of a group of heads share.
+
+    beyond_limits: what hides the pairs of a tile that causality and window forbid, by its offset, height and width.
+    """
 
     problem: Problem
     heads: Heads
     bands: dict[str, Band]
     scratch: Scratch
+    beyond_limits: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem, heads: Heads, bands: dict[str, Band], scratch: Scratch) -> Group:
@@ -82,7 +87,7 @@ class Group:
 
     def rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
         """The tile's part of something that goes by query, last query first, in the dtype of the scores."""
-        return tensor[self.heads.batch, self.heads.queries, queries].flip(1).to(self.scratch.dtype)
+        return tensor[self.heads.batch, self.heads.queries, queries].flip(1).to(self.scratch.dtype).contiguous()
 
     def per_key_head(self, rows: Float[Tensor, "H n F"]) -> Float[Tensor, "Hk G*n F"]:
         """The rows of all query heads that share a key head, below one another."""
@@ -149,8 +154,9 @@ class QueryTile:
             if added is not None:
                 scores += added[0].flip(1).to(scores.dtype) * LOG2_E
         if kept is not None:
-            scores.masked_fill_(~kept[0].flip(1), -torch.inf)
-        self._hide_beyond_limits(scores, offsets, keys)
+            scores += _hiding(kept[0].flip(1), scores.dtype)
+        for columns in _crossing(group.problem.positions, offsets, *scores.shape[1:]):
+            scores[:, :, columns] += self._beyond_limits(slice(keys.start + columns.start, keys.start + columns.stop))
         return scores
 
     def _mask(self, keys: slice) -> Mask | None:
@@ -158,14 +164,16 @@ class QueryTile:
         mask, heads = self.group.problem.mask, self.group.heads
         return None if mask.keeps_all else mask.tile(heads.batch, heads.queries, self.queries, keys)
 
-    def _hide_beyond_limits(self, scores: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
-        """-inf outside of causality and window: only in the columns that either of the two crosses."""
-        positions = self.group.problem.positions
-        for columns in _crossing(positions, offsets, *scores.shape[1:]):
-            crossed = slice(keys.start + columns.start, keys.start + columns.stop)
-            within = Mask(positions.tile(self.group.heads.batch, self.queries, crossed)).within_limits()
-            if within is not None:
-                scores[:, :, columns].masked_fill_(~within[0].flip(1), -torch.inf)
+    def _beyond_limits(self, keys: slice) -> Float[Tensor, "n m"]:
+        """-inf outside of causality and window, 0 inside: the same for all tiles at the same offset."""
+        group = self.group
+        positions = group.problem.positions.tile(group.heads.batch, self.queries, keys)
+        if not positions.contiguous:
+            return _outside(positions, group.scratch.dtype)
+        place = positions.first_diagonal, positions.query_length, positions.key_length
+        if place not in group.beyond_limits:
+            group.beyond_limits[place] = _outside(positions, group.scratch.dtype)
+        return group.beyond_limits[place]
 
     def key_blocks(self, keys: slice, offsets: Offsets) -> Iterator[KeyBlock]:
         """`keys` in blocks no longer than the tile is high: the band of a relative query grows with both."""
@@ -188,6 +196,19 @@ class KeyBlock:
     def transposed(self, scores: Float[Tensor, "H n _"]) -> Float[Tensor, "H m n"]:
         """The block's part of a tile, with a row for each key."""
         return scores[:, :, self.columns].transpose(1, 2)
+
+
+def _outside(positions: Positions, dtype: torch.dtype) -> Float[Tensor, "n m"]:
+    """-inf where causality or window hide a pair, else 0; the last query first."""
+    within = Mask(positions).within_limits()
+    if within is None:
+        return torch.zeros(positions.query_length, positions.key_length, dtype=dtype, device=positions.device)
+    return _hiding(within[0, 0].flip(0), dtype)
+
+
+def _hiding(allowed: Bool[Tensor, "*n"], dtype: torch.dtype) -> Float[Tensor, "*n"]:
+    """0 where a pair may attend, else -inf: to be added, which is seven times as fast as filling."""
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
 
 def _columns_and_ones(tensor: Float[Tensor, "Hk Lk F"]) -> Float[Tensor, "Hk F+1 Lk"]:
