@@ -107,7 +107,7 @@ def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: 
         return
     first, last = positions.visible
     lowest, highest = table.first, table.first + table.num_rows - 1
-    if all(isinstance(number, int) for number in (first, last, lowest)):
+    if not any(isinstance(number, torch.Tensor) for number in (first, last, lowest)):
         if first <= last and (first < lowest or last > highest):
             raise ValueError(
                 f"{name}: offsets {first}..{last} are visible and its rows cover {lowest}..{highest}; {way_out()}"

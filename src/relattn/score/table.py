@@ -70,7 +70,7 @@ class OffsetTable:
         start, end = first - self.first, first - self.first + count
         before, after = min(max(-start, 0), count), min(max(end - self.num_rows, 0), count)
         inside = self.values[:, max(start, 0) : max(min(end, self.num_rows), 0)]
-        if before == after == 0:
+        if before + after == 0:
             return inside
         if self.beyond == "clamp":
             oldest = self.values[:, :1].expand(-1, before, *self.values.shape[2:])
