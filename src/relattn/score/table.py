@@ -158,7 +158,7 @@ def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, B
     for table in (a, b):  # both spans of one call are the same span, so one of them speaks for both
         if isinstance(table.first, Tensor):
             return table.first, table.num_rows, "refuse"
-    assert isinstance(a.first, int) and isinstance(b.first, int)
+    assert not isinstance(a.first, Tensor) and not isinstance(b.first, Tensor)
     extents = [(a.first, a.first + a.num_rows, a.beyond), (b.first, b.first + b.num_rows, b.beyond)]
     refusing = [(first, end) for first, end, beyond in extents if beyond == "refuse"]
     if refusing:
