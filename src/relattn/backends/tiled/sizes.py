@@ -11,9 +11,9 @@ KEYS = 2048
 PAIRS = 2**21
 """A tile of QUERIES x KEYS pairs, under as many heads as make PAIRS of them.
 
-Every tile costs a few dozen calls of PyTorch, so large ones win until their buffers (8 MiB each) leave the caches. Ratios
-to PyTorch's own attention without any encoding, unclipped table, D = 64, float32 on 2 cores with 2 MiB of L2 each, by
-`python benchmarks/tile_sizes.py`:
+Every tile costs a few dozen calls of PyTorch, so large ones win until their buffers (8 MiB each) leave the caches.
+Ratios to PyTorch's own attention without any encoding, unclipped table, D = 64, float32 on 2 cores with 2 MiB of L2
+each, by `python benchmarks/tile_sizes.py`:
 
 | B, H, L | queries x keys x heads | forward | training step |
 |---|---|---|---|
