@@ -159,7 +159,7 @@ class _TileGradients:
         group, value = self.group, self.gradients.value
         if value is not None:
             weights, dO = group.per_key_head(dropped), group.per_key_head(self.output_gradient)
-            value[:, keys].baddbmm_(weights.transpose(1, 2), dO)
+            value[:, keys] += torch.bmm(weights.transpose(1, 2), dO)  # into a part of a tensor baddbmm_ is slower
         if "relative_values" in group.bands:
             group.bands["relative_values"].collect(dropped, self.output_gradient, self.tile.offsets(keys), None)
 
@@ -170,7 +170,7 @@ class _TileGradients:
         if "query" in self.gradients.sums:
             group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
         if key is not None:
-            key[:, keys].baddbmm_(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
+            key[:, keys] += torch.bmm(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
         if "relative_keys" in bands:
             bands["relative_keys"].collect(dS, tile.relative_query, offsets, self.relative_query)
         if "relative_queries" in bands:

@@ -33,13 +33,13 @@ class Band(ABC):
     """T[d] over patches, with what lies beyond the table laid on as `margin` rows at either end.
 
     rows [H or 1, margin + R + margin, D] (or without D for a bias): T times `factor`, the first row at offset
-    `lowest - margin`; columns: the same, transposed [H or 1, D, rows]; gradient: where `collect` adds up, None where
-    nobody asks.
+    `lowest - margin`. columns [H or 1, D, rows]: the same, transposed. gradient: where `collect` adds up, laid out like
+    `columns`; None where nobody asks.
     """
 
     rows: Float[Tensor, "H R *D"]
     columns: Float[Tensor, "H D R"] | None
-    gradient: Float[Tensor, "H R *D"] | None
+    gradient: Float[Tensor, "H *D R"] | None
     lowest: int
     highest: int
     margin: int
@@ -85,13 +85,14 @@ class Band(ABC):
         """`collect` for weights already summed by row of the band: strip[a, m] belongs to rows[start + m]."""
         width = strip.shape[2]
         if self.gradient is not None:
-            gradient, shared = self.gradient[:, start : start + width], self.gradient.shape[0] == 1
+            gradient = self.gradient[..., start : start + width]
+            shared = gradient.shape[0] == 1
             if x is None:
                 gradient += strip.sum(dim=(0, 1)) if shared else strip.sum(dim=1)
             elif shared:
-                gradient[0].addmm_(strip.reshape(-1, width).t(), x.reshape(-1, x.shape[2]))
+                gradient[0] += x.reshape(-1, x.shape[2]).t() @ strip.reshape(-1, width)
             else:
-                gradient.baddbmm_(strip.transpose(1, 2), x)
+                gradient += torch.bmm(x.transpose(1, 2), strip)
         if sums is not None:
             sums.baddbmm_(strip, self.rows[:, start : start + width].expand(strip.shape[0], -1, -1))
 
@@ -99,12 +100,12 @@ class Band(ABC):
         """The gradient of the table's own rows: that of each margin belongs to the edge row which clamping held."""
         assert self.gradient is not None and isinstance(table.first, int)
         margin, count = self.margin, self.highest - self.lowest + 1
-        own = self.gradient[:, margin : margin + count]
+        own = self.gradient[..., margin : margin + count]
         if self.clamps:
-            own[:, 0] += self.gradient[:, :margin].sum(dim=1)
-            own[:, -1] += self.gradient[:, margin + count :].sum(dim=1)
+            own[..., 0] += self.gradient[..., :margin].sum(dim=-1)
+            own[..., -1] += self.gradient[..., margin + count :].sum(dim=-1)
         whole = torch.zeros(table.values.shape, dtype=own.dtype, device=own.device)
-        whole[:, self.lowest - table.first : self.lowest - table.first + count] = own * self.factor
+        whole[:, self.lowest - table.first : self.lowest - table.first + count] = own.movedim(-1, 1) * self.factor
         return whole.to(table.values.dtype)
 
 
@@ -219,7 +220,7 @@ def make_band(
     return (DiagonalBand if positions.contiguous else PairBand)(
         rows=rows,
         columns=rows.transpose(1, 2).contiguous() if rows.dim() == 3 else None,
-        gradient=torch.zeros_like(rows) if gradient else None,
+        gradient=torch.zeros_like(rows.movedim(1, -1), memory_format=torch.contiguous_format) if gradient else None,
         lowest=lowest,
         highest=highest,
         margin=margin,
