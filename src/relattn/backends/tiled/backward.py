@@ -1,4 +1,4 @@
-"""The backward pass: every tile's weights once more from lse, then the gradients of what made them.
+"""The backward pass: every tile's weights once more, then the gradients of what made them.
 
 With P = softmax(S) = exp(S - lse), P~ = P dropped out, and the gradients dO of the output and dlse of lse:
 
@@ -22,8 +22,7 @@ from torch import Tensor
 
 from relattn.backends.tiled.base_two import LN_2, LOG2_E, weights_
 from relattn.backends.tiled.dropout import Dropout
-from relattn.backends.tiled.scores import Group, QueryTile, make_bands
-from relattn.backends.tiled.scratch import Scratch
+from relattn.backends.tiled.scores import Call, Group, QueryTile
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
 from relattn.score.mask import tile_of
@@ -31,10 +30,11 @@ from relattn.score.problem import Problem
 
 
 class Answers(NamedTuple):
-    """What the forward pass gave, and the gradients by it."""
+    """What the forward pass left, and the gradients by its output and lse."""
 
     output: Float[Tensor, "B Hq Lq Dv"]
-    lse: Float[Tensor, "B Hq Lq"]
+    highest: Float[Tensor, "B Hq Lq"]
+    total: Float[Tensor, "B Hq Lq"]
     output_gradient: Float[Tensor, "B Hq Lq Dv"]
     lse_gradient: Float[Tensor, "B Hq Lq"]
 
@@ -54,21 +54,20 @@ def backward(
     explicit_mask = None
     if "explicit_mask" in wanted:
         assert problem.mask.explicit is not None
-        explicit_mask = torch.zeros_like(problem.mask.explicit, dtype=problem.score_dtype)
-    scratch = Scratch(problem.score_dtype, problem.query.device)
-    dropout = Dropout(problem.dropout_p, seed, scratch)
-    bands = make_bands(problem, sizes, scratch, gradients=wanted)
+        explicit_mask = torch.zeros(problem.mask.explicit.shape, dtype=problem.score_dtype, device=problem.query.device)
+    call = Call.of(problem, sizes, gradients=wanted)
+    dropout = Dropout(problem.dropout_p, seed, call.scratch)
     for heads in head_groups(problem, sizes):
-        group = _GroupGradients(Group.of(problem, heads, bands, scratch), answers, sums, explicit_mask)
+        group = _GroupGradients(Group.of(call, heads), sums, explicit_mask)
         for queries in query_tiles(problem, sizes):
-            tile = _TileGradients(group, queries)
+            tile = _TileGradients(group, queries, answers)
             for keys in key_chunks(problem, sizes, heads.batch, queries):
                 tile.add(keys, dropout)
             tile.write()
         group.write()
     for name, table in problem.tables.items():
         if name in wanted:
-            sums[name] = bands[name].table_gradient(table)
+            sums[name] = call.bands[name].table_gradient(table)
     if explicit_mask is not None:
         assert problem.mask.explicit is not None
         sums["explicit_mask"] = explicit_mask.to(problem.mask.explicit.dtype)
@@ -78,8 +77,8 @@ def backward(
 class _GroupGradients:
     """The gradients by a group's keys and values, and by the explicit mask, which every tile of queries adds to."""
 
-    def __init__(self, group: Group, answers: Answers, sums: dict[str, Tensor], explicit_mask: Tensor | None):
-        self.group, self.answers, self.sums, self.explicit_mask = group, answers, sums, explicit_mask
+    def __init__(self, group: Group, sums: dict[str, Tensor], explicit_mask: Tensor | None):
+        self.group, self.sums, self.explicit_mask = group, sums, explicit_mask
         self.key, self.value = self._zeros("key"), self._zeros("value")
 
     def _zeros(self, name: str) -> Float[Tensor, "Hk Lk F"] | None:
@@ -102,18 +101,25 @@ class _GroupGradients:
 
 
 class _TileGradients:
-    """The gradients by a tile's queries, and the tile's part of all others."""
+    """The gradients by a tile's queries, and the tile's part of all others.
 
-    def __init__(self, gradients: _GroupGradients, queries: slice):
+    P = 2^(S - highest) / total, and the division goes into what P is multiplied with, of which there is less:
+    output_gradient is dO / total. On the way to the scores, dS' = dS * ln(2) goes in there too: toward_scores is
+    dO / total * ln(2), delta likewise. A row that saw nothing takes in no gradient.
+    """
+
+    def __init__(self, gradients: _GroupGradients, queries: slice, answers: Answers):
         self.gradients, self.group = gradients, gradients.group
-        answers, rows = gradients.answers, self.group.rows
-        lse = rows(answers.lse.unsqueeze(3), queries) * LOG2_E
-        lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # 2^(S - inf) = 0 in a row that saw nothing
-        self.tile = tile = QueryTile.of(self.group, queries, added=-lse)
-        self.output_gradient = rows(answers.output_gradient, queries)
-        delta = (self.output_gradient * rows(answers.output, queries)).sum(dim=2, keepdim=True)
-        delta -= rows(answers.lse_gradient.unsqueeze(3), queries)
-        self.multiplier = torch.cat([self.output_gradient, -delta], dim=2) * LN_2
+        self.tile = tile = QueryTile.of(self.group, queries)
+        rows = self.group.rows
+        total, self.highest = rows(answers.total.unsqueeze(3), queries), rows(answers.highest.unsqueeze(3), queries)
+        unseeing = self.highest == -torch.inf
+        self.highest.masked_fill_(unseeing, 0.0)  # its scores are -inf, and its weights 2^-inf = 0
+        dO = rows(answers.output_gradient, queries).masked_fill(unseeing, 0.0)
+        self.output_gradient = dO / total.masked_fill_(unseeing, 1.0)
+        self.toward_scores = self.output_gradient * LN_2
+        self.delta = (self.toward_scores * rows(answers.output, queries)).sum(dim=2, keepdim=True)
+        self.delta -= rows(answers.lse_gradient.unsqueeze(3), queries).masked_fill(unseeing, 0.0) / total * LN_2
         self.query = torch.zeros_like(tile.query)
         self.relative_query = self.query
         if tile.relative_query is not None and tile.relative_query is not tile.query:
@@ -124,12 +130,16 @@ class _TileGradients:
         scores = self.tile.scores(keys)
         if scores is None:
             return
-        weights = weights_(scores)
+        weights = weights_(scores.sub_(self.highest))
         factors = dropout.factors(weights)
-        dropped = weights if factors is None else self._take("dropped", weights).copy_(weights).mul_(factors)
+        dropped = weights
+        if factors is not None:
+            dropped = torch.mul(weights, factors, out=self.group.scratch.take("dropped", *weights.shape))
         self._add_to_values(dropped, keys)
-        score_gradient = self._weight_gradient(keys, factors).mul_(weights)
-        self._add_to_scores(score_gradient, keys)
+        weight_gradient = self._weight_gradient(keys)
+        if factors is not None:
+            weight_gradient *= factors
+        self._add_to_scores(weight_gradient.sub_(self.delta).mul_(weights), keys)
 
     def write(self) -> None:
         """Put the finished gradients where they belong."""
@@ -138,20 +148,13 @@ class _TileGradients:
             if name in sums:
                 sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
 
-    def _weight_gradient(self, keys: slice, factors: Tensor | None) -> Float[Tensor, "H n m"]:
-        """(drop(dP~) - delta) * ln(2), dP~_ij = dO_i . (v_j + RV[d]): delta comes with the ones below the values."""
-        group, multiplier = self.group, self.multiplier
-        gradient = group.scratch.take("gradient", *multiplier.shape[:2], keys.stop - keys.start)
-        without_delta = multiplier[:, :, :-1].contiguous()
-        if factors is None:
-            product, columns = multiplier, group.value_columns[:, :, keys]
-        else:
-            product, columns = without_delta, group.value_columns[:, :-1, keys]
-        torch.bmm(group.per_key_head(product), columns, out=group.per_key_head(gradient))
+    def _weight_gradient(self, keys: slice) -> Float[Tensor, "H n m"]:
+        """dP~_ij = dO_i . (v_j + RV[d]), divided and multiplied as the class says."""
+        group, dO = self.group, self.toward_scores
+        gradient = group.scratch.take("gradient", *dO.shape[:2], keys.stop - keys.start)
+        torch.bmm(group.per_key_head(dO), group.value_columns[:, :, keys], out=group.per_key_head(gradient))
         if "relative_values" in group.bands:
-            group.bands["relative_values"].spread(gradient, without_delta, self.tile.offsets(keys))
-        if factors is not None:
-            gradient.mul_(factors).add_(multiplier[:, :, -1:])
+            group.bands["relative_values"].spread(gradient, dO, self.tile.offsets(keys))
         return gradient
 
     def _add_to_values(self, dropped: Float[Tensor, "H n m"], keys: slice) -> None:
@@ -186,6 +189,3 @@ class _TileGradients:
             heads = group.heads
             part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, tile.queries, keys)[0]
             part += dS.flip(1).sum_to_size(part.shape) * LOG2_E
-
-    def _take(self, name: str, like: Tensor) -> Tensor:
-        return self.group.scratch.take(name, *like.shape)

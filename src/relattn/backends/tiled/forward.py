@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.tiled.base_two import LN_2, weights_
 from relattn.backends.tiled.dropout import Dropout
-from relattn.backends.tiled.scores import Group, QueryTile, make_bands
-from relattn.backends.tiled.scratch import Scratch
+from relattn.backends.tiled.scores import Call, Group, QueryTile
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
 from relattn.score.problem import Problem
 
 
-def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """O [B, Hq, Lq, Dv], in the dtype of the output, and lse [B, Hq, Lq], in that of the scores."""
-    shape, device = (*problem.query.shape[:3], problem.value.shape[3]), problem.query.device
-    output = torch.empty(shape, dtype=problem.output_dtype, device=device)
-    lse = torch.empty(shape[:3], dtype=problem.score_dtype, device=device)
-    scratch = Scratch(problem.score_dtype, device)
-    dropout = Dropout(problem.dropout_p, seed, scratch)
-    bands = make_bands(problem, sizes, scratch, gradients=set())
+class Forward(NamedTuple):
+    """What the forward pass gives.
+
+    output O, in its own dtype; lse, and what the backward pass finds the weights by, in the dtype of the scores: with
+    S in base 2, highest is the largest score of a row (-inf where it saw nothing), total the sum of 2^(S - highest).
+    """
+
+    output: Float[Tensor, "B Hq Lq Dv"]
+    lse: Float[Tensor, "B Hq Lq"]
+    highest: Float[Tensor, "B Hq Lq"]
+    total: Float[Tensor, "B Hq Lq"]
+
+
+def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:
+    """softmax(S) @ (v + RV), tile by tile."""
+    query, rows = problem.query, problem.query.shape[:3]
+    output = query.new_empty((*rows, problem.value.shape[3]), dtype=problem.output_dtype)
+    highest, total = (query.new_empty(rows, dtype=problem.score_dtype) for _ in range(2))
+    call = Call.of(problem, sizes, gradients=set())
+    dropout = Dropout(problem.dropout_p, seed, call.scratch)
     for heads in head_groups(problem, sizes):
-        group = Group.of(problem, heads, bands, scratch)
+        group = Group.of(call, heads)
         for queries in query_tiles(problem, sizes):
             tile = QueryTile.of(group, queries)
             rows = _Rows(tile)
@@ -32,9 +45,11 @@ def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> tuple[Te
                 scores = tile.scores(keys)
                 if scores is not None:
                     rows.add(scores, keys, dropout)
-            output[heads.batch, heads.queries, queries] = rows.output().flip(1)
-            lse[heads.batch, heads.queries, queries] = rows.lse().flip(1)
-    return output, lse
+            place = heads.batch, heads.queries, queries
+            output[place] = rows.output().flip(1)
+            highest[place] = rows.highest.squeeze(2).flip(1)
+            total[place] = rows.total.squeeze(2).flip(1)
+    return Forward(output, (highest + total.log2()) * LN_2, highest, total)
 
 
 class _Rows:
@@ -70,7 +85,3 @@ class _Rows:
     def output(self) -> Float[Tensor, "H n Dv"]:
         """O; zero for a row that saw nothing."""
         return self.weighted / self.total.masked_fill(self.total == 0.0, 1.0)
-
-    def lse(self) -> Float[Tensor, "H n"]:
-        """log sum_j exp(S_ij); -inf for a row that saw nothing."""
-        return ((self.highest + self.total.log2()) * LN_2).squeeze(2)

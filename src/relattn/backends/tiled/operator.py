@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends.tiled.backward import Answers, backward
-from relattn.backends.tiled.forward import forward
+from relattn.backends.tiled.forward import Forward, forward
 from relattn.backends.tiled.sizes import tile_sizes
 from relattn.errors import UnsupportedError
 from relattn.score.mask import Mask
@@ -33,18 +33,21 @@ DIFFERENTIABLE: tuple[str, ...] = (
     "explicit_mask",
 )  # fmt: skip
 TABLES = DIFFERENTIABLE[4:8]
-NUM_TENSORS = 16
 
-torch.library.define("relattn::tiled", f"({ARGUMENTS}) -> (Tensor, Tensor)")
+torch.library.define("relattn::tiled", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 torch.library.define(
     "relattn::tiled_backward",
-    f"(Tensor output, Tensor lse, Tensor output_gradient, Tensor lse_gradient, str[] wanted, {ARGUMENTS}) -> Tensor[]",
+    "(Tensor output, Tensor highest, Tensor total, Tensor output_gradient, Tensor lse_gradient, str[] wanted, "
+    f"{ARGUMENTS}) -> Tensor[]",
 )
+NAMES = [argument.name for argument in torch.ops.relattn.tiled.default._schema.arguments]
+NUM_TENSORS = NAMES.index("starts")
 
 
 def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     """O and lse of the problem."""
-    return torch.ops.relattn.tiled(*_flat(problem, seed))
+    output, lse, _, _ = torch.ops.relattn.tiled(*_flat(problem, seed))
+    return output, lse
 
 
 def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
@@ -105,51 +108,61 @@ def _problem(
 
 
 @torch.library.impl("relattn::tiled", "default")
-def _forward(*arguments) -> tuple[Tensor, Tensor]:
+def _forward(*arguments) -> Forward:
     problem = _problem(*arguments)
-    return forward(problem, tile_sizes(problem), _seed(arguments))
+    with _own_dtypes(problem):
+        return forward(problem, tile_sizes(problem), _named(arguments)["seed"])
 
 
 @torch.library.register_fake("relattn::tiled")
-def _fake_forward(*arguments) -> tuple[Tensor, Tensor]:
-    query, value, output_dtype = arguments[0], arguments[2], arguments[-1]
-    lse_dtype = torch.float64 if output_dtype == torch.float64 else torch.float32
-    return (
-        query.new_empty((*query.shape[:3], value.shape[3]), dtype=output_dtype),
-        query.new_empty(query.shape[:3], dtype=lse_dtype),
-    )
+def _fake_forward(*arguments) -> Forward:
+    given = _named(arguments)
+    rows, width, dtype = given["query"].shape[:3], given["value"].shape[3], given["output_dtype"]
+    number = torch.float64 if dtype == torch.float64 else torch.float32
+    lse, highest, total = (given["query"].new_empty(rows, dtype=number) for _ in range(3))
+    return Forward(given["query"].new_empty((*rows, width), dtype=dtype), lse, highest, total)
 
 
 @torch.library.impl("relattn::tiled_backward", "default")
-def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
+def _backward(output, highest, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
     problem = _problem(*arguments)
-    answers = Answers(output, lse, output_gradient, lse_gradient)
-    gradients = backward(problem, tile_sizes(problem), _seed(arguments), answers, set(wanted))
+    answers = Answers(output, highest, total, output_gradient, lse_gradient)
+    with _own_dtypes(problem):
+        gradients = backward(problem, tile_sizes(problem), _named(arguments)["seed"], answers, set(wanted))
     return [gradients[name] for name in wanted]
 
 
 @torch.library.register_fake("relattn::tiled_backward")
-def _fake_backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
-    named = dict(zip(DIFFERENTIABLE, arguments, strict=False))
-    return [named[name].new_empty(named[name].shape) for name in wanted]
+def _fake_backward(
+    output, highest, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
+) -> list[Tensor]:
+    given = _named(arguments)
+    return [given[name].new_empty(given[name].shape) for name in wanted]
 
 
-def _seed(arguments: tuple[Any, ...]) -> Tensor | None:
-    return arguments[NUM_TENSORS - 1]
+def _own_dtypes(problem: Problem) -> torch.autocast:
+    """No autocast inside, where a backward pass may be called under it."""
+    return torch.autocast(problem.query.device.type, enabled=False)
+
+
+def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(NAMES, arguments, strict=True))
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*output, *inputs[:NUM_TENSORS])
+    answer, _, highest, total = output
+    ctx.save_for_backward(answer, highest, total, *inputs[:NUM_TENSORS])
     ctx.numbers = inputs[NUM_TENSORS:]
 
 
-def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor) -> tuple[Tensor | None, ...]:
-    output, lse, *tensors = ctx.saved_tensors
+def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
+    output, highest, total, *tensors = ctx.saved_tensors
     wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
-    found = torch.ops.relattn.tiled_backward(output, lse, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers)
+    found = torch.ops.relattn.tiled_backward(
+        output, highest, total, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
+    )
     gradients = dict(zip(wanted, found, strict=True))
-    others = len(tensors) - len(DIFFERENTIABLE) + len(ctx.numbers)
-    return (*(gradients.get(name) for name in DIFFERENTIABLE), *[None] * others)
+    return tuple(gradients.get(name) for name in NAMES)
 
 
 torch.library.register_autograd("relattn::tiled", _differentiate, setup_context=_save_for_backward)

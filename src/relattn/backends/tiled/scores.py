@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -26,39 +25,60 @@ from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
 
-def make_bands(problem: Problem, sizes: TileSizes, scratch: Scratch, gradients: set[str]) -> dict[str, Band]:
-    """The band of each of the problem's tables, by name, with room for a gradient where `gradients` names it."""
-    height = max(min(sizes.queries, problem.positions.query_length), 1)
-    return {
-        name: make_band(
-            table,
-            problem.positions,
-            height,
-            scratch,
-            factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
-            gradient=name in gradients,
-        )
-        for name, table in problem.tables.items()
-    }
+@dataclass(frozen=True)
+class Call:
+    """What all tiles of a forward or backward pass share.
+
+    bands: of each of the problem's tables, by name. hidden: where causality and window hide a tile's pairs, by the
+    offset, height and width of the part that they cross.
+    """
+
+    problem: Problem
+    sizes: TileSizes
+    scratch: Scratch
+    bands: dict[str, Band]
+    hidden: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: Problem, sizes: TileSizes, gradients: set[str]) -> Call:
+        """The call of a problem; gradients: the tables whose gradients will be collected."""
+        scratch = Scratch(problem.score_dtype, problem.query.device)
+        bands = {
+            name: make_band(
+                table,
+                problem.positions,
+                sizes.queries,
+                scratch,
+                factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
+                gradient=name in gradients,
+            )
+            for name, table in problem.tables.items()
+        }
+        return cls(problem, sizes, scratch, bands)
 
 
 @dataclass(frozen=True)
 class Group:
-    """What all tiles of a group of heads share.
+    """What all tiles of a group of heads share."""
 
-    beyond_limits: what hides the pairs of a tile that causality and window forbid, by its offset, height and width.
-    """
-
-    problem: Problem
+    call: Call
     heads: Heads
     bands: dict[str, Band]
-    scratch: Scratch
-    beyond_limits: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, problem: Problem, heads: Heads, bands: dict[str, Band], scratch: Scratch) -> Group:
+    def of(cls, call: Call, heads: Heads) -> Group:
         """The group of `heads`, with their part of every band."""
-        return cls(problem, heads, {name: band.for_heads(heads.queries) for name, band in bands.items()}, scratch)
+        return cls(call, heads, {name: band.for_heads(heads.queries) for name, band in call.bands.items()})
+
+    @property
+    def problem(self) -> Problem:
+        """The whole problem."""
+        return self.call.problem
+
+    @property
+    def scratch(self) -> Scratch:
+        """The call's buffers."""
+        return self.call.scratch
 
     @property
     def scale(self) -> float:
@@ -71,9 +91,9 @@ class Group:
         return self.problem.key[self.heads.batch, self.heads.keys].to(self.scratch.dtype)
 
     @cached_property
-    def key_columns(self) -> Float[Tensor, "Hk D+1 Lk"]:
-        """k transposed, a row of ones below it."""
-        return _columns_and_ones(self.key)
+    def key_columns(self) -> Float[Tensor, "Hk D Lk"]:
+        """k transposed, which makes the products with it faster."""
+        return self.key.transpose(1, 2).contiguous()
 
     @cached_property
     def value(self) -> Float[Tensor, "Hk Lk Dv"]:
@@ -81,9 +101,9 @@ class Group:
         return self.problem.value[self.heads.batch, self.heads.keys].to(self.scratch.dtype)
 
     @cached_property
-    def value_columns(self) -> Float[Tensor, "Hk Dv+1 Lk"]:
-        """v transposed, a row of ones below it."""
-        return _columns_and_ones(self.value)
+    def value_columns(self) -> Float[Tensor, "Hk Dv Lk"]:
+        """v transposed."""
+        return self.value.transpose(1, 2).contiguous()
 
     def rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
         """The tile's part of something that goes by query, last query first, in the dtype of the scores."""
@@ -91,25 +111,22 @@ class Group:
 
     def per_key_head(self, rows: Float[Tensor, "H n F"]) -> Float[Tensor, "Hk G*n F"]:
         """The rows of all query heads that share a key head, below one another."""
-        return rows.view(-1, self.problem.num_groups * rows.shape[1], rows.shape[2])
+        heads, height, width = rows.shape
+        return rows.view(heads // self.problem.num_groups, self.problem.num_groups * height, width)
 
 
 @dataclass(frozen=True)
 class QueryTile:
-    """Neighbouring queries of a group, last one first: q and r times the scale.
-
-    multiplier: what the keys are multiplied with; q, and where scores get a number added, that number beside it.
-    """
+    """Neighbouring queries of a group, last one first: q and r times the scale."""
 
     group: Group
     queries: slice
     query: Float[Tensor, "H n D"]
     relative_query: Float[Tensor, "H n Dr"] | None
-    multiplier: Float[Tensor, "H n _"]
 
     @classmethod
-    def of(cls, group: Group, queries: slice, added: Float[Tensor, "H n 1"] | None = None) -> QueryTile:
-        """The tile of `queries`; added: to all the scores of each."""
+    def of(cls, group: Group, queries: slice) -> QueryTile:
+        """The tile of `queries`."""
         problem = group.problem
         query = group.rows(problem.query, queries) * group.scale
         relative_query = None
@@ -117,8 +134,7 @@ class QueryTile:
             assert problem.relative_query is not None
             same = problem.relative_query is problem.query
             relative_query = query if same else group.rows(problem.relative_query, queries) * group.scale
-        multiplier = query if added is None else torch.cat([query, added], dim=2)
-        return cls(group, queries, query, relative_query, multiplier)
+        return cls(group, queries, query, relative_query)
 
     def offsets(self, keys: slice) -> Offsets:
         """The offset of the last query and first key, or of every pair where positions are explicit."""
@@ -139,8 +155,7 @@ class QueryTile:
                 return None
         rows, width = self.query.shape[:2], keys.stop - keys.start
         scores = group.scratch.take("scores", *rows, width)
-        multiplier = group.per_key_head(self.multiplier)
-        torch.bmm(multiplier, group.key_columns[:, : multiplier.shape[2], keys], out=group.per_key_head(scores))
+        torch.bmm(group.per_key_head(self.query), group.key_columns[:, :, keys], out=group.per_key_head(scores))
         offsets = self.offsets(keys)
         if "relative_keys" in bands:
             bands["relative_keys"].spread(scores, self.relative_query, offsets)
@@ -151,12 +166,15 @@ class QueryTile:
             bands["bias"].spread(scores, None, offsets)
         if mask is not None:
             added = mask.added()
-            if added is not None:
-                scores += added[0].flip(1).to(scores.dtype) * LOG2_E
-        if kept is not None:
-            scores += _hiding(kept[0].flip(1), scores.dtype)
+            if added is not None:  # in base 2 the lowest number of the dtype would become -inf, which hides
+                in_base_two = added[0].flip(1).to(scores.dtype) * LOG2_E
+                scores += in_base_two.clamp_(min=torch.finfo(scores.dtype).min)
+        if kept is not None and not kept.all():
+            scores.masked_fill_(~kept[0].flip(1), -torch.inf)
         for columns in _crossing(group.problem.positions, offsets, *scores.shape[1:]):
-            scores[:, :, columns] += self._beyond_limits(slice(keys.start + columns.start, keys.start + columns.stop))
+            hidden = self._hidden(slice(keys.start + columns.start, keys.start + columns.stop))
+            if hidden is not None:
+                scores[:, :, columns].masked_fill_(hidden, -torch.inf)
         return scores
 
     def _mask(self, keys: slice) -> Mask | None:
@@ -164,22 +182,25 @@ class QueryTile:
         mask, heads = self.group.problem.mask, self.group.heads
         return None if mask.keeps_all else mask.tile(heads.batch, heads.queries, self.queries, keys)
 
-    def _beyond_limits(self, keys: slice) -> Float[Tensor, "n m"]:
-        """-inf outside of causality and window, 0 inside: the same for all tiles at the same offset."""
-        group = self.group
-        positions = group.problem.positions.tile(group.heads.batch, self.queries, keys)
-        if not positions.contiguous:
-            return _outside(positions, group.scratch.dtype)
-        place = positions.first_diagonal, positions.query_length, positions.key_length
-        if place not in group.beyond_limits:
-            group.beyond_limits[place] = _outside(positions, group.scratch.dtype)
-        return group.beyond_limits[place]
+    def _hidden(self, keys: slice) -> Bool[Tensor, "n m"] | None:
+        """Where causality and window hide a pair: the same for all tiles at the same offset; None for nowhere."""
+        positions = self.group.problem.positions.tile(self.group.heads.batch, self.queries, keys)
+        known, place = self.group.call.hidden, None
+        if positions.contiguous:
+            place = positions.first_diagonal, positions.query_length, positions.key_length
+            if place in known:
+                return known[place]
+        within = Mask(positions).within_limits()
+        hidden = None if within is None else ~within[0, 0].flip(0)
+        if place is not None and hidden is not None:
+            known[place] = hidden
+        return hidden
 
     def key_blocks(self, keys: slice, offsets: Offsets) -> Iterator[KeyBlock]:
-        """`keys` in blocks no longer than the tile is high: the band of a relative query grows with both."""
-        group, height, width = self.group, self.query.shape[1], keys.stop - keys.start
-        for start in range(0, width, height):
-            columns = slice(start, min(start + height, width))
+        """`keys` in blocks no longer than tiles are high: the band of a relative query grows with both."""
+        group, length, width = self.group, self.group.call.sizes.queries, keys.stop - keys.start
+        for start in range(0, width, length):
+            columns = slice(start, min(start + length, width))
             key = group.key[:, keys][:, columns] * group.scale
             of_block = offsets + start if isinstance(offsets, int) else offsets[:, columns].t()
             yield KeyBlock(columns, key.repeat_interleave(group.problem.num_groups, dim=0), of_block)
@@ -196,24 +217,6 @@ class KeyBlock:
     def transposed(self, scores: Float[Tensor, "H n _"]) -> Float[Tensor, "H m n"]:
         """The block's part of a tile, with a row for each key."""
         return scores[:, :, self.columns].transpose(1, 2)
-
-
-def _outside(positions: Positions, dtype: torch.dtype) -> Float[Tensor, "n m"]:
-    """-inf where causality or window hide a pair, else 0; the last query first."""
-    within = Mask(positions).within_limits()
-    if within is None:
-        return torch.zeros(positions.query_length, positions.key_length, dtype=dtype, device=positions.device)
-    return _hiding(within[0, 0].flip(0), dtype)
-
-
-def _hiding(allowed: Bool[Tensor, "*n"], dtype: torch.dtype) -> Float[Tensor, "*n"]:
-    """0 where a pair may attend, else -inf: to be added, which is seven times as fast as filling."""
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, -torch.inf)
-
-
-def _columns_and_ones(tensor: Float[Tensor, "Hk Lk F"]) -> Float[Tensor, "Hk F+1 Lk"]:
-    """Transposed, with a row of ones: lying so in memory makes a product with it faster, and the ones cost nothing."""
-    return F.pad(tensor.transpose(1, 2), (0, 0, 0, 1), value=1.0)
 
 
 def _crossing(positions: Positions, offsets: Offsets, height: int, width: int) -> list[slice]:

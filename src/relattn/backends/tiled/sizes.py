@@ -42,8 +42,15 @@ class TileSizes(NamedTuple):
 
 
 def tile_sizes(problem: Problem) -> TileSizes:
-    """As many heads as fill a tile; where there are too few of them, longer chunks of keys."""
+    """As many heads as fill a tile; longer chunks of keys where there are few heads, shorter ones where many share one.
+
+    Keys that causality and window hide from a tile do not count.
+    """
     heads, groups, length = problem.query.shape[1], problem.num_groups, problem.key.shape[2]
     keys = max(KEYS, PAIRS // 2 // (QUERIES * max(heads, 1)))
-    key_heads = PAIRS // (QUERIES * min(keys, max(length, 1)) * groups)
+    keys = max(min(keys, PAIRS // (QUERIES * groups)), 1)
+    lowest, highest = problem.positions.lowest, problem.positions.highest
+    if lowest is not None and highest is not None:
+        length = min(length, highest - lowest + QUERIES)
+    key_heads = PAIRS // (QUERIES * max(min(keys, length), 1) * groups)
     return TileSizes(QUERIES, keys, max(key_heads, 1))
