@@ -190,13 +190,13 @@ def test_a_mutated_loop_is_seen_in_the_gradients(
 
 
 def forget(whole: Callable[..., Any], rows: Any, *arguments: Any) -> None:
-    rows.highest = torch.full_like(rows.highest, -torch.inf)
+    rows.maximum = torch.full_like(rows.maximum, -torch.inf)
     whole(rows, *arguments)
 
 
 def keep_unscaled(whole: Callable[..., Any], rows: Any, tile_scores: torch.Tensor, *others: Any) -> None:
     """What a later maximum takes away from the older sums is given to them first."""
-    raised = torch.maximum(rows.highest, tile_scores.amax(dim=2, keepdim=True)) - rows.highest
+    raised = torch.maximum(rows.maximum, tile_scores.amax(dim=2, keepdim=True)) - rows.maximum
     raised = raised.nan_to_num(nan=0.0, posinf=0.0).exp2()
     rows.total, rows.weighted = rows.total * raised, rows.weighted * raised
     whole(rows, tile_scores, *others)
@@ -234,7 +234,8 @@ def collected_elsewhere(whole: Callable[..., Any], band: Any, strip: Any, x: Any
 ON_THE_WAY_BACK: dict[str, Callable[[Patch], None]] = {
     "delta without the gradient of lse": other_answers(lse_gradient=torch.zeros_like),
     "delta without the output": other_answers(output=torch.zeros_like),
-    "lse of the sign flipped": other_answers(lse=torch.neg),
+    "the row maximum of the sign flipped": other_answers(maximum=torch.neg),
+    "the total doubled": other_answers(total=lambda total: 2.0 * total),
     "the base of the logarithm left in": lambda monkeypatch: monkeypatch.setattr(backward, "LN_2", 1.0),
     "a table's gradient without what clamping held": wrap(
         bands.Band, "table_gradient", lambda whole, band, table: whole(replace(band, clamps=False), table)

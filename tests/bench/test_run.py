@@ -4,16 +4,18 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from relattn.bench import markdown, run, tables
-from relattn.bench.candidates import CANDIDATES, FLOOR, Candidate
+from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, Candidate
 from relattn.bench.figures import draw
 from relattn.bench.memory import Memory, OverMemoryError, OverTimeError
 from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
+from relattn.bench.timing import Spread
 from relattn.lab.progress import Silent
 
 NAMES = (FLOOR, "relattn auto", "relattn dense", "plain", "plain, strided")
@@ -184,13 +186,22 @@ def test_the_longest_sequence_is_looked_for(tmp_path, monkeypatch):
         assert "1.1 GiB" in text
 
 
-def test_regret_is_auto_over_the_best_of_ours(done):
+def test_regret_is_that_of_the_backend_that_auto_takes(done):
     results, _ = done
     regrets = results.regrets()
     assert len(regrets) == 16
-    ratios = {m.candidate: m.timing.ratio.median for m in results.measurements[:7] if m.timing}
-    assert regrets[0].best == "dense"
-    assert regrets[0].regret == ratios["relattn auto"] / ratios["relattn dense"] - 1
+    assert (regrets[0].best, regrets[0].regret) == ("dense", 0.0)
+    first, timed = regrets[0].workload, {}
+    for m in results.measurements:
+        if m.workload == first and m.timing is not None:
+            timed[m.candidate] = m.timing.ratio.median
+    slower = [replace(m, backend="tiled") if m.candidate == AUTO else m for m in results.measurements]
+    slower.append(replace(next(m for m in slower if m.candidate == "relattn dense"), candidate="relattn tiled"))
+    slower[-1] = replace(
+        slower[-1], timing=replace(slower[-1].timing, ratio=Spread(2 * timed["relattn dense"], 0.0, 0.0))
+    )
+    (regret,) = [r for r in replace(results, measurements=slower).regrets() if r.workload == first]
+    assert (regret.best, regret.regret) == ("dense", 1.0)
 
 
 def test_the_terminal_shows_every_figure_and_every_reason(done):

@@ -51,13 +51,13 @@ class ReferenceBackend:
         allowed = allowed.expand(scores.shape)
         alive = allowed.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~allowed & alive, -torch.inf)  # a row without any key stays finite, and is zeroed
-        weights = scores.softmax(dim=-1) * alive
+        weights = scores.softmax(dim=-1)
         weights = F.dropout(weights, problem.dropout_p)
 
         output = weights @ v
         if problem.relative_values is not None:
             output = output + torch.einsum("bhij,bhijd->bhid", weights, _pairs(problem.relative_values, offsets))
-        output = output.to(problem.output_dtype)
+        output = output.masked_fill(~alive, 0.0).to(problem.output_dtype)
         if not problem.return_lse:
             return output, None
         lse = scores.logsumexp(dim=-1).masked_fill(~alive.squeeze(-1), -torch.inf)

@@ -133,10 +133,15 @@ def _x_transformers(case: Case) -> Call:
     return x_transformers_attention(case)
 
 
+def of_backend(name: str) -> Candidate:
+    """The candidate that is one backend of ours."""
+    return Candidate(partial(_ours, name), partial(_refused_by, name))
+
+
 CANDIDATES: dict[str, Candidate] = {
     FLOOR: Candidate(_floor, _never, encodes=False),
     AUTO: Candidate(partial(_ours, "auto"), _never),
-    **{f"relattn {name}": Candidate(partial(_ours, name), partial(_refused_by, name)) for name in BACKENDS},
+    **{f"relattn {name}": of_backend(name) for name in BACKENDS},
     "plain": Candidate(partial(plain, arrangement="strided"), _no_plain_formula),
     **{
         f"plain, {name}": Candidate(partial(plain, arrangement=name), partial(_no_arrangement, name))

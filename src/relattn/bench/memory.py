@@ -96,7 +96,10 @@ def in_own_process(
         process.join(ENDING_SECONDS)
     except EOFError:
         process.join()
-        raise OverMemoryError(f"its process was ended by signal {-(process.exitcode or 0)}") from None
+        ended = f"its process ended with code {process.exitcode}"
+        if process.exitcode == -signal.SIGKILL:
+            raise OverMemoryError(f"{ended}, killed by the system") from None
+        raise RuntimeError(ended) from None
     finally:
         process.kill()
         process.join()

@@ -55,7 +55,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Regret:
-    """Time of "auto" over the time of the best backend of ours, both as ratios to the floor, less 1."""
+    """Time of the backend that "auto" takes over that of our best, both as ratios to the floor, less 1."""
 
     workload: Workload
     best: str
@@ -108,15 +108,17 @@ class Results:
     def regrets(self) -> list[Regret]:
         """Of every workload on which "auto" and a backend of ours were timed."""
         ratios: dict[Workload, dict[str, float]] = {}
+        taken: dict[Workload, str] = {}
         for m in self.measurements:
-            if m.timing is not None and m.candidate.startswith("relattn "):
-                ratios.setdefault(m.workload, {})[m.candidate] = m.timing.ratio.median
+            if m.candidate == AUTO and m.backend is not None:
+                taken[m.workload] = m.backend
+            elif m.timing is not None and m.candidate.startswith("relattn "):
+                ratios.setdefault(m.workload, {})[m.candidate.removeprefix("relattn ")] = m.timing.ratio.median
         found = []
-        for workload, by_candidate in ratios.items():
-            auto = by_candidate.pop(AUTO, None)
-            if auto is not None and by_candidate:
-                best = min(by_candidate, key=lambda name: by_candidate[name])
-                found.append(Regret(workload, best.removeprefix("relattn "), auto / by_candidate[best] - 1.0))
+        for workload, by_backend in ratios.items():
+            if taken.get(workload) in by_backend:
+                best = min(by_backend, key=lambda name: by_backend[name])
+                found.append(Regret(workload, best, by_backend[taken[workload]] / by_backend[best] - 1.0))
         return found
 
     def record(self) -> dict[str, Any]:

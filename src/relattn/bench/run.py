@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, Candidate, chosen_by_auto
+from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, Candidate, chosen_by_auto, of_backend
 from relattn.bench.longest import longest
 from relattn.bench.memory import GIB, Memory, OverMemoryError, TooMuchError, available, measure
 from relattn.bench.results import Measurement, Reach, Results
@@ -61,6 +61,9 @@ class Benchmark:
 
     def _checked(self, name: str, candidate: Candidate, workload: Workload) -> Check | str:
         """The check at a short length, made once for a family; or in a sentence what the candidate raised."""
+        if name == AUTO:  # which at the check's length might take another backend than at the workload's
+            name = chosen_by_auto(workload)
+            candidate = of_backend(name)
         key = name, workload.family
         if key not in self._checks:
             try:

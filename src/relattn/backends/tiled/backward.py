@@ -33,7 +33,7 @@ class Answers(NamedTuple):
     """What the forward pass left, and the gradients by its output and lse."""
 
     output: Float[Tensor, "B Hq Lq Dv"]
-    highest: Float[Tensor, "B Hq Lq"]
+    maximum: Float[Tensor, "B Hq Lq"]
     total: Float[Tensor, "B Hq Lq"]
     output_gradient: Float[Tensor, "B Hq Lq Dv"]
     lse_gradient: Float[Tensor, "B Hq Lq"]
@@ -103,7 +103,7 @@ class _GroupGradients:
 class _TileGradients:
     """The gradients by a tile's queries, and the tile's part of all others.
 
-    P = 2^(S - highest) / total, and the division goes into what P is multiplied with, of which there is less:
+    P = 2^(S - maximum) / total, and the division goes into what P is multiplied with, of which there is less:
     output_gradient is dO / total. On the way to the scores, dS' = dS * ln(2) goes in there too: toward_scores is
     dO / total * ln(2), delta likewise. A row that saw nothing takes in no gradient.
     """
@@ -112,9 +112,9 @@ class _TileGradients:
         self.gradients, self.group = gradients, gradients.group
         self.tile = tile = QueryTile.of(self.group, queries)
         rows = self.group.rows
-        total, self.highest = rows(answers.total.unsqueeze(3), queries), rows(answers.highest.unsqueeze(3), queries)
-        unseeing = self.highest == -torch.inf
-        self.highest.masked_fill_(unseeing, 0.0)  # its scores are -inf, and its weights 2^-inf = 0
+        total, self.maximum = rows(answers.total.unsqueeze(3), queries), rows(answers.maximum.unsqueeze(3), queries)
+        unseeing = self.maximum == -torch.inf
+        self.maximum.masked_fill_(unseeing, 0.0)  # its scores are -inf, and its weights 2^-inf = 0
         dO = rows(answers.output_gradient, queries).masked_fill(unseeing, 0.0)
         self.output_gradient = dO / total.masked_fill_(unseeing, 1.0)
         self.toward_scores = self.output_gradient * LN_2
@@ -130,7 +130,7 @@ class _TileGradients:
         scores = self.tile.scores(keys)
         if scores is None:
             return
-        weights = weights_(scores.sub_(self.highest))
+        weights = weights_(scores.sub_(self.maximum))
         factors = dropout.factors(weights)
         dropped = weights
         if factors is not None:

@@ -20,12 +20,12 @@ class Forward(NamedTuple):
     """What the forward pass gives.
 
     output O, in its own dtype; lse, and what the backward pass finds the weights by, in the dtype of the scores: with
-    S in base 2, highest is the largest score of a row (-inf where it saw nothing), total the sum of 2^(S - highest).
+    S in base 2, maximum is the largest score of a row (-inf where it saw nothing), total the sum of 2^(S - maximum).
     """
 
     output: Float[Tensor, "B Hq Lq Dv"]
     lse: Float[Tensor, "B Hq Lq"]
-    highest: Float[Tensor, "B Hq Lq"]
+    maximum: Float[Tensor, "B Hq Lq"]
     total: Float[Tensor, "B Hq Lq"]
 
 
@@ -33,7 +33,7 @@ def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:
     """softmax(S) @ (v + RV), tile by tile."""
     query, rows = problem.query, problem.query.shape[:3]
     output = query.new_empty((*rows, problem.value.shape[3]), dtype=problem.output_dtype)
-    highest, total = (query.new_empty(rows, dtype=problem.score_dtype) for _ in range(2))
+    maximum, total = (query.new_empty(rows, dtype=problem.score_dtype) for _ in range(2))
     call = Call.of(problem, sizes, gradients=set())
     dropout = Dropout(problem.dropout_p, seed, call.scratch)
     for heads in head_groups(problem, sizes):
@@ -47,30 +47,30 @@ def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:
                     rows.add(scores, keys, dropout)
             place = heads.batch, heads.queries, queries
             output[place] = rows.output().flip(1)
-            highest[place] = rows.highest.squeeze(2).flip(1)
+            maximum[place] = rows.maximum.squeeze(2).flip(1)
             total[place] = rows.total.squeeze(2).flip(1)
-    return Forward(output, (highest + total.log2()) * LN_2, highest, total)
+    return Forward(output, (maximum + total.log2()) * LN_2, maximum, total)
 
 
 class _Rows:
     """The running softmax of a tile's rows (Milakov and Gimelshein 2018, algorithm 3).
 
-    With S in base 2, highest [H, n, 1]: the largest score so far; total: the sum of 2^(S - highest); weighted
-    [H, n, Dv]: the sum of 2^(S - highest) * (v + RV[d]), dropped out.
+    With S in base 2, maximum [H, n, 1]: the largest score so far; total: the sum of 2^(S - maximum); weighted
+    [H, n, Dv]: the sum of 2^(S - maximum) * (v + RV[d]), dropped out.
     """
 
     def __init__(self, tile: QueryTile):
         self.tile = tile
         query = tile.query
-        self.highest = query.new_full((*query.shape[:2], 1), -torch.inf)
-        self.total = torch.zeros_like(self.highest)
+        self.maximum = query.new_full((*query.shape[:2], 1), -torch.inf)
+        self.total = torch.zeros_like(self.maximum)
         self.weighted = query.new_zeros(*query.shape[:2], tile.group.problem.value.shape[3])
 
     def add(self, scores: Float[Tensor, "H n m"], keys: slice, dropout: Dropout) -> None:
         """Take in the scores of some more keys; they are overwritten."""
-        group, before = self.tile.group, self.highest
-        self.highest = torch.maximum(before, scores.amax(dim=2, keepdim=True))
-        shift = self.highest.masked_fill(self.highest == -torch.inf, 0.0)  # nothing visible yet: 2^(-inf - 0) = 0
+        group, before = self.tile.group, self.maximum
+        self.maximum = torch.maximum(before, scores.amax(dim=2, keepdim=True))
+        shift = self.maximum.masked_fill(self.maximum == -torch.inf, 0.0)  # nothing visible yet: 2^(-inf - 0) = 0
         weights = weights_(scores.sub_(shift))
         older = (before - shift).exp2_()
         self.total.mul_(older).add_(weights.sum(dim=2, keepdim=True))

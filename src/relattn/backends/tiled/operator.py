@@ -37,7 +37,7 @@ TABLES = DIFFERENTIABLE[4:8]
 torch.library.define("relattn::tiled", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 torch.library.define(
     "relattn::tiled_backward",
-    "(Tensor output, Tensor highest, Tensor total, Tensor output_gradient, Tensor lse_gradient, str[] wanted, "
+    "(Tensor output, Tensor maximum, Tensor total, Tensor output_gradient, Tensor lse_gradient, str[] wanted, "
     f"{ARGUMENTS}) -> Tensor[]",
 )
 NAMES = [argument.name for argument in torch.ops.relattn.tiled.default._schema.arguments]
@@ -119,14 +119,14 @@ def _fake_forward(*arguments) -> Forward:
     given = _named(arguments)
     rows, width, dtype = given["query"].shape[:3], given["value"].shape[3], given["output_dtype"]
     number = torch.float64 if dtype == torch.float64 else torch.float32
-    lse, highest, total = (given["query"].new_empty(rows, dtype=number) for _ in range(3))
-    return Forward(given["query"].new_empty((*rows, width), dtype=dtype), lse, highest, total)
+    lse, maximum, total = (given["query"].new_empty(rows, dtype=number) for _ in range(3))
+    return Forward(given["query"].new_empty((*rows, width), dtype=dtype), lse, maximum, total)
 
 
 @torch.library.impl("relattn::tiled_backward", "default")
-def _backward(output, highest, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
+def _backward(output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
     problem = _problem(*arguments)
-    answers = Answers(output, highest, total, output_gradient, lse_gradient)
+    answers = Answers(output, maximum, total, output_gradient, lse_gradient)
     with _own_dtypes(problem):
         gradients = backward(problem, tile_sizes(problem), _named(arguments)["seed"], answers, set(wanted))
     return [gradients[name] for name in wanted]
@@ -134,7 +134,7 @@ def _backward(output, highest, total, output_gradient, lse_gradient, wanted: Seq
 
 @torch.library.register_fake("relattn::tiled_backward")
 def _fake_backward(
-    output, highest, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
+    output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
 ) -> list[Tensor]:
     given = _named(arguments)
     return [given[name].new_empty(given[name].shape) for name in wanted]
@@ -150,16 +150,16 @@ def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
-    answer, _, highest, total = output
-    ctx.save_for_backward(answer, highest, total, *inputs[:NUM_TENSORS])
+    answer, _, maximum, total = output
+    ctx.save_for_backward(answer, maximum, total, *inputs[:NUM_TENSORS])
     ctx.numbers = inputs[NUM_TENSORS:]
 
 
 def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
-    output, highest, total, *tensors = ctx.saved_tensors
+    output, maximum, total, *tensors = ctx.saved_tensors
     wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
     found = torch.ops.relattn.tiled_backward(
-        output, highest, total, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
+        output, maximum, total, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
     )
     gradients = dict(zip(wanted, found, strict=True))
     return tuple(gradients.get(name) for name in NAMES)

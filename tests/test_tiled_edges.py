@@ -1,0 +1,196 @@
+"""What a softmax in tiles can get wrong and one over whole rows cannot; the tiles that the backend itself chooses."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import relattn
+from relattn import explain, relative_attention
+from relattn.backends.tiled import operator
+from relattn.backends.tiled.sizes import PAIRS, QUERIES, tile_sizes
+from tests.contract.tiles import TESTED_BACKENDS
+
+pytest_plugins = ["tests.contract.fresh"]
+
+LENGTH = 6
+UNIVERSAL = [backend for backend in TESTED_BACKENDS if backend != "sdpa"]
+everywhere = pytest.mark.parametrize("backend", UNIVERSAL, indirect=True)
+
+
+def inputs(length: int = LENGTH) -> list[Tensor]:
+    """Query, key and value of two heads."""
+    return [torch.randn(1, 2, length, 4).requires_grad_() for _ in range(3)]
+
+
+@everywhere
+@pytest.mark.parametrize("constant", [torch.finfo(torch.float32).min, -1e20])
+def test_a_number_that_swallows_a_rows_scores_leaves_it_uniform(backend: str, constant: float, rng) -> None:
+    """Hugging Face's masks hold the lowest number of the dtype, in whole rows too: it hides nothing there."""
+    tensors, mask = inputs(), torch.zeros(1, 1, LENGTH, LENGTH)
+    mask[0, 0, 2] = constant
+    output = relative_attention(*tensors, attn_mask=mask, backend=backend)
+    torch.testing.assert_close(output[:, :, 2], tensors[2].mean(dim=2))
+    upstream = torch.zeros_like(output)
+    upstream[:, :, 2] = 1.0
+    by_query, by_key, by_value = torch.autograd.grad(output, tensors, upstream)
+    torch.testing.assert_close(by_value, torch.full_like(by_value, 1.0 / LENGTH))
+    query, key, value = tensors
+    weight_gradient = value.sum(dim=3) - value.sum(dim=3).mean(dim=2, keepdim=True)
+    row = torch.einsum("bhj,bhjd->bhd", weight_gradient, key) / (LENGTH * 2.0)  # scale 1 / 2
+    torch.testing.assert_close(by_query[:, :, 2], row, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        by_key, torch.einsum("bhj,bhd->bhjd", weight_gradient, query[:, :, 2]) / (LENGTH * 2.0), rtol=1e-4, atol=1e-5
+    )
+
+
+@everywhere
+def test_a_gradient_that_is_no_number_stops_at_a_row_that_sees_nothing(backend: str, rng) -> None:
+    tensors = inputs()
+    output, lse = relative_attention(
+        *tensors, is_causal=True, key_position=2, backend=backend, return_lse=True, encoding=relattn.ShawEmbedding(4, 2)
+    )
+    dead = lse == -torch.inf
+    assert dead.any()
+    upstream = torch.ones_like(output).masked_fill(dead.unsqueeze(3), torch.nan)
+    gradients = torch.autograd.grad(
+        (output, lse), tensors, (upstream, torch.ones_like(lse).masked_fill(dead, torch.nan))
+    )
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+HIDING: dict[str, dict[str, Any]] = {
+    "the future": {"is_causal": True},
+    "a key mask": {"key_mask": torch.arange(LENGTH)[None] != LENGTH - 1},
+    "segments": {"segment_ids": (torch.arange(LENGTH)[None] == LENGTH - 1).long()},
+    "a boolean mask": {"attn_mask": (torch.arange(LENGTH) != LENGTH - 1)[None, None, None]},
+}
+
+
+@everywhere
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("hidden_by", HIDING)
+def test_a_hidden_key_that_is_no_number_reaches_nobody(hidden_by: str, number: float, backend: str, rng) -> None:
+    """The last key is garbage, as an unwritten place of a buffer; no other query sees it."""
+    query, key, value = (tensor.detach() for tensor in inputs())
+    clean = relative_attention(query, key, value, **HIDING[hidden_by], backend=backend)
+    key[:, :, -1] = number
+    output = relative_attention(query, key, value, **HIDING[hidden_by], backend=backend)
+    torch.testing.assert_close(output[:, :, :-1], clean[:, :, :-1])
+
+
+@everywhere
+def test_values_may_have_no_width(backend: str, rng) -> None:
+    query, key, value = inputs()
+    assert relative_attention(query, key, value[..., :0], backend=backend).shape == (1, 2, LENGTH, 0)
+
+
+def test_the_gradient_of_a_mask_lies_as_the_compiler_is_told(rng) -> None:
+    tensors = inputs()
+    mask = torch.randn(LENGTH, LENGTH).t().requires_grad_()
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def compiled(*arguments: Tensor) -> Tensor:
+        return relative_attention(*arguments, backend="tiled")
+
+    expected = torch.autograd.grad(relative_attention(*tensors, mask, backend="dense").sum(), mask)
+    torch.testing.assert_close(torch.autograd.grad(compiled(*tensors, mask).sum(), mask), expected)
+
+
+def test_a_backward_pass_under_autocast_keeps_its_dtypes(rng) -> None:
+    tensors = inputs()
+    output = relative_attention(*tensors, backend="tiled")
+    upstream = torch.randn_like(output)
+    expected = torch.autograd.grad(output, tensors, upstream, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(output, tensors, upstream)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+# --- the tiles that it chooses, and "auto"
+
+TERMS = {
+    "relative": lambda: relattn.RelativeEmbedding(8, 2600),
+    "shaw": lambda: relattn.ShawEmbedding(8, 16),
+    "txl+t5": lambda: relattn.TransformerXLEmbedding(4, 8) + relattn.T5Bias(4),
+}
+
+
+@pytest.mark.parametrize("limits", [{}, {"is_causal": True, "window": (1500, None), "query_position": 2200}], ids=str)
+@pytest.mark.parametrize("name", TERMS)
+def test_chosen_tiles_equal_dense_across_their_edges(name: str, limits: dict[str, Any], rng) -> None:
+    """Several tiles of queries, chunks of keys and batch elements, grouped queries; float64, equal but for rounding."""
+    encoding = TERMS[name]().double()
+    for parameter in encoding.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    query = torch.randn(2, 4, 300, 8, dtype=torch.float64, requires_grad=True)
+    key, value = (torch.randn(2, 2, 2500, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    leaves = [query, key, value, *encoding.parameters()]
+    answers = {}
+    for backend in ("tiled", "dense"):
+        output, lse = relative_attention(
+            query, key, value, enable_gqa=True, encoding=encoding, backend=backend, return_lse=True, **limits
+        )
+        upstream = (output.detach().cos(), lse.detach().cos())
+        answers[backend] = [output, lse, *torch.autograd.grad((output, lse), leaves, upstream)]
+    for tiled, dense in zip(*answers.values(), strict=True):
+        torch.testing.assert_close(tiled, dense, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "keys", "key_heads"),
+    [((1, 8, 8, 4096, 4096), 2048, 8), ((1, 1, 1, 4096, 4096), 8192, 4), ((1, 64, 1, 4096, 4096), 256, 1)],
+)
+def test_tiles_stay_below_their_bound(shape: tuple[int, ...], keys: int, key_heads: int, monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(operator, "tile_sizes", lambda problem: seen.append(tile_sizes(problem)) or seen[-1])
+    batch, heads, kv_heads, queries, key_length = shape
+    monkeypatch.setattr(operator, "forward", lambda problem, *_: _nothing(problem))
+    query, key = torch.randn(batch, heads, queries, 1), torch.randn(batch, kv_heads, key_length, 1)
+    relative_attention(query, key, key, enable_gqa=True, backend="tiled")
+    assert seen == [(QUERIES, keys, key_heads)]
+    assert QUERIES * min(keys, key_length) * key_heads * (heads // kv_heads) <= PAIRS
+
+
+def _nothing(problem: Any) -> tuple[Tensor, ...]:
+    rows = problem.query.new_zeros(problem.query.shape[:3])
+    return problem.query.clone(), rows, rows.clone(), rows.clone()
+
+
+@pytest.mark.parametrize(
+    ("shape", "chosen"),
+    [
+        ((1, 8, 512, 512), "dense"),
+        ((2, 8, 512, 512), "tiled"),
+        ((64, 8, 128, 128), "dense"),
+        ((64, 8, 256, 256), "tiled"),
+        ((16, 8, 31, 8192), "dense"),
+        ((16, 8, 32, 8192), "tiled"),
+    ],
+)
+def test_auto_takes_tiled_for_many_pairs(shape: tuple[int, int, int, int], chosen: str) -> None:
+    batch, heads, queries, keys = shape
+    query, key = torch.zeros(batch, heads, queries, 1), torch.zeros(batch, heads, keys, 1)
+    assert explain(query, key, key, encoding=relattn.AlibiBias(heads)).chosen == chosen
+
+
+def test_auto_guards_no_open_length(rng) -> None:
+    """One graph, which takes tiled for lengths on both sides of the bound."""
+    graphs = []
+    encoding = relattn.AlibiBias(8)
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=keep, fullgraph=True, dynamic=True)
+    def compiled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return relative_attention(query, key, value, encoding=encoding)
+
+    for length in (700, 30, 1400):
+        tensors = [torch.randn(1, 8, length, 4) for _ in range(3)]
+        expected = relative_attention(*tensors, encoding=encoding, backend="dense")
+        torch.testing.assert_close(compiled(*tensors), expected, rtol=1e-4, atol=1e-5)
+    assert len(graphs) == 1
+    assert torch.ops.relattn.tiled in [node.target for node in graphs[0].graph.nodes]
