@@ -14,8 +14,8 @@ from relattn.score.problem import Problem
 class DenseBackend:
     """S and softmax(S) as tensors, O(Lq Lk) memory, made of differentiable torch operations.
 
-    For small problems, double backward, attention weights and float masks with gradients. Scores, softmax and sums are
-    float32 (float64 for float64 inputs).
+    For small problems, double backward and attention weights. Scores, softmax and sums are float32 (float64 for float64
+    inputs).
     """
 
     name = "dense"

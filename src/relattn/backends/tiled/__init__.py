@@ -14,8 +14,8 @@ class TiledBackend:
 
     The forward pass keeps the output and lse; the backward pass computes every tile's weights again. Scores, softmax
     and sums are float32 (float64 for float64 inputs). Pairs that causality, a window, segments or a mask hide cost
-    nothing where they fill a tile, and what lies beyond a clipped table costs a number per query and head. Rabe and
-    Staats 2021; Dao et al. 2022.
+    nothing where they fill a tile, and beyond a clipped table nothing is multiplied. Rabe and Staats 2021; Dao et al.
+    2022.
     """
 
     name = "tiled"
