@@ -99,3 +99,11 @@ def test_nothing_fits():
     machine = Machine(lambda n: 8.0 * BUDGET)
     assert machine.longest(512) is None
     assert machine.ran == []
+
+
+def test_the_model_grows_in_line_with_the_length_at_the_least():
+    """A law through points that fall would promise more than inputs leave room for."""
+    machine = Machine(lambda n: 9e6 if n < 1024 else 4e6 + 5000 * n, seconds=lambda n: 1e-3 if n <= 2048 else 9.0)
+    found = machine.longest(512, 1024)
+    per_element = (4e6 + 5000 * 2048) / 2048
+    assert (found.how, found.length) == ("modelled", int(BUDGET / per_element) // 64 * 64)

@@ -21,8 +21,8 @@ class Longest:
     """length: the longest that fits, a multiple of 64 (or one of the grid's lengths).
 
     how: "measured": it was run, and 5 % more (or 64) did not fit. "modelled": a step that long cannot be run here;
-    the law of the memory measured at the lengths `basis` gives it. "at least": the same, with one length measured,
-    which has no law.
+    the law of the memory measured at the lengths `basis` gives it, linear at the least. "at least": the same, with one
+    length measured, which has no law.
     """
 
     length: int
@@ -45,7 +45,7 @@ def longest(
         return None
     high = min((length for length, memory in found.items() if memory.total > budget), default=math.inf)
     while True:
-        memory_law, time_law = _law(found, "total"), _law(found, "seconds")
+        memory_law, time_law = _memory_law(found), _law(found, "seconds")
         guess = _next_guess(low, high, memory_law, budget)
         if guess >= high:
             return Longest(low, "measured", tuple(sorted(found)))
@@ -75,6 +75,17 @@ def _next_guess(low: int, high: float, law: PowerLaw | None, budget: int) -> int
 
 def _rounded(length: float) -> int:
     return int(length) // GRAIN * GRAIN
+
+
+def _memory_law(found: Mapping[int, Memory]) -> PowerLaw | None:
+    """Through the longest lengths; linear from the longest where they give less, for the inputs alone are linear.
+
+    Buffers of a fixed size, or "auto" taking a leaner backend from some length on, make a few lengths look flatter.
+    """
+    law, longest = _law(found, "total"), max(found)
+    if law is None or law.exponent >= 1.0:
+        return law
+    return PowerLaw(found[longest].total / longest, 1.0)
 
 
 def _law(found: Mapping[int, Memory], quantity: str) -> PowerLaw | None:
