@@ -65,7 +65,8 @@ class OffsetTable:
 
     def rows(self, first: int | Int64[Tensor, ""], count: int) -> Float[Tensor, "H count *D"]:
         """T[first], T[first + 1], ..., T[first + count - 1]: a view where the table has them all."""
-        if isinstance(first, Tensor) or isinstance(self.first, Tensor):
+        # A compiled graph would be made anew for every way in which the range and the table may overlap.
+        if isinstance(first, Tensor) or isinstance(self.first, Tensor) or torch.compiler.is_compiling():
             return self.at(torch.arange(count, device=self.values.device) + first)
         start, end = first - self.first, first - self.first + count
         before, after = min(max(-start, 0), count), min(max(end - self.num_rows, 0), count)
