@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn import relative_attention
+from relattn import OffsetTable, relative_attention
 from relattn.backends.tiled import backward, bands, forward, operator, scores, tiles
 from relattn.backends.tiled.sizes import TileSizes
 from tests.contract.cases import CASES
@@ -112,8 +112,8 @@ BY_STARTS: dict[str, Callable[[Patch], None]] = {
     "strips are read one column on": wrap(bands, "_reading", lambda whole, strip, *others, **keywords: whole(
         strip[..., 1:], *others, **keywords
     )),
-    "margins of clamped and zeroed tables exchanged": wrap(bands, "_with_margins", lambda whole, *others, clamps: whole(
-        *others, clamps=not clamps
+    "margins of clamped and zeroed tables exchanged": wrap(OffsetTable, "rows", lambda whole, table, *others: whole(
+        replace(table, beyond={"clamp": "zero", "zero": "clamp"}[table.beyond]), *others
     )),
     "what lies far beyond a clamped table is dropped": wrap(bands.DiagonalBand, "_far", lambda *_: []),
     "limits miss the last column on the left": fewer_crossed(1, 0),

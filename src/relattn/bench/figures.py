@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR
+from relattn.bench.memory import MIB
 from relattn.bench.results import Measurement, Results
 from relattn.bench.workload import Workload
 
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.linewidth": 0.6, "grid.alpha": 0.25, "lines.linewidth": 1.3}
 MARKS = "osD^vPX*<>hd8"
-MIB = 2**20
 
 
 def draw(results: Results, folder: Path) -> list[Path]:

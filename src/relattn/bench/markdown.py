@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relattn.bench.candidates import FLOOR
+from relattn.bench.memory import MIB
 from relattn.bench.results import Measurement, Reach, Results, reach_title
 from relattn.bench.workload import Workload
 
-MIB = 2**20
 NOTHING = ""
 
 

@@ -23,7 +23,7 @@ import torch
 from relattn.bench.candidates import CANDIDATES
 from relattn.bench.workload import Workload, step
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 WARM_LENGTH = 64
 PREPARATION_SECONDS = 180.0
 """Time for starting, warming up and compiling, on top of the patience for the step itself."""

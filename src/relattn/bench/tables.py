@@ -8,10 +8,10 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from relattn.bench.growth import PowerLaw
+from relattn.bench.memory import MIB
 from relattn.bench.results import Measurement, Results, reach_title
 from relattn.bench.workload import Workload
 
-MIB = 2**20
 NOTHING = ""
 
 

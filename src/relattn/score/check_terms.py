@@ -73,7 +73,7 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
 
 def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str, query: Tensor) -> None:
     values = table.values
-    if values.shape[0] != 1 and values.shape[0] != query.shape[1]:
+    if values.shape[0] != 1 and values.shape[0] != query.shape[1]:  # `in` does not compare open sizes of a graph
         raise ShapeError(
             f"{name}: the encoding has {values.shape[0]} heads ({shape(values)}) and query has {query.shape[1]}; "
             f"make it for {query.shape[1]} heads, or for one head shared by all"

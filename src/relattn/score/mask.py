@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -40,7 +41,7 @@ class Mask:
 
     def allowed(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
         """True where a pair attends; None where every pair does."""
-        return _all_of([self.within_limits(), self.kept()])
+        return all_of([self.within_limits(), self.kept()])
 
     def kept(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
         """True where key mask, segments and explicit mask let a pair attend; None where none of them is given."""
@@ -52,7 +53,7 @@ class Mask:
             parts.append((query_ids.unsqueeze(-1) == key_ids.unsqueeze(-2)).unsqueeze(1))
         if self.explicit is not None:
             parts.append(self.explicit if self.explicit.dtype == torch.bool else self.explicit != -torch.inf)
-        return _all_of(parts)
+        return all_of(parts)
 
     def tile(self, batch: int, heads: slice, queries: slice, keys: slice) -> Mask:
         """The mask of a tile: of these queries and keys under these query heads of one batch element."""
@@ -110,7 +111,8 @@ class Mask:
             sides.append(key <= query + highest)
         if lowest is not None:
             sides.append(key >= query + lowest)
-        within = sides[0] if len(sides) == 1 else sides[0] & sides[1]
+        within = all_of(sides)
+        assert within is not None
         return within.unsqueeze(-3) if within.dim() == 3 else within[None, None]
 
 
@@ -122,7 +124,7 @@ def tile_of(
     return pairs[tuple(slice(None) if size == 1 else part for size, part in zip(pairs.shape, wanted, strict=True))]
 
 
-def _all_of(conditions: list[Tensor | None]) -> Tensor | None:
+def all_of(conditions: Iterable[Tensor | None]) -> Tensor | None:
     """The conditions that are given, all at once; None where none is."""
     given = [condition for condition in conditions if condition is not None]
     return reduce(torch.logical_and, given) if given else None

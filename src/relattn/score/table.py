@@ -71,7 +71,7 @@ class OffsetTable:
         start, end = first - self.first, first - self.first + count
         before, after = min(max(-start, 0), count), min(max(end - self.num_rows, 0), count)
         inside = self.values[:, max(start, 0) : max(min(end, self.num_rows), 0)]
-        if before + after == 0:
+        if before == after == 0:
             return inside
         if self.beyond == "clamp":
             oldest = self.values[:, :1].expand(-1, before, *self.values.shape[2:])
@@ -108,11 +108,11 @@ def _check_values(values: object) -> None:
 
 def _check_first(first: object) -> None:
     if isinstance(first, Tensor):
-        good, came = first.dim() == 0 and first.dtype == torch.int64, f"{first.dtype} {list(first.shape)}"
+        good = first.dim() == 0 and first.dtype == torch.int64
     else:
-        good, came = isinstance(first, int | torch.SymInt) and not isinstance(first, bool), None
-    if not good:
-        came = came or repr(first)
+        good = isinstance(first, int | torch.SymInt) and not isinstance(first, bool)
+    if not good:  # an open length of a compiled graph has no repr: only what is wrong is shown
+        came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else repr(first)
         raise TypeError(f"OffsetTable first: got {came}; expected an int, or a 0-d int64 tensor")
 
 

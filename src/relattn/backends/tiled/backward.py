@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.tiled.bands import Offsets
 from relattn.backends.tiled.base_two import LN_2, LOG2_E, weights_
 from relattn.backends.tiled.dropout import Dropout
 from relattn.backends.tiled.scores import Call, Group, QueryTile
@@ -135,11 +136,12 @@ class _TileGradients:
         dropped = weights
         if factors is not None:
             dropped = torch.mul(weights, factors, out=self.group.scratch.take("dropped", *weights.shape))
-        self._add_to_values(dropped, keys)
-        weight_gradient = self._weight_gradient(keys)
+        offsets = self.tile.offsets(keys)
+        self._add_to_values(dropped, offsets, keys)
+        weight_gradient = self._weight_gradient(offsets, keys)
         if factors is not None:
             weight_gradient *= factors
-        self._add_to_scores(weight_gradient.sub_(self.delta).mul_(weights), keys)
+        self._add_to_scores(weight_gradient.sub_(self.delta).mul_(weights), offsets, keys)
 
     def write(self) -> None:
         """Put the finished gradients where they belong."""
@@ -148,28 +150,28 @@ class _TileGradients:
             if name in sums:
                 sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
 
-    def _weight_gradient(self, keys: slice) -> Float[Tensor, "H n m"]:
+    def _weight_gradient(self, offsets: Offsets, keys: slice) -> Float[Tensor, "H n m"]:
         """dP~_ij = dO_i . (v_j + RV[d]), divided and multiplied as the class says."""
         group, dO = self.group, self.toward_scores
         gradient = group.scratch.take("gradient", *dO.shape[:2], keys.stop - keys.start)
         torch.bmm(group.per_key_head(dO), group.value_columns[:, :, keys], out=group.per_key_head(gradient))
         if "relative_values" in group.bands:
-            group.bands["relative_values"].spread(gradient, dO, self.tile.offsets(keys))
+            group.bands["relative_values"].spread(gradient, dO, offsets)
         return gradient
 
-    def _add_to_values(self, dropped: Float[Tensor, "H n m"], keys: slice) -> None:
+    def _add_to_values(self, dropped: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
         """dv_j += sum_i P~_ij dO_i, and dRV."""
         group, value = self.group, self.gradients.value
         if value is not None:
             weights, dO = group.per_key_head(dropped), group.per_key_head(self.output_gradient)
             value[:, keys] += torch.bmm(weights.transpose(1, 2), dO)  # into a part of a tensor baddbmm_ is slower
         if "relative_values" in group.bands:
-            group.bands["relative_values"].collect(dropped, self.output_gradient, self.tile.offsets(keys), None)
+            group.bands["relative_values"].collect(dropped, self.output_gradient, offsets, None)
 
-    def _add_to_scores(self, dS: Float[Tensor, "H n m"], keys: slice) -> None:
+    def _add_to_scores(self, dS: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
         """What a score is made of: dq, dr, dk, dRK, dRQ and db."""
         group, tile, key = self.group, self.tile, self.gradients.key
-        bands, offsets = group.bands, tile.offsets(keys)
+        bands = group.bands
         if "query" in self.gradients.sums:
             group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
         if key is not None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -215,8 +214,8 @@ def make_band(
         lowest = min(max(first, lowest), highest)
         highest = max(min(last, highest), lowest)
         margin, spare = height - 1, ALIGNED - 1
-    values = table.values[:, lowest - table.first : highest - table.first + 1].to(scratch.dtype) * factor
-    rows = _with_margins(values, margin, margin + spare, clamps=table.beyond == "clamp")
+    rows = table.rows(lowest - margin, highest - lowest + 1 + 2 * margin + spare)
+    rows = (rows.to(scratch.dtype) * factor).contiguous()
     return (DiagonalBand if positions.contiguous else PairBand)(
         rows=rows,
         columns=rows.transpose(1, 2).contiguous() if rows.dim() == 3 else None,
@@ -228,15 +227,6 @@ def make_band(
         factor=factor,
         scratch=scratch,
     )
-
-
-def _with_margins(values: Float[Tensor, "H R *D"], before: int, after: int, clamps: bool) -> Float[Tensor, "H _ *D"]:
-    """`before` and `after` rows more: copies of the edge row, or zeros."""
-    if not clamps:
-        return F.pad(values, (0, 0) * (values.dim() - 2) + (before, after))
-    sides = [(values[:, :1], before), (values[:, -1:], after)]
-    first, last = (row.expand(-1, count, *values.shape[2:]) for row, count in sides)
-    return torch.cat([first, values, last], dim=1)
 
 
 def _strip_width(patch: Tensor) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from relattn.backends.tiled.sizes import TileSizes
+from relattn.score.mask import all_of
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
@@ -90,4 +90,4 @@ def _candidates(problem: Problem, batch: int, queries: slice, keys: slice) -> Bo
         conditions.append((key_ids >= query_ids.min()) & (key_ids <= query_ids.max()))
     if tile.key_mask is not None:
         conditions.append(tile.key_mask[0])
-    return torch.stack(conditions).all(dim=0) if conditions else None
+    return all_of(conditions)
