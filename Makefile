@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"relattn needs Python 3.11 or later; $(PYTHON) is {v[0]}.{v[1]}: name another with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,test,lint]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,keras,test,lint]'
 	touch $@
 
 test: install ## the tests, without the slow ones
