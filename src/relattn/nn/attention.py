@@ -12,73 +12,30 @@ from torch import Tensor, nn
 from relattn.arguments import check_flag, check_probability, check_scale, check_size
 from relattn.backends.select import check_backend
 from relattn.encodings.base import RelativeEncoding, prepare
-from relattn.errors import ShapeError
+from relattn.errors import ShapeError, UnsupportedError
 from relattn.functional import AttentionMask, Segments, Window, is_autocast, lowered, relative_attention
 from relattn.nn.cache import KVCache
 from relattn.score.checks import PADDED, check_boolean, check_float, check_layout, check_window, shape
 from relattn.score.positions import Position, Positions, limits
 
 
-class RelativeMultiheadAttention(nn.Module):
-    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)), with the encoding in every head.
+class ProjectedAttention(nn.Module):
+    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)): the forward pass of every module.
 
-    embed_dim: the width of the queries and of the output. num_heads: query heads. encoding: None, or a RelativeEncoding
-        made for num_heads and head_dim. num_kv_heads: key and value heads, a divisor of num_heads (grouped queries);
-        num_heads unless given. head_dim: embed_dim / num_heads unless given. dropout: of the attention weights, in
-        training mode. bias: of the four projections. kdim, vdim: the widths of key and value inputs; embed_dim unless
-        given. scale: 1 / sqrt(head_dim) unless given. backend: as in `relative_attention`.
-
-    Raises ValueError for sizes that do not fit one another.
+    A subclass brings the attributes below, as its own or as other names of what it has.
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        encoding: RelativeEncoding | None = None,
-        *,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        scale: float | None = None,
-        backend: str = "auto",
-    ) -> None:
-        super().__init__()
-        check_size("embed_dim", embed_dim)
-        check_size("num_heads", num_heads)
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_size("num_kv_heads", num_kv_heads)
-        if num_heads % num_kv_heads:
-            raise ValueError(
-                f"num_kv_heads: got {num_kv_heads} with num_heads={num_heads}; expected a divisor of num_heads"
-            )
-        if head_dim is None:
-            if embed_dim % num_heads:
-                raise ValueError(
-                    f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim, or "
-                    "give head_dim"
-                )
-            head_dim = embed_dim // num_heads
-        check_size("head_dim", head_dim)
-        for name, width in (("kdim", kdim), ("vdim", vdim)):
-            if width is not None:
-                check_size(name, width)
-        check_probability("dropout", dropout)
-        check_scale(scale)
-        check_flag("bias", bias)
-        if encoding is not None and not isinstance(encoding, RelativeEncoding):
-            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or None")
-        check_backend(backend)
-        self.embed_dim, self.num_heads, self.num_kv_heads, self.head_dim = embed_dim, num_heads, num_kv_heads, head_dim
-        self.dropout, self.scale, self.backend = dropout, scale, backend
-        self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=bias)
-        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, num_kv_heads * head_dim, bias=bias)
-        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, num_kv_heads * head_dim, bias=bias)
-        self.out_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=bias)
-        self.encoding = encoding
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    out_proj: nn.Linear
+    encoding: RelativeEncoding | None
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dropout: float
+    scale: float | None
+    backend: str
 
     def forward(
         self,
@@ -206,6 +163,109 @@ class RelativeMultiheadAttention(nn.Module):
                 q, k, v, encoding=terms, query_position=query_position, key_position=key_position,
                 window=window, key_mask=None if key_mask is None else _held(key_mask, cache),
             )  # fmt: skip
+
+
+class RelativeMultiheadAttention(ProjectedAttention):
+    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)), with the encoding in every head.
+
+    embed_dim: the width of the queries and of the output. num_heads: query heads. encoding: None, or a RelativeEncoding
+        made for num_heads and head_dim. num_kv_heads: key and value heads, a divisor of num_heads (grouped queries);
+        num_heads unless given. head_dim: embed_dim / num_heads unless given. dropout: of the attention weights, in
+        training mode. bias: of the four projections. kdim, vdim: the widths of key and value inputs; embed_dim unless
+        given. scale: 1 / sqrt(head_dim) unless given. backend: as in `relative_attention`.
+
+    Raises ValueError for sizes that do not fit one another.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        encoding: RelativeEncoding | None = None,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        scale: float | None = None,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_size("embed_dim", embed_dim)
+        check_size("num_heads", num_heads)
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        check_size("num_kv_heads", num_kv_heads)
+        if num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads: got {num_kv_heads} with num_heads={num_heads}; expected a divisor of num_heads"
+            )
+        if head_dim is None:
+            if embed_dim % num_heads:
+                raise ValueError(
+                    f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim, or "
+                    "give head_dim"
+                )
+            head_dim = embed_dim // num_heads
+        check_size("head_dim", head_dim)
+        for name, width in (("kdim", kdim), ("vdim", vdim)):
+            if width is not None:
+                check_size(name, width)
+        check_probability("dropout", dropout)
+        check_scale(scale)
+        check_flag("bias", bias)
+        if encoding is not None and not isinstance(encoding, RelativeEncoding):
+            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or None")
+        check_backend(backend)
+        self.embed_dim, self.num_heads, self.num_kv_heads, self.head_dim = embed_dim, num_heads, num_kv_heads, head_dim
+        self.dropout, self.scale, self.backend = dropout, scale, backend
+        self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=bias)
+        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, num_kv_heads * head_dim, bias=bias)
+        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, num_kv_heads * head_dim, bias=bias)
+        self.out_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=bias)
+        self.encoding = encoding
+
+    @classmethod
+    def from_torch(
+        cls, attention: nn.MultiheadAttention, encoding: RelativeEncoding | None = None
+    ) -> RelativeMultiheadAttention:
+        """The module with torch.nn.MultiheadAttention's weights, copied, and an encoding beside them.
+
+        Without an encoding the outputs are the same numbers, once two things are said our way. Inputs are [B, L, E],
+        whatever `attention.batch_first` says. Boolean masks are True where a query attends: pass ~attn_mask, and
+        key_mask=~key_padding_mask; a float mask stays.
+
+        Widths, biases, dropout, dtype, device and training mode are those of `attention`; the encoding is taken as it
+        is, put into that mode.
+
+        Raises UnsupportedError for bias_k, bias_v or add_zero_attn, which add keys that stand at no position.
+        """
+        if not isinstance(attention, nn.MultiheadAttention):
+            raise TypeError(f"attention: got {type(attention).__name__}; expected a torch.nn.MultiheadAttention")
+        for name, came in (("add_bias_kv", attention.bias_k is not None), ("add_zero_attn", attention.add_zero_attn)):
+            if came:
+                raise UnsupportedError(
+                    f"attention: was made with {name}=True, which adds a key that stands at no position; relattn has "
+                    f"none such, take over a module made with {name}=False"
+                )
+        with torch.device("meta"):
+            ours = cls(
+                attention.embed_dim, attention.num_heads, encoding, dropout=attention.dropout,
+                bias=attention.in_proj_bias is not None, kdim=attention.kdim, vdim=attention.vdim,
+            )  # fmt: skip
+        if attention.in_proj_weight is not None:
+            weights = attention.in_proj_weight.chunk(3)
+        else:
+            weights = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
+        biases = (None,) * 3 if attention.in_proj_bias is None else attention.in_proj_bias.chunk(3)
+        for projection, weight, bias in (
+            *zip((ours.q_proj, ours.k_proj, ours.v_proj), weights, biases, strict=True),
+            (ours.out_proj, attention.out_proj.weight, attention.out_proj.bias),
+        ):
+            theirs = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+            projection.load_state_dict({name: tensor.detach().clone() for name, tensor in theirs.items()}, assign=True)
+        return ours.train(attention.training)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
