@@ -49,10 +49,8 @@ class T5Bias(RelativeEncoding):
         """b[d] = bias[bucket(d)] for the visible |d| <= max_distance; further away the bucket no longer changes."""
         check_heads("T5Bias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)
-        first, last = self._reach(positions)
-        offsets = torch.arange(first, last + 1, device=self.bias.device)
-        rows = gather_rows(self.bias.transpose(0, 1), self.buckets(offsets))
-        return ScoreTerms(bias=OffsetTable(rows, first, "clamp"))
+        table = bias_table(self.bias, self.max_distance, self.bidirectional, *self._reach(positions))
+        return ScoreTerms(bias=table)
 
     def _reach(self, positions: Positions) -> tuple[int, int]:
         """The first and the last offset to make rows for: the visible ones, no further than max_distance."""
@@ -64,18 +62,7 @@ class T5Bias(RelativeEncoding):
 
     def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """bucket(d) of every offset, in float32 arithmetic whatever the parameters' dtype."""
-        num_buckets = self.num_buckets
-        if self.bidirectional:
-            num_buckets //= 2
-            side = (offsets > 0).long() * num_buckets
-            distance = offsets.abs()
-        else:
-            side = torch.zeros_like(offsets)
-            distance = (-offsets).clamp(min=0)
-        exact = num_buckets // 2
-        ratio = torch.log(distance.clamp(min=exact).float() / exact) / math.log(self.max_distance / exact)
-        logarithmic = (exact + (ratio * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
-        return side + torch.where(distance < exact, distance, logarithmic)
+        return _buckets(offsets, self.num_buckets, self.max_distance, self.bidirectional)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
@@ -83,3 +70,28 @@ class T5Bias(RelativeEncoding):
             f"{self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, "
             f"bidirectional={self.bidirectional}"
         )
+
+
+def bias_table(
+    bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirectional: bool, first: int, last: int
+) -> OffsetTable:
+    """b[d] = bias[bucket(d)] for first <= d <= last, whose edges hold beyond where |d| = max_distance is reached."""
+    offsets = torch.arange(first, last + 1, device=bias.device)
+    rows = gather_rows(bias.transpose(0, 1), _buckets(offsets, bias.shape[0], max_distance, bidirectional))
+    return OffsetTable(rows, first, "clamp")
+
+
+def _buckets(
+    offsets: Int64[Tensor, "*n"], num_buckets: int, max_distance: int, bidirectional: bool
+) -> Int64[Tensor, "*n"]:
+    if bidirectional:
+        num_buckets //= 2
+        side = (offsets > 0).long() * num_buckets
+        distance = offsets.abs()
+    else:
+        side = torch.zeros_like(offsets)
+        distance = (-offsets).clamp(min=0)
+    exact = num_buckets // 2
+    ratio = torch.log(distance.clamp(min=exact).float() / exact) / math.log(max_distance / exact)
+    logarithmic = (exact + (ratio * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
+    return side + torch.where(distance < exact, distance, logarithmic)

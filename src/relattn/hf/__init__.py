@@ -1,0 +1,9 @@
+"""Hugging Face transformers on relattn: `patch` a loaded model, or load one with attn_implementation="relattn"."""
+
+from relattn.hf.interface import register
+from relattn.hf.masks import MaskStructure
+from relattn.hf.patching import Report, patch, patched, unpatch
+
+register()
+
+__all__ = ["MaskStructure", "Report", "patch", "patched", "unpatch"]

@@ -1,0 +1,96 @@
+"""attn_implementation="relattn": transformers' attention and mask interfaces answered by relattn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from relattn.errors import UnsupportedError
+from relattn.functional import attention_weights, relative_attention
+from relattn.hf.masks import MaskStructure, as_structure, relattn_mask
+
+if TYPE_CHECKING:
+    from relattn.score.terms import ScoreTerms
+
+NAME = "relattn"
+"""What `attn_implementation` takes."""
+
+
+def register() -> None:
+    """Make "relattn" a name for `attn_implementation`: with the attention alone, causality would be lost."""
+    AttentionInterface.register(NAME, relattn_attention)
+    AttentionMaskInterface.register(NAME, relattn_mask)
+
+
+def relattn_attention(
+    module: nn.Module,
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+    value: Float[Tensor, "B Hk Lk Dv"],
+    attention_mask: MaskStructure | Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Float[Tensor, "#B Hq Lq Lk"] | None = None,
+    **kwargs: object,
+) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
+    """Attention of a model that was loaded with attn_implementation="relattn", under transformers' signature.
+
+    position_bias is added to the scores as it comes, quadratic as the model made it; `relattn.hf.patch` replaces the
+    modules that make one.
+    """
+    if kwargs.get("softcap") is not None:
+        raise UnsupportedError(
+            f"softcap: {type(module).__name__} caps its scores at {kwargs['softcap']}, which is no term of the score "
+            "equation; load the model with attn_implementation='eager'"
+        )
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    structure = as_structure(attention_mask, bool(causal), query.shape[2], key.shape[2])
+    if position_bias is not None:
+        structure = add_to_scores(structure, position_bias)
+    return attend(module, query, key, value, structure, None, scaling, dropout, asks_for_weights(module, kwargs))
+
+
+def attend(
+    module: nn.Module,
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+    value: Float[Tensor, "B Hk Lk Dv"],
+    structure: MaskStructure,
+    terms: ScoreTerms | None,
+    scale: float | None,
+    dropout_p: float,
+    with_weights: bool,
+) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
+    """relative_attention for a transformers module; the weights, before dropout, where they are asked for.
+
+    The module's attribute `relattn_backend` names the backend, "auto" without one.
+    """
+    keywords = {**structure.keywords(), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1], "encoding": terms}
+    output = relative_attention(
+        query, key, value, dropout_p=dropout_p, backend=getattr(module, "relattn_backend", "auto"), **keywords
+    )
+    weights = attention_weights(query, key, value, **keywords) if with_weights else None
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def asks_for_weights(module: nn.Module, kwargs: dict[str, object]) -> bool:
+    """Whether the caller wants `attentions` among the model's outputs."""
+    asked = kwargs.get("output_attentions")
+    return bool(getattr(getattr(module, "config", None), "output_attentions", False) if asked is None else asked)
+
+
+def add_to_scores(structure: MaskStructure, bias: Float[Tensor, "#B Hq #Lq Lk"]) -> MaskStructure:
+    """The structure with numbers added to the scores of its pairs."""
+    mask = structure.attn_mask
+    if mask is None:
+        summed = bias
+    elif mask.dtype == torch.bool:
+        summed = bias.masked_fill(~mask, float("-inf"))
+    else:
+        summed = bias + mask
+    return MaskStructure(**{**structure.keywords(), "attn_mask": summed})

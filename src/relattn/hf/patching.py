@@ -1,0 +1,145 @@
+"""patch, unpatch and patched: the attention of a loaded transformers model on relattn, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import transformers
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from relattn.backends.select import check_backend
+from relattn.errors import UnsupportedError
+from relattn.hf.interface import NAME
+from relattn.hf.models import REPLACEMENTS
+
+ORIGINALS = {replacement: original for original, replacement in REPLACEMENTS.items()}
+"""What stood where a replacement stands."""
+TESTED = ((5, 23), (6,))
+"""The first version of transformers that relattn works with, and the first that it does not know."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `patch` did: changed[name of a module] says how, left[name] why not. Prints as a list."""
+
+    changed: dict[str, str]
+    left: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"changed  {name or '(the whole)'}: {how}" for name, how in self.changed.items()]
+        lines += [f"left     {name or '(the whole)'}: {why}" for name, why in self.left.items()]
+        return "\n".join(lines)
+
+
+def patch(model: nn.Module, backend: str = "auto") -> Report:
+    """The model's own outputs from its own weights, with its attention computed by relattn; in place.
+
+    model: a loaded transformers model, or a module that holds some. backend: as in `relative_attention`.
+
+    Modules that add a position bias become subclasses of theirs that hold the same weights under the same names; where a
+    model takes an attn_implementation, that becomes "relattn". Checkpoints saved before and after are interchangeable.
+
+    Raises UnsupportedError where nothing in the model can be changed, or for a version of transformers that relattn is
+    not tested with; ValueError for a model that is patched already. The model is then as it was.
+    """
+    _check_version()
+    check_backend(backend)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: got {type(model).__name__}; expected a transformers model")
+    modules = dict(model.named_modules())
+    if any("relattn_backend" in vars(module) for module in modules.values()):
+        raise ValueError(
+            "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
+        )
+    changed, left, configs = {}, {}, {}
+    replaced, interfaced = [], []
+    for name, module in modules.items():
+        owner = _owner(name, modules)
+        if type(module) in REPLACEMENTS:
+            reason = REPLACEMENTS[type(module)].cannot(module)
+            if reason:
+                left[name] = reason
+                continue
+            replaced.append(module)
+            changed[name] = f"{type(module).__name__} -> {REPLACEMENTS[type(module)].__name__}"
+        elif _attends(module):
+            if owner is None or not owner._can_set_attn_implementation():
+                left[name] = (
+                    f"{type(module).__name__} takes no attn_implementation, and relattn has nothing in its place"
+                )
+                continue
+            interfaced.append(module)
+            changed[name] = f"{type(module).__name__} with attn_implementation={NAME!r}"
+        else:
+            continue
+        if owner is not None:
+            configs[id(owner.config)] = owner.config
+    if not changed:
+        raise UnsupportedError(
+            f"model: relattn can change no attention of {type(model).__name__} "
+            f"({'; '.join(sorted(set(left.values()))) or 'it has none'}); it is as it was"
+        )
+    for module in replaced:
+        module.__class__ = REPLACEMENTS[type(module)]
+    for module in replaced + interfaced:
+        module.relattn_backend = backend
+    model._relattn_configs = [(config, config._attn_implementation) for config in configs.values()]
+    for config in configs.values():
+        config._attn_implementation_internal = NAME
+    return Report(changed, left)
+
+
+def unpatch(model: nn.Module) -> None:
+    """Put back what `patch` changed.
+
+    Raises ValueError for a module that `patch` was not called with.
+    """
+    configs: list[tuple[PreTrainedConfig, str | None]] | None = getattr(model, "_relattn_configs", None)
+    if configs is None:
+        raise ValueError(f"model: relattn.hf.patch was not called with this {type(model).__name__}; nothing to undo")
+    for config, implementation in configs:
+        config._attn_implementation_internal = implementation
+    for module in model.modules():
+        vars(module).pop("relattn_backend", None)
+        module.__class__ = ORIGINALS.get(type(module), type(module))
+    del model._relattn_configs
+
+
+@contextmanager
+def patched(model: nn.Module, backend: str = "auto") -> Iterator[Report]:
+    """`patch` inside, `unpatch` on the way out."""
+    report = patch(model, backend)
+    try:
+        yield report
+    finally:
+        unpatch(model)
+
+
+def _check_version() -> None:
+    """Attention modules are replaced by name and signature, so an untested version could break them silently."""
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    first, end = TESTED
+    if not first <= version < end:
+        raise UnsupportedError(
+            f"transformers: version {transformers.__version__} is installed, and relattn.hf is tested with "
+            f"{'.'.join(map(str, first))} and later below {end[0]}; install transformers>={'.'.join(map(str, first))},"
+            f"<{end[0]}"
+        )
+
+
+def _owner(name: str, modules: dict[str, nn.Module]) -> PreTrainedModel | None:
+    """The innermost model around a module, whose config speaks for it."""
+    while name:
+        name = name.rpartition(".")[0]
+        if isinstance(modules[name], PreTrainedModel):
+            return modules[name]  # pyright: ignore[reportReturnType]
+    return None
+
+
+def _attends(module: nn.Module) -> bool:
+    """Whether it is an attention module of transformers itself, rather than one that wraps another."""
+    named = "Attention" in type(module).__name__ and type(module).__module__.startswith("transformers.")
+    return named and any(isinstance(child, nn.Linear) for child in module.children())
