@@ -28,6 +28,7 @@ ROOMS = (
     "encodings",
     "backends",
     "functional",
+    "flex",
     "nn",
     PACKAGE,
     "lab",

@@ -11,6 +11,7 @@ _HOMES = {
     "relative_attention": "relattn.functional",
     "attention_weights": "relattn.functional",
     "explain": "relattn.functional",
+    "flex_score_mod": "relattn.flex",
     "RelativeEmbedding": "relattn.encodings",
     "ShawEmbedding": "relattn.encodings",
     "TransformerXLEmbedding": "relattn.encodings",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from relattn.encodings import TransformerXLEmbedding as TransformerXLEmbedding
     from relattn.errors import ShapeError as ShapeError
     from relattn.errors import UnsupportedError as UnsupportedError
+    from relattn.flex import flex_score_mod as flex_score_mod
     from relattn.functional import attention_weights as attention_weights
     from relattn.functional import explain as explain
     from relattn.functional import relative_attention as relative_attention

@@ -12,8 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import relattn
 from relattn.bench.formula import Call, diagonals_of
 from relattn.bench.workload import Case
-
-ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+from relattn.flex import ScoreMod
 
 
 def flex(case: Case) -> Call:
@@ -37,17 +36,12 @@ def _is_past(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor
 
 
 def _terms(case: Case) -> Callable[[], tuple[Tensor, ScoreMod | None]]:
-    """A function that makes the query and the score_mod: clipped tables stay clipped, ALiBi is arithmetic."""
+    """A function that makes the query and the score_mod: clipped tables stay clipped."""
     encoding, query = case.encoding, case.query
     if encoding is None:
         return lambda: (query, None)
-    if isinstance(encoding, relattn.AlibiBias):
-        slopes = encoding.slopes(query.device).to(query.dtype)
-        return lambda: (query, lambda score, b, h, i, j: score - slopes[h] * (j - i).abs())
-    if isinstance(encoding, relattn.T5Bias):
-        furthest = encoding.max_distance
-        buckets = encoding.buckets(torch.arange(-furthest, furthest + 1, device=query.device))
-        return lambda: (query, _looked_up_bias(encoding.bias[buckets].transpose(0, 1), -furthest))
+    if isinstance(encoding, relattn.AlibiBias | relattn.T5Bias):
+        return lambda: (query, relattn.flex_score_mod(encoding, query, case.key))
     if isinstance(encoding, relattn.ShawEmbedding):
         return lambda: (query, _looked_up_products(query, encoding.relative_keys, -encoding.left))
     make, first = diagonals_of(case), -(case.workload.length - 1)
@@ -59,12 +53,6 @@ def _terms(case: Case) -> Callable[[], tuple[Tensor, ScoreMod | None]]:
         return terms.query, _looked_up_products(terms.relative_query, terms.relative_keys, first)
 
     return keys
-
-
-def _looked_up_bias(rows: Tensor, first: int) -> ScoreMod:
-    """Adds rows[h, d - first], the edge rows beyond."""
-    last = rows.shape[1] - 1
-    return lambda score, b, h, i, j: score + rows[h, (j - i - first).clamp(0, last)]
 
 
 def _looked_up_products(relative_query: Tensor, relative_keys: Tensor, first: int) -> ScoreMod:

@@ -1,0 +1,104 @@
+"""flex_score_mod: an encoding that is a bias, for PyTorch's FlexAttention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.encodings.base import RelativeEncoding
+from relattn.errors import UnsupportedError
+from relattn.functional import lowered
+from relattn.score import checks
+from relattn.score.check_terms import check_terms
+from relattn.score.positions import Position, Positions
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+Offset = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+_MORE_THAN_A_BIAS = {
+    "query": "rewrites the queries",
+    "key": "rewrites the keys",
+    "relative_keys": "multiplies queries with relative keys",
+    "relative_queries": "multiplies keys with relative queries",
+    "relative_values": "adds relative values to the output",
+}
+
+
+def flex_score_mod(
+    encoding: RelativeEncoding,
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+    *,
+    query_position: Position = 0,
+    key_position: Position = 0,
+) -> ScoreMod:
+    """score_mod(score, b, h, i, j) = score + bias[h, d], d = key position j - query position i, for FlexAttention.
+
+    For torch.nn.attention.flex_attention.flex_attention(query, key, value, score_mod=..., ...) on the same query and
+    key: its score arrives scaled and the bias is added unscaled, so the numbers are those of `relative_attention`.
+    Causality, windows and segments are the caller's, in a block mask.
+
+    encoding: one that is a bias, or a sum of such: T5Bias, AlibiBias, or any RelativeEncoding whose terms are a bias.
+    query, key: only their shapes, dtype and device count. With FlexAttention's enable_gqa, Hk may divide Hq.
+    query_position, key_position: as in `relative_attention`.
+
+    The score_mod captures a table of one row an offset, as the parameters are now: while training, make it in every
+    forward pass. Gradients reach the encoding's parameters wherever FlexAttention differentiates what is captured.
+
+    Raises TypeError for anything but a RelativeEncoding, UnsupportedError for an encoding that is more than a bias, and
+    what `relative_attention` raises for tensors, positions and encodings that do not fit.
+    """
+    if not isinstance(encoding, RelativeEncoding):
+        raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding")
+    checks.check_tensors(query, key, key, enable_gqa=True)
+    checks.check_position("query_position", query_position, query.shape[0], query.shape[2], query.device)
+    checks.check_position("key_position", key_position, key.shape[0], key.shape[2], key.device)
+    positions = Positions(query_position, key_position, query.shape[2], key.shape[2], query.device)
+    terms = lowered(encoding, query, key, positions)
+    check_terms(terms, query, key, None, positions)
+    return _adding(_only_a_bias(encoding, terms), query.shape[1], _offset_of(positions))
+
+
+def _only_a_bias(encoding: RelativeEncoding, terms: ScoreTerms) -> OffsetTable:
+    """The encoding's bias; UnsupportedError where it does anything else."""
+    present = {name for name in _MORE_THAN_A_BIAS if getattr(terms, name) is not None}
+    if encoding.rewrites_keys:
+        present.add("key")
+    if present or terms.bias is None:
+        does = " and ".join(doing for name, doing in _MORE_THAN_A_BIAS.items() if name in present) or "has no bias"
+        raise UnsupportedError(
+            f"encoding: got {type(encoding).__name__}, which {does}; a score_mod can only add a bias to a score, so "
+            "use relattn.relative_attention, which computes every encoding"
+        )
+    return terms.bias
+
+
+def _adding(bias: OffsetTable, heads: int, offset: Offset) -> ScoreMod:
+    """score + bias[h, offset(b, i, j)]; what is looked up beyond the table is its edge row, or zero."""
+    rows, first = bias.values.expand(heads, -1), bias.first
+    if bias.beyond == "zero":  # a row of zeros at either end becomes the edge
+        rows, first = F.pad(rows, (1, 1)), first - 1
+    last = rows.shape[1] - 1
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + rows[h, (offset(b, i, j) - first).clamp(0, last)]
+
+    return score_mod
+
+
+def _offset_of(positions: Positions) -> Offset:
+    """(b, i, j) -> key position j - query position i, in batch element b where the positions are listed."""
+    if positions.contiguous:
+        start = positions.offset(0, 0)
+        return lambda b, i, j: j - i + start
+    query, key = positions.query_positions(), positions.key_positions()
+    return lambda b, i, j: _listed(key, b, j) - _listed(query, b, i)
+
+
+def _listed(positions: Tensor, b: Tensor, index: Tensor) -> Tensor:
+    return positions[index] if positions.dim() == 1 else positions[b, index]
