@@ -1,0 +1,118 @@
+"""Makes the published test vectors, one safetensors file an encoding, from the float64 oracles in `tests/oracle`.
+
+    python -m vectors.make_vectors [FOLDER]         from the repository's root; FOLDER is `vectors` unless given
+
+README.md beside this script says what a file holds. To add one, add a line to FILES in contents.py; a change of a file
+that exists raises VERSION.
+
+Inputs and parameters are whole multiples of 1/64 from -2 to 2, which float64, float32, bfloat16 and float16 all hold
+exactly: whatever dtype another project computes in, it starts from the same numbers. Gradients are complex-step
+derivatives of the oracles (`tests/oracle/gradient.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from tests.oracle import Answer, complex_step_gradients, sum_of_encodings
+from vectors.contents import FILES, MASKS, File, Part
+
+VERSION = 1
+METADATA_KEY = "relattn"  # a single one: of several, safetensors writes the order anew in every process
+
+
+def tensor_name(file: File, part: Part, parameter: str) -> str:
+    """A parameter's own name; in a sum, the encoding's before it."""
+    return f"{part.name}.{parameter}" if len(file.parts) > 1 else parameter
+
+
+def draw(name: str, file: File) -> dict[str, np.ndarray]:
+    """The inputs and parameters, always the same: the seed is the file's name."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    s = file.sizes
+    shapes = {"query": (s.batch, s.heads, s.queries, s.width), "grad_output": (s.batch, s.heads, s.queries, s.width)}
+    shapes |= {one: (s.batch, s.heads, s.keys, s.width) for one in ("key", "value")}
+    for part in file.parts:
+        shapes |= {tensor_name(file, part, one): parameter.shape for one, parameter in part.parameters.items()}
+    return {one: rng.integers(-128, 129, shape) / 64.0 for one, shape in shapes.items()}
+
+
+def answer(file: File, arrays: Mapping[str, np.ndarray], call: Mapping[str, Any]) -> Answer:
+    """The oracle's answer to one call."""
+    parts = []
+    for part in file.parts:
+        own = {one: arrays[tensor_name(file, part, one)] for one in part.parameters}
+        parts.append((part.oracle, own, part.oracle_settings))
+    mask = {"key_mask": MASKS[call["key_mask"]]} if "key_mask" in call else {}
+    inputs = arrays["query"], arrays["key"], arrays["value"]
+    return sum_of_encodings(inputs, parts or [("none", {}, {})], scale=file.scale, **{**call, **mask})
+
+
+def results(file: File, arrays: Mapping[str, np.ndarray], call: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What one call gives, and the gradients of sum(output * grad_output)."""
+    output, lse, weights = answer(file, arrays, call)
+    with np.errstate(divide="ignore"):
+        scores = np.log(weights) + lse[..., None]  # the logarithm of 0, a pair that is hidden, is -inf
+    differentiated = {one: array for one, array in arrays.items() if one != "grad_output"}
+    gradients = complex_step_gradients(lambda moved: answer(file, moved, call), differentiated, arrays["grad_output"])
+    gradients = {f"grad.{one}": gradient for one, gradient in gradients.items()}
+    return {"scores": scores, "weights": weights, "output": output, "lse": lse} | gradients
+
+
+def tensors(name: str) -> dict[str, np.ndarray]:
+    """Everything that the file holds, by name."""
+    file = FILES[name]
+    arrays = draw(name, file)
+    masks = {call["key_mask"] for call in file.cases.values() if "key_mask" in call}
+    held = arrays | {mask: MASKS[mask] for mask in masks}
+    for case, call in file.cases.items():
+        held |= {f"{case}.{one}": array for one, array in results(file, arrays, call).items()}
+    return held
+
+
+def about(name: str) -> dict[str, Any]:
+    """What the file says of itself."""
+    file = FILES[name]
+    defaults = {"is_causal": False, "window": None, "query_position": 0, "key_position": 0, "key_mask": None}
+    encodings = [
+        {
+            "name": part.name,
+            "settings": part.settings,
+            "parameters": {tensor_name(file, part, one): p.meaning for one, p in part.parameters.items()},
+        }
+        for part in file.parts
+    ]
+    return {
+        "version": VERSION,
+        "equation": file.equation,
+        "offset": "d = j - i, key position - query position; negative: the key lies in the past",
+        "source": file.source,
+        "encodings": encodings,
+        "cases": {case: {"scale": file.scale} | defaults | call for case, call in file.cases.items()},
+        "gradients": "<case>.grad.<tensor> is the gradient of sum(output * grad_output) by that tensor",
+    }
+
+
+def write(name: str, folder: Path) -> None:
+    """Write one file into a folder."""
+    contiguous = {one: np.ascontiguousarray(array) for one, array in tensors(name).items()}
+    metadata = {METADATA_KEY: json.dumps(about(name), indent=1)}
+    save_file(contiguous, folder / f"{name}.safetensors", metadata=metadata)
+
+
+def main(folder: Path) -> None:
+    """Write every file into a folder."""
+    for name in FILES:
+        write(name, folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
