@@ -98,12 +98,12 @@ def test_truncate_no_length(came):
 
 
 def test_truncate_ahead():
-    with refused(ValueError, "length: got 4; the cache holds positions 0..2, so it can be cut to 0..3"):
+    with refused(ValueError, "length: got 4; the cache holds slots 0..2, so it can be cut to 0..3"):
         filled().truncate(4)
 
 
 def test_truncate_an_empty_cache():
-    with refused(ValueError, "length: got 1; the cache holds no positions, so it can be cut to 0..0"):
+    with refused(ValueError, "length: got 1; the cache holds no slots, so it can be cut to 0..0"):
         KVCache().truncate(1)
 
 
@@ -111,7 +111,7 @@ def test_truncate_an_empty_cache():
 def test_truncate_a_rolling_cache(came):
     """It has forgotten the positions before 1; a query at 3 would need 0, 1 and 2."""
     cache = filled(4, (4, 4))
-    said = f"length: got {came}; the cache holds positions 1..7 and rolls with max_length=4, so it can be cut to 4..8"
+    said = f"length: got {came}; the cache holds slots 1..7 and rolls with max_length=4, so it can be cut to 4..8"
     with refused(ValueError, said):
         cache.truncate(came)
     assert (cache.first_position, cache.next_position) == (1, 8)

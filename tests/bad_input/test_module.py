@@ -178,22 +178,40 @@ BESIDE_A_CACHE = {
     "key": (
         {"key": ones(2, 3, 32)},
         ValueError,
-        "cache: came with key; a cache serves self-attention, leave key and value out",
+        "cache: came with key; leave key and value out: a cache brings the keys, for cross-attention that of "
+        "remember(key, value)",
     ),
     "value": (
         {"key": ones(2, 3, 32), "value": ones(2, 3, 32)},
         ValueError,
-        "cache: came with key; a cache serves self-attention, leave key and value out",
+        "cache: came with key; leave key and value out: a cache brings the keys, for cross-attention that of "
+        "remember(key, value)",
     ),
     "query_position": (
         {"query_position": 5},
         ValueError,
-        "query_position, key_position: came with a cache, which knows them; leave them out",
+        "query_position: got 5 with a cache, which counts on by itself; leave it out, or give the position of every "
+        "new token, [3] or [2, 3]",
+    ),
+    "query_position, a start in a tensor": (
+        {"query_position": torch.tensor(5)},
+        ValueError,
+        "query_position: got tensor(5) with a cache, which counts on by itself; leave it out, or give...",
+    ),
+    "query_position, of another length": (
+        {"query_position": torch.arange(8)},
+        ShapeError,
+        "query_position: got shape [8] with a cache; expected the position of every new token, [3] or [2, 3]",
+    ),
+    "query_position, floats": (
+        {"query_position": torch.zeros(3)},
+        TypeError,
+        "query_position: got dtype torch.float32; expected integer positions; convert with .long()",
     ),
     "key_position": (
         {"key_position": 0},
         ValueError,
-        "query_position, key_position: came with a cache, which knows them; leave them out",
+        "key_position: came with a cache, which knows where its keys stand; leave it out",
     ),
     "window": ({"window": 3}, ValueError, "window: got 3; expected (left, right)..."),
     "is_causal": ({"is_causal": "no"}, TypeError, "is_causal: got 'no'; expected True or False"),
@@ -202,7 +220,7 @@ BESIDE_A_CACHE = {
     "key_mask, of the new keys alone": (
         {"key_mask": ones(2, 3, dtype=torch.bool)},
         ShapeError,
-        "key_mask: got shape [2, 3] with a cache; expected [batch, 8], a flag for every position so far",
+        "key_mask: got shape [2, 3] with a cache; expected [batch, 8], a flag for every slot so far",
     ),
     "key_mask, of another batch": (
         {"key_mask": ones(3, 8, dtype=torch.bool)},

@@ -1,4 +1,4 @@
-"""KVCache: the keys and values that decoding has seen."""
+"""KVCache: the keys and values that attention has seen."""
 
 from __future__ import annotations
 
@@ -7,25 +7,34 @@ from contextlib import contextmanager
 from weakref import WeakKeyDictionary, ref
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from relattn.arguments import check_size
-from relattn.errors import ShapeError
-from relattn.score.checks import INTEGER_DTYPES, check_float, shape
-from relattn.score.positions import Span
+from relattn.nn.cache_checks import check_beside, check_index, check_keys_and_values, check_listed
+from relattn.nn.growing import Growing
+from relattn.score.checks import check_position
+from relattn.score.positions import Position, Span, contiguous_range, is_explicit
+
+KEY_AXIS, POSITION_AXIS, ROW_AXIS = 2, 1, 1
 
 
 class KVCache:
-    """Prepared keys [B, Hk, L, D] and values [B, Hk, L, Dv] of positions first_position .. next_position - 1.
+    """Prepared keys [B, Hk, L, D] and values [B, Hk, L, Dv] of the slots first_position .. next_position - 1.
+
+    A key's slot counts the keys that were appended before it, padding included. Its position is where it stands in its
+    own sequence: what offsets, causality and window compare. The two are one number, unless a call gives positions
+    (`query_position` for the new tokens of a batch padded on the right, `key_position` for a memory): they are then
+    kept per key, and lengths, masks, `truncate` and `forget` go on counting slots.
 
     One cache serves one layer. Keys go in as the encoding prepared them (RoPE: rotated), once, and stay as they are.
-    Rows that an encoding computes from its parameters and an offset (Transformer-XL's projected sinusoids) are kept as
-    well, while no gradient is recorded, so change no parameter during a cache's life.
+    While no gradient is recorded a step copies nothing of what is held, and rows that an encoding computes from its
+    parameters and an offset (Transformer-XL's projected sinusoids) are kept as well, so change no parameter during a
+    cache's life.
 
-    max_length: None grows without end. With it the cache rolls: a query sees the max_length newest positions up to its
-        own, and whatever the sizes of the chunks, attention equals a full pass under window=(max_length - 1, 0). It
-        holds the max_length - 1 positions before the newest chunk, and that chunk.
+    max_length: None grows without end. With it the cache rolls: a query sees the positions up to its own and
+        max_length - 1 before it, and whatever the sizes of the chunks, attention equals a full pass under
+        window=(max_length - 1, 0). It holds what the newest chunk saw.
     """
 
     def __init__(self, max_length: int | None = None) -> None:
@@ -33,84 +42,187 @@ class KVCache:
             check_size("max_length", max_length)
         self.max_length = max_length
         self.next_position = 0
-        """The position that the next appended key will have: the number of keys ever appended, less those truncated."""
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
+        """The slot that the next appended key will have: the number of keys ever appended, less those truncated."""
+        self.is_full = False
+        """Whether it holds a memory (`fill`), to be attended to, and takes no more."""
+        # Every attribute is replaced by a new value and never changed in place, but for _rows: `serving` relies on it.
+        self._keys: Growing | None = None
+        self._values: Growing | None = None
+        self._start: Position = 0  # the position of slot 0, where positions follow one another
+        self._positions: Growing | None = None  # [B, L], where calls gave them
+        self._rolled = 0  # how many slots it has dropped because it rolls
+        self._complete_from: Int64[Tensor, "B"] | None = None  # given positions: earlier queries miss dropped keys
         # Weak, and left behind by copies, which may serve another layer.
-        self._rows: WeakKeyDictionary[object, tuple[int, Tensor]] = WeakKeyDictionary()
+        self._rows: WeakKeyDictionary[object, tuple[int, Growing]] = WeakKeyDictionary()
         self._layer: ref[object] | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name not in ("_rows", "_layer")}
+        state = {name: value for name, value in vars(self).items() if name not in ("_rows", "_layer")}
+        return {name: value.compact() if isinstance(value, Growing) else value for name, value in state.items()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, _rows=WeakKeyDictionary(), _layer=None)
 
     @property
     def length(self) -> int:
-        """How many positions it holds."""
-        return 0 if self._keys is None else self._keys.shape[2]
+        """How many keys it holds."""
+        return 0 if self._keys is None else len(self._keys)
 
     @property
     def first_position(self) -> int:
-        """The position of the first key that it holds: 0 until it rolls."""
+        """The slot of the first key that it holds: 0 until it rolls or forgets."""
         return self.next_position - self.length
 
+    @property
+    def keys(self) -> Float[Tensor, "B Hk L D"] | None:
+        """The prepared keys that it holds, None before the first; as `append` returns them."""
+        return None if self._keys is None else self._keys.held
+
+    @property
+    def values(self) -> Float[Tensor, "B Hk L Dv"] | None:
+        """The values that it holds, None before the first; as `append` returns them."""
+        return None if self._values is None else self._values.held
+
+    @property
+    def key_position(self) -> Position:
+        """Where the keys that it holds stand, as `relative_attention` takes it."""
+        return self._start + self.first_position if self._positions is None else self._positions.held
+
     def append(
-        self, key: Float[Tensor, "B Hk n D"], value: Float[Tensor, "B Hk n Dv"]
+        self,
+        key: Float[Tensor, "B Hk n D"],
+        value: Float[Tensor, "B Hk n Dv"],
+        position: Int[Tensor, "n"] | Int[Tensor, "B n"] | None = None,
     ) -> tuple[Float[Tensor, "B Hk L D"], Float[Tensor, "B Hk L Dv"]]:
         """Add n prepared keys and their values; returns all that the n new queries may see, from first_position on.
 
-        Raises ShapeError when key and value differ in batch, heads or length, or from what the cache holds.
+        position: of each new key; one after the other from next_position on where None.
+
+        What it returns are views, good until the cache is truncated and appended to again.
+
+        Raises ShapeError when key and value differ in batch, heads or length, or from what the cache holds; ValueError
+        when the cache is full, and where positions are missing after others were given, or go back behind what a
+        rolling cache has dropped.
         """
-        self._check(key, value)
-        self.next_position += key.shape[2]
-        if self._keys is not None and self._values is not None:
-            kept = self.length if self.max_length is None else min(self.length, self.max_length - 1)
-            start = self.length - kept
-            key = torch.cat([self._keys[:, :, start:], key], dim=2)
-            value = torch.cat([self._values[:, :, start:], value], dim=2)
-        self._keys, self._values = key, value
-        return key, value
+        check_keys_and_values(key, value)
+        if self.is_full:
+            raise ValueError(
+                f"cache: it is full, with a memory of {self.length} keys, and takes no more; attend to it, or append "
+                "to a new KVCache()"
+            )
+        check_beside(key, value, self.keys, self.values)
+        count = key.shape[KEY_AXIS]
+        place = self.place("position", position, key.shape[0], count, key.device)
+        if isinstance(place, Tensor):
+            self._list_positions(key.shape[0], key.device)
+        self._roll(place)
+        if isinstance(place, Tensor):
+            self._positions = _joined(self._positions, place, POSITION_AXIS)
+        self._keys = _joined(self._keys, key, KEY_AXIS)
+        self._values = _joined(self._values, value, KEY_AXIS)
+        self.next_position += count
+        return self._keys.held, self._values.held
+
+    def fill(
+        self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], key_position: Position = 0
+    ) -> None:
+        """Hold the prepared keys and the values of a memory, and take no more: cross-attention's cache.
+
+        key_position: as in `relative_attention`. Raises ValueError when the cache rolls or was appended to before.
+        """
+        check_keys_and_values(key, value)
+        check_position("key_position", key_position, key.shape[0], key.shape[KEY_AXIS], key.device)
+        if self.max_length is not None or self._keys is not None:
+            state = f"rolls with max_length={self.max_length}" if self._keys is None else f"holds {self.length} keys"
+            raise ValueError(f"cache: it {state} and cannot hold a memory; fill a new KVCache()")
+        if isinstance(key_position, Tensor):
+            key_position = key_position.to(torch.int64)
+        if isinstance(key_position, Tensor) and is_explicit(key_position):
+            self._positions = Growing.of(key_position.expand(key.shape[0], -1), POSITION_AXIS)
+        else:
+            self._start = key_position
+        self._keys, self._values = Growing.of(key, KEY_AXIS), Growing.of(value, KEY_AXIS)
+        self.next_position, self.is_full = key.shape[KEY_AXIS], True
+
+    def place(
+        self, name: str, position: Position | None, batch: int, count: int, device: torch.device
+    ) -> int | Int64[Tensor, "B n"]:
+        """Where the next `count` keys stand: a start, or every position once positions were given.
+
+        name: of the argument `position`, for the messages. Raises as `append`.
+        """
+        if position is None:
+            if self._positions is not None:
+                raise ValueError(
+                    f"{name}: is missing, and the cache does not guess it, for positions were given before; give that "
+                    f"of every new token, [{count}] or [{batch}, {count}]"
+                )
+            return self.next_position
+        check_listed(name, position, batch, count)
+        check_position(name, position, batch, count, device)
+        assert isinstance(position, Tensor)
+        position = position.to(torch.int64).expand(batch, count)
+        complete_from = self._complete_from_of(batch, device)
+        if complete_from is not None and count and bool((position.amin(1) < complete_from).any()):
+            row = int((position.amin(1) < complete_from).nonzero()[0])
+            raise ValueError(
+                f"{name}: row {row} goes back to position {int(position[row].min())}; the rolling cache "
+                f"(max_length={self.max_length}) has dropped keys that a query before {int(complete_from[row])} sees; "
+                "give padding the position of the token before it, or make max_length larger"
+            )
+        return position
 
     def truncate(self, length: int) -> None:
-        """Forget all positions from `length` on, so that next_position is `length` (speculative decoding's way back).
+        """Forget all slots from `length` on, so that next_position is `length` (speculative decoding's way back).
 
-        Raises ValueError when `length` is negative, lies ahead, or so far back that the next query's keys are gone.
+        Raises ValueError when `length` is negative, lies ahead, or so far back that the next query's keys are gone, and
+        for a full cache.
         """
         check_size("length", length, least=0)
+        self._refuse_full()
         least = self.first_position
-        if least > 0 and self.max_length is not None:  # it has rolled: a later query needs its whole window
-            least = min(least + self.max_length - 1, self.next_position)
-        if not least <= length <= self.next_position:
-            held = f"positions {self.first_position}..{self.next_position - 1}" if self.length else "no positions"
-            rolling = "" if self.max_length is None else f" and rolls with max_length={self.max_length}"
-            raise ValueError(
-                f"length: got {length}; the cache holds {held}{rolling}, so it can be cut to "
-                f"{least}..{self.next_position}"
-            )
-        if self._keys is not None and self._values is not None:
-            held = length - self.first_position
-            self._keys, self._values = self._keys[:, :, :held], self._values[:, :, :held]
+        if self._rolled and self.max_length is not None and self._positions is None:  # a query needs its whole window
+            least = max(least, min(self._rolled + self.max_length - 1, self.next_position))
+        self._check_slot("length", length, least, "cut to")
+        self._keep(0, length - self.first_position)
         self.next_position = length
+        if length == 0:  # nothing is left that has positions of its own
+            self._positions = self._complete_from = None
+
+    def forget(self, first_position: int) -> None:
+        """Forget all slots before `first_position`, the counterpart of `truncate` at the other end.
+
+        For a limited left context of the caller's own making: chunks that see themselves and what is left of the past.
+
+        Raises ValueError when `first_position` is negative, ahead, or forgotten already, and for a full cache.
+        """
+        check_size("first_position", first_position, least=0)
+        self._refuse_full()
+        self._check_slot("first_position", first_position, self.first_position, "made to begin at")
+        self._keep(first_position - self.first_position, self.length)
 
     def reorder(self, index: Int[Tensor, "B2"]) -> None:
         """Row b of the batch becomes what row index[b] was (beam search); the batch may grow or shrink.
 
         Raises TypeError for an index that is no 1-d integer tensor, ValueError for one that names a row out of range.
         """
-        if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in INTEGER_DTYPES:
-            came = f"{index.dtype} {shape(index)}" if isinstance(index, Tensor) else type(index).__name__
-            raise TypeError(f"index: got {came}; expected a 1-d integer tensor of batch rows")
+        check_index(index, self.keys)
         if self._keys is None or self._values is None:
             return
-        batch = self._keys.shape[0]
-        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < batch:
-            raise ValueError(
-                f"index: got rows {int(index.min())}..{int(index.max())}; the cache has rows 0..{batch - 1}"
-            )
-        index = index.to(self._keys.device, torch.int64)
-        self._keys, self._values = self._keys.index_select(0, index), self._values.index_select(0, index)
+        index = index.to(self._keys.room.device, torch.int64)
+        self._keys, self._values = self._keys.select(index), self._values.select(index)
+        if self._positions is not None:
+            self._positions = self._positions.select(index)
+        if self._complete_from is not None:
+            self._complete_from = self._complete_from[index]
+
+    def detach(self) -> None:
+        """Stop gradients at what it holds: Transformer-XL's memory of the segments before.
+
+        What is appended afterwards is recorded as ever.
+        """
+        if self._keys is not None and self._values is not None:
+            self._keys, self._values = self._keys.detach(), self._values.detach()
 
     def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Float[Tensor, "H count D"]:
         """The rows of `span` that `owner` computes, of which only those not computed before are.
@@ -121,16 +233,16 @@ class KVCache:
             return compute(span)
         end = span.first + span.count
         first, rows = self._rows.get(owner, (span.first, None))
-        if rows is None or span.first > first + rows.shape[1] or end < first:
-            first, rows = span.first, compute(span)
+        if rows is None or span.first > first + len(rows) or end < first:
+            first, rows = span.first, Growing.of(compute(span), ROW_AXIS)
         if span.first < first:
-            rows = torch.cat([compute(Span(span.first, first - span.first)), rows], dim=1)
+            rows = rows.prepend(compute(Span(span.first, first - span.first)))
             first = span.first
-        held = first + rows.shape[1]
+        held = first + len(rows)
         if end > held:
-            rows = torch.cat([rows, compute(Span(held, end - held))], dim=1)
+            rows = rows.append(compute(Span(held, end - held)))
         self._rows[owner] = first, rows
-        return rows[:, span.first - first : end - first]
+        return rows.part(span.first - first, end - first).held
 
     @contextmanager
     def serving(self, layer: object) -> Iterator[None]:
@@ -140,40 +252,69 @@ class KVCache:
         """
         if self._layer is not None and self._layer() is not layer:
             raise ValueError("cache: already serves another layer; make one KVCache for each layer")
-        before = self._keys, self._values, self.next_position, self._layer
+        before = dict(vars(self))
         self._layer = ref(layer)
         try:
             yield
         except BaseException:
-            self._keys, self._values, self.next_position, self._layer = before
+            vars(self).update(before)
             raise
 
-    def _check(self, key: Tensor, value: Tensor) -> None:
-        for name, tensor in (("key", key), ("value", value)):
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
-            if tensor.dim() != 4:
-                raise ShapeError(f"{name}: got shape {shape(tensor)}; expected four axes [batch, heads, length, width]")
-            check_float(name, tensor)
-        if key.shape[:3] != value.shape[:3]:
-            raise ShapeError(
-                f"value: got shape {shape(value)} beside key {shape(key)}; expected the same batch, heads and length"
+    def _roll(self, position: int | Int64[Tensor, "B n"]) -> None:
+        """Drop what queries at `position` and after it no longer see."""
+        if self.max_length is None or self._keys is None:
+            return
+        if not isinstance(position, Tensor):
+            dropped = max(self.length - (self.max_length - 1), 0)
+        elif position.shape[1] == 0 or self._positions is None:
+            dropped = 0
+        else:
+            held = self._positions.held
+            gone = (held <= position.amin(1, keepdim=True) - self.max_length).all(0)
+            dropped = int(gone.long().cumprod(0).sum())
+            if dropped:
+                complete_from = held[:, :dropped].amax(1) + self.max_length
+                before = self._complete_from_of(held.shape[0], held.device)
+                self._complete_from = complete_from if before is None else before.maximum(complete_from)
+        if dropped:
+            self._keep(dropped, self.length)
+            self._rolled = self.first_position
+
+    def _complete_from_of(self, batch: int, device: torch.device) -> Int64[Tensor, "B"] | None:
+        """Per row, the first position whose query misses no key that was dropped; None where none was."""
+        if self._complete_from is None and self._rolled and self.max_length is not None:
+            return torch.full((batch,), self._rolled - 1 + self.max_length, device=device)
+        return self._complete_from
+
+    def _list_positions(self, batch: int, device: torch.device) -> None:
+        """From now on positions are kept per key; those so far followed one another."""
+        if self._positions is None and self._keys is not None:
+            so_far = contiguous_range(self.first_position, self.length, device)
+            self._positions = Growing.of(so_far.expand(batch, -1), POSITION_AXIS)
+
+    def _keep(self, start: int, stop: int) -> None:
+        """Only the keys start .. stop - 1 of those it holds."""
+        if self._keys is not None and self._values is not None:
+            self._keys, self._values = self._keys.part(start, stop), self._values.part(start, stop)
+        if self._positions is not None:
+            self._positions = self._positions.part(start, stop)
+
+    def _refuse_full(self) -> None:
+        if self.is_full:
+            raise ValueError(
+                f"cache: it is full, with a memory of {self.length} keys, and keeps it whole; leave keys out with "
+                "key_mask, or remember another memory"
             )
-        if value.dtype != key.dtype or value.device != key.device:
-            raise TypeError(
-                f"value: got {value.dtype} on {value.device} beside key {key.dtype} on {key.device}; expected one "
-                "dtype and device; convert with .to()"
+
+    def _check_slot(self, name: str, slot: int, least: int, verb: str) -> None:
+        if not least <= slot <= self.next_position:
+            held = f"slots {self.first_position}..{self.next_position - 1}" if self.length else "no slots"
+            rolling = "" if self.max_length is None else f" and rolls with max_length={self.max_length}"
+            raise ValueError(
+                f"{name}: got {slot}; the cache holds {held}{rolling}, so it can be {verb} "
+                f"{least}..{self.next_position}"
             )
-        for name, new, held in (("key", key, self._keys), ("value", value, self._values)):
-            if held is None:
-                continue
-            if (new.shape[0], new.shape[1], new.shape[3]) != (held.shape[0], held.shape[1], held.shape[3]):
-                raise ShapeError(
-                    f"{name}: got shape {shape(new)}; the cache holds {shape(held)}; batch, heads and width must "
-                    "agree, or start a new cache"
-                )
-            if new.dtype != held.dtype or new.device != held.device:
-                raise TypeError(
-                    f"{name}: got {new.dtype} on {new.device}; the cache holds {held.dtype} on {held.device}; convert "
-                    "with .to(), or start a new cache"
-                )
+
+
+def _joined(held: Growing | None, part: Tensor, axis: int) -> Growing:
+    return Growing.of(part, axis) if held is None else held.append(part)

@@ -1,0 +1,67 @@
+"""The checks of a cache's arguments, and their wording."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from relattn.errors import ShapeError
+from relattn.score.checks import INTEGER_DTYPES, check_float, shape
+
+
+def check_keys_and_values(key: Tensor, value: Tensor) -> None:
+    """Float tensors of four axes, of one batch, head count, length, dtype and device."""
+    for name, tensor in (("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
+        if tensor.dim() != 4:
+            raise ShapeError(f"{name}: got shape {shape(tensor)}; expected four axes [batch, heads, length, width]")
+        check_float(name, tensor)
+    if key.shape[:3] != value.shape[:3]:
+        raise ShapeError(
+            f"value: got shape {shape(value)} beside key {shape(key)}; expected the same batch, heads and length"
+        )
+    if value.dtype != key.dtype or value.device != key.device:
+        raise TypeError(
+            f"value: got {value.dtype} on {value.device} beside key {key.dtype} on {key.device}; expected one dtype "
+            "and device; convert with .to()"
+        )
+
+
+def check_beside(key: Tensor, value: Tensor, held_keys: Tensor | None, held_values: Tensor | None) -> None:
+    """New keys and values continue those that are held: the same batch, heads, width, dtype and device."""
+    for name, new, held in (("key", key, held_keys), ("value", value, held_values)):
+        if held is None:
+            continue
+        if (new.shape[0], new.shape[1], new.shape[3]) != (held.shape[0], held.shape[1], held.shape[3]):
+            raise ShapeError(
+                f"{name}: got shape {shape(new)}; the cache holds {shape(held)}; batch, heads and width must agree, or "
+                "start a new cache"
+            )
+        if new.dtype != held.dtype or new.device != held.device:
+            raise TypeError(
+                f"{name}: got {new.dtype} on {new.device}; the cache holds {held.dtype} on {held.device}; convert with "
+                ".to(), or start a new cache"
+            )
+
+
+def check_listed(name: str, position: object, batch: int, count: int) -> None:
+    """A tensor [count] or [batch, count]: a cache itself counts on from a start."""
+    every = f"the position of every new token, [{count}] or [{batch}, {count}]"
+    if not isinstance(position, Tensor) or position.dim() == 0:
+        raise ValueError(
+            f"{name}: got {position!r} with a cache, which counts on by itself; leave it out, or give {every}"
+        )
+    if tuple(position.shape) not in ((count,), (batch, count)):
+        raise ShapeError(f"{name}: got shape {shape(position)} with a cache; expected {every}")
+
+
+def check_index(index: object, keys: Tensor | None) -> None:
+    """A 1-d integer tensor of rows that `keys` has."""
+    if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in INTEGER_DTYPES:
+        came = f"{index.dtype} {shape(index)}" if isinstance(index, Tensor) else type(index).__name__
+        raise TypeError(f"index: got {came}; expected a 1-d integer tensor of batch rows")
+    if keys is None or not index.numel():
+        return
+    first, last = int(index.min()), int(index.max())
+    if not 0 <= first <= last < keys.shape[0]:
+        raise ValueError(f"index: got rows {first}..{last}; the cache has rows 0..{keys.shape[0] - 1}")

@@ -1,0 +1,104 @@
+"""Growing: a tensor that grows along one axis into spare room, so that a step copies nothing of what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Growing:
+    """room[start:stop] along `axis`: what it holds, with room to spare around it.
+
+    Without gradients a part is written into the spare room at the end that it is joined to; where that is full, what is
+    held moves into new room, half as long again, so that growing to n elements copies O(n) of them in all. Nothing that
+    is held is ever written over, so an earlier `Growing` over the same room keeps its content, until another part is
+    joined to *it* (after truncation) and takes the place of what had been joined there.
+
+    While gradients are recorded a part is joined by torch.cat: a graph may have saved what is held. owned is False for
+    such a tensor, and for one that came from outside: no part of it is spare.
+    """
+
+    room: Tensor
+    axis: int
+    start: int
+    stop: int
+    owned: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor, axis: int) -> Growing:
+        """Holds `tensor` itself, which is never written to."""
+        return cls(tensor, axis, 0, tensor.shape[axis], owned=False)
+
+    @property
+    def held(self) -> Tensor:
+        """What it holds, a view."""
+        return self.room.narrow(self.axis, self.start, len(self))
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def append(self, part: Tensor) -> Growing:
+        """`part` after what it holds."""
+        if torch.is_grad_enabled():
+            return Growing.of(torch.cat([self.held, part], dim=self.axis), self.axis)
+        count = part.shape[self.axis]
+        fits = self._writable and self.stop + count <= self.room.shape[self.axis]
+        grown = self if fits else self._moved(0, _ample(len(self), count))
+        grown.room.narrow(self.axis, grown.stop, count).copy_(part)
+        return replace(grown, stop=grown.stop + count)
+
+    def prepend(self, part: Tensor) -> Growing:
+        """`part` before what it holds."""
+        if torch.is_grad_enabled():
+            return Growing.of(torch.cat([part, self.held], dim=self.axis), self.axis)
+        count = part.shape[self.axis]
+        fits = self._writable and count <= self.start
+        grown = self if fits else self._moved(_ample(len(self), count), 0)
+        grown.room.narrow(self.axis, grown.start - count, count).copy_(part)
+        return replace(grown, start=grown.start - count)
+
+    def part(self, start: int, stop: int) -> Growing:
+        """Only the elements start .. stop - 1 of what it holds; the rest becomes spare."""
+        return replace(self, start=self.start + start, stop=self.start + stop)
+
+    def select(self, index: Int64[Tensor, "B2"]) -> Growing:
+        """Row b along axis 0 is what row index[b] was."""
+        if torch.is_grad_enabled():
+            return Growing.of(self.held.index_select(0, index), self.axis)
+        chosen = self._new_room(index.shape[0], 0, _ample(len(self), 0))
+        torch.index_select(self.held, 0, index, out=chosen.held)
+        return chosen
+
+    def detach(self) -> Growing:
+        """The same numbers, through which no gradient flows."""
+        return replace(self, room=self.room.detach())
+
+    def compact(self) -> Growing:
+        """The same without spare room, which a copy need not carry; what a graph records stays as it is."""
+        return Growing.of(self.held if self.held.requires_grad else self.held.clone(), self.axis)
+
+    @property
+    def _writable(self) -> bool:
+        """Whether the spare room may be written to; torch forbids it for an inference tensor outside that mode."""
+        return self.owned and (torch.is_inference_mode_enabled() or not self.room.is_inference())
+
+    def _moved(self, before: int, after: int) -> Growing:
+        """What it holds, copied into new room with so much to spare."""
+        moved = self._new_room(self.room.shape[0], before, after)
+        moved.held.copy_(self.held)
+        return moved
+
+    def _new_room(self, batch: int, before: int, after: int) -> Growing:
+        """New room for as much as it holds, of any content."""
+        size = [batch, *self.room.shape[1:]]
+        size[self.axis] = before + len(self) + after
+        return Growing(self.room.new_empty(size), self.axis, before, before + len(self), owned=True)
+
+
+def _ample(held: int, count: int) -> int:
+    """Spare room for `count` more, and for half of all again."""
+    return count + (held + count) // 2
