@@ -2,5 +2,6 @@
 
 from relattn.nn.attention import RelativeMultiheadAttention
 from relattn.nn.cache import KVCache
+from relattn.nn.conformer import RelPositionMultiHeadedAttention
 
-__all__ = ["KVCache", "RelativeMultiheadAttention"]
+__all__ = ["KVCache", "RelPositionMultiHeadedAttention", "RelativeMultiheadAttention"]

@@ -1,0 +1,89 @@
+"""RelPositionMultiHeadedAttention: the Conformer's attention, under the names that ESPnet and NeMo gave its weights."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from relattn.arguments import check_flag, check_probability, check_size
+from relattn.backends.select import check_backend
+from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.transformer_xl import TransformerXLEmbedding
+from relattn.nn.attention import ProjectedAttention
+
+
+class RelPositionMultiHeadedAttention(ProjectedAttention, TransformerXLEmbedding):
+    """S_ij = ((q_i + u) . k_j + (q_i + v) . W R[i - j]) / sqrt(head_dim);  linear_out(softmax(S) v).
+
+    Its state_dict has the keys and shapes of ESPnet's RelPositionMultiHeadedAttention and NeMo's
+    RelPositionMultiHeadAttention, so that load_state_dict takes theirs:
+
+        linear_q, linear_k, linear_v, linear_out   Linear(embed_dim, embed_dim, bias=bias)
+        linear_pos W                               Linear(embed_dim, embed_dim, bias=False)
+        pos_bias_u u, pos_bias_v v                 [num_heads, embed_dim / num_heads]
+
+    To keep them at the top, as there, the module is its own encoding: a TransformerXLEmbedding with interleaved=True.
+
+    embed_dim: n_feat there, even. num_heads: n_head, a divisor of embed_dim. dropout: of the attention weights, in
+        training mode. bias: use_bias in NeMo, always True in ESPnet. backend: as in `relative_attention`.
+
+    The call is that of RelativeMultiheadAttention: [B, L, embed_dim], masks True where a query attends, window=(left,
+    right) for NeMo's att_context_size=[left, right] of style "regular". There is no pos_emb: R is computed here, for
+    any length and start, with angles in float64. What their encoders do around the attention stays with the encoder:
+    the input scaled by sqrt(embed_dim) (xscaling), dropout of R in training.
+
+    Not for weights trained with rel_pos_type="legacy", which is ESPnet's default: LegacyRelPositionMultiHeadedAttention
+    has the same names and shapes and another formula, so that only its configuration tells. Nor for zero_triu=True,
+    unless attention is causal, where it changes nothing.
+
+    Raises ValueError for sizes that do not fit one another.
+
+    Source: Dai et al. 2019 (Transformer-XL), section 3.3; Gulati et al. 2020 (Conformer), section 2.1; ESPnet,
+    espnet/nets/pytorch_backend/transformer/attention.py; NeMo,
+    nemo/collections/asr/parts/submodules/multi_head_attention.py.
+    """
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True, backend: str = "auto"
+    ) -> None:
+        check_size("embed_dim", embed_dim)
+        check_size("num_heads", num_heads)
+        if embed_dim % num_heads:
+            raise ValueError(f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim")
+        check_probability("dropout", dropout)
+        check_flag("bias", bias)
+        check_backend(backend)
+        super().__init__(num_heads, embed_dim // num_heads, embed_dim=embed_dim, interleaved=True)
+        self.num_kv_heads, self.dropout, self.scale, self.backend = num_heads, dropout, None, backend
+        self.linear_q = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.linear_k = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.linear_v = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.linear_out = nn.Linear(embed_dim, embed_dim, bias=bias)
+
+    @property
+    def q_proj(self) -> nn.Linear:
+        """linear_q."""
+        return self.linear_q
+
+    @property
+    def k_proj(self) -> nn.Linear:
+        """linear_k."""
+        return self.linear_k
+
+    @property
+    def v_proj(self) -> nn.Linear:
+        """linear_v."""
+        return self.linear_v
+
+    @property
+    def out_proj(self) -> nn.Linear:
+        """linear_out."""
+        return self.linear_out
+
+    @property
+    def encoding(self) -> RelativeEncoding:
+        """Itself."""
+        return self
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`."""
+        return f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, backend={self.backend!r}"
