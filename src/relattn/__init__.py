@@ -18,6 +18,7 @@ _HOMES = {
     "T5Bias": "relattn.encodings",
     "AlibiBias": "relattn.encodings",
     "RotaryEmbedding": "relattn.encodings",
+    "DisentangledEmbedding": "relattn.encodings",
     "RelativeEncoding": "relattn.encodings",
     "ScoreTerms": "relattn.score.terms",
     "OffsetTable": "relattn.score.table",
@@ -29,6 +30,7 @@ _ROOMS = ("nn", "offsets", "errors", "lab")
 if TYPE_CHECKING:
     from relattn import nn as nn
     from relattn.encodings import AlibiBias as AlibiBias
+    from relattn.encodings import DisentangledEmbedding as DisentangledEmbedding
     from relattn.encodings import RelativeEmbedding as RelativeEmbedding
     from relattn.encodings import RelativeEncoding as RelativeEncoding
     from relattn.encodings import RotaryEmbedding as RotaryEmbedding

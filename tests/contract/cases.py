@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from relattn import AlibiBias, RelativeEmbedding, RotaryEmbedding, ShawEmbedding, T5Bias, TransformerXLEmbedding
+from relattn import (
+    AlibiBias,
+    DisentangledEmbedding,
+    RelativeEmbedding,
+    RotaryEmbedding,
+    ShawEmbedding,
+    T5Bias,
+    TransformerXLEmbedding,
+)
 from relattn.backends.select import BACKENDS
 from tests.contract.settings import Setting
 from tests.contract.tiles import TESTED_BACKENDS
@@ -73,6 +81,15 @@ def t5(s: Setting, *, bidirectional: bool = True, num_buckets: int = 8, max_dist
 def alibi(s: Setting) -> Part:
     """AlibiBias."""
     return Part(AlibiBias(s.num_heads), "alibi", {})
+
+
+def disentangled(s: Setting, *, num_buckets: int | None = None, **settings: Any) -> Part:
+    """DisentangledEmbedding, of few rows, so that the last ones are reached."""
+    distance = 4 if num_buckets is None else 6
+    module = DisentangledEmbedding(
+        s.num_heads, s.head_dim, embed_dim=3, max_distance=distance, num_buckets=num_buckets, **settings
+    )
+    return Part(module, "disentangled", {} if num_buckets is None else {"max_distance": distance})
 
 
 def rope(s: Setting, *, base: float = 10000.0, factor: float = 1.0, interleaved: bool = False, part: int = 0) -> Part:
@@ -146,6 +163,10 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     "txl_learned": of(txl_learned),
     "t5": of(t5),
     "t5_one_direction": of(partial(t5, bidirectional=False)),
+    "disentangled": of(disentangled),
+    "disentangled_buckets": of(partial(disentangled, num_buckets=6)),
+    "disentangled_c2p": of(partial(disentangled, p2c=False)),
+    "disentangled_p2c": of(partial(disentangled, num_buckets=6, c2p=False)),
     "alibi_4_heads": of(alibi, num_heads=4),
     "alibi_3_heads": of(alibi, num_heads=3),
     "alibi_6_heads": of(alibi, num_heads=6),

@@ -18,6 +18,7 @@ from torch import Tensor
 from tests.contract.subject import Subject, parameters_of
 from tests.oracle.alibi import slopes
 from tests.oracle.budget import EPS
+from tests.oracle.disentangled import delta
 from tests.oracle.equation import Answer
 from tests.oracle.pairs import Pairs, allowed_pairs, make_pairs
 from tests.oracle.rope import angles
@@ -112,6 +113,17 @@ def t5(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, max_d
     return Added(unscaled=f.rows(p["bias"].T, bucket))
 
 
+def disentangled(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, max_distance=None) -> Added:
+    index = delta(-f.pairs.offset, p["relative_embeddings"].shape[0] // 2, max_distance)
+    scaled = 0.0
+    for side, content in (("key", query.unsqueeze(-2)), ("query", key.unsqueeze(-3))):
+        if f"pos_{side}_proj.weight" in p:
+            projected = p["relative_embeddings"] @ p[f"pos_{side}_proj.weight"].T + p[f"pos_{side}_proj.bias"]
+            rows = f.rows(projected.unflatten(-1, (query.shape[1], -1)).transpose(0, 1), index)
+            scaled = scaled + (content * rows).sum(-1)
+    return Added(scaled=scaled)
+
+
 def alibi(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
     slope = slopes(query.shape[1])[:, None, None]
     return Added(unscaled=f.constant(-slope * np.abs(f.pairs.offset)[:, None]))
@@ -143,6 +155,7 @@ PAPERS = {
     "t5": t5,
     "alibi": alibi,
     "rope": rope,
+    "disentangled": disentangled,
 }
 
 

@@ -31,6 +31,8 @@ Answer      output [B, Hq, Lq, Dv], lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]; a 
 | alibi             |                                                     |                                            |
 | rope              |                                                     | base=10000.0, rotary_dim=None,             |
 |                   |                                                     | interleaved=False, factor=1.0 (scaling)    |
+| disentangled      | relative_embeddings [2K, E], pos_key_proj.weight    | max_distance=None (with buckets: an int)   |
+|                   | [H*D, E], .bias [H*D], and/or pos_query_proj        |                                            |
 
 Each paper's module also exposes `ingredients(query, key, pairs, parameters, **settings)`, listed in INGREDIENTS: what
 the paper adds per pair, before masks, softmax and values.
@@ -39,7 +41,17 @@ Gradients: gradient.complex_step_gradients. Every array may be complex, and any 
 (of perturbations); an attn_mask that does must be written with all four of its own axes.
 """
 
-from tests.oracle import alibi, generalised, music_transformer, no_encoding, rope, shaw, t5, transformer_xl
+from tests.oracle import (
+    alibi,
+    disentangled,
+    generalised,
+    music_transformer,
+    no_encoding,
+    rope,
+    shaw,
+    t5,
+    transformer_xl,
+)
 from tests.oracle.budget import assert_within_budget, max_error
 from tests.oracle.equation import Answer, Ingredients, add_ingredients, attend
 from tests.oracle.gradient import complex_step_gradients, directional_derivative
@@ -55,6 +67,7 @@ _PAPERS = {
     "t5": t5,
     "alibi": alibi,
     "rope": rope,
+    "disentangled": disentangled,
 }
 ORACLES = {name: paper.attention for name, paper in _PAPERS.items()}
 INGREDIENTS = {name: paper.ingredients for name, paper in _PAPERS.items()}

@@ -33,6 +33,11 @@ def make_case(name, rng) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
         return {"linear_pos.weight": normal((HQ * D, 8)), **biases}, {"interleaved": True}, {}
     if name == "t5":
         return {"bias": normal((8, HQ))}, {"max_distance": 6}, {}
+    if name == "disentangled":
+        sides = {f"pos_{side}_proj.{part}": normal(shape) for side in ("key", "query") for part, shape in (
+            ("weight", (HQ * D, 5)), ("bias", (HQ * D,))
+        )}  # fmt: skip
+        return {"relative_embeddings": normal((8, 5)), **sides}, {"max_distance": 6}, {}
     if name == "rope":
         return {}, {"rotary_dim": 4, "factor": 2.0, "base": 100.0}, {}
     return {}, {}, {}

@@ -2,6 +2,7 @@
 
 from relattn.encodings.alibi import AlibiBias
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.disentangled import DisentangledEmbedding
 from relattn.encodings.relative import RelativeEmbedding
 from relattn.encodings.rotary import RotaryEmbedding
 from relattn.encodings.shaw import ShawEmbedding
@@ -10,6 +11,7 @@ from relattn.encodings.transformer_xl import TransformerXLEmbedding
 
 __all__ = [
     "AlibiBias",
+    "DisentangledEmbedding",
     "RelativeEmbedding",
     "RelativeEncoding",
     "RotaryEmbedding",

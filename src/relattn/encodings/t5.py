@@ -49,16 +49,8 @@ class T5Bias(RelativeEncoding):
         """b[d] = bias[bucket(d)] for the visible |d| <= max_distance; further away the bucket no longer changes."""
         check_heads("T5Bias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)
-        table = bias_table(self.bias, self.max_distance, self.bidirectional, *self._reach(positions))
-        return ScoreTerms(bias=table)
-
-    def _reach(self, positions: Positions) -> tuple[int, int]:
-        """The first and the last offset to make rows for: the visible ones, no further than max_distance."""
-        first, last = positions.visible if positions.contiguous else (-self.max_distance, self.max_distance)
-        if isinstance(first, Tensor) or isinstance(last, Tensor) or first > last:
-            return -self.max_distance, self.max_distance
-        furthest = self.max_distance
-        return min(max(first, -furthest), furthest), min(max(last, -furthest), furthest)
+        reach = positions.visible_within(self.max_distance)
+        return ScoreTerms(bias=bias_table(self.bias, self.max_distance, self.bidirectional, *reach))
 
     def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """bucket(d) of every offset, in float32 arithmetic whatever the parameters' dtype."""

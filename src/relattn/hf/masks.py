@@ -1,4 +1,4 @@
-"""MaskStructure: which pairs attend, handed from a transformers model to its attention without writing the pairs down."""
+"""MaskStructure: which pairs attend, as a transformers model tells its attention without writing the pairs down."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import masking_utils
@@ -61,8 +62,8 @@ def relattn_mask(
     structure = _structure(mask_function)
     key_mask = None
     if attention_mask is not None:
-        padded = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
-        assert padded is not None
+        missing = kv_length + kv_offset - attention_mask.shape[1]
+        padded = F.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
         key_mask = padded[:, kv_offset : kv_offset + kv_length]
         if not torch.compiler.is_compiling() and bool(key_mask.all()):
             key_mask = None

@@ -39,7 +39,7 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
 
     model: a loaded transformers model, or a module that holds some. backend: as in `relative_attention`.
 
-    Modules that add a position bias become subclasses of theirs that hold the same weights under the same names; where a
+    Modules that add a position bias become subclasses of theirs with the same weights under the same names; where a
     model takes an attn_implementation, that becomes "relattn". Checkpoints saved before and after are interchangeable.
 
     Raises UnsupportedError where nothing in the model can be changed, or for a version of transformers that relattn is
@@ -86,7 +86,9 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
         module.__class__ = REPLACEMENTS[type(module)]
     for module in replaced + interfaced:
         module.relattn_backend = backend
-    model._relattn_configs = [(config, config._attn_implementation) for config in configs.values()]
+    model._relattn_configs = [  # pyright: ignore[reportArgumentType]
+        (config, config._attn_implementation) for config in configs.values()
+    ]
     for config in configs.values():
         config._attn_implementation_internal = NAME
     return Report(changed, left)

@@ -146,6 +146,13 @@ class Positions:
             last = last.clamp(max=self.highest) if isinstance(last, Tensor) else min(last, self.highest)
         return first, last
 
+    def visible_within(self, furthest: int) -> tuple[int, int]:
+        """The smallest and the largest visible offset d with |d| <= furthest, as far as ints tell: else all of those."""
+        first, last = self.visible if self.contiguous else (-furthest, furthest)
+        if isinstance(first, Tensor) or isinstance(last, Tensor) or first > last:
+            return -furthest, furthest
+        return min(max(first, -furthest), furthest), min(max(last, -furthest), furthest)
+
     def _visible_explicit(self) -> tuple[int, int]:
         """The extremes over the queries of the offsets of the first and the last key that each can see."""
         batch = torch.broadcast_shapes(self.query_positions().shape[:-1], self.key_positions().shape[:-1])

@@ -1,0 +1,122 @@
+"""DisentangledEmbedding: content meets position from both sides (He et al. 2021, DeBERTa)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from relattn.arguments import check_flag, check_size
+from relattn.encodings.base import RelativeEncoding
+from relattn.score.check_terms import check_heads
+from relattn.score.positions import Positions
+from relattn.score.table import OffsetTable, gather_rows
+from relattn.score.terms import ScoreTerms
+
+
+class DisentangledEmbedding(RelativeEncoding):
+    """S_ij = scale * (q_i . k_j + q_i . (W_k P[delta]) + (W_q P[delta]) . k_j),  delta = clip(bucket(i - j) + K).
+
+    clip to 0..2K-1; bucket(x) = x and K = max_distance; with num_buckets, K = num_buckets and DeBERTa-v2's buckets:
+    exact up to num_buckets / 2, then logarithmic up to max_distance. DeBERTa models pass scale = 1 / sqrt(3 head_dim),
+    or 2 in place of 3 with one of the terms alone.
+
+    relative_embeddings P: the parameter [2K, embed_dim], in DeBERTa's order: row 0 is the most distant future.
+    pos_key_proj W_k (c2p, content to position) and pos_query_proj W_q (p2c, position to content): Linear(embed_dim,
+        num_heads * head_dim), absent where c2p or p2c is False.
+    embed_dim: num_heads * head_dim unless given.
+
+    Source: He et al. 2021 (DeBERTa), eq. 3 and 4; the buckets: DeBERTa-v2's published code. Eq. 4 writes delta(j, i) in
+    the third term; the published code, and with it every checkpoint, takes delta(i, j) there too, and so does this.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        *,
+        embed_dim: int | None = None,
+        max_distance: int = 512,
+        num_buckets: int | None = None,
+        c2p: bool = True,
+        p2c: bool = True,
+    ) -> None:
+        super().__init__()
+        check_size("num_heads", num_heads)
+        check_size("head_dim", head_dim)
+        self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
+        check_size("embed_dim", self.embed_dim)
+        check_size("max_distance", max_distance, least=2)
+        check_flag("c2p", c2p)
+        check_flag("p2c", p2c)
+        if not (c2p or p2c):
+            raise ValueError("c2p, p2c: got False for both; expected at least one of the terms")
+        if num_buckets is not None:
+            check_size("num_buckets", num_buckets, least=4)
+            if num_buckets % 2 or num_buckets // 2 >= max_distance - 1:
+                raise ValueError(
+                    f"num_buckets: got {num_buckets} with max_distance={max_distance}; expected an even number below "
+                    f"{2 * (max_distance - 1)}, half of it for exact distances"
+                )
+        self.num_heads, self.head_dim = num_heads, head_dim
+        self.max_distance, self.num_buckets = max_distance, num_buckets
+        self.relative_embeddings = nn.Parameter(torch.empty(2 * (num_buckets or max_distance), self.embed_dim))
+        self.pos_key_proj = nn.Linear(self.embed_dim, num_heads * head_dim) if c2p else None
+        self.pos_query_proj = nn.Linear(self.embed_dim, num_heads * head_dim) if p2c else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows drawn from N(0, 0.02^2) as DeBERTa's; the projections as torch initialises a Linear."""
+        nn.init.normal_(self.relative_embeddings, std=0.02)
+        for projection in (self.pos_key_proj, self.pos_query_proj):
+            if projection is not None:
+                projection.reset_parameters()
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """RK = W_k P[delta] over the query itself, and RQ = W_q P[delta], projected once a row of P."""
+        check_heads("DisentangledEmbedding", self.num_heads, self.head_dim, query, self.relative_embeddings)
+        projections = self.pos_key_proj, self.pos_query_proj
+        relative_keys, relative_queries = (
+            None if projection is None else self._table(projection(self.relative_embeddings), positions)
+            for projection in projections
+        )
+        relative_query = None if relative_keys is None else query
+        return ScoreTerms(relative_query=relative_query, relative_keys=relative_keys, relative_queries=relative_queries)
+
+    def _table(self, projected: Float[Tensor, "rows HD"], positions: Positions) -> OffsetTable:
+        rows = projected.unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
+        return disentangled_table(rows, self.max_distance, self.num_buckets, positions)
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`."""
+        return (
+            f"{self.num_heads}, {self.head_dim}, embed_dim={self.embed_dim}, max_distance={self.max_distance}, "
+            f"num_buckets={self.num_buckets}, c2p={self.pos_key_proj is not None}, "
+            f"p2c={self.pos_query_proj is not None}"
+        )
+
+
+def disentangled_table(
+    rows: Float[Tensor, "H 2K D"], max_distance: int, num_buckets: int | None, positions: Positions
+) -> OffsetTable:
+    """rows[delta(d)] for every visible offset d; from 2 * max_distance on all rows are the edge's."""
+    first, last = positions.visible_within(2 * max_distance)
+    delta = _delta(-torch.arange(first, last + 1, device=rows.device), max_distance, num_buckets, rows.shape[1])
+    return OffsetTable(gather_rows(rows, delta), first, "clamp")
+
+
+def _delta(
+    relative: Int64[Tensor, "n"], max_distance: int, num_buckets: int | None, num_rows: int
+) -> Int64[Tensor, "n"]:
+    """delta of every i - j, in float32 arithmetic, in which DeBERTa-v2's code decides the buckets."""
+    if num_buckets is None:
+        bucket = relative
+    else:
+        middle = num_buckets // 2
+        distance = relative.abs().clamp(min=middle)
+        steps = torch.log(distance / middle) / torch.log(torch.tensor((max_distance - 1) / middle)) * (middle - 1)
+        logarithmic = steps.ceil().long() + middle
+        bucket = torch.where(relative.abs() <= middle, relative, logarithmic * relative.sign())
+    return (bucket + num_rows // 2).clamp(0, num_rows - 1)
