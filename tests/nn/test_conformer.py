@@ -200,7 +200,10 @@ def gradients(output: Tensor, leaves: dict[str, Tensor], cotangent: Tensor) -> d
 def test_every_backend_gives_their_numbers(name: str, backend: str, rng: np.random.Generator) -> None:
     checkpoint, case = weights(), CASES[name]
     x = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
-    assert_theirs(layer_with(checkpoint, backend)(x, **case.keywords()), x, checkpoint, case.dropped())
+    layer = layer_with(checkpoint, backend)
+    assert_theirs(layer(x, **case.keywords()), x, checkpoint, case.dropped())
+    mask = torch.from_numpy(case.dropped())
+    assert_theirs(layer(x, attn_mask=~mask.unsqueeze(1)), x, checkpoint, case.dropped())
 
 
 def test_espnet_s_mask_keeps_keys_and_lets_padding_look(rng: np.random.Generator) -> None:
@@ -232,12 +235,11 @@ def streamed(
 ) -> Tensor:
     """The layer over x in chunks that see `left` positions before them; each brings the next `ahead` with it."""
     cache, outputs = KVCache(), []
-    with torch.no_grad():
-        for start in range(0, x.shape[1], size):
-            cache.forget(max(cache.first_position, start - left))
-            chunk = x[:, start : start + size + ahead]
-            outputs.append(layer(chunk, cache=cache, **keywords)[:, :size])
-            cache.truncate(min(start + size, x.shape[1]))
+    for start in range(0, x.shape[1], size):
+        cache.forget(max(cache.first_position, start - left))
+        chunk = x[:, start : start + size + ahead]
+        outputs.append(layer(chunk, cache=cache, **keywords)[:, :size])
+        cache.truncate(min(start + size, x.shape[1]))
     return torch.cat(outputs, dim=1)
 
 
@@ -252,7 +254,8 @@ def test_chunked_limited_in_one_pass_and_chunk_by_chunk(left: int, right: int, r
     assert_theirs(layer(x, attn_mask=mask), x, checkpoint, dropped)
     # The window drops no pair that the mask keeps; it tells which tiles hold none.
     assert_theirs(layer(x, attn_mask=mask, window=(left + right, right)), x, checkpoint, dropped)
-    assert_theirs(streamed(layer, x, size, left), x, checkpoint, dropped)
+    with torch.no_grad():
+        assert_theirs(streamed(layer, x, size, left), x, checkpoint, dropped)
 
     chunks = -(-length // size)
     padded = F.pad(x, (0, 0, left, chunks * size - length))
@@ -271,8 +274,25 @@ def test_regular_contexts_chunk_by_chunk(left: int, right: int, size: int, rng: 
     checkpoint, length = weights(), 13
     x = torch.randn(2, length, WIDTH, dtype=torch.float64)
     dropped = conformer.dropped_pairs(np.ones((2, length), dtype=bool), left, right)
-    output = streamed(layer_with(checkpoint), x, size, left, ahead=right, window=(left, right))
+    with torch.no_grad():
+        output = streamed(layer_with(checkpoint), x, size, left, ahead=right, window=(left, right))
     assert_theirs(output, x, checkpoint, dropped)
+
+
+@pytest.mark.parametrize("style", ["regular", "chunked_limited"])
+def test_a_stream_has_the_gradients_of_one_pass(style: str, rng: np.random.Generator) -> None:
+    left, right, length = 6, 2, 13
+    layer = layer_with(weights())
+    leaves = {"x": torch.randn(2, length, WIDTH, dtype=torch.float64, requires_grad=True)}
+    leaves |= dict(layer.named_parameters())
+    if style == "regular":
+        whole = layer(leaves["x"], window=(left, right))
+        stream = streamed(layer, leaves["x"], 4, left, ahead=right, window=(left, right))
+    else:
+        whole = layer(leaves["x"], attn_mask=chunk_mask(left, right, length))
+        stream = streamed(layer, leaves["x"], right + 1, left)
+    cotangent = torch.randn_like(whole)
+    torch.testing.assert_close(gradients(stream, leaves, cotangent), gradients(whole, leaves, cotangent), **EXACT)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 13, [4, 1, 6, 2]])
@@ -304,5 +324,6 @@ def test_a_stream_projects_the_sinusoids_once(rng: np.random.Generator) -> None:
     """Every chunk sees the same offsets; the cache keeps their rows."""
     layer, rows = layer_with(weights()), []
     layer.linear_pos.register_forward_hook(lambda module, arguments, output: rows.append(len(arguments[0])))
-    streamed(layer, torch.randn(1, 20, WIDTH, dtype=torch.float64), size=4, left=4)
+    with torch.no_grad():
+        streamed(layer, torch.randn(1, 20, WIDTH, dtype=torch.float64), size=4, left=4)
     assert rows == [7, 4]
