@@ -68,20 +68,25 @@ def strided(
 ) -> Float[Tensor, "B H Lq Lk"]:
     """Read the products through a stride one shorter than their rows: no copy, any Lq and Lk. What `dense` uses.
 
-    Needs Lk + 1 rows at least, or Lq + Lk - 1 for every pair to have its own.
+    Needs Lk + 1 rows at least (Lk for one query), or Lq + Lk - 1 for every pair to have its own.
     """
     return strided_view(relative_query @ relative_keys.transpose(-1, -2), key_length)
 
 
+@torch.compiler.allow_in_graph  # torch.compile cannot trace a storage offset, but knows it where the graph is lowered
 def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tensor, "*n Lq Lk"]:
     """S[i, j] = strip[i, j - i + (Lq - 1)], the same memory: (i, j) lies (Lq - 1) + i * (W - 1) + j from the start.
 
-    W > Lk keeps the view's rows apart, so that its gradient is a plain copy.
+    W > Lk keeps the view's rows apart, so that its gradient is a plain copy; a single row needs no more than Lk.
     """
     query_length, width = strip.shape[-2:]
-    strip = strip.contiguous()
-    if width <= key_length:
-        raise ValueError(f"strided: got {width} rows for {key_length} keys; expected at least {key_length + 1}")
+    needed = key_length if query_length == 1 else key_length + 1
+    if width < needed:
+        raise ValueError(f"strided: got {width} rows for {key_length} keys; expected at least {needed}")
+    if query_length == 1:
+        return strip[..., :key_length]
+    if strip.stride()[-2:] != (width, 1):
+        strip = strip.contiguous()
     size = (*strip.shape[:-1], key_length)
     stride = (*strip.stride()[:-2], width - 1, 1)
     return strip.as_strided(size, stride, strip.storage_offset() + max(query_length - 1, 0))
@@ -90,6 +95,8 @@ def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tens
 def strided_strip(weights: Float[Tensor, "*n Lq Lk"], width: int) -> Float[Tensor, "*n Lq W"]:
     """strip[i, j - i + (Lq - 1)] = weights[i, j], zero elsewhere: the transpose of `strided_view`."""
     query_length, key_length = weights.shape[-2:]
+    if query_length == 1:
+        return weights if width == key_length else F.pad(weights, (0, width - key_length))
     rows = F.pad(weights, (0, width - 1 - key_length)).flatten(-2)
     return F.pad(rows, (max(query_length - 1, 0), min(query_length, 1))).unflatten(-1, (query_length, width))
 

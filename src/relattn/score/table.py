@@ -79,6 +79,18 @@ class OffsetTable:
             return torch.cat([oldest, inside, newest], dim=1)
         return F.pad(inside, (0, 0) * (self.values.dim() - 2) + (before, after))
 
+    def narrowed(self, first: int | Int64[Tensor, ""], count: int) -> OffsetTable:
+        """A view of the rows that serve the offsets first .. first + count - 1: the same table there.
+
+        At least one row, so that what lies beyond still has an edge; all of them where a start is a tensor or a graph
+        is compiled.
+        """
+        if isinstance(first, Tensor) or isinstance(self.first, Tensor) or torch.compiler.is_compiling():
+            return self
+        start = min(max(first - self.first, 0), self.num_rows - 1)
+        end = min(max(first + count - self.first, start + 1), self.num_rows)
+        return replace(self, values=self.values[:, start:end], first=self.first + start)
+
     def at(self, offsets: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *D"]:
         """T[d] for every d of `offsets`, any shape, by a gather whose gradient is deterministic."""
         index = offsets - self.first

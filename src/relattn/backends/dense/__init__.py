@@ -8,7 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relattn.backends.dense.arrangement import arrange_by_key, arrange_by_query
+from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
 from relattn.score.problem import Problem
+from relattn.score.table import OffsetTable
 
 
 class DenseBackend:
@@ -30,12 +32,12 @@ class DenseBackend:
         weights = scores.softmax(dim=-1)
         if problem.dropout_p > 0.0:
             weights = F.dropout(weights, problem.dropout_p)
-        output = weights @ _per_query_head(problem.value, problem)
+        output = value_sums(weights, problem.value)
         if problem.relative_values is not None:
-            arranged = arrange_by_query(problem.relative_values.to(weights.dtype), problem.positions)
+            arranged = arrange_by_query(problem.relative_values, problem.positions, weights.dtype)
             # Only visible pairs have a column of their own in the strip: a row without any must not enter it.
             visible = weights if alive is None else weights.masked_fill(~alive, 0.0)
-            output = output + arranged.collect(visible) @ _unbroadcast(arranged.rows)
+            output = output + row_sums(arranged.collect(visible), arranged.rows)
         lse = scores.logsumexp(dim=-1) if problem.return_lse else None
         if alive is not None:  # zeroing the rows without a key here also zeroes every gradient that would pass through
             output = output.masked_fill(~alive, 0.0)
@@ -73,31 +75,29 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d]."""
     dtype, positions = problem.score_dtype, problem.positions
     query = problem.query.to(dtype) * problem.scale
-    key = _per_query_head(problem.key, problem)
-    scores = query @ key.transpose(-1, -2)
+    scores = key_products(query, problem.key)
     if problem.relative_keys is not None:
         assert problem.relative_query is not None
-        arranged = arrange_by_query(problem.relative_keys.to(dtype), positions)
+        arranged = arrange_by_query(problem.relative_keys, positions, dtype)
         same = problem.relative_query is problem.query
         relative_query = query if same else problem.relative_query.to(dtype) * problem.scale
-        products = relative_query @ _unbroadcast(arranged.rows).transpose(-1, -2)
-        scores += arranged.spread(products)
+        scores += arranged.spread(row_products(relative_query, arranged.rows))
     if problem.relative_queries is not None:
-        arranged = arrange_by_key(problem.relative_queries.to(dtype), positions)
-        products = (key * problem.scale) @ _unbroadcast(arranged.rows).transpose(-1, -2)
-        scores += arranged.spread(products).transpose(-1, -2)
+        scores += _relative_query_products(problem, problem.relative_queries)
     if problem.bias is not None:
-        arranged = arrange_by_query(problem.bias.to(dtype), positions)
+        arranged = arrange_by_query(problem.bias, positions, dtype)
         scores += arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
     return scores
 
 
-def _per_query_head(tensor: Float[Tensor, "B Hk L D"], problem: Problem) -> Float[Tensor, "B Hq L D"]:
-    """Keys or values in the dtype of the scores, repeated for each query head that shares them."""
-    tensor = tensor.to(problem.score_dtype)
-    return tensor if problem.num_groups == 1 else tensor.repeat_interleave(problem.num_groups, dim=1)
-
-
-def _unbroadcast(rows: Float[Tensor, "H R D"]) -> Float[Tensor, "*H R D"]:
-    """The rows without a head axis where all heads share them, which makes one large matrix product of many."""
-    return rows[0] if rows.shape[0] == 1 else rows
+def _relative_query_products(problem: Problem, table: OffsetTable) -> Float[Tensor, "B Hq Lq Lk"]:
+    """scale * RQ[d] . k_j: a strip with a row per key, of Lq + Lk - 1 numbers; for one query each key's own row."""
+    dtype, positions = problem.score_dtype, problem.positions
+    key = problem.key.to(dtype) * problem.scale
+    key = key if problem.num_groups == 1 else key.repeat_interleave(problem.num_groups, dim=1)
+    if positions.query_length == 1 and positions.contiguous:
+        first, count = positions.first_diagonal, positions.key_length
+        rows = table.narrowed(first, count).to(dtype).rows(first, count)
+        return (key * rows).sum(-1).unsqueeze(-2)
+    arranged = arrange_by_key(table, positions, dtype)
+    return arranged.spread(row_products(key, arranged.rows)).transpose(-1, -2)

@@ -36,29 +36,85 @@ class Arrangement(Protocol):
         ...
 
 
-def arrange_by_query(table: OffsetTable, positions: Positions) -> Arrangement:
-    """For a strip with a row of numbers per query: relative keys, relative values, bias."""
+def arrange_by_query(table: OffsetTable, positions: Positions, dtype: torch.dtype) -> Arrangement:
+    """For a strip with a row of numbers per query, and rows in `dtype`: relative keys, relative values, bias."""
     if not positions.contiguous:
-        return _Pairs.of(table, positions.offsets())
+        return _Pairs.of(table.to(dtype), positions.offsets())
     first, num_queries, num_keys = positions.first_diagonal, positions.query_length, positions.key_length
     width = num_queries + num_keys - 1
     if positions.highest is not None and isinstance(first, int):
         width = min(width, positions.highest - first + 1)
-    width = max(width, num_keys + 1)
+    width = max(width, _narrowest(num_queries, num_keys))
+    table = table.narrowed(first, width).to(dtype)
+    margins = _Margins.of(table, first, width)
+    if margins is not None and (num_queries == 1 or 2 * table.num_rows <= width):
+        return _Diagonals(table.rows(table.first, table.num_rows), num_keys, margins)
     return _Diagonals(table.rows(first, width), num_keys)
 
 
-def arrange_by_key(table: OffsetTable, positions: Positions) -> Arrangement:
-    """For a strip with a row of numbers per key, spread to [..., Lk, Lq]: relative queries.
+def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype) -> Arrangement:
+    """For a strip with a row of numbers per key, spread to [..., Lk, Lq], and rows in `dtype`: relative queries.
 
     Seen from the keys the offset falls along a row, so the table's rows run backwards.
     """
     if not positions.contiguous:
-        return _Pairs.of(table, positions.offsets().transpose(-1, -2))
+        return _Pairs.of(table.to(dtype), positions.offsets().transpose(-1, -2))
     num_queries, num_keys = positions.query_length, positions.key_length
     last = positions.first_diagonal + num_queries + num_keys - 2
-    width = max(num_queries + num_keys - 1, num_queries + 1)
-    return _Diagonals(table.rows(last - width + 1, width).flip(1), num_queries)
+    width = max(num_queries + num_keys - 1, _narrowest(num_keys, num_queries))
+    first = last - width + 1
+    return _Diagonals(table.narrowed(first, width).to(dtype).rows(first, width).flip(1), num_queries)
+
+
+def _narrowest(num_rows: int, num_columns: int) -> int:
+    """The width of the narrowest strip that `strided_view` reads num_rows x num_columns pairs from."""
+    return num_columns if num_rows == 1 else num_columns + 1
+
+
+@dataclass(frozen=True)
+class _Margins:
+    """The columns of a strip whose offsets lie before and after a table's rows.
+
+    A product a row, and then the edge column repeated (or zeros), instead of a product for each copy of an edge row:
+    for one query nothing of the table is copied, for a clipped table there are few products.
+    """
+
+    before: int
+    after: int
+    clamped: bool
+
+    @classmethod
+    def of(cls, table: OffsetTable, first: int | Tensor, width: int) -> _Margins | None:
+        """None for a bias, whose rows already are a strip, and where the rows are not known to leave any margin."""
+        if table.values.dim() == 2 or isinstance(first, Tensor) or isinstance(table.first, Tensor):
+            return None
+        if torch.compiler.is_compiling():
+            return None
+        before, after = table.first - first, first + width - table.first - table.num_rows
+        if min(before, after) < 0 or before == after == 0:
+            return None
+        return cls(before, after, table.beyond == "clamp")
+
+    def add(self, strip: Float[Tensor, "#B #H L R"]) -> Float[Tensor, "#B #H L W"]:
+        """The strip with its margins."""
+        if not self.clamped:
+            return F.pad(strip, (self.before, self.after))
+        oldest, newest = strip[..., :1], strip[..., -1:]
+        sides = [oldest.expand(*strip.shape[:-1], self.before), strip, newest.expand(*strip.shape[:-1], self.after)]
+        return torch.cat(sides, dim=-1)
+
+    def fold(self, strip: Float[Tensor, "B H L W"]) -> Float[Tensor, "B H L R"]:
+        """The transpose of `add`: the margins summed into the edge columns, or dropped."""
+        count = strip.shape[-1] - self.before - self.after
+        oldest, inside, newest = strip.split([self.before, count, self.after], dim=-1)
+        if not self.clamped:
+            return inside
+        inside = inside.clone()
+        if self.before:
+            inside[..., :1] += oldest.sum(-1, keepdim=True)
+        if self.after:
+            inside[..., -1:] += newest.sum(-1, keepdim=True)
+        return inside
 
 
 @dataclass(frozen=True)
@@ -67,12 +123,16 @@ class _Diagonals:
 
     rows: Tensor
     num_columns: int
+    margins: _Margins | None = None
 
     def spread(self, strip: Tensor) -> Tensor:
-        return strided_view(strip, self.num_columns)
+        return strided_view(strip if self.margins is None else self.margins.add(strip), self.num_columns)
 
     def collect(self, weights: Tensor) -> Tensor:
-        return strided_strip(weights, self.rows.shape[1])
+        if self.margins is None:
+            return strided_strip(weights, self.rows.shape[1])
+        width = self.margins.before + self.rows.shape[1] + self.margins.after
+        return self.margins.fold(strided_strip(weights, width))
 
 
 @dataclass(frozen=True)
