@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import RelativeEncoding
+from relattn import RelativeEncoding, relative_attention
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from tests.contract.calls import MODULES, assert_equal, chunk_sizes, gradients, self_attention
+from tests.contract.cases import CASES
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -127,3 +128,76 @@ def test_a_reordered_cache_follows_its_beams(name: str, rng: np.random.Generator
         continued = decode(layer, rest, [1, 3], cache)
         whole = layer(torch.cat([prompt[index.long()], rest], dim=1), is_causal=True)
     assert_equal(continued, whole[:, 5:])
+
+
+@every_module
+@pytest.mark.parametrize("max_length", [None, 4])
+def test_a_cache_through_a_life_of_changes(name: str, max_length: int | None, rng: np.random.Generator) -> None:
+    """Appended to, cut, reordered, grown and shrunk at random: always what its history gives in one full pass."""
+    layer = module_of(name, rng, length=16)
+    window = None if max_length is None else (max_length - 1, 0)
+    cache, history = KVCache(max_length), torch.zeros(2, 0, 5, dtype=torch.float64)
+    with torch.no_grad():
+        for change in ["append", "append", *rng.permutation(["append", "append", "truncate", "reorder"] * 2)]:
+            if change == "append":
+                chunk = torch.randn(len(history), int(rng.integers(1, 4)), 5, dtype=torch.float64)
+                history = torch.cat([history, chunk], dim=1)
+                whole = layer(history, is_causal=True, window=window)
+                assert_equal(layer(chunk, is_causal=True, cache=cache), whole[:, -chunk.shape[1] :])
+            elif change == "truncate":
+                first = cache.first_position
+                least = first + 3 if first and max_length else first  # a window of 4, where it has rolled
+                length = int(rng.integers(min(least, cache.next_position), cache.next_position + 1))
+                cache.truncate(length)
+                history = history[:, :length]
+            else:
+                index = torch.from_numpy(rng.integers(len(history), size=int(rng.integers(1, 5))))
+                cache.reorder(index)
+                history = history[index]
+            assert cache.next_position == history.shape[1]
+
+
+@every_module
+def test_chunks_with_a_limited_left_context(name: str, rng: np.random.Generator) -> None:
+    """Streaming: a chunk sees all of itself and as many slots before it as `forget` leaves."""
+    layer, left, sizes = module_of(name, rng, length=12), 3, chunk_sizes(rng, 12)
+    causal = bool(CASES[name].requirements()["is_causal"])
+    x, cache, pieces, start = torch.randn(2, 12, 5, dtype=torch.float64), KVCache(), [], 0
+    allowed = torch.zeros(12, 12, dtype=torch.bool)
+    with torch.no_grad():
+        for size in sizes:
+            allowed[start : start + size, max(start - left, 0) : start + size] = True
+            pieces.append(layer(x[:, start : start + size], is_causal=causal, cache=cache))
+            start += size
+            cache.forget(max(start - left, 0))
+            assert (cache.first_position, cache.next_position) == (max(start - left, 0), start)
+        assert_equal(torch.cat(pieces, dim=1), layer(x, is_causal=causal, attn_mask=allowed))
+
+
+@every_module
+@pytest.mark.parametrize("max_length", [None, 4])
+def test_segments_trained_on_a_detached_memory(name: str, max_length: int | None, rng: np.random.Generator) -> None:
+    """Two segments: the second's gradients are those of attention over keys and values of the first held constant."""
+    layer = module_of(name, rng, length=10)
+    first, second = (torch.randn(2, 5, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    cache, leaves = KVCache(max_length), [first, second, *layer.parameters()]
+    layer(first, is_causal=True, cache=cache)
+    cache.detach()
+    ours = layer(second, is_causal=True, cache=cache)
+
+    def heads(projection: torch.nn.Linear, x: Tensor) -> Tensor:
+        return projection(x).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)
+
+    k, v = (
+        torch.cat([heads(projection, first).detach(), heads(projection, second)], dim=2)
+        for projection in (layer.k_proj, layer.v_proj)
+    )
+    window = None if max_length is None else (max_length - 1, 0)
+    attended = relative_attention(
+        heads(layer.q_proj, second), k, v, is_causal=True, window=window, encoding=layer.encoding, query_position=5,
+        enable_gqa=True, backend="dense",
+    )  # fmt: skip
+    expected = layer.out_proj(attended.transpose(1, 2).flatten(2))
+    assert_equal(ours, expected)
+    assert_equal(gradients((ours,), leaves), gradients((expected,), leaves))
+    assert not gradients((ours,), [first])[0].any()
