@@ -58,6 +58,11 @@ def test_forward(changes, error, said):
         make()(**{"query": ones(2, 5, 32), **changes})
 
 
+def test_a_backend_that_cannot():
+    with pytest.raises(UnsupportedError, match="sdpa"):
+        make(backend="sdpa")(ones(2, 5, 32))
+
+
 @pytest.mark.parametrize("name", ["add_bias_kv", "add_zero_attn"])
 def test_keys_that_stand_nowhere(name):
     said = (

@@ -1,5 +1,7 @@
 """RelPositionMultiHeadedAttention gives ESPnet's and NeMo's numbers from their weights: whole, masked, in chunks."""
 
+import copy
+import pickle
 from typing import NamedTuple
 
 import numpy as np
@@ -225,6 +227,18 @@ def assert_theirs(output: Tensor, x: Tensor, checkpoint: dict[str, Tensor], drop
     arrays = {name: numpy_of(tensor) for name, tensor in checkpoint.items()}
     truth = conformer.attention(numpy_of(x), arrays, dropped)
     np.testing.assert_allclose(numpy_of(output), truth, **EXACT)
+
+
+def test_copies_compute_with_their_own_weights(rng: np.random.Generator) -> None:
+    """The module is its own encoding, so a copy must not project with the original."""
+    first, second = weights(), weights()
+    layer, x = layer_with(first), torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
+    unlimited = np.zeros((1, LENGTH, LENGTH), dtype=bool)
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        copied.load_state_dict(second)
+        assert_theirs(copied(x), x, second, unlimited)
+    assert_theirs(torch.func.functional_call(layer, second, (x,)), x, second, unlimited)
+    assert_theirs(layer(x), x, first, unlimited)
 
 
 # --- in chunks ---
