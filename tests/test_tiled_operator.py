@@ -1,6 +1,6 @@
 """`relattn::tiled` as an operator of PyTorch's: its schema, fake and gradient agree; what it refuses, it says.
 
-`test_tiled_compile` has torch.compile and torch.export.
+`ecosystem` has torch.compile and torch.export.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from relattn import UnsupportedError, relative_attention
-from relattn.backends.tiled import operator
+from relattn.backends.tiled import TiledBackend, operator
 from tests.contract.calls import assert_equal, gradients, self_attention
 from tests.contract.cases import CASES
 from tests.contract.settings import Setting
@@ -97,10 +97,15 @@ def test_every_kind_of_argument_is_checked(monkeypatch) -> None:
 # --- what it refuses
 
 
-def test_vmap_is_refused(rng: np.random.Generator) -> None:
+def test_vmap_is_refused(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the backend, and by the operator, which an exported graph calls without asking any backend."""
     stacked = [torch.randn(3, 1, 2, 5, 4) for _ in INPUTS]
+    asked = torch.vmap(lambda *inputs: relative_attention(*inputs, backend="tiled"))
+    with pytest.raises(UnsupportedError, match=r"backend='tiled' cannot run this: it .* vmap, grad and .* 'dense'"):
+        asked(*stacked)
+    monkeypatch.setattr(TiledBackend, "reasons", lambda *_: [])
     with pytest.raises(UnsupportedError, match=r"backend='tiled' .* vmap; use 'dense'") as refusal:
-        torch.vmap(lambda *inputs: relative_attention(*inputs, backend="tiled"))(*stacked)
+        asked(*stacked)
     assert refusal.value.reasons == {"tiled": ["it does not run under vmap"]}
 
 

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from relattn.errors import UnsupportedError
+
 LONGEST_SPAN = 2**24
 """More rows than any sequence needs: only gaps between listed positions lead there, and every row costs memory."""
 
@@ -155,6 +157,12 @@ class Positions:
 
     def _visible_explicit(self) -> tuple[int, int]:
         """The extremes over the queries of the offsets of the first and the last key that each can see."""
+        if torch.compiler.is_exporting():
+            raise UnsupportedError(
+                "query_position, key_position: got explicit positions in an export, and an encoding that reads them "
+                "for the rows it needs, which a graph cannot; give starts, or use an encoding whose table clamps or "
+                "zeroes"
+            )
         batch = torch.broadcast_shapes(self.query_positions().shape[:-1], self.key_positions().shape[:-1])
         query = self.query_positions().expand(*batch, -1).contiguous()
         key = self.key_positions().expand(*batch, -1).sort().values

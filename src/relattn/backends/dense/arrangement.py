@@ -166,11 +166,17 @@ class _Pairs:
 class _GatherColumns(torch.autograd.Function):
     """strip.gather(-1, index), whose gradient sums in a fixed order."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, strip: Tensor, index: Tensor) -> Tensor:
+    def forward(strip: Tensor, index: Tensor) -> Tensor:
+        return strip.gather(-1, index)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        strip, index = inputs
         ctx.save_for_backward(index)
         ctx.count = strip.shape[-1]
-        return strip.gather(-1, index)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
@@ -181,10 +187,15 @@ class _GatherColumns(torch.autograd.Function):
 class _SumColumns(torch.autograd.Function):
     """sum_columns, differentiable."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, weights: Tensor, index: Tensor, count: int) -> Tensor:
-        ctx.save_for_backward(index)
+    def forward(weights: Tensor, index: Tensor, count: int) -> Tensor:
         return sum_columns(weights, index, count)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx, gradient: Tensor):

@@ -1,0 +1,56 @@
+"""What every test here shares: a module with any encoding and backend, its inputs, and which few of all are quick."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from relattn import RelativeEncoding
+from relattn.nn import RelativeMultiheadAttention
+from tests.contract.calls import MODULES, self_attention
+from tests.contract.subject import Subject
+
+WIDTH = 5
+LONGEST = 24
+LENGTHS = [(12, 20), (13, 13), (19, 7), (LONGEST, LONGEST)]
+"""Of queries and keys; PyTorch takes two lengths that start equal for one."""
+
+FEW = ("music_transformer", "txl+shaw+t5", "rope+alibi")
+"""Between them they have every kind of table, rewriting and bias: what tests that compile run among the fast ones."""
+
+BACKENDS = ("dense", "tiled")
+every_encoding = pytest.mark.parametrize("name", MODULES)
+few_encodings = pytest.mark.parametrize("name", FEW)
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+every_encoding_slowly = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in MODULES]
+)
+
+
+class Attention(nn.Module):
+    """A layer with everything but its inputs fixed; causal where the encoding insists on it, float64 unless changed."""
+
+    def __init__(self, subject: Subject, backend: str, *, fixed: dict[str, Any] | None = None, **options: Any):
+        super().__init__()
+        setting, encoding = subject.setting, subject.encoding()
+        assert isinstance(encoding, RelativeEncoding)
+        self.layer = RelativeMultiheadAttention(
+            WIDTH, setting.num_heads, encoding, num_kv_heads=setting.num_kv_heads, head_dim=setting.head_dim,
+            backend=backend, **options,
+        ).double()  # fmt: skip
+        self.fixed = {"is_causal": setting.is_causal} | (fixed or {})
+
+    def forward(self, query: Tensor, key: Tensor | None = None, **tensors: Tensor) -> Tensor:
+        return self.layer(query, key, **self.fixed, **tensors)
+
+
+def attention(name: str, rng: np.random.Generator, backend: str = "dense", **options: Any) -> Attention:
+    """A module with the encoding of that name, random everywhere."""
+    return Attention(self_attention(name, rng, length=LONGEST), backend, **options)
+
+
+def inputs(*lengths: int, batch: int = 2, dtype: torch.dtype = torch.float64, grad: bool = False) -> list[Tensor]:
+    """Fresh features of these lengths."""
+    return [torch.randn(batch, length, WIDTH, dtype=dtype, requires_grad=grad) for length in lengths]
