@@ -47,7 +47,7 @@ def relattn_mask(
     q_length: int,
     kv_length: int,
     q_offset: int | Int[Tensor, ""] = 0,
-    kv_offset: int | Int[Tensor, ""] = 0,
+    kv_offset: int = 0,
     mask_function: Callable = masking_utils.causal_mask_function,
     attention_mask: Bool[Tensor, "B tokens"] | None = None,
     **_: object,

@@ -1,0 +1,105 @@
+"""BLOOM and MPT: ALiBi, each with the numbers that its model makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers.models.bloom.modeling_bloom import BloomAttention, dropout_add
+from transformers.models.mpt.modeling_mpt import MptAttention, MptBlock
+
+from relattn.hf.interface import add_to_scores, attend
+from relattn.hf.masks import MaskStructure, as_structure
+from relattn.hf.replacement import Replacement
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+
+class RelattnBloomAttention(Replacement, BloomAttention):
+    """BloomAttention on relattn: slope times the number of real tokens before the key, one number a key.
+
+    A row of scores may be moved by a constant, so these are ALiBi's biases of the distance. They are taken as the model
+    made them, in its dtype and past holes in the attention mask.
+    """
+
+    @staticmethod
+    def cannot(module: Any) -> str | None:
+        """slow_but_exact rounds differently, on purpose."""
+        if module.pretraining_tp > 1 and module.slow_but_exact:
+            return "slow_but_exact=True adds up the output projection in slices"
+        return None
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "B Lq width"],
+        residual: Float[Tensor, "B Lq width"],
+        alibi: Float[Tensor, "BH 1 Lk"],
+        attention_mask: MaskStructure | Tensor | None,
+        layer_past: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(output + residual, attention weights if asked for), under BloomAttention's arguments."""
+        query, key, value = self._reshape(self.query_key_value(hidden_states))
+        if layer_past is not None:
+            key, value = layer_past.update(key, value, self.layer_idx)
+        structure = as_structure(attention_mask, True, query.shape[2], key.shape[2])
+        structure = add_to_scores(structure, alibi.unflatten(0, (-1, self.num_heads)))
+        dropout = self.attention_dropout.p if self.training else 0.0
+        output, weights = attend(
+            self, query, key, value, structure, None, self.inv_norm_factor, dropout, output_attentions
+        )
+        return dropout_add(self.dense(output.flatten(2)), residual, self.hidden_dropout, self.training), weights
+
+
+class RelattnMptAttention(Replacement, MptAttention):
+    """MptAttention on relattn: the model's row of biases, which ends at the query's own position, is the table."""
+
+    with_weights = False
+    """Set by the block, which is asked for the weights and does not say so."""
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "B Lq width"],
+        position_bias: Float[Tensor, "H 1 max_seq_len"],
+        past_key_values: Any = None,
+        attention_mask: MaskStructure | Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(output, attention weights if asked for), under MptAttention's arguments."""
+        mixed = self.Wqkv(hidden_states)
+        if self.clip_qkv:
+            mixed = mixed.clamp(min=-self.clip_qkv, max=self.clip_qkv)
+        query, key, value = (
+            part.unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2) for part in mixed.chunk(3, dim=2)
+        )
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        position_bias = position_bias.to(torch.promote_types(position_bias.dtype, query.dtype))
+        if isinstance(attention_mask, Tensor):  # True where a pair does not attend, and it may look ahead
+            structure = as_structure(~attention_mask, True, query.shape[2], key.shape[2])
+            structure, terms = add_to_scores(structure, position_bias[None, :, :, -key.shape[2] :]), None
+        else:
+            structure = as_structure(attention_mask, True, query.shape[2], key.shape[2])
+            terms = ScoreTerms(bias=OffsetTable(position_bias[:, 0], 1 - position_bias.shape[2], "refuse"))
+        dropout = self.attn_dropout_p if self.training else 0.0
+        output, weights = attend(
+            self, query, key, value, structure, terms, self.softmax_scale, dropout, self.with_weights
+        )
+        return self.out_proj(output.flatten(2)), weights
+
+
+class RelattnMptBlock(Replacement, MptBlock):
+    """MptBlock, which tells its attention whether the weights are wanted."""
+
+    def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> Any:
+        """As MptBlock's."""
+        self.attn.with_weights = output_attentions
+        return super().forward(*args, output_attentions=output_attentions, **kwargs)
+
+
+REPLACEMENTS = {BloomAttention: RelattnBloomAttention, MptAttention: RelattnMptAttention, MptBlock: RelattnMptBlock}
+"""The modules of transformers, and what takes their place."""

@@ -1,0 +1,95 @@
+"""Wav2Vec2-Conformer, Wav2Vec2-Bert and both SeamlessM4T's speech encoders: Transformer-XL's terms, or Shaw's keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+from transformers.models.seamless_m4t.modeling_seamless_m4t import SeamlessM4TConformerSelfAttention
+from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2ConformerSelfAttention
+from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
+from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerSelfAttention
+
+from relattn.hf.interface import asks_for_weights, attend
+from relattn.hf.masks import MaskStructure, as_structure
+from relattn.hf.replacement import Replacement
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+
+class _ConformerAttention(Replacement):
+    """What all four compute, by `position_embeddings_type`."""
+
+    def forward(
+        self: Any,
+        hidden_states: Float[Tensor, "B L width"],
+        attention_mask: MaskStructure | Tensor | None = None,
+        relative_position_embeddings: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(output, attention weights if asked for), under the original's arguments."""
+        kind, sinusoids = self.position_embeddings_type, relative_position_embeddings
+        if kind in ("relative", "rotary") and sinusoids is None:
+            raise ValueError(
+                f"relative_position_embeddings: got None with position_embeddings_type={kind!r}; pass those of the "
+                "encoder's embed_positions"
+            )
+        source = hidden_states
+        if kind == "rotary":  # these models rotate before they project
+            source = self._apply_rotary_embedding(hidden_states, sinusoids)
+        query, key, value = (
+            projection(features).unflatten(-1, (self.num_heads, self.head_size)).transpose(1, 2)
+            for projection, features in (
+                (self.linear_q, source), (self.linear_k, source), (self.linear_v, hidden_states)
+            )
+        )  # fmt: skip
+        terms = None
+        if kind == "relative":
+            assert sinusoids is not None
+            terms = _transformer_xl_terms(self, query, sinusoids)
+        elif kind == "relative_key":
+            rows = self.distance_embedding.weight.unsqueeze(0)
+            terms = ScoreTerms(relative_keys=OffsetTable(rows, -self.left_max_position_embeddings, "clamp"))
+        structure = as_structure(attention_mask, False, query.shape[2], key.shape[2])
+        dropout = self.dropout.p if self.training else 0.0
+        with_weights = asks_for_weights(self, kwargs)
+        output, weights = attend(self, query, key, value, structure, terms, self.scaling, dropout, with_weights)
+        return self.linear_out(output.flatten(2)), weights
+
+
+def _transformer_xl_terms(
+    module: Any, query: Float[Tensor, "B H L D"], sinusoids: Float[Tensor, "1 2L-1 width"]
+) -> ScoreTerms:
+    """q + u, q + v and W R, whose rows the encoder lists from the most distant past on."""
+    rows = module.linear_pos(sinusoids[0]).unflatten(-1, (module.num_heads, module.head_size)).transpose(0, 1)
+    return ScoreTerms(
+        query=query + module.pos_bias_u.unsqueeze(1),
+        relative_query=query + module.pos_bias_v.unsqueeze(1),
+        relative_keys=OffsetTable(rows, -(rows.shape[1] // 2), "refuse"),
+    )
+
+
+class RelattnWav2Vec2ConformerSelfAttention(_ConformerAttention, Wav2Vec2ConformerSelfAttention):
+    """Wav2Vec2ConformerSelfAttention on relattn."""
+
+
+class RelattnWav2Vec2BertSelfAttention(_ConformerAttention, Wav2Vec2BertSelfAttention):
+    """Wav2Vec2BertSelfAttention on relattn."""
+
+
+class RelattnSeamlessM4TConformerSelfAttention(_ConformerAttention, SeamlessM4TConformerSelfAttention):
+    """SeamlessM4TConformerSelfAttention on relattn."""
+
+
+class RelattnSeamlessM4Tv2ConformerSelfAttention(_ConformerAttention, SeamlessM4Tv2ConformerSelfAttention):
+    """SeamlessM4Tv2ConformerSelfAttention on relattn."""
+
+
+REPLACEMENTS = {
+    Wav2Vec2ConformerSelfAttention: RelattnWav2Vec2ConformerSelfAttention,
+    Wav2Vec2BertSelfAttention: RelattnWav2Vec2BertSelfAttention,
+    SeamlessM4TConformerSelfAttention: RelattnSeamlessM4TConformerSelfAttention,
+    SeamlessM4Tv2ConformerSelfAttention: RelattnSeamlessM4Tv2ConformerSelfAttention,
+}
+"""The modules of transformers, and what takes their place."""
