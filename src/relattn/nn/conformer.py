@@ -31,9 +31,9 @@ class RelPositionMultiHeadedAttention(ProjectedAttention, TransformerXLEmbedding
     any length and start, with angles in float64. What their encoders do around the attention stays with the encoder:
     the input scaled by sqrt(embed_dim) (xscaling), dropout of R in training.
 
-    Not for weights trained with rel_pos_type="legacy", which is ESPnet's default: LegacyRelPositionMultiHeadedAttention
-    has the same names and shapes and another formula, so that only its configuration tells. Nor for zero_triu=True,
-    unless attention is causal, where it changes nothing.
+    Not for weights of ESPnet's LegacyRelPositionMultiHeadedAttention (rel_pos_type="legacy", and those older than that
+    setting): it has the same names and shapes and another formula, so that only the configuration tells. Nor for
+    zero_triu=True, unless attention is causal, where it changes nothing.
 
     Raises ValueError for sizes that do not fit one another.
 
