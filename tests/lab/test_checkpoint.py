@@ -2,18 +2,22 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from relattn.lab.checkpoint import MusicCard, load_checkpoint, save_checkpoint
+from relattn.lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
 from relattn.lab.files import whole_folder
 from relattn.lab.material import Material
 from relattn.lab.progress import Silent
 from tests.lab.small import SMALL, model, tokens, write_data
 
-CARD = MusicCard("chorales", 40, 57)
+CARD = DataCard("chorales", "voices", {"low": 40, "high": 57})
+
+
+TOKENS = ({"low": "40"}, {"high": 57.0}, {"high": None}, {"low": [1]}, {"low": True}, {"high": 200}, {"more": 1})
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def test_weights_that_are_cut_off(folder, left):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["config.json", "music.json"])
+@pytest.mark.parametrize("name", ["config.json", "data.json"])
 def test_a_file_that_is_cut_off(folder, name):
     path = folder / name
     path.write_text(path.read_text()[:-5])
@@ -56,7 +60,7 @@ def test_a_file_that_is_cut_off(folder, name):
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "music.json"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "data.json"])
 def test_a_file_that_is_missing(folder, name):
     (folder / name).unlink()
     with pytest.raises(FileNotFoundError) as caught:
@@ -91,9 +95,11 @@ def test_weights_of_another_size(folder):
 
 
 def test_a_card_of_another_vocabulary(folder):
-    (folder / "music.json").write_text(json.dumps({"data": "chorales", "low": 40, "high": 60}))
+    (folder / "data.json").write_text(
+        json.dumps({"data": "chorales", "kind": "voices", "tokens": {"low": 40, "high": 60}})
+    )
     with pytest.raises(
-        ValueError, match=r"is inconsistent, music\.json has 23 tokens and config\.json 20; train it anew"
+        ValueError, match=r"is inconsistent, data\.json has 23 tokens and config\.json 20; train it anew"
     ):
         load_checkpoint(folder)
 
@@ -101,26 +107,25 @@ def test_a_card_of_another_vocabulary(folder):
 @pytest.mark.parametrize(
     "card",
     [
-        {"low": "40"},
-        {"high": 57.0},
-        {"high": None},
-        {"low": [1]},
-        {"low": True},
-        {"high": 200},
+        *({"tokens": {"low": 40, "high": 57} | changes} for changes in TOKENS),
+        {"tokens": {"low": 40}},
+        {"tokens": [40, 57]},
+        {"kind": "paintings"},
+        {"kind": "text"},
         {"data": 3},
         {"more": 1},
     ],
 )
 def test_a_card_of_other_types(folder, card):
-    (folder / "music.json").write_text(json.dumps({"data": "chorales", "low": 40, "high": 57} | card))
+    (folder / "data.json").write_text(json.dumps(asdict(CARD) | card))
     with pytest.raises(ValueError, match=r"^checkpoint: .* is cut off or broken \(.*\); train it anew$"):
         load_checkpoint(folder)
 
 
 def test_a_card_finds_its_data_from_everywhere(tmp_path, monkeypatch):
-    write_data(tmp_path / "songs")
+    write_data(tmp_path / "songs.json")
     monkeypatch.chdir(tmp_path)
-    assert Material.load("songs", SMALL["length"], Silent()).card.data == str((tmp_path / "songs").resolve())
+    assert Material.load("songs.json", SMALL["length"], Silent()).card.data == str((tmp_path / "songs.json").resolve())
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path):

@@ -4,14 +4,18 @@ import mido
 import numpy as np
 import pytest
 
-from relattn.lab.checkpoint import MusicCard, save_checkpoint
-from relattn.lab.compose import Sampling, allowed_tokens, compose, continue_music
+from relattn.lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
+from relattn.lab.compose import Sampling, compose, continue_tokens
+from relattn.lab.media import Request
+from relattn.lab.media.voices import allowed_tokens
 from relattn.lab.music.data import SILENCE, Piece
 from relattn.lab.music.sources import load_music
 from relattn.lab.music.tokens import Vocabulary
 from relattn.lab.progress import Silent
 from tests.lab.music.synthetic import random_pieces
 from tests.lab.small import Recorder, model, write_data
+
+NOTHING = np.array([], dtype=np.int64)
 
 
 @pytest.fixture(scope="module")
@@ -20,36 +24,44 @@ def folder(tmp_path_factory):
     data = write_data(folder / "small.json")
     vocabulary = Vocabulary.covering(load_music(str(data)).pieces)
     asked = model(vocab_size=vocabulary.size)
-    save_checkpoint(folder / "model", asked, MusicCard(str(data), vocabulary.low, vocabulary.high))
+    save_checkpoint(folder / "model", asked, card(data, vocabulary.low, vocabulary.high))
     return folder
 
 
 def run(folder, out, prompt_steps=4, steps=10, progress=None, **sampling):
-    return compose(folder / "model", out, prompt_steps, steps, Sampling(**sampling), progress or Silent())
+    request = Request(prompt_steps, from_nothing=prompt_steps is None, steps=steps)
+    return compose(folder / "model", out, request, Sampling(**sampling), progress or Silent())
+
+
+def card(data, low, high):
+    return DataCard(str(data), "voices", {"low": low, "high": high})
+
+
+def steps_of(folder, written):
+    return load_checkpoint(folder / "model")[1].vocabulary.decode(written.tokens)
 
 
 def test_it_continues_a_held_out_piece(folder, tmp_path):
     recorder = Recorder()
     written = run(folder, tmp_path, prompt_steps=6, progress=recorder)
-    assert written.steps.shape == (16, 4)
-    assert written.prompt_steps == 6
+    assert (written.steps, written.given, written.unit) == (16, 6, "steps")
     openings = [piece.steps[:6].tolist() for piece in load_music(str(folder / "small.json")).test]
-    assert written.steps[:6].tolist() in openings
+    assert steps_of(folder, written)[:6].tolist() in openings
     assert ("composing", 40) in recorder.begun
-    assert written.midi.suffix == ".mid"
-    assert written.picture.read_bytes().startswith(b"\x89PNG")
-    assert len(mido.MidiFile(written.midi).tracks) == 4
+    assert written.files["midi"].suffix == ".mid"
+    assert written.files["picture"].read_bytes().startswith(b"\x89PNG")
+    assert len(mido.MidiFile(written.files["midi"]).tracks) == 4
 
 
 def test_it_starts_from_nothing(folder, tmp_path):
     written = run(folder, tmp_path, prompt_steps=None, steps=5)
-    assert written.steps.shape == (5, 4)
-    assert written.prompt_steps == 0
-    assert written.midi.name == "from-nothing-relative-seed0.mid"
+    assert (written.steps, written.given) == (5, 0)
+    assert steps_of(folder, written).shape == (5, 4)
+    assert written.files["midi"].name == "from-nothing-relative-seed0.mid"
 
 
 def test_the_seed_fixes_every_note(folder, tmp_path):
-    first, again, other = (run(folder, tmp_path, seed=seed, prompt_steps=None).steps for seed in (3, 3, 4))
+    first, again, other = (run(folder, tmp_path, seed=seed, prompt_steps=None).tokens for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
 
@@ -59,7 +71,7 @@ def test_almost_no_temperature_is_greedy():
     allowed = np.ones((4, 20), dtype=bool)
     allowed[:, vocabulary.begin] = False
     drawn = [
-        continue_music(asked, vocabulary, allowed, None, 6, Sampling(temperature=1e-4, top_p=1.0, seed=seed), Silent())
+        continue_tokens(asked, NOTHING, allowed, 24, Sampling(temperature=1e-4, top_p=1.0, seed=seed), Silent())
         for seed in (0, 1)
     ]
     np.testing.assert_array_equal(*drawn)
@@ -72,7 +84,7 @@ def test_every_voice_keeps_to_what_it_can_sing():
     for voice in range(4):
         allowed[voice, 2 + 4 * voice : 5 + 4 * voice] = True
     allowed[3, vocabulary.silence] = True
-    steps = continue_music(asked, vocabulary, allowed, None, 60, Sampling(100.0, 1.0, 0), Silent())
+    steps = vocabulary.decode(continue_tokens(asked, NOTHING, allowed, 240, Sampling(100.0, 1.0, 0), Silent()))
     for voice in range(4):
         pitches = {40 + 4 * voice + place for place in range(3)} | ({SILENCE} if voice == 3 else set())
         assert set(steps[:, voice].tolist()) == pitches
@@ -117,18 +129,18 @@ def test_a_file_in_the_place_of_the_folder(folder, tmp_path):
 def test_data_that_have_other_pitches_now(folder, tmp_path, low, high):
     data = folder / "small.json"
     heard = Vocabulary.covering(load_music(str(data)).pieces)
-    card = MusicCard(str(data), heard.low + low, heard.high + high)
-    save_checkpoint(tmp_path / "model", model(vocab_size=card.vocabulary.size), card)
+    other = card(data, heard.low + low, heard.high + high)
+    save_checkpoint(tmp_path / "model", model(vocab_size=other.vocabulary.size), other)
     with pytest.raises(ValueError) as caught:
         run(tmp_path, tmp_path / "out", prompt_steps=None)
     assert str(caught.value) == (
-        f"data: {data} now holds the pitches {heard.low}..{heard.high}, but the model in {tmp_path / 'model'} was "
-        f"trained on {card.low}..{card.high}; bring the former data back, or train it anew"
+        f"data: {data} now holds the pitches {heard.low}..{heard.high}, but the model was "
+        f"trained on {heard.low + low}..{heard.high + high}; bring the former data back, or train it anew"
     )
     assert not (tmp_path / "out").exists()
 
 
 def test_data_that_are_gone(folder, tmp_path):
-    save_checkpoint(tmp_path / "model", model(), MusicCard(str(tmp_path / "gone.json"), 40, 57))
+    save_checkpoint(tmp_path / "model", model(), card(tmp_path / "gone.json", 40, 57))
     with pytest.raises(FileNotFoundError, match=r"data: .*gone\.json"):
         run(tmp_path, tmp_path / "out")

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 from relattn.lab.evaluate import evaluate
 from relattn.lab.losses import collect_losses
 from relattn.lab.music.tokens import Vocabulary
-from relattn.lab.music.windows import IGNORED, evaluation_windows
+from relattn.lab.music.windows import evaluation_windows
+from relattn.lab.windows import IGNORED
 from tests.lab.music.synthetic import random_pieces
 from tests.lab.small import model
 

@@ -3,11 +3,13 @@
 import html
 import re
 import shlex
+from dataclasses import asdict
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from relattn.lab.music.voices import FourVoices
 from relattn.lab.reading import sentences
 from relattn.lab.report import page, write_report
 
@@ -33,7 +35,8 @@ def results(losses, seeds=(0, 1), ngram=0.5, longer=0.0):
         },
         "versions": {"relattn": "0.1.0", "torch": "2"},
         "machine": {"processor": "A <fast> one", "cores": 2, "torch_threads": 2, "accelerators": ["GPU & Co"]},
-        "data": {"name": "chorales"} | {split: {"pieces": 3, "tokens": 1234} for split in ("train", "valid", "test")},
+        "data": {"name": "chorales", "words": asdict(FourVoices.words)}
+        | {split: {"pieces": 3, "tokens": 1234} for split in ("train", "valid", "test")},
         "lengths": lengths,
         "ngram_validation": ngram + 0.04,
         "ngram": {str(length): record(ngram, length) for length in lengths},

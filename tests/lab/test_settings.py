@@ -25,7 +25,7 @@ PLAN = Plan(Settings(minutes=None, steps=7, encodings=("rope", "none"), seeds=(3
         ({"minutes": 3.0, "steps": 5}, "minutes, steps: got 3.0 and 5, expected one of the two"),
         ({"minutes": None}, "minutes, steps: got None and None, expected one of the two"),
         ({"steps": 0}, "steps: got 0, expected at least 1"),
-        ({"length": 30}, "length: got 30, expected a positive multiple of 4 (four voices to a step)"),
+        ({"length": 30}, "length: got 30, expected a positive multiple of 4 (whole steps of four voices)"),
         ({"length": 0}, "length: got 0, expected a positive multiple of 4"),
         ({"width": 10, "heads": 4}, "width: got 10, expected a multiple of the 4 heads"),
         ({"heads": 0}, "heads: got 0, expected a positive number"),

@@ -10,7 +10,7 @@ import typer
 from relattn.cli.console import one_sentence
 
 app = typer.Typer(
-    help="Relative positional attention at work: compare position encodings on four-part music, "
+    help="Relative positional attention at work: compare position encodings on music or text, "
     "compose with them, and measure what they cost.",
     no_args_is_help=True,
     add_completion=False,
@@ -26,7 +26,8 @@ def compare(
     data: Annotated[
         str | None,
         typer.Option(
-            help="'chorales', the Bach chorales that music21 carries, or a JSON file in the JSB-Chorales format.",
+            help="'chorales', the Bach chorales that music21 carries; a .json file in the JSB-Chorales format; a "
+            "folder of MIDI files; or a text file, read as bytes.",
             show_default="chorales",
         ),
     ] = None,
@@ -48,7 +49,8 @@ def compare(
     length: Annotated[
         int | None,
         typer.Option(
-            help="Tokens in a training window, four to a 16th note; evaluated at 1, 2 and 4 times that.",
+            help="Tokens in a training window, in four-part music four to a 16th note; evaluated at 1, 2 and 4 times "
+            "that.",
             show_default="256",
         ),
     ] = None,
@@ -59,7 +61,7 @@ def compare(
         bool, typer.Option("--resume", help="Go on with the comparison that --out holds, after Ctrl-C or a kill.")
     ] = False,
 ) -> None:
-    """Train the same model under several position encodings and compare them on held-out music.
+    """Train the same model under several position encodings and compare them on held-out data.
 
     Encodings: relative, shaw, transformer-xl, t5, alibi, rope, none, sinusoid. All are trained for the same number of
     steps on the same windows; an n-gram is always among the rows. Ctrl-C keeps what was done.
@@ -86,23 +88,39 @@ def compose(
     checkpoint: Annotated[
         Path, typer.Option(help="Folder of a trained model, such as runs/compare/runs/relative-seed0/model.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the MIDI file and the picture.")] = Path("runs/compose"),
+    out: Annotated[Path, typer.Option(help="Folder for the MIDI file and the picture, or the text.")] = Path(
+        "runs/compose"
+    ),
     prompt_steps: Annotated[
-        int, typer.Option(help="16th notes of the held-out piece that the model is given; 16 are a bar of 4/4.")
-    ] = 32,
+        int | None,
+        typer.Option(
+            help="How much of the held-out piece the model is given: 16th notes of a chorale, bytes of a text, events "
+            "of a MIDI file.",
+            show_default="32, 64 or 128",
+        ),
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Words for a model of text to go on from.")] = None,
     from_nothing: Annotated[bool, typer.Option("--from-nothing", help="Start without a prompt.")] = False,
-    steps: Annotated[int, typer.Option(help="16th notes to compose.")] = 128,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="16th notes, bytes or events to compose.", show_default="128, 512 or 512"),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="Below 1 bolder in the likely, above 1 in the unlikely.")] = 0.9,
     top_p: Annotated[
         float, typer.Option(help="Choose among the likeliest tokens that together have this probability.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(help="Fixes the choice of the piece and every note.")] = 0,
+    seed: Annotated[int, typer.Option(help="Fixes the choice of the piece and every token.")] = 0,
 ) -> None:
-    """Continue the opening of a held-out chorale, or start from nothing; writes a MIDI file and a piano roll."""
+    """Continue the opening of a held-out piece, or words, or start from nothing, with a model of `relattn compare`.
+
+    Music becomes a MIDI file and a piano roll, text a text file that is shown too.
+    """
     with one_sentence():
         from relattn.cli.compose import run
+        from relattn.lab.compose import Sampling
+        from relattn.lab.media import Request
 
-        run(checkpoint, out, None if from_nothing else prompt_steps, steps, temperature, top_p, seed)
+        run(checkpoint, out, Request(prompt_steps, prompt, from_nothing, steps), Sampling(temperature, top_p, seed))
 
 
 @app.command()

@@ -11,8 +11,8 @@ import torch
 from relattn.lab.evaluate import TOKENS_PER_BATCH, evaluate
 from relattn.lab.material import Material
 from relattn.lab.model import LabModel
-from relattn.lab.music.windows import Windows
 from relattn.lab.settings import Settings
+from relattn.lab.windows import Windows
 
 WARM_STEPS = 2
 TIMED_SECONDS = 1.5

@@ -5,45 +5,53 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
 from relattn.lab.files import whole_folder, write_json
 from relattn.lab.model import LabModel
+from relattn.lab.music.events import Events
 from relattn.lab.music.tokens import Vocabulary
+from relattn.lab.text import Bytes
 
-MUSIC_FILE = "music.json"
+DATA_FILE = "data.json"
+VOCABULARIES = {"voices": Vocabulary, "text": Bytes, "midi": Events}
+"""By the kind of data."""
 
 
 @dataclass(frozen=True)
-class MusicCard:
-    """What a checkpoint knows about music: its data (a name or a path) and the pitches that its tokens stand for.
+class DataCard:
+    """What a checkpoint knows about its data: a name or a path, their kind, and what the tokens stand for.
 
-    Raises TypeError for values of another type.
+    kind: a key of `VOCABULARIES`; tokens: the fields of the vocabulary, whole numbers. Raises TypeError for values of
+    another type, ValueError for another kind.
     """
 
     data: str
-    low: int
-    high: int
+    kind: str
+    tokens: dict[str, int]
 
     def __post_init__(self) -> None:
-        if type(self.data) is not str or type(self.low) is not int or type(self.high) is not int:
-            raise TypeError(f"expected a text and two whole numbers, got {self.data!r}, {self.low!r}, {self.high!r}")
+        if type(self.data) is not str or any(type(number) is not int for number in self.tokens.values()):
+            raise TypeError(f"expected a text and whole numbers, got {self.data!r} and {self.tokens!r}")
+        if self.kind not in VOCABULARIES:
+            raise ValueError(f"kind: expected one of {', '.join(VOCABULARIES)}, got {self.kind!r}")
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> Any:
         """The tokens' meaning."""
-        return Vocabulary(self.low, self.high)
+        return VOCABULARIES[self.kind](**self.tokens)
 
 
-def save_checkpoint(folder: Path, model: LabModel, card: MusicCard) -> None:
-    """Write `config.json`, `model.safetensors` and `music.json`; `folder` appears only once it is whole."""
+def save_checkpoint(folder: Path, model: LabModel, card: DataCard) -> None:
+    """Write `config.json`, `model.safetensors` and `data.json`; `folder` appears only once it is whole."""
     with whole_folder(folder) as draft:
         model.save_pretrained(draft)
-        write_json(draft / MUSIC_FILE, asdict(card))
+        write_json(draft / DATA_FILE, asdict(card))
 
 
-def load_checkpoint(folder: Path) -> tuple[LabModel, MusicCard]:
+def load_checkpoint(folder: Path) -> tuple[LabModel, DataCard]:
     """The model, in evaluation mode, and its card.
 
     Raises:
@@ -52,16 +60,16 @@ def load_checkpoint(folder: Path) -> tuple[LabModel, MusicCard]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"checkpoint: {folder} is not a folder; expected one that `relattn compare` wrote")
-    for name in ("config.json", "model.safetensors", MUSIC_FILE):
+    for name in ("config.json", "model.safetensors", DATA_FILE):
         if not (folder / name).is_file():
             raise FileNotFoundError(
                 f"checkpoint: {folder} holds no {name}; expected a folder `model` that `relattn compare` wrote"
             )
     try:
-        card = MusicCard(**json.loads((folder / MUSIC_FILE).read_text()))
+        card = DataCard(**json.loads((folder / DATA_FILE).read_text()))
         size = card.vocabulary.size
         model, info = LabModel.from_pretrained(folder, output_loading_info=True)  # pyright: ignore[reportGeneralTypeIssues]
-    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"checkpoint: {folder} is cut off or broken ({_first_line(error)}); train it anew") from error
     absent = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"])
     if absent:
@@ -70,7 +78,7 @@ def load_checkpoint(folder: Path) -> tuple[LabModel, MusicCard]:
         )
     if size != model.config.vocab_size:
         raise ValueError(
-            f"checkpoint: {folder} is inconsistent, {MUSIC_FILE} has {size} tokens and config.json "
+            f"checkpoint: {folder} is inconsistent, {DATA_FILE} has {size} tokens and config.json "
             f"{model.config.vocab_size}; train it anew"
         )
     return model.eval(), card

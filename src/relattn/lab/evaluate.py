@@ -1,4 +1,4 @@
-"""Negative log-likelihood of held-out music, in nats per token, in whole and by position in the window."""
+"""Negative log-likelihood of held-out data, in nats per token, in whole and by position in the window."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from relattn.lab.losses import Losses, collect_losses
 from relattn.lab.model import LabModel
-from relattn.lab.music import windows as music_windows
-from relattn.lab.music.windows import IGNORED, Windows
+from relattn.lab.windows import IGNORED, Windows, batches
 
 TOKENS_PER_BATCH = 4096
 
@@ -27,7 +26,7 @@ def evaluate(model: LabModel, windows: Windows, advance: Callable[[int], None] |
     model.eval()
     length = windows.labels.shape[1]
     losses = Losses(np.zeros(length), np.zeros(length, dtype=np.int64))
-    for batch in music_windows.batches(windows, max(1, TOKENS_PER_BATCH // length)):
+    for batch in batches(windows, max(1, TOKENS_PER_BATCH // length)):
         logits = model(torch.from_numpy(batch.input_ids).to(model.device)).logits
         labels = torch.from_numpy(batch.labels).to(model.device)
         nats = F.cross_entropy(logits.double().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")

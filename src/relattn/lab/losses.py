@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relattn.lab.music.windows import IGNORED
+from relattn.lab.windows import IGNORED
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,19 @@
-"""What every run of a comparison shares: pieces, tokens, the windows to evaluate on, and the n-gram's losses there."""
+"""What every run of a comparison shares: data, the windows to evaluate on, and the n-gram's losses there."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from relattn.lab.checkpoint import MusicCard
+from relattn.lab.checkpoint import DataCard
+from relattn.lab.corpus import SPLITS, Corpus
 from relattn.lab.losses import Losses, collect_losses
-from relattn.lab.music.data import SPLITS, VOICES, MusicData
-from relattn.lab.music.ngram import NGram
-from relattn.lab.music.sources import load_music
-from relattn.lab.music.tokens import Vocabulary
-from relattn.lab.music.windows import Windows, evaluation_lengths, evaluation_windows
 from relattn.lab.progress import Progress
+from relattn.lab.sources import load_corpus
+from relattn.lab.windows import Windows
 
 VALIDATION_TOKENS = 4096
 """Enough to see a curve fall, little enough to be evaluated a dozen times in a run of a minute."""
@@ -24,16 +21,16 @@ VALIDATION_TOKENS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Music ready for training and evaluation.
+    """Data ready for training and evaluation.
 
     `held_out` and `ngram` are keyed by window length: the trained length, twice and four times that, over the test
-    pieces. `validation` is a part of the valid pieces, for the curve during training, and `ngram_validation` the
-    n-gram's losses there. `source` is what the user named.
+    pieces; the same tokens are counted each time, with more of the piece before them. `validation` is a part of the
+    valid pieces, for the curve during training, and `ngram_validation` the n-gram's losses there. `source` is what the
+    user named.
     """
 
     source: str
-    data: MusicData
-    vocabulary: Vocabulary
+    corpus: Corpus
     held_out: dict[int, Windows]
     validation: Windows
     ngram: dict[int, Losses]
@@ -43,68 +40,75 @@ class Material:
     def load(cls, source: str, length: int, progress: Progress) -> Material:
         """The material of the data that `source` names.
 
-        Raises what `load_music` raises: FileNotFoundError for no such data, ValueError for broken or empty ones.
+        Raises what `load_corpus` raises: FileNotFoundError for no such data, ValueError for broken or empty ones.
         """
         return cls.of(source, _read(source, progress), length, progress)
 
     @classmethod
-    def of(cls, source: str, data: MusicData, length: int, progress: Progress) -> Material:
-        """The material of `data`, which `source` names: windows of `length` tokens, and the fitted n-gram."""
-        vocabulary = Vocabulary.covering(data.pieces)
-        held_out = evaluation_lengths(data.test, vocabulary, length)
-        validation = _first(evaluation_windows(data.valid, vocabulary, length), VALIDATION_TOKENS)
+    def of(cls, source: str, corpus: Corpus, length: int, progress: Progress) -> Material:
+        """The material of `corpus`, which `source` names: windows of `length` tokens, and the fitted n-gram.
+
+        Raises ValueError where all that is held out does not fill one window.
+        """
+        tokens = sum(piece.size for piece in corpus.pieces("test"))
+        if tokens < length:
+            raise ValueError(
+                f"data: {source} is too short, {tokens} tokens are held out and a window has {length}; give more data, "
+                "or a smaller --length"
+            )
+        held_out = {n: corpus.evaluation_windows("test", n) for n in (length, 2 * length, 4 * length)}
+        validation = _first(corpus.evaluation_windows("valid", length), VALIDATION_TOKENS)
         progress.begin("n-gram", 1)
-        ngram = NGram.fit(data.train, vocabulary)
-        tested, validated = ([ngram.losses(piece) for piece in pieces] for pieces in (data.test, data.valid))
-        losses = {n: _ngram_on(windows, tested) for n, windows in held_out.items()}
+        tested, validated = corpus.ngram_losses("test", "valid")
+        losses = {n: _ngram_on(windows, tested, corpus.step_tokens) for n, windows in held_out.items()}
         progress.say(f"n-gram: {losses[length].mean:.3f} nats per token")
-        return cls(source, data, vocabulary, held_out, validation, losses, _ngram_on(validation, validated))
+        return cls(source, corpus, held_out, validation, losses, _ngram_on(validation, validated, corpus.step_tokens))
 
     @property
-    def card(self) -> MusicCard:
-        """What a checkpoint of a model of this music must know."""
+    def vocabulary(self) -> Any:
+        """What the tokens stand for."""
+        return self.corpus.vocabulary
+
+    @property
+    def card(self) -> DataCard:
+        """What a checkpoint of a model of these data must know."""
         source = self.source if self.source == "chorales" else str(Path(self.source).resolve())
-        return MusicCard(source, self.vocabulary.low, self.vocabulary.high)
+        return DataCard(source, self.corpus.kind, asdict(self.vocabulary))
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all pieces, in their splits and order."""
-        digest = hashlib.sha256()
-        for split in SPLITS:
-            for piece in self.data.split(split):
-                digest.update(f"{split} {len(piece.steps)} ".encode() + piece.steps.tobytes())
-        return digest.hexdigest()
+        return self.corpus.fingerprint
 
     def describe(self) -> dict[str, Any]:
-        """Name, fingerprint, and the number of pieces and tokens in each split."""
-        described: dict[str, Any] = {"name": self.data.name, "sha256": self.fingerprint}
+        """Name, fingerprint, what the report says of the data, and the number of pieces and tokens in each split."""
+        described: dict[str, Any] = {
+            "name": self.corpus.name,
+            "sha256": self.fingerprint,
+            "words": asdict(self.corpus.words),
+        }
         for split in SPLITS:
-            pieces = self.data.split(split)
-            described[split] = {
-                "pieces": len(pieces),
-                "tokens": len(VOICES) * sum(len(piece.steps) for piece in pieces),
-            }
+            pieces = self.corpus.pieces(split)
+            described[split] = {"pieces": len(pieces), "tokens": sum(piece.size for piece in pieces)}
         return described
 
 
-def _read(source: str, progress: Progress) -> MusicData:
-    begun = False
+def _read(source: str, progress: Progress) -> Corpus:
+    reading = "reading the chorales, once" if source == "chorales" else "reading the data"
 
     def show(done: int, total: int) -> None:
-        nonlocal begun
-        if not begun:
-            progress.begin("reading the chorales, once", total)
-            begun = True
+        if done == 1:
+            progress.begin(reading, total)
         progress.advance(done)
 
-    return load_music(source, progress=show)
+    return load_corpus(source, show)
 
 
-def _ngram_on(windows: Windows, pieces: list[np.ndarray]) -> Losses:
-    """The n-gram's losses, one array [4 T] per piece, at the positions of `windows`."""
+def _ngram_on(windows: Windows, pieces: list[np.ndarray], step_tokens: int) -> Losses:
+    """The n-gram's losses, one array per piece, at the positions of `windows`."""
     losses = np.zeros(windows.labels.shape)
     for row, (piece, first, filled) in enumerate(zip(windows.piece, windows.start, windows.lengths, strict=True)):
-        begin = len(VOICES) * first
+        begin = step_tokens * first
         losses[row, :filled] = pieces[piece][begin : begin + filled]
     return collect_losses(windows.labels.shape[1], losses, windows.labels)
 

@@ -16,7 +16,7 @@ from relattn.errors import ShapeError
 from relattn.lab.cache import LabCache
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import Shape, build_encoding, named_encoding
-from relattn.lab.music.windows import IGNORED
+from relattn.lab.windows import IGNORED
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.offsets import inverse_frequencies
 

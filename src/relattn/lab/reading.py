@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-THE_UNIT = (
-    "One nat less means that the model gives every token e = 2.72 times the probability, in the geometric mean. Most "
-    "tokens repeat the same voice's note of the step before, so losses are small and small differences count."
-)
+THE_UNIT = "One nat less means that the model gives every token e = 2.72 times the probability, in the geometric mean."
 
 
 def sentences(results: dict[str, Any]) -> list[str]:
@@ -16,7 +13,7 @@ def sentences(results: dict[str, Any]) -> list[str]:
     said = [_against_the_ngram(results, ranked)]
     if len(ranked) > 1:
         said.append(_the_lowest(results, ranked))
-    return [*said, _longer_windows(results), THE_UNIT]
+    return [*said, _longer_windows(results), f"{THE_UNIT} {results['data']['words']['typical']}"]
 
 
 def _against_the_ngram(results: dict[str, Any], ranked: list[str]) -> str:
@@ -52,8 +49,8 @@ def _longer_windows(results: dict[str, Any]) -> str:
     listed = "; ".join(f"{encoding} {changes[encoding]:+.3f}" for encoding in sorted(changes, key=changes.__getitem__))
     return (
         f"From windows of {results['lengths'][0]} to {results['lengths'][-1]} tokens the loss changes by: {listed}. A "
-        "fall means that the model uses music further back than it was trained on, a rise that it does not carry over "
-        "to longer windows."
+        "fall means that the model uses what lies further back than it was trained on, a rise that it does not carry "
+        "over to longer windows."
     )
 
 

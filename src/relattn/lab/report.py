@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from relattn.lab import figures
+from relattn.lab.corpus import SPLITS
 from relattn.lab.encodings import named_encoding
-from relattn.lab.music.data import SPLITS
 from relattn.lab.music.files import atomic_path
 from relattn.lab.reading import sentences
 
@@ -37,14 +37,11 @@ figcaption { font-size: .9rem; }
 code { font: .9em ui-monospace, monospace; background: var(--mark); padding: .1em .3em; border-radius: 3px; }
 summary { cursor: pointer; color: var(--soft); }
 """
-NGRAM_NOTE = (
-    "The n-gram is told the place in the beat and knows the few steps before a window, which the models do not see."
-)
 LENGTHS_CAPTION = "Held-out loss at one, two and four times the trained length."
-TRAINING_CAPTION = "Loss on validation pieces (dots; the n-gram's there is dashed) and on the training windows (thin)."
+TRAINING_CAPTION = "Loss on validation data (dots; the n-gram's there is dashed) and on the training windows (thin)."
 POSITION_CAPTION = (
-    "Held-out loss at each position of windows four times as long as those trained on. Later positions have more music "
-    "to look back on; past the shaded part they lie further from the window's start than in training."
+    "Held-out loss at each position of windows four times as long as those trained on. Later positions have more to "
+    "look back on; past the shaded part they lie further from the window's start than in training."
 )
 
 
@@ -81,7 +78,7 @@ def page(results: dict[str, Any]) -> str:
 <p class="lead">{escape(lead)}</p>
 <h2>Held-out loss</h2>
 <div class="wide">{_loss_table(results)}</div>
-<p class="soft">{escape(note)} {escape(NGRAM_NOTE)}</p>
+<p class="soft">{escape(note)} {escape(data["words"]["ngram"])}</p>
 {_figure(figures.by_length(results), LENGTHS_CAPTION)}
 <h2>What the figures say</h2>
 {paragraphs}
@@ -130,8 +127,7 @@ def _method_table(results: dict[str, Any]) -> str:
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     command = shlex.join(["relattn", "compare", *words])
     rows = {
-        "data": f"{data['name']} ({'; '.join(splits)}); four voices interleaved on a 16th-note grid; training windows "
-        "are transposed at random",
+        "data": f"{data['name']} ({'; '.join(splits)}); {data['words']['tokens']}",
         "model": f"decoder-only, pre-norm; width {settings['width']}, {_count(settings['depth'], 'block')}, "
         f"{_count(settings['heads'], 'head')}; {parameters} parameters",
         "training": f"{settings['steps_taken']} steps of {settings['batch']} windows of {settings['length']} tokens; "

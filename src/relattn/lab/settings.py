@@ -19,7 +19,8 @@ class Settings:
     """The choices of a comparison; field names are those of the options of `relattn compare`.
 
     Either `minutes`, shared over all encodings and seeds, evaluation included (reading the data comes before), or
-    `steps` of every run. `length` is in tokens, four to a 16th note; `batch` in windows of that length.
+    `steps` of every run. `length` is in tokens, in four-part music four to a 16th note; `batch` in windows of that
+    length.
 
     Raises ValueError for a choice that cannot be carried out, naming the field.
     """
@@ -54,7 +55,9 @@ class Settings:
             if number is not None and number < 1:
                 raise ValueError(f"{name}: got {number}, expected at least 1")
         if self.length < 4 or self.length % 4:
-            raise ValueError(f"length: got {self.length}, expected a positive multiple of 4 (four voices to a step)")
+            raise ValueError(
+                f"length: got {self.length}, expected a positive multiple of 4 (whole steps of four voices)"
+            )
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate: got {self.learning_rate}, expected a positive number")
         for name in self.encodings:

@@ -22,7 +22,7 @@ from relattn.lab.config import LabConfig
 from relattn.lab.evaluate import evaluate
 from relattn.lab.material import Material
 from relattn.lab.model import LabModel
-from relattn.lab.music.windows import TrainingWindows, Windows
+from relattn.lab.windows import Windows
 
 BETAS = (0.9, 0.98)
 LOGS = 60
@@ -199,13 +199,13 @@ def train(
             f"devices: got {arguments.n_gpu} GPUs in one process, expected one to each; start by `accelerate launch` "
             "or let CUDA_VISIBLE_DEVICES name one"
         )
-    windows = TrainingWindows(material.data.train, material.vocabulary, config.length, plan.steps * plan.batch, seed)
+    windows = material.corpus.training_windows(config.length, plan.steps * plan.batch, seed)
     with _first_interrupt_waits() as interrupted:
         watch = _Watch(material.validation, max(1, plan.steps // VALIDATIONS), progress, interrupted)
         trainer = _SeededOrderTrainer(
             model=model,
             args=arguments,
-            train_dataset=windows,
+            train_dataset=windows,  # pyright: ignore[reportArgumentType]
             data_collator=_collate,
             callbacks=[watch],
         )
@@ -224,6 +224,6 @@ def train(
 
 
 def _collate(examples: list[dict]) -> dict[str, torch.Tensor]:
-    # TrainingWindows shifts the labels itself
+    # the windows' labels are shifted already
     names = {"input_ids": "input_ids", "labels": "shift_labels"}
     return {new: torch.stack([torch.as_tensor(example[old]) for example in examples]) for old, new in names.items()}

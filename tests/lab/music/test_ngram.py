@@ -59,7 +59,9 @@ def plain_losses(train: list[Piece], weights: np.ndarray, piece: Piece) -> list[
 def test_the_losses_are_the_equation():
     model = NGram.fit(PIECES[:4], VOCABULARY)
     for piece in PIECES:
-        np.testing.assert_allclose(model.losses(piece), plain_losses(PIECES[:4], model.weights, piece), rtol=1e-12)
+        np.testing.assert_allclose(
+            model.losses(piece), plain_losses(PIECES[:4], model.counts.weights, piece), rtol=1e-12
+        )
     every = np.concatenate([model.losses(piece) for piece in PIECES])
     assert model.evaluate(PIECES) == pytest.approx(every.mean(), rel=1e-14)
 
@@ -91,11 +93,10 @@ def test_the_fitted_weights_are_better_than_halves():
     train, held_out = random_pieces(1, [60] * 40), random_pieces(2, [60] * 5)
     vocabulary = Vocabulary.covering(train + held_out)
     model = NGram.fit(train, vocabulary)
-    assert ((model.weights >= 0) & (model.weights < 1)).all()
-    assert (model.weights[:, 0] == 0).all()
-    halves = dataclasses.replace(
-        model, weights=np.where(np.arange(model.weights.shape[1]) == 0, 0.0, 0.5) + 0 * model.weights
-    )
+    assert ((model.counts.weights >= 0) & (model.counts.weights < 1)).all()
+    assert (model.counts.weights[:, 0] == 0).all()
+    half = np.where(np.arange(model.counts.weights.shape[1]) == 0, 0.0, 0.5) + 0 * model.counts.weights
+    halves = dataclasses.replace(model, counts=dataclasses.replace(model.counts, weights=half))
     assert model.evaluate(held_out) < halves.evaluate(held_out) - 0.1
 
 
@@ -113,7 +114,7 @@ def test_it_learns_what_repeats():
 
 def test_a_single_melody_leaves_halves():
     model = NGram.fit(PIECES[:1], VOCABULARY)
-    assert (model.weights[:, 1:] == 0.5).all()
+    assert (model.counts.weights[:, 1:] == 0.5).all()
     assert np.isfinite(model.evaluate(PIECES))
 
 

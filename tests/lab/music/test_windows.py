@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 
 from relattn.lab.music import (
-    IGNORED,
     Piece,
     TrainingWindows,
     Vocabulary,
-    batches,
-    evaluation_lengths,
     evaluation_windows,
     transpose,
     transpositions,
     voice_ranges,
 )
+from relattn.lab.windows import IGNORED, batches
 from tests.lab.music.synthetic import random_pieces
 
 PIECES = random_pieces(0, [3, 17, 32, 33, 70, 1])
@@ -57,7 +55,7 @@ def test_begin_stands_only_where_a_piece_begins():
 
 
 def test_the_same_tokens_at_every_length():
-    lengths = evaluation_lengths(PIECES, VOCABULARY, 32)
+    lengths = {n: evaluation_windows(PIECES, VOCABULARY, n) for n in (32, 64, 128)}
     assert [windows.labels.shape[1] for windows in lengths.values()] == list(lengths) == [32, 64, 128]
     counts = [np.bincount(windows.labels[windows.labels != IGNORED]) for windows in lengths.values()]
     assert counts[0].sum() == sum(piece.steps.size for piece in PIECES)

@@ -13,24 +13,16 @@ from relattn.lab.music.ngram import NGram
 from relattn.lab.music.sources import load_music
 from relattn.lab.music.tokens import Vocabulary, transpose, transpositions, voice_ranges
 from relattn.lab.music.windows import (
-    IGNORED,
     TrainingWindows,
-    Windows,
-    batches,
-    evaluation_lengths,
     evaluation_windows,
 )
 
 __all__ = [
-    "IGNORED",
     "MusicData",
     "NGram",
     "Piece",
     "TrainingWindows",
     "Vocabulary",
-    "Windows",
-    "batches",
-    "evaluation_lengths",
     "evaluation_windows",
     "load_chorales",
     "load_json",

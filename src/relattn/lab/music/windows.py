@@ -9,15 +9,13 @@ apart.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from relattn.lab.music.data import VOICES, Piece
 from relattn.lab.music.tokens import Vocabulary, transpose, transpositions, voice_ranges
-
-IGNORED = -100
+from relattn.lab.windows import IGNORED, Windows
 
 
 class TrainingWindows:
@@ -62,19 +60,6 @@ class TrainingWindows:
         return {"input_ids": inputs, "labels": labels}
 
 
-@dataclass(frozen=True, eq=False)
-class Windows:
-    """Evaluation windows: `input_ids` and `labels` [N, L], and for each window how many positions stand before its
-    padding (`lengths` [N]), the index of its piece (`piece` [N]) and the step of its first label (`start` [N]); int64.
-    """
-
-    input_ids: np.ndarray
-    labels: np.ndarray
-    lengths: np.ndarray
-    piece: np.ndarray
-    start: np.ndarray
-
-
 def evaluation_windows(pieces: Sequence[Piece], vocabulary: Vocabulary, length: int, context: int = 0) -> Windows:
     """The whole of `pieces` in windows of `length` tokens, every token the label of exactly one position.
 
@@ -97,31 +82,6 @@ def evaluation_windows(pieces: Sequence[Piece], vocabulary: Vocabulary, length: 
             rows.append((inputs, labels, filled, index, start))
     columns = zip(*rows, strict=True)
     return Windows(*(np.array(column, dtype=np.int64) for column in columns))
-
-
-def evaluation_lengths(pieces: Sequence[Piece], vocabulary: Vocabulary, length: int) -> dict[int, Windows]:
-    """{n: evaluation_windows(pieces, vocabulary, n)} for n = length, 2 length, 4 length.
-
-    The same tokens are counted each time, with more of the piece before them.
-    """
-    return {n: evaluation_windows(pieces, vocabulary, n) for n in (length, 2 * length, 4 * length)}
-
-
-def batches(windows: Windows, batch_size: int) -> Iterator[Windows]:
-    """`windows` in batches of at most `batch_size` (1 or more), longest first, each trimmed to its longest window."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
-    order = np.argsort(-windows.lengths, kind="stable")
-    for first in range(0, len(order), batch_size):
-        rows = order[first : first + batch_size]
-        longest = windows.lengths[rows[0]]
-        yield Windows(
-            windows.input_ids[rows, :longest],
-            windows.labels[rows, :longest],
-            windows.lengths[rows],
-            windows.piece[rows],
-            windows.start[rows],
-        )
 
 
 def _window(steps: np.ndarray, start: int, vocabulary: Vocabulary, length: int) -> tuple[np.ndarray, np.ndarray]:

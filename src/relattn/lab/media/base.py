@@ -1,0 +1,87 @@
+"""What composing must know of a kind of data: how a piece opens, and how what was sampled is written down."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relattn.lab.checkpoint import DataCard
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compose: `steps` after the first `prompt_steps` of something held out, after `prompt`, or from nothing.
+
+    None leaves the number to the medium. Raises ValueError for a number out of range, or for more than one beginning.
+    """
+
+    prompt_steps: int | None = None
+    prompt: str | None = None
+    from_nothing: bool = False
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps: got {self.steps}, expected at least 1")
+        if self.prompt is not None and (self.prompt_steps is not None or self.from_nothing):
+            raise ValueError("prompt: came beside prompt_steps or from_nothing; expected one of them")
+        if self.prompt == "":
+            raise ValueError("prompt: got no text; to start without a prompt use --from-nothing")
+        if self.prompt_steps is not None and self.prompt_steps < 1:
+            raise ValueError(
+                f"prompt_steps: got {self.prompt_steps}, expected at least 1; to start without a prompt use "
+                "--from-nothing"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """What a composition starts from: `tokens` int64 [n] that are given, and `allowed` bool [period, tokens].
+
+    allowed[p % period] says which tokens may come p places after "begin". `name` is for titles and files; `upbeat` and
+    `bar_steps` are the metre of four-part music.
+    """
+
+    name: str
+    tokens: np.ndarray
+    allowed: np.ndarray
+    upbeat: int = 0
+    bar_steps: int = 16
+
+
+class Medium(ABC):
+    """A kind of data. `unit` names what `steps` counts, `step_tokens` tokens each; the other two are defaults."""
+
+    unit: str
+    prompt_steps: int
+    steps: int
+    step_tokens: int = 1
+
+    @abstractmethod
+    def opening(self, card: DataCard, request: Request, seed: int) -> Opening:
+        """What the request starts from; what the seed draws, it draws from the held-out part of the card's data."""
+
+    @abstractmethod
+    def write(self, stem: str, vocabulary: Any, tokens: np.ndarray, opening: Opening, title: str) -> dict[str, Path]:
+        """Write `tokens` (those given, then those composed) to files that begin with `stem`; their names by kind."""
+
+    def shown(self, vocabulary: Any, tokens: np.ndarray) -> str | None:
+        """The composition as text, where it is one."""
+        return None
+
+
+def refuse_typed_prompt(request: Request) -> None:
+    """ValueError for a prompt of words."""
+    if request.prompt is not None:
+        raise ValueError("prompt: only a model of text goes on from words; leave it out, or use --prompt-steps")
+
+
+def all_but_begin(size: int) -> np.ndarray:
+    """`Opening.allowed` where everything may come at any time."""
+    allowed = np.ones((1, size), dtype=bool)
+    allowed[0, 0] = False
+    return allowed

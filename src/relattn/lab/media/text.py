@@ -1,0 +1,55 @@
+"""Text: a file of the bytes that were given and composed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relattn.lab.checkpoint import DataCard
+from relattn.lab.media.base import Medium, Opening, Request, all_but_begin
+from relattn.lab.music.files import atomic_path
+from relattn.lab.text import load_text
+
+NEWLINE = ord("\n")
+
+
+class Text(Medium):
+    """Steps are bytes."""
+
+    unit = "bytes"
+    prompt_steps = 64
+    steps = 512
+
+    def opening(self, card: DataCard, request: Request, seed: int) -> Opening:
+        """The user's words, in UTF-8; or held-out text from the start of a line that the seed draws.
+
+        Raises ValueError for a prompt longer than the held-out text.
+        """
+        allowed = all_but_begin(card.vocabulary.size)
+        if request.from_nothing:
+            return Opening("from-nothing", np.array([], dtype=np.int64), allowed)
+        if request.prompt is not None:
+            return Opening("prompt", card.vocabulary.encode(request.prompt), allowed)
+        prompt_steps = request.prompt_steps or self.prompt_steps
+        source = load_text(Path(card.data))
+        (held_out,) = source.pieces("test")
+        lines = np.append(0, np.flatnonzero(held_out == NEWLINE) + 1)
+        starts = lines[lines + prompt_steps <= len(held_out)]
+        if not len(starts):
+            raise ValueError(f"prompt_steps: got {prompt_steps}, but the held-out text has {len(held_out)} bytes")
+        start = int(np.random.default_rng(seed).choice(starts))
+        given = held_out[start : start + prompt_steps].astype(np.int64) + 1
+        return Opening(f"{source.name}-{start}", given, allowed)
+
+    def write(self, stem: str, vocabulary: Any, tokens: np.ndarray, opening: Opening, title: str) -> dict[str, Path]:
+        """A text file, byte for byte what was given and composed."""
+        path = Path(f"{stem}.txt")
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(vocabulary.decode(tokens))
+        return {"text": path}
+
+    def shown(self, vocabulary: Any, tokens: np.ndarray) -> str:
+        """The text; bytes that are no UTF-8 become the replacement character."""
+        return vocabulary.decode(tokens).decode(errors="replace")

@@ -1,0 +1,115 @@
+"""Played music: the notes of any MIDI file, in hundredths of a second, in and out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mido
+import numpy as np
+
+from relattn.lab.music.files import atomic_path
+
+STEPS_PER_SECOND = 100
+DRUMS = 9
+SUSTAIN = 64
+PIANO = 0
+TICKS_PER_BEAT = 500  # with two beats a second a tick is a millisecond
+START, END, PITCH, VELOCITY = range(4)
+UNREADABLE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError)
+
+
+def read_notes(path: Path) -> np.ndarray:
+    """The notes of a MIDI file, int32 [N, 4]: start and end in hundredths of a second, pitch, velocity 1..127.
+
+    All tracks and channels but the drums' (10) are heard as one instrument. A note goes on while its channel's sustain
+    pedal is down, and ends where its pitch is struck again; one struck twice at once is the louder. The first note
+    starts at 0; notes are in the order of start and pitch.
+
+    Raises ValueError naming a file that cannot be read, or that holds no note.
+    """
+    try:
+        struck = _struck_notes(mido.MidiFile(path))
+    except UNREADABLE as error:
+        raise ValueError(
+            f"data: {path} is no MIDI file that mido can read ({error or type(error).__name__})"
+        ) from error
+    if not struck:
+        raise ValueError(f"data: {path} holds no notes (drums do not count); take it out of the folder")
+    notes = np.array(struck)
+    notes[:, START:PITCH] -= notes[:, START].min()
+    notes[:, START:PITCH] = np.round(notes[:, START:PITCH] * STEPS_PER_SECOND)
+    return one_note_a_pitch(notes.astype(np.int32))
+
+
+def _struck_notes(song: mido.MidiFile) -> list[tuple[float, float, int, int]]:
+    """(start, end, pitch, velocity) of every note, in seconds."""
+    struck, sounding, held, down = [], {}, {}, set()
+    now = 0.0
+
+    def end(key: tuple[int, int]) -> None:
+        start, velocity = sounding.pop(key)
+        held.pop(key, None)
+        struck.append((start, now, key[1], velocity))
+
+    for message in song:
+        now += message.time
+        if message.is_meta or getattr(message, "channel", DRUMS) == DRUMS:
+            continue
+        if message.type == "control_change" and message.control == SUSTAIN:
+            if message.value >= 64:
+                down.add(message.channel)
+            else:
+                down.discard(message.channel)
+                for key in [key for key in held if key[0] == message.channel]:
+                    end(key)
+        elif message.type in ("note_on", "note_off"):
+            key = (message.channel, message.note)
+            released = message.type == "note_off" or message.velocity == 0
+            if released and message.channel in down and key in sounding:
+                held[key] = True
+            elif key in sounding:
+                end(key)
+            if not released:
+                sounding[key] = (now, message.velocity)
+    for key in list(sounding):
+        end(key)
+    return struck
+
+
+def one_note_a_pitch(notes: np.ndarray) -> np.ndarray:
+    """`notes` [N, 4] in order, each at least one step long, and no two of one pitch at once."""
+    kept: list[list[int]] = []
+    latest: dict[int, list[int]] = {}
+    for start, end, pitch, velocity in sorted(notes.tolist()):
+        note = [start, max(end, start + 1), pitch, velocity]
+        before = latest.get(pitch)
+        if before is not None and before[START] == start:
+            before[END], before[VELOCITY] = max(before[END], note[END]), max(before[VELOCITY], velocity)
+            continue
+        if before is not None:
+            before[END] = min(before[END], start)
+        latest[pitch] = note
+        kept.append(note)
+    return np.array(sorted(kept, key=lambda note: (note[START], note[PITCH])), dtype=np.int32).reshape(-1, 4)
+
+
+def write_notes(path: str | Path, notes: np.ndarray) -> None:
+    """Writes `notes` [N, 4] (see `read_notes`) as a MIDI file of one piano track; whole or not at all.
+
+    Raises FileNotFoundError when the folder does not exist.
+    """
+    track = mido.MidiTrack()
+    track.append(mido.MetaMessage("set_tempo", tempo=500_000))
+    track.append(mido.Message("program_change", program=PIANO))
+    # at one time, what ends comes before what begins
+    moments = [(int(end), 0, int(pitch), 0) for _, end, pitch, _ in notes]
+    moments += [(int(start), 1, int(pitch), int(velocity)) for start, _, pitch, velocity in notes]
+    now = 0
+    for time, begins, pitch, velocity in sorted(moments):
+        ticks = (time - now) * 1000 // STEPS_PER_SECOND
+        track.append(mido.Message("note_on" if begins else "note_off", note=pitch, velocity=velocity, time=ticks))
+        now = time
+    song = mido.MidiFile(type=0, ticks_per_beat=TICKS_PER_BEAT)
+    song.tracks.append(track)
+    with atomic_path(path) as temporary:
+        song.save(temporary)

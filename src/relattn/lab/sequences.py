@@ -1,0 +1,112 @@
+"""Sequences of symbols as the data of a comparison: what text and played music have in common."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from relattn.lab.corpus import SPLITS, Corpus, Words
+from relattn.lab.interpolation import Interpolation, Part
+from relattn.lab.windows import IGNORED, Windows
+
+ORDERS = 6
+"""The n-gram's: it looks at up to five symbols back."""
+FITTED_PARTS = 10
+
+BEGIN = 0
+"""The token before a piece's first; symbol s is token s + 1."""
+
+
+class Sequences(Corpus):
+    """Pieces of any length, integer arrays [n] of symbols from 0; token 0 is "begin", which is never predicted.
+
+    vocabulary: what symbols stand for, with their number as `symbols`. read(split): the pieces of a split, asked for
+    once, when they are needed.
+    """
+
+    def __init__(
+        self, kind: str, name: str, words: Words, vocabulary: Any, read: Callable[[str], Sequence[np.ndarray]]
+    ) -> None:
+        self.kind, self.name, self.words, self.vocabulary = kind, name, words, vocabulary
+        self._read, self._pieces = read, {}
+
+    def pieces(self, split: str) -> Sequence[np.ndarray]:
+        """The symbols of every piece."""
+        if split not in SPLITS:
+            raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
+        if split not in self._pieces:
+            self._pieces[split] = self._read(split)
+        return self._pieces[split]
+
+    def training_windows(self, length: int, count: int, seed: int) -> RandomWindows:
+        """Random crops of the training pieces, as they are."""
+        return RandomWindows(self.pieces("train"), length, count, seed)
+
+    def evaluation_windows(self, split: str, length: int) -> Windows:
+        """Windows one after another."""
+        rows = []
+        for index, piece in enumerate(self.pieces(split)):
+            for start in range(0, len(piece), length):
+                rows.append((*_window(piece, start, length), min(length, len(piece) - start), index, start))
+        return Windows(*(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)))
+
+    def ngram_losses(self, *splits: str) -> list[list[np.ndarray]]:
+        """By an `Interpolation` of the contexts of 0, 1, ..., 5 symbols back.
+
+        Its weights are fitted on every tenth training piece, with counts from the others; a single piece is cut into
+        ten for it.
+        """
+        pieces = self.pieces("train")
+        if len(pieces) == 1:
+            pieces = [part for part in np.array_split(pieces[0], FITTED_PARTS) if len(part)]
+        count = self.vocabulary.symbols
+        ngram = Interpolation.fit([_part(piece) for piece in pieces], range(1, len(pieces), 10), count, count + 1)
+        return [[ngram.losses(_part(piece)) for piece in self.pieces(split)] for split in splits]
+
+
+class RandomWindows:
+    """`count` random crops of `pieces`, each {"input_ids", "labels"}, int64 [length]; labels[p] follows input_ids[p].
+
+    Example i is a function of (seed, i) alone. A piece is drawn in proportion to its length, then a crop's start from
+    half a window before the piece to half a window past its last whole window, and moved inside: so beginnings and ends
+    are seen about as often as the middle. A piece shorter than the window is padded.
+    """
+
+    def __init__(self, pieces: Sequence[np.ndarray], length: int, count: int, seed: int) -> None:
+        self._pieces, self._length, self._count, self._seed = pieces, length, count, seed
+        self._ends = np.cumsum([len(piece) for piece in pieces])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        index = operator.index(index)
+        if not 0 <= index < self._count:
+            raise IndexError(f"index: expected 0..{self._count - 1}, got {index}")
+        random = np.random.default_rng([self._seed, index])
+        piece = self._pieces[int(np.searchsorted(self._ends, random.integers(self._ends[-1]), side="right"))]
+        last, half = max(0, len(piece) - self._length), self._length // 2
+        start = int(np.clip(random.integers(-half, last + half + 1), 0, last))
+        inputs, labels = _window(piece, start, self._length)
+        return {"input_ids": inputs, "labels": labels}
+
+
+def _window(piece: np.ndarray, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """(input_ids, labels), int64 [length], of the window whose first label is symbol `start`."""
+    labels, inputs = np.full(length, IGNORED, dtype=np.int64), np.full(length, BEGIN, dtype=np.int64)
+    tokens = piece[start : start + length].astype(np.int64) + 1
+    labels[: len(tokens)] = tokens
+    inputs[0] = int(piece[start - 1]) + 1 if start else BEGIN
+    inputs[1 : len(tokens)] = tokens[:-1]
+    return inputs, labels
+
+
+def _part(piece: np.ndarray) -> Part:
+    """The tokens of a piece, and for order k the token k - 1 back; before the piece is "begin"."""
+    tokens = piece.astype(np.int64) + 1
+    padded = np.pad(tokens, (ORDERS - 1, 0), constant_values=BEGIN)
+    back = [padded[ORDERS - 1 - k : ORDERS - 1 - k + len(tokens), None] for k in range(1, ORDERS)]
+    return Part(tokens, [np.zeros((len(tokens), 1), dtype=np.int64), *back])

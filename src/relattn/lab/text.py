@@ -1,0 +1,49 @@
+"""A text file, byte by byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relattn.lab.corpus import Words
+from relattn.lab.sequences import Sequences
+
+LEAST_BYTES = 100
+WORDS = Words(
+    tokens="bytes as they are, the first 80 percent to train on, then 10 to choose by, the last 10 held out",
+    ngram="The n-gram looks at up to five bytes back, across the beginning of a window too.",
+    typical="Divided by ln 2 = 0.693 a loss is in bits per byte, as results on text are often given.",
+)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """token(begin) = 0, token(byte b) = b + 1."""
+
+    begin = 0
+    symbols = 256
+    size = 257
+
+    def encode(self, text: str) -> np.ndarray:
+        """The tokens of `text` in UTF-8, without "begin"."""
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int64) + 1
+
+    def decode(self, tokens: np.ndarray) -> bytes:
+        """The bytes of `tokens` after "begin"."""
+        return (tokens[tokens != self.begin] - 1).astype(np.uint8).tobytes()
+
+
+def load_text(path: Path) -> Sequences:
+    """The bytes of the file `path` in three contiguous parts: 80 percent to train on, 10 to choose by, 10 held out.
+
+    Raises ValueError for a file too short to be split.
+    """
+    content = np.frombuffer(path.read_bytes(), np.uint8)
+    if len(content) < LEAST_BYTES:
+        came = f"is a text of {len(content)} bytes" if len(content) else "is empty"
+        raise ValueError(f"data: {path} {came}; expected at least {LEAST_BYTES} bytes, to train on and to hold out")
+    train, valid, test = np.split(content, [8 * len(content) // 10, 9 * len(content) // 10])
+    parts = {"train": [train], "valid": [valid], "test": [test]}
+    return Sequences("text", path.name, WORDS, Bytes(), parts.__getitem__)

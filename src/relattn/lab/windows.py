@@ -1,0 +1,42 @@
+"""Evaluation windows, of whatever the tokens are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+IGNORED = -100
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Evaluation windows: `input_ids` and `labels` [N, L], and for each window how many positions stand before its
+    padding (`lengths` [N]), the index of its piece (`piece` [N]) and the step of its first label (`start` [N]); int64.
+
+    A step is a 16th note of four-part music, and one token of anything else.
+    """
+
+    input_ids: np.ndarray
+    labels: np.ndarray
+    lengths: np.ndarray
+    piece: np.ndarray
+    start: np.ndarray
+
+
+def batches(windows: Windows, batch_size: int) -> Iterator[Windows]:
+    """`windows` in batches of at most `batch_size` (1 or more), longest first, each trimmed to its longest window."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+    order = np.argsort(-windows.lengths, kind="stable")
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        longest = windows.lengths[rows[0]]
+        yield Windows(
+            windows.input_ids[rows, :longest],
+            windows.labels[rows, :longest],
+            windows.lengths[rows],
+            windows.piece[rows],
+            windows.start[rows],
+        )
