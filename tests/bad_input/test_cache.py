@@ -1,4 +1,4 @@
-"""KVCache: its constructor, append, truncate and reorder."""
+"""KVCache: its constructor, append, fill, truncate, forget and reorder."""
 
 import numpy as np
 import pytest
@@ -121,6 +121,144 @@ def test_truncate_a_rolling_cache_that_has_not_rolled():
     cache = filled(4, (3,))
     cache.truncate(1)
     assert (cache.first_position, cache.next_position) == (0, 1)
+
+
+@pytest.mark.parametrize("came", [-1, 1.5, "2", None, True, NAN, [2], torch.tensor(2)], ids=repr)
+def test_forget_no_slot(came):
+    with refused(ValueError, f"first_position: got {came!r}; expected an int of at least 0"):
+        filled().forget(came)
+
+
+@pytest.mark.parametrize(("came", "held"), [(2, "slots 3..5"), (7, "slots 3..5")])
+def test_forget_out_of_range(came, held):
+    cache = filled(chunks=(6,))
+    cache.forget(3)
+    with refused(ValueError, f"first_position: got {came}; the cache holds {held}, so it can be made to begin at 3..6"):
+        cache.forget(came)
+    assert (cache.first_position, cache.length) == (3, 3)
+
+
+def test_forget_everything():
+    cache = filled()
+    cache.forget(3)
+    with refused(ValueError, "length: got 2; the cache holds no slots, so it can be cut to 3..3"):
+        cache.truncate(2)
+    keys, _ = cache.append(ones(2, 4, 1, 8), ones(2, 4, 1, 8))
+    assert (keys.shape[2], cache.first_position, cache.next_position) == (1, 3, 4)
+
+
+def test_truncate_a_rolling_cache_that_has_forgotten_but_not_rolled():
+    cache = filled(4, (3,))
+    cache.forget(1)
+    cache.truncate(1)
+    assert (cache.first_position, cache.next_position) == (1, 1)
+
+
+def full():
+    cache = KVCache()
+    cache.fill(ones(2, 4, 3, 8), ones(2, 4, 3, 8))
+    return cache
+
+
+def test_append_to_a_full_cache():
+    said = "cache: it is full, with a memory of 3 keys, and takes no more; attend to it, or append to a new KVCache()"
+    cache = full()
+    with refused(ValueError, said):
+        cache.append(ones(2, 4, 1, 8), ones(2, 4, 1, 8))
+    assert (cache.length, cache.next_position) == (3, 3)
+
+
+@pytest.mark.parametrize("change", [lambda cache: cache.truncate(2), lambda cache: cache.forget(1)])
+def test_a_full_cache_is_kept_whole(change):
+    said = (
+        "cache: it is full, with a memory of 3 keys, and keeps it whole; leave keys out with key_mask, or..."
+    )
+    with refused(ValueError, said):
+        change(full())
+
+
+@pytest.mark.parametrize(
+    ("cache", "state"),
+    [
+        (lambda: KVCache(4), "rolls with max_length=4"), (filled, "holds 3 keys"), (full, "holds 3 keys"),
+        (lambda: filled(4), "holds 3 keys"),
+    ],
+)  # fmt: skip
+def test_fill_a_cache_that_is_no_new_one(cache, state):
+    with refused(ValueError, f"cache: it {state} and cannot hold a memory; fill a new KVCache()"):
+        cache().fill(ones(2, 4, 3, 8), ones(2, 4, 3, 8))
+
+
+def test_fill_with_keys_and_values_that_differ():
+    said = "value: got shape [2, 4, 4, 8] beside key [2, 4, 3, 8]; expected the same batch, heads and length"
+    with refused(ShapeError, said):
+        KVCache().fill(ones(2, 4, 3, 8), ones(2, 4, 4, 8))
+    with refused(ShapeError, "key_position: got shape [4]; expected a start, [3] or [2, 3]"):
+        KVCache().fill(ones(2, 4, 3, 8), ones(2, 4, 3, 8), torch.arange(4))
+
+
+EVERY = "the position of every new token, [1] or [2, 1]"
+
+
+def one_more(cache, position):
+    cache.append(ones(2, 4, 1, 8), ones(2, 4, 1, 8), position)
+
+
+@pytest.mark.parametrize("came", [3, True, "x", [3], torch.tensor(3)], ids=repr)
+def test_positions_that_are_not_listed(came):
+    said = f"position: got {came!r} with a cache, which counts on by itself; leave it out, or give {EVERY}"
+    with refused(ValueError, said):
+        one_more(filled(), came)
+
+
+@pytest.mark.parametrize("size", [(2,), (1, 1), (2, 4)], ids=str)
+def test_positions_of_another_size(size):
+    with refused(ShapeError, f"position: got shape {list(size)} with a cache; expected {EVERY}"):
+        one_more(filled(), ones(*size, dtype=torch.long))
+
+
+def test_positions_that_are_no_integers():
+    with refused(TypeError, "position: got dtype torch.float32; expected integer positions; convert with .long()"):
+        one_more(filled(), ones(2, 1))
+
+
+def test_positions_left_out_after_some_were_given():
+    cache = filled()
+    one_more(cache, torch.tensor([3]))
+    said = (
+        "position: is missing, and the cache does not guess it, for positions were given before; give that of every "
+        "new token, [1] or [2, 1]"
+    )
+    with refused(ValueError, said):
+        one_more(cache, None)
+    assert cache.length == 4
+    cache.truncate(0)
+    one_more(cache, None)
+    assert cache.key_position == 0
+
+
+GOES_BACK = (
+    "goes back to position 2; the rolling cache (max_length=3) has dropped keys that a query before {} sees; give "
+    "padding the position of the token before it, or make max_length larger"
+)
+
+
+def test_positions_that_go_back_behind_what_was_dropped():
+    """Slots 0 and 1 were dropped, for both rows stood at 4 and more; a query at 2 would see position 0."""
+    cache = KVCache(max_length=3)
+    cache.append(ones(2, 4, 4, 8), ones(2, 4, 4, 8), torch.arange(4))
+    one_more(cache, torch.tensor([[4], [6]]))
+    assert (cache.first_position, cache.length) == (2, 3)
+    with refused(ValueError, f"position: row 1 {GOES_BACK.format(4)}"):
+        one_more(cache, torch.tensor([[5], [2]]))
+    cache.reorder(torch.tensor([1, 0]))
+    one_more(cache, torch.tensor([[6], [4]]))
+
+
+def test_positions_that_go_back_behind_what_was_dropped_before_they_were_given():
+    cache = filled(3, (4, 3))  # slots 0 and 1 are gone
+    with refused(ValueError, f"position: row 0 {GOES_BACK.format(4)}"):
+        one_more(cache, torch.tensor([[2], [7]]))
 
 
 ROWS = "expected a 1-d integer tensor of batch rows"

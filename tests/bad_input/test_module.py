@@ -303,6 +303,83 @@ def test_one_cache_for_two_layers():
         assert (copied.length, cache.length) == (6, 3)
 
 
+def test_a_full_cache_of_another_layer():
+    cache = make().remember(ones(2, 6, 32))
+    with refused(ValueError, "cache: already serves another layer; make one KVCache for each layer"):
+        make()(ones(2, 1, 32), cache=cache)
+
+
+def test_a_full_cache_of_another_batch():
+    module = make()
+    said = (
+        "query: got batch 3 with a full cache of batch 2; expected the same; reorder repeats and drops rows of the "
+        "cache"
+    )
+    with refused(ShapeError, said):
+        module(ones(3, 1, 32), cache=module.remember(ones(2, 6, 32)))
+
+
+BESIDE_A_FULL_CACHE = {
+    "key": (
+        {"key": ones(2, 6, 32)},
+        ValueError,
+        "cache: came with key; leave key and value out: a cache brings the keys, for cross-attention that of "
+        "remember(key, value)",
+    ),
+    "key_position": (
+        {"key_position": 0},
+        ValueError,
+        "key_position: came with a cache, which knows where its keys stand; leave it out",
+    ),
+    "query_position": (
+        {"query_position": torch.arange(2)},
+        ShapeError,
+        "query_position: got shape [2]; expected a start, [1] or [2, 1]",
+    ),
+    "key_mask": (
+        {"key_mask": ones(2, 7, dtype=torch.bool)},
+        ShapeError,
+        "key_mask: got shape [2, 7] with a cache; expected [batch, 6], a flag for every slot so far",
+    ),
+    "past the table": (
+        {"query_position": 8},
+        ValueError,
+        "RelativeEmbedding max_length: offsets -8..-3 are visible and its rows cover -7..0; make it with...",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE_A_FULL_CACHE)
+def test_beside_a_full_cache(case):
+    changes, error, said = BESIDE_A_FULL_CACHE[case]
+    module = make(RelativeEmbedding(8, 8, causal=True))
+    cache = module.remember(ones(2, 6, 32))
+    with refused(error, said):
+        module(ones(2, 1, 32), is_causal=True, cache=cache, **changes)
+    assert cache.length == 6
+
+
+def test_nothing_to_remember():
+    with refused(TypeError, "key: got NoneType; expected a tensor [batch, length, 32]"):
+        make().remember(None)
+    with refused(ShapeError, "value: got shape [2, 5, 32] beside key [2, 6, 32]; expected the same batch and length"):
+        make().remember(ones(2, 6, 32), ones(2, 5, 32))
+    with refused(ShapeError, "key_position: got shape [5]; expected a start, [6] or [2, 6]"):
+        make().remember(ones(2, 6, 32), key_position=torch.arange(5))
+
+
+def test_positions_left_out_after_some_were_given():
+    module, cache = make(), KVCache()
+    module(ones(2, 3, 32), is_causal=True, cache=cache, query_position=torch.arange(3))
+    said = (
+        "query_position: is missing, and the cache does not guess it, for positions were given before; give that of "
+        "every new token, [1] or [2, 1]"
+    )
+    with refused(ValueError, said):
+        module(ones(2, 1, 32), is_causal=True, cache=cache)
+    assert (cache.length, cache.next_position) == (3, 3)
+
+
 @pytest.mark.parametrize("length", [4, 5, 7, 8])
 def test_a_rolling_cache_cut_as_far_as_it_lets_itself_be_cut(length):
     """From every length that truncate accepts, decoding goes on as a full pass under the window does."""
