@@ -85,7 +85,8 @@ def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tens
         raise ValueError(f"strided: got {width} rows for {key_length} keys; expected at least {needed}")
     if query_length == 1:
         return strip[..., :key_length]
-    if strip.stride()[-2:] != (width, 1):
+    # In a graph whose lengths are open a comparison of strides would tie them to one another.
+    if torch.compiler.is_compiling() or strip.stride()[-2:] != (width, 1):
         strip = strip.contiguous()
     size = (*strip.shape[:-1], key_length)
     stride = (*strip.stride()[:-2], width - 1, 1)
