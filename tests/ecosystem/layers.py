@@ -42,8 +42,10 @@ class Attention(nn.Module):
         ).double()  # fmt: skip
         self.fixed = {"is_causal": setting.is_causal} | (fixed or {})
 
-    def forward(self, query: Tensor, key: Tensor | None = None, **tensors: Tensor) -> Tensor:
-        return self.layer(query, key, **self.fixed, **tensors)
+    def forward(
+        self, query: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None, **more: Tensor
+    ) -> Tensor:
+        return self.layer(query, key, key_mask=key_mask, **self.fixed, **more)
 
 
 def attention(name: str, rng: np.random.Generator, backend: str = "dense", **options: Any) -> Attention:

@@ -1,0 +1,96 @@
+"""DDP and FSDP2 over two gloo processes: a step of training gives the weights that one process gives them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.contract.calls import EXACT, MODULES
+from tests.ecosystem.layers import WIDTH, Attention, attention
+
+PROCESSES = 2
+SHARED = "t5, shared by two layers"
+NAMES = (*MODULES, SHARED)
+LENGTH = 9
+
+Weights = dict[str, Tensor]
+
+
+class Stack(nn.Module):
+    """A layer twice, or two layers that share their encoding, with residual connections."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        torch.manual_seed(3)
+        rng = np.random.default_rng(3)
+        self.first = attention("t5" if name == SHARED else name, rng)
+        self.second: Attention | None = None
+        if name == SHARED:
+            self.second = attention("t5", rng)
+            self.second.layer.encoding = self.first.layer.encoding
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.first(x)
+        return x + (self.first if self.second is None else self.second)(x)
+
+
+def batch() -> Tensor:
+    return torch.randn(2 * PROCESSES, LENGTH, WIDTH, dtype=torch.float64, generator=torch.manual_seed(4))
+
+
+def train(model: nn.Module, x: Tensor) -> None:
+    """Two steps, so that the second starts from weights that were updated."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def replicated(stack: Stack, x: Tensor) -> Weights:
+    train(DistributedDataParallel(stack), x)
+    return stack.state_dict()
+
+
+def sharded(stack: Stack, x: Tensor) -> Weights:
+    """Each layer a unit of its own; an encoding that two layers share belongs to the unit of both."""
+    if stack.second is None:
+        fully_shard(stack.first)
+    fully_shard(stack)
+    train(stack, x)
+    return {name: weight.full_tensor() for name, weight in stack.state_dict().items()}
+
+
+def work(rank: int, strategy: Callable[[Stack, Tensor], Weights], folder: Path) -> None:
+    """One of the processes: every encoding, on its part of the batch; the first writes what came out."""
+    torch.set_num_threads(1)
+    store = f"file://{folder / 'store'}"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES)
+    part = batch().chunk(PROCESSES)[rank]
+    found = {name: strategy(Stack(name), part) for name in NAMES}
+    if rank == 0:
+        torch.save(found, folder / "weights")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("strategy", [replicated, sharded])
+def test_a_step_is_that_of_one_process(strategy: Callable[[Stack, Tensor], Weights], tmp_path: Path) -> None:
+    """All encodings in one pair of processes, which take longer to start than to train."""
+    torch.multiprocessing.spawn(work, (strategy, tmp_path), PROCESSES)
+    found = torch.load(tmp_path / "weights")
+    assert list(found) == list(NAMES)
+    for name in NAMES:
+        alone = Stack(name)
+        before = {key: weight.clone() for key, weight in alone.state_dict().items()}
+        train(alone, batch())
+        for key, weight in alone.state_dict().items():
+            torch.testing.assert_close(found[name][key], weight, **EXACT, msg=lambda s: f"{name}: {key}: {s}")  # noqa: B023
+            # The softmax does not see what all keys of a row have in common.
+            trained = key.endswith(("k_proj.bias", "key_proj.bias")) or (weight - before[key]).abs().max() > 1e-8
+            assert trained, f"{name}: {key} did not move"

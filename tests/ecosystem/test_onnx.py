@@ -1,0 +1,70 @@
+"""ONNX export through the dense backend, run in onnxruntime: the module's numbers in float32, at any length."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_encoding_slowly, inputs
+from tests.oracle import assert_within_budget, max_error
+
+pytest_plugins = ["tests.contract.fresh"]
+quietly = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+class Session:
+    """A module exported with open lengths, as onnxruntime runs it."""
+
+    def __init__(self, module: nn.Module, given: list[Tensor], **more: Tensor):
+        queries, keys = (torch.export.Dim(which, min=1, max=LONGEST) for which in ("queries", "keys"))
+        names = ["query", "key"][: len(given)]
+        lengths = {**dict(zip(names, ({1: queries}, {1: keys}), strict=False)), **{name: {1: keys} for name in more}}
+        program = torch.onnx.export(module.eval(), tuple(given), kwargs=more, dynamic_shapes=lengths, verbose=False)
+        assert program is not None
+        self.session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+
+    def __call__(self, *given: Tensor, **more: Tensor) -> np.ndarray:
+        names = [entry.name for entry in self.session.get_inputs()]
+        assert len(names) == len(given) + len(more)
+        feed = {name: tensor.numpy() for name, tensor in zip(names, [*given, *more.values()], strict=True)}
+        return self.session.run(None, feed)[0]
+
+
+def assert_equal_numbers(session: Session, module: Attention, *lengths: int, masked: bool) -> None:
+    """Against the module in float64, as far as the budget of float32 goes."""
+    given = inputs(*lengths, dtype=torch.float32)
+    more = {"key_mask": torch.stack([torch.arange(lengths[-1]) < 2, torch.zeros(lengths[-1]) > 0])} if masked else {}
+    ours = session(*given, **more)
+    with torch.no_grad():
+        plain = module.float()(*given, **more).double().numpy()
+        truth = module.double()(*(x.double() for x in given), **more).numpy()
+    terms = 2 * given[0].shape[-1] + 2 * module.layer.out_proj.in_features + lengths[-1]
+    assert_within_budget(ours, truth, max_error(plain, truth), terms, "float32", f"output for lengths {lengths}")
+
+
+@quietly
+@every_encoding_slowly
+def test_every_length(name: str, rng: np.random.Generator) -> None:
+    module = attention(name, rng).float()
+    session = Session(module, inputs(11, 15, dtype=torch.float32), key_mask=torch.ones(2, 15, dtype=torch.bool))
+    for lengths in [*LENGTHS, (1, 9), (1, 1)]:
+        assert_equal_numbers(session, module, *lengths, masked=True)
+
+
+@quietly
+def test_auto_takes_dense(rng: np.random.Generator) -> None:
+    """Lengths are open, so that outside of ONNX "auto" would take tiled."""
+    module = attention("shaw", rng, "auto", fixed={"is_causal": True}).float()
+    session = Session(module, inputs(11, dtype=torch.float32))
+    for length in (1, 7, LONGEST):
+        assert_equal_numbers(session, module, length, masked=False)
+
+
+@quietly
+def test_tiled_is_refused(rng: np.random.Generator) -> None:
+    module = attention("shaw", rng, "tiled").float()
+    with pytest.raises(torch.onnx.errors.OnnxExporterError) as caught:
+        Session(module, inputs(11, dtype=torch.float32))
+    said = "backend='tiled' cannot run this: ONNX has no operator for its tiles; use 'dense' or 'reference'"
+    assert said in str(caught.value)
