@@ -170,9 +170,7 @@ def test_append_to_a_full_cache():
 
 @pytest.mark.parametrize("change", [lambda cache: cache.truncate(2), lambda cache: cache.forget(1)])
 def test_a_full_cache_is_kept_whole(change):
-    said = (
-        "cache: it is full, with a memory of 3 keys, and keeps it whole; leave keys out with key_mask, or..."
-    )
+    said = "cache: it is full, with a memory of 3 keys, and keeps it whole; leave keys out with key_mask, or..."
     with refused(ValueError, said):
         change(full())
 
@@ -244,12 +242,12 @@ GOES_BACK = (
 
 
 def test_positions_that_go_back_behind_what_was_dropped():
-    """Slots 0 and 1 were dropped, for both rows stood at 4 and more; a query at 2 would see position 0."""
+    """Slots 0 and 1 were dropped, the positions 0 and 1 of one row, 2 and 3 of the other, which a query at 2 sees."""
     cache = KVCache(max_length=3)
-    cache.append(ones(2, 4, 4, 8), ones(2, 4, 4, 8), torch.arange(4))
+    cache.append(ones(2, 4, 4, 8), ones(2, 4, 4, 8), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5]]))
     one_more(cache, torch.tensor([[4], [6]]))
     assert (cache.first_position, cache.length) == (2, 3)
-    with refused(ValueError, f"position: row 1 {GOES_BACK.format(4)}"):
+    with refused(ValueError, f"position: row 1 {GOES_BACK.format(6)}"):
         one_more(cache, torch.tensor([[5], [2]]))
     cache.reorder(torch.tensor([1, 0]))
     one_more(cache, torch.tensor([[6], [4]]))

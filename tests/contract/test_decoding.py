@@ -63,13 +63,15 @@ def test_a_rolling_cache_is_a_window(name: str, rng: np.random.Generator) -> Non
     layer = module_of(name, rng, length=14)
     x = torch.randn(2, 14, 5, dtype=torch.float64)
     with torch.no_grad():
-        for max_length in (1, 4, 14, 20):
+        for max_length, sizes in [
+            (1, [1] * 14), (4, [14]), (4, [6, 1, 7]), (4, chunk_sizes(rng, 14)), (14, [13, 1]),
+            (20, chunk_sizes(rng, 14)),
+        ]:  # fmt: skip
+            cache = KVCache(max_length)
             whole = layer(x, is_causal=True, window=(max_length - 1, 0))
-            for sizes in ([14], [1] * 14, [6, 1, 7], chunk_sizes(rng, 14)):
-                cache = KVCache(max_length)
-                assert_equal(decode(layer, x, sizes, cache), whole)
-                assert cache.next_position == 14
-                assert cache.length <= max_length - 1 + sizes[-1]
+            assert_equal(decode(layer, x, sizes, cache), whole)
+            assert cache.next_position == 14
+            assert cache.length <= max_length - 1 + sizes[-1]
 
 
 @every_module
