@@ -33,7 +33,7 @@ def test_a_benchmark_prints_and_writes(few, tmp_path):
     for name in ("results.json", "table.md", "t5-causal.png"):
         assert (tmp_path / name).exists()
         assert str(tmp_path / name) in printed
-    assert "t5, causal, training step, H=2, D=8, float32" in printed
+    assert "t5, causal, training step, B=1, H=2, D=8, float32" in printed
     kept = json.loads((tmp_path / "results.json").read_text())
     assert [m["workload"]["length"] for m in kept["measurements"]] == [16] * 3 + [32] * 3
 
@@ -62,7 +62,8 @@ def test_an_interrupt_keeps_what_was_measured(few, tmp_path, monkeypatch):
         (["--lengths", "64,x"], "lengths: got '64,x', expected whole numbers separated by commas"),
         (["--lengths", "64,64"], "lengths: got (64, 64); expected at least one, each once"),
         (["--causal", "perhaps"], "causal: got 'perhaps'; expected one of 'no', 'yes'"),
-        (["--modes", "inference"], "modes: got 'inference'; expected one of 'forward', 'training'"),
+        (["--modes", "inference"], "modes: got 'inference'; expected one of 'forward', 'training', 'decoding'"),
+        (["--batches", "0"], "batches: got 0; expected an int of at least 1"),
         (["--heads", "0"], "heads: got 0; expected an int of at least 1"),
         (["--dtype", "float8"], "dtype: got 'float8'; expected one of"),
         (["--device", "abacus"], "device: got 'abacus'; expected one of 'cpu', 'cuda'"),
@@ -85,7 +86,7 @@ def test_help_names_every_encoding_and_the_defaults_that_hold():
     for name in ENCODINGS:
         assert name in printed
     defaults = Settings()
-    for option in ("encodings", "lengths", "causal", "modes", "head_dims", "heads"):
+    for option in ("encodings", "lengths", "causal", "modes", "head_dims", "heads", "batches"):
         shown = ",".join(map(str, getattr(defaults, option)))
         assert f"[default: ({shown})]" in printed, option
     for shown in (defaults.dtype, f"{defaults.seconds:g}", f"{defaults.patience:g}"):

@@ -70,7 +70,7 @@ def test_what_came_before_is_not_counted():
 
 
 def test_a_quadratic_buffer_is_seen_in_a_candidate():
-    work = Workload("relative", 256, 8, 2, False, True)
+    work = Workload("relative", 256, 8, 2, False, "training")
     short, long = (measure("plain, strided", work.at(length), GIB, PATIENCE) for length in (256, 512))
     scores = 2 * 512 * 512 * 4
     assert long.beyond > scores

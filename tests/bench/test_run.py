@@ -21,7 +21,14 @@ from relattn.lab.progress import Silent
 NAMES = (FLOOR, "relattn auto", "relattn dense", "plain", "plain, strided")
 KIB = 2**10
 SETTINGS = Settings(
-    ("relative", "alibi"), (32, 64), ("no", "yes"), ("forward", "training"), (8,), (2,), device="cpu", seconds=1e-3
+    ("relative", "alibi"),
+    (32, 64),
+    ("no", "yes"),
+    ("forward", "training", "decoding"),
+    (8,),
+    (2,),
+    device="cpu",
+    seconds=1e-3,
 )
 
 
@@ -67,7 +74,7 @@ def shown(results):
 
 def test_every_candidate_has_figures_or_a_reason_on_every_workload(done):
     results, _ = done
-    assert len(results.measurements) == 16 * 7
+    assert len(results.measurements) == 20 * 7
     for m in results.measurements:
         assert (m.reason is None) == (m.timing is not None) == (m.memory is not None), m
     assert all(m.timing is not None for m in of(results, FLOOR) + of(results, "relattn auto"))
@@ -189,7 +196,7 @@ def test_the_longest_sequence_is_looked_for(tmp_path, monkeypatch):
 def test_regret_is_that_of_the_backend_that_auto_takes(done):
     results, _ = done
     regrets = results.regrets()
-    assert len(regrets) == 16
+    assert len(regrets) == 20
     assert (regrets[0].best, regrets[0].regret) == ("dense", 0.0)
     first, timed = regrets[0].workload, {}
     for m in results.measurements:
@@ -210,7 +217,7 @@ def test_the_terminal_shows_every_figure_and_every_reason(done):
     for m in results.measurements:
         assert m.workload.family_name in text
         if m.timing is not None:
-            assert f"{1000 * m.timing.seconds.median:.1f}" in text
+            assert f"{1000 * m.timing.seconds.median:.2f}" in text
     assert "it is one of the four" in text
     assert "out of order" in text
     assert "…" not in text
@@ -225,7 +232,7 @@ def test_the_markdown_has_whole_tables(done):
         if paragraph.startswith("|"):
             assert len({line.count("|") for line in paragraph.splitlines()}) == 1
     floor = of(results, FLOOR)[0]
-    assert f"| relative, H=2, D=8 | 32 | {1000 * floor.timing.seconds.median:.1f} ms |" in text
+    assert f"| relative, B=1, H=2, D=8 | 32 | {1000 * floor.timing.seconds.median:.2f} ms |" in text
     assert "| wrong |" in text
     assert "broken one" not in text
     assert results.machine["processor"] in text

@@ -6,15 +6,17 @@ import torch
 from relattn.bench.workload import ENCODINGS, Workload, make_case, step
 
 
-def workload(encoding="relative", length=12, causal=False, training=True):
-    return Workload(encoding, length, 8, 2, causal, training)
+def workload(encoding="relative", length=12, causal=False, mode="training", batch=1):
+    return Workload(encoding, length, 8, 2, causal, mode, batch=batch)
 
 
 def test_flops_are_those_of_attention_without_encoding():
     products = 2 * (2 * 2 * 12 * 12 * 8)  # Q K^T and P V of two heads, a multiplication and an addition each
-    assert workload(training=False).flops == products
-    assert workload(training=False, causal=True).flops == products / 2
-    assert workload(training=True).flops == 3.5 * products
+    assert workload(mode="forward").flops == products
+    assert workload(mode="forward", causal=True).flops == products / 2
+    assert workload(mode="training").flops == 3.5 * products
+    assert workload(mode="forward", batch=3).flops == 3 * products
+    assert workload(mode="decoding", causal=True).flops == products / 12
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -31,7 +33,7 @@ def test_a_step_gives_the_output_and_where_it_trains_every_gradient():
     found = step(case, lambda: 2 * case.query + 3 * case.key + case.value + case.encoding.relative_keys.sum())
     assert set(found) == {"output", *(f"gradient of {name}" for name in case.leaves)}
     assert torch.equal(found["gradient of key"], 3 * case.upstream)
-    case = make_case(workload(training=False))
+    case = make_case(workload(mode="forward"))
     assert set(step(case, lambda: case.query)) == {"output"}
 
 
@@ -45,3 +47,11 @@ def test_doubled_moves_every_number_by_one_relative_change():
         assert (ratio > 1).any(), name
         assert (ratio < 1).any(), name
     assert torch.equal(case.doubled().query, case.query.double())
+
+
+def test_a_decoder_sees_a_part_of_its_cache():
+    case = make_case(workload(mode="decoding", causal=True, batch=3))
+    assert case.query.shape == case.upstream.shape == (3, 2, 1, 8)
+    assert case.key.shape == case.value.shape == (3, 2, 12, 8)
+    assert not case.key.is_contiguous()
+    assert set(step(case, lambda: case.query)) == {"output"}

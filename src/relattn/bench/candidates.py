@@ -13,12 +13,15 @@ import relattn
 from relattn.backends.select import BACKENDS, Explanation
 from relattn.bench.flex import flex
 from relattn.bench.formula import Call, plain, sdpa_with_scores
+from relattn.bench.ours import arguments, ours
 from relattn.bench.workload import Case, Workload, make_case
 
 FLOOR = "sdpa, no encoding"
 AUTO = "relattn auto"
-WITH_KEYS = ("relative", "shaw-keys", "shaw", "transformer-xl")
+WITH_KEYS = ("relative", "relative-heads", "shaw-keys", "shaw", "transformer-xl")
 WITH_BIAS = ("t5", "alibi")
+ROTATED = "a rotation adds no term to the scores"
+WHOLE = "measured on whole sequences only"
 TRIED_LENGTH = 8
 
 
@@ -48,13 +51,8 @@ class Candidate:
 
 
 def _floor(case: Case) -> Call:
-    causal = case.workload.causal
+    causal = case.workload.causal and not case.workload.decoding  # one query sees every key
     return lambda: F.scaled_dot_product_attention(case.query, case.key, case.value, is_causal=causal)
-
-
-def _ours(backend: str, case: Case) -> Call:
-    inputs, causal = (case.query, case.key, case.value), case.workload.causal
-    return lambda: relattn.relative_attention(*inputs, is_causal=causal, encoding=case.encoding, backend=backend)
 
 
 def chosen_by_auto(workload: Workload) -> str:
@@ -63,10 +61,7 @@ def chosen_by_auto(workload: Workload) -> str:
 
 
 def _explanation(backend: str, workload: Workload) -> Explanation:
-    case = make_case(workload)
-    return relattn.explain(
-        case.query, case.key, case.value, is_causal=workload.causal, encoding=case.encoding, backend=backend
-    )
+    return relattn.explain(**arguments(make_case(workload), backend))  # pyright: ignore[reportArgumentType]
 
 
 def _refused_by(backend: str, workload: Workload) -> str | None:
@@ -84,22 +79,32 @@ def _never(workload: Workload) -> str | None:
 def _no_arrangement(arrangement: str, workload: Workload) -> str | None:
     if workload.encoding not in WITH_KEYS:
         return "the encoding has no relative keys to arrange"
+    if workload.decoding:
+        return "for one query the products are in place"
     if arrangement == "pad_reshape" and not workload.causal:
         return "it is defined for causal self-attention only"
     return None
 
 
 def _no_plain_formula(workload: Workload) -> str | None:
-    return "with relative keys it is one of the four arrangements" if workload.encoding in WITH_KEYS else None
+    if workload.encoding == "rope":
+        return ROTATED
+    if workload.decoding or workload.encoding not in WITH_KEYS:
+        return None
+    return "with relative keys it is one of the four arrangements"
 
 
 def _no_score_mask(workload: Workload) -> str | None:
-    if workload.encoding == "none":
+    if workload.encoding in ("none", "rope"):
         return "there is no term to hand over as a mask"
     return "a mask has no relative values" if workload.encoding == "shaw" else None
 
 
 def _no_flex(workload: Workload) -> str | None:
+    if workload.encoding == "rope":
+        return ROTATED
+    if workload.decoding:
+        return WHOLE
     if workload.encoding == "shaw":
         return "a score_mod has no relative values"
     if workload.device == "cpu" and workload.training:
@@ -110,6 +115,8 @@ def _no_flex(workload: Workload) -> str | None:
 def _no_transformers(workload: Workload) -> str | None:
     if workload.encoding not in WITH_BIAS:
         return "measured for T5 and ALiBi only"
+    if workload.decoding:
+        return WHOLE
     if workload.encoding == "alibi" and not workload.causal:
         return "its ALiBi (Bloom) is causal only"
     return None
@@ -118,6 +125,8 @@ def _no_transformers(workload: Workload) -> str | None:
 def _no_x_transformers(workload: Workload) -> str | None:
     if workload.encoding not in WITH_BIAS:
         return "measured for T5 and ALiBi only"
+    if workload.decoding:
+        return WHOLE
     return None if importlib.util.find_spec("x_transformers") else "x-transformers is not installed"
 
 
@@ -135,12 +144,12 @@ def _x_transformers(case: Case) -> Call:
 
 def of_backend(name: str) -> Candidate:
     """The candidate that is one backend of ours."""
-    return Candidate(partial(_ours, name), partial(_refused_by, name))
+    return Candidate(partial(ours, backend=name), partial(_refused_by, name))
 
 
 CANDIDATES: dict[str, Candidate] = {
     FLOOR: Candidate(_floor, _never, encodes=False),
-    AUTO: Candidate(partial(_ours, "auto"), _never),
+    AUTO: Candidate(partial(ours, backend="auto"), _never),
     **{f"relattn {name}": of_backend(name) for name in BACKENDS},
     "plain": Candidate(partial(plain, arrangement="strided"), _no_plain_formula),
     **{

@@ -15,42 +15,40 @@ from matplotlib.ticker import NullFormatter
 from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR
 from relattn.bench.memory import MIB
 from relattn.bench.results import Measurement, Results
-from relattn.bench.workload import Workload
+from relattn.bench.workload import FORWARD, MODES, Workload
 
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.linewidth": 0.6, "grid.alpha": 0.25, "lines.linewidth": 1.3}
 MARKS = "osD^vPX*<>hd8"
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Write `<encoding>[-causal][-H..-D..].png` for every encoding, direction and shape; the paths."""
-    pages = dict.fromkeys(replace(family, training=False) for family in results.families())
-    several = len({(page.heads, page.head_dim) for page in pages}) > 1
+    """Write `<encoding>[-causal][-B..-H..-D..].png` for every encoding, direction and shape; the paths."""
+    pages = dict.fromkeys(replace(family, mode=FORWARD) for family in results.families())
+    several = len({page.shape for page in pages}) > 1
     return [_page(results, page, folder / f"{_file_name(page, several)}.png") for page in pages]
 
 
 def _file_name(page: Workload, several: bool) -> str:
-    shape = f"-H{page.heads}-D{page.head_dim}" if several else ""
+    shape = f"-B{page.batch}-H{page.heads}-D{page.head_dim}" if several else ""
     return f"{page.encoding}{'-causal' if page.causal else ''}{shape}"
 
 
 def _page(results: Results, page: Workload, path: Path) -> Path:
-    families = [family for family in (page, replace(page, training=True)) if family in results.families()]
+    measured = results.families()
+    families = [family for mode in MODES if (family := replace(page, mode=mode)) in measured]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1.2 + 4.2 * len(families), 6.4), layout="constrained", dpi=130)
         axes = figure.subplots(2, len(families), squeeze=False, sharex=True)
         for column, family in enumerate(families):
             _panel(axes[0][column], results, family, _milliseconds)
             _panel(axes[1][column], results, family, _mebibytes)
-            axes[0][column].set_title("training step" if family.training else "forward")
+            axes[0][column].set_title(MODES[family.mode])
             axes[1][column].set_xlabel("sequence length")
         axes[0][0].set_ylabel("ms")
         axes[1][0].set_ylabel("MiB beyond inputs, outputs, gradients")
         direction = "causal" if page.causal else "both directions"
         machine = f"{results.machine['processor']}, threads: {results.machine['torch_threads']}"
-        title = (
-            f"{page.encoding}, {direction}: one sequence, H={page.heads}, D={page.head_dim}, {page.dtype}\n{machine}"
-        )
-        figure.suptitle(title)
+        figure.suptitle(f"{page.encoding}, {direction}: {page.shape}, {page.dtype}\n{machine}")
         named = {line.get_label(): line for panel in axes.flat for line in panel.get_lines()}
         shown = [name for name in CANDIDATES if name in named]
         figure.legend(

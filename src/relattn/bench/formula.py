@@ -21,7 +21,8 @@ Arrangement = Callable[[Tensor, Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Diagonals:
-    """The equation's terms with a row for every diagonal, ascending: all 2 L - 1, or the past L of causal attention.
+    """The equation's terms with a row for every diagonal, ascending: all 2 L - 1, or the past L of causal attention
+    and of decoding.
 
     relative_keys, relative_values [H or 1, R, D]; bias [H, R]; a term that the encoding lacks is None.
     """
@@ -49,10 +50,15 @@ def diagonals_of(case: Case) -> Callable[[], Diagonals]:
         )
     if isinstance(encoding, relattn.TransformerXLEmbedding):
         waves = torch.from_numpy(sinusoids(-offsets.cpu().numpy(), encoding.embed_dim)).to(query)
+
+        def rows() -> Tensor:
+            return encoding.linear_pos(waves).unflatten(-1, (encoding.num_heads, -1)).transpose(0, 1)
+
+        kept = rows().detach() if case.workload.decoding else None  # a decoder projects a row when it first needs it
         return lambda: Diagonals(
             query + encoding.pos_bias_u.unsqueeze(1),
             query + encoding.pos_bias_v.unsqueeze(1),
-            encoding.linear_pos(waves).unflatten(-1, (encoding.num_heads, -1)).transpose(0, 1),
+            rows() if kept is None else kept,
         )
     if isinstance(encoding, relattn.T5Bias):
         buckets = encoding.buckets(offsets)
@@ -93,34 +99,40 @@ def sdpa_with_scores(case: Case) -> Call:
         added = _added(terms, scale, "strided", key.shape[2])
         assert added is not None
         mask = added if future is None else added.masked_fill(future, -torch.inf)
-        return F.scaled_dot_product_attention(terms.query, key, value, attn_mask=mask.expand(1, *mask.shape[-3:]))
+        mask = mask.expand(key.shape[0], *mask.shape[-3:])
+        return F.scaled_dot_product_attention(terms.query, key, value, attn_mask=mask)
 
     return call
 
 
 def _future(case: Case) -> Tensor | None:
     """True for the pairs that causality hides."""
-    if not case.workload.causal:
+    if not case.workload.causal or case.workload.decoding:
         return None
     length = case.workload.length
     return torch.ones(length, length, dtype=torch.bool, device=case.query.device).triu(1)
 
 
 def _added(terms: Diagonals, scale: float, arrangement: str, length: int) -> Tensor | None:
-    """scale * S_rel, or B, [.., H, L, L]; pairs of the future may hold anything."""
+    """scale * S_rel, or B, [.., H, Lq, L]; pairs of the future may hold anything."""
+    queries = terms.query.shape[2]
     if terms.relative_keys is not None:
         assert terms.relative_query is not None
         arrange: Arrangement = getattr(skew, arrangement)
-        rows = _with_rows(terms.relative_keys, arrangement, length)
+        rows = _with_rows(terms.relative_keys, arrangement, length, queries)
         return arrange(terms.relative_query * scale, rows, length)
     if terms.bias is None:
         return None
+    if queries == 1:
+        return terms.bias.unsqueeze(-2)
     bias = F.pad(terms.bias, (0, max(0, length + 1 - terms.bias.shape[-1])))
-    return skew.strided_view(bias.unsqueeze(-2).expand(-1, length, -1), length)
+    return skew.strided_view(bias.unsqueeze(-2).expand(-1, queries, -1), length)
 
 
-def _with_rows(rows: Tensor, arrangement: str, length: int) -> Tensor:
-    """The past's rows with as many rows of zeros for the future as the arrangement asks for."""
+def _with_rows(rows: Tensor, arrangement: str, length: int, queries: int) -> Tensor:
+    """The past's rows with as many rows of zeros for the future as the arrangement asks for; one query has none."""
+    if queries == 1:
+        return rows
     needed = {"diagonals": 2 * length - 1, "strided": length + 1}.get(arrangement, 0)
     return F.pad(rows, (0, 0, 0, max(0, needed - rows.shape[1])))
 
@@ -133,5 +145,5 @@ def _collected(weights: Tensor, relative_values: Tensor, arrangement: str) -> Te
         diagonals = (places - places.unsqueeze(1) + length - 1).clamp(max=relative_values.shape[1] - 1)
         rows = relative_values[:, diagonals]
         return torch.einsum("bhij,hijd->bhid", weights, rows.expand(weights.shape[1], -1, -1, -1))
-    rows = _with_rows(relative_values, "strided", length)
+    rows = _with_rows(relative_values, "strided", length, weights.shape[-2])
     return skew.strided_strip(weights, rows.shape[1]) @ rows

@@ -7,24 +7,25 @@ from collections.abc import Callable
 from relattn.bench.candidates import FLOOR
 from relattn.bench.memory import MIB
 from relattn.bench.results import Measurement, Reach, Results, reach_title
-from relattn.bench.workload import Workload
+from relattn.bench.workload import MODES, Workload
 
 NOTHING = ""
 
 
 def text(results: Results) -> str:
-    """Ratios to the floor and memory, a table each for forward and training step; the regret; the longest sequences."""
+    """Ratios to the floor and memory, a table each for every mode; the regret; the longest sequences."""
     machine, settings = results.machine, results.settings
     place = ", ".join([machine["processor"], f"threads: {machine['torch_threads']}", *machine["accelerators"]])
     parts = [
         f"{results.date[:10]}, {place}; torch {results.versions['torch']}, relattn {results.versions['relattn']}; "
-        f"one sequence, {settings.dtype}. Times are ratios to PyTorch's own attention without encoding (the first "
-        "column, in ms; causal where ours is), medians of turns taken in alternation; memory is MiB of one step beyond "
-        "inputs, outputs and gradients."
+        f"{settings.dtype}. Times are ratios to PyTorch's own attention without encoding (the first column, in ms; "
+        "causal where ours is), medians of turns taken in alternation; memory is MiB of one step beyond inputs, "
+        "outputs and gradients."
     ]
-    for training, title in ((False, "Forward"), (True, "Training step")):
-        chosen = [m for m in results.measurements if m.workload.training == training]
+    for mode, title in MODES.items():
+        chosen = [m for m in results.measurements if m.workload.mode == mode]
         if chosen:
+            title = title.capitalize()
             parts += [f"{title}, time", _grid(chosen, _ratio), f"{title}, memory", _grid(chosen, _mebibytes)]
     regrets = results.regrets()
     if regrets:
@@ -81,7 +82,7 @@ def _ratio(m: Measurement) -> str:
         return "wrong"
     if m.timing is None:
         return NOTHING
-    return f"{1000 * m.timing.seconds.median:.1f} ms" if m.candidate == FLOOR else f"{m.timing.ratio.median:.2f}"
+    return f"{1000 * m.timing.seconds.median:.2f} ms" if m.candidate == FLOOR else f"{m.timing.ratio.median:.2f}"
 
 
 def _mebibytes(m: Measurement) -> str:

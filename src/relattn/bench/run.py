@@ -11,7 +11,7 @@ from relattn.bench.results import Measurement, Reach, Results
 from relattn.bench.settings import Settings
 from relattn.bench.timing import Timing, interleaved
 from relattn.bench.truth import Check, check
-from relattn.bench.workload import Workload, step
+from relattn.bench.workload import TRAINING, Workload, step
 from relattn.lab.progress import Progress
 
 
@@ -80,7 +80,7 @@ class Benchmark:
         )
 
     def _look_for_longest(self, budget: int) -> None:
-        families = list(self._settings.families(("training",)))
+        families = list(self._settings.families((TRAINING,)))
         self._progress.begin("longest sequence", len(families) * len(CANDIDATES))
         done = 0
         for family in families:

@@ -10,10 +10,9 @@ from itertools import product
 import torch
 
 from relattn.arguments import check_choice, check_size
-from relattn.bench.workload import ENCODINGS, Workload
+from relattn.bench.workload import DECODING, ENCODINGS, MODES, Workload
 
 CAUSAL = {"no": False, "yes": True}
-MODES = {"forward": False, "training": True}
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -25,7 +24,8 @@ def _device() -> str:
 class Settings:
     """The choices of a benchmark; field names are those of the options of `relattn bench`.
 
-    The grid is the product of encodings, causal, modes, head_dims, heads and lengths. seconds: time for the turns of
+    The grid is the product of encodings, causal, modes, head_dims, heads, batches and lengths; decoding is causal,
+    whatever `causal` names, and is measured once. seconds: time for the turns of
     one candidate in one cell of the grid, 3 turns at least. patience: seconds that one step may take; a candidate that
     takes longer, or more memory than there is, is given up at that length and beyond. max_length: None, or GiB in
     which the longest training step is looked for.
@@ -39,6 +39,7 @@ class Settings:
     modes: tuple[str, ...] = ("forward", "training")
     head_dims: tuple[int, ...] = (64,)
     heads: tuple[int, ...] = (8,)
+    batches: tuple[int, ...] = (1,)
     dtype: str = "float32"
     device: str = field(default_factory=_device)
     seconds: float = 0.5
@@ -49,16 +50,17 @@ class Settings:
         for name, choices in (("encodings", ENCODINGS), ("causal", CAUSAL), ("modes", MODES)):
             for value in self._distinct(name):
                 check_choice(name, value, choices)
-        for name in ("lengths", "head_dims", "heads"):
+        for name in ("lengths", "head_dims", "heads", "batches"):
             for value in self._distinct(name):
                 check_size(name, value)
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("device", self.device, ("cpu", "cuda"))
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device: got 'cuda'; torch finds no GPU here, use 'cpu'")
-        odd = [width for width in self.head_dims if "transformer-xl" in self.encodings and width % 2]
-        if odd:
-            raise ValueError(f"head_dims: got {odd[0]}; transformer-xl's sinusoids need an even width")
+        for encoding, part in (("transformer-xl", "sinusoids"), ("rope", "pairs of features")):
+            odd = [width for width in self.head_dims if encoding in self.encodings and width % 2]
+            if odd:
+                raise ValueError(f"head_dims: got {odd[0]}; {encoding}'s {part} need an even width")
         for name in ("seconds", "patience", "max_length"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -72,10 +74,13 @@ class Settings:
 
     def families(self, modes: tuple[str, ...]) -> Iterator[Workload]:
         """The workloads of the grid at length 1, in the order of the tables."""
-        for encoding, width, heads, causal, mode in product(
-            self.encodings, self.head_dims, self.heads, self.causal, modes
-        ):
-            yield Workload(encoding, 1, width, heads, CAUSAL[causal], MODES[mode], self.dtype, self.device)
+        grid = product(self.encodings, self.head_dims, self.heads, self.batches, self.causal, modes)
+        yield from dict.fromkeys(
+            Workload(
+                encoding, 1, width, heads, mode == DECODING or CAUSAL[causal], mode, self.dtype, self.device, batch
+            )
+            for encoding, width, heads, batch, causal, mode in grid
+        )
 
     def workloads(self) -> Iterator[Workload]:
         """Every cell of the grid; the lengths of a family ascend."""

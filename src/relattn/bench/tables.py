@@ -10,7 +10,7 @@ from rich.table import Table
 from relattn.bench.growth import PowerLaw
 from relattn.bench.memory import MIB
 from relattn.bench.results import Measurement, Results, reach_title
-from relattn.bench.workload import Workload
+from relattn.bench.workload import MODES, Workload
 
 NOTHING = ""
 
@@ -56,8 +56,8 @@ def _cells(m: Measurement) -> list[str]:
         return ["wrong", f"by {m.check.error:.1e}", NOTHING, NOTHING, NOTHING]
     seconds = m.timing.seconds
     return [
-        f"{1000 * seconds.median:.1f}",
-        f"{1000 * seconds.lower:.1f}-{1000 * seconds.upper:.1f}",
+        f"{1000 * seconds.median:.2f}",
+        f"{1000 * seconds.lower:.2f}-{1000 * seconds.upper:.2f}",
         f"{m.timing.ratio.median:.2f}",
         f"{m.teraflops:.3f}",
         f"{m.memory.beyond / MIB:.1f}",
@@ -115,7 +115,7 @@ def _unmeasured(results: Results) -> Table:
     for m in results.measurements:
         if m.reason is not None and not m.is_wrong:
             found.setdefault((m.candidate, m.reason), []).append(m.workload)
-    every_mode = {m.workload.training for m in results.measurements}
+    every_mode = {m.workload.mode for m in results.measurements}
     every_length = {m.workload.length for m in results.measurements}
     order = list(dict.fromkeys(m.candidate for m in results.measurements))
     for (candidate, reason), workloads in sorted(found.items(), key=lambda item: order.index(item[0][0])):
@@ -123,17 +123,17 @@ def _unmeasured(results: Results) -> Table:
     return table
 
 
-def _where(workloads: list[Workload], every_mode: set[bool], every_length: set[int]) -> str:
+def _where(workloads: list[Workload], every_mode: set[str], every_length: set[int]) -> str:
     """A line for each encoding, direction and shape; with the modes and lengths, where they are not all."""
     lines = []
     for name in dict.fromkeys(workload.short_name for workload in workloads):
-        lengths: dict[bool, list[int]] = {}
+        lengths: dict[str, list[int]] = {}
         for workload in workloads:
             if workload.short_name == name:
-                lengths.setdefault(workload.training, []).append(workload.length)
+                lengths.setdefault(workload.mode, []).append(workload.length)
         whole = set(lengths) == every_mode and all(set(found) == every_length for found in lengths.values())
-        for training, found in lengths.items():
-            mode = NOTHING if whole else ", training step" if training else ", forward"
+        for mode, found in lengths.items():
+            done = NOTHING if whole else f", {MODES[mode]}"
             where = NOTHING if set(found) == every_length else f", L={', '.join(map(str, found))}"
-            lines.append(f"{name}{mode}{where}")
+            lines.append(f"{name}{done}{where}")
     return "\n".join(dict.fromkeys(lines))

@@ -19,8 +19,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-import relattn
 from relattn.bench.candidates import Candidate
+from relattn.bench.ours import ours
 from relattn.bench.workload import Case, Workload, make_case, step
 
 LENGTH = 160
@@ -67,11 +67,7 @@ def _truth(workload: Workload) -> tuple[dict[str, Tensor], dict[str, float]]:
 
 
 def _reference(case: Case) -> dict[str, Tensor]:
-    inputs, causal = (case.query, case.key, case.value), case.workload.causal
-    return step(
-        case,
-        lambda: relattn.relative_attention(*inputs, is_causal=causal, encoding=case.encoding, backend="reference"),
-    )
+    return step(case, ours(case, "reference"))
 
 
 def _distance(answer: Tensor, truth: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""What is measured: a shape, an encoding, and forward or training step; and the tensors that make it concrete."""
+"""What is measured: a shape, an encoding, and what is done with it; and the tensors that make it concrete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from torch import Tensor
 
 import relattn
 
-BATCH = 1
+FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
+MODES = {FORWARD: "forward", TRAINING: "training step", DECODING: "decoding one token"}
+"""What may be measured, and how tables and pictures call it."""
 SHAW_DISTANCE = 16
+ROOM = 64
+"""How many more positions a decoder's cache has room for."""
 SEED = 0
 TRAINING_FLOPS = 3.5
 """Matrix products of a training step over those of a forward pass, with the scores recomputed: 2 and 5."""
@@ -20,21 +24,28 @@ TRAINING_FLOPS = 3.5
 ENCODINGS: dict[str, Callable[[Workload], relattn.RelativeEncoding | None]] = {
     "none": lambda work: None,
     "relative": lambda work: relattn.RelativeEmbedding(work.head_dim, work.length, causal=work.causal),
+    "relative-heads": lambda work: relattn.RelativeEmbedding(
+        work.head_dim, work.length, num_heads=work.heads, causal=work.causal
+    ),
     "shaw-keys": lambda work: relattn.ShawEmbedding(work.head_dim, SHAW_DISTANCE, values=False),
     "shaw": lambda work: relattn.ShawEmbedding(work.head_dim, SHAW_DISTANCE),
     "t5": lambda work: relattn.T5Bias(work.heads, bidirectional=not work.causal),
     "alibi": lambda work: relattn.AlibiBias(work.heads),
     "transformer-xl": lambda work: relattn.TransformerXLEmbedding(work.heads, work.head_dim),
+    "rope": lambda work: relattn.RotaryEmbedding(work.head_dim),
 }
-"""Encodings by name: an unclipped table, Shaw's keys, keys and values clipped at 16, T5, ALiBi, Transformer-XL."""
+"""Encodings by name: an unclipped table for all heads, or for each; Shaw's keys, keys and values clipped at 16; T5,
+ALiBi, Transformer-XL, rotation."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Self-attention of one sequence: query, key and value [1, heads, length, head_dim] under one encoding.
+    """Self-attention: query, key and value [batch, heads, length, head_dim] under one encoding.
 
-    training: a forward pass and the gradients of query, key, value and every parameter of the encoding; otherwise a
-    forward pass without gradients. dtype: a torch dtype's name. device: "cpu" or "cuda".
+    mode: "forward", a forward pass without gradients. "training", a forward pass and the gradients of query, key, value
+    and every parameter of the encoding. "decoding", a forward pass of the last query alone, [batch, heads, 1,
+    head_dim], over all keys and values as a cache holds them; causal. dtype: a torch dtype's name. device: "cpu" or
+    "cuda".
     """
 
     encoding: str
@@ -42,15 +53,34 @@ class Workload:
     head_dim: int
     heads: int
     causal: bool
-    training: bool
+    mode: str
     dtype: str = "float32"
     device: str = "cpu"
+    batch: int = 1
+
+    @property
+    def training(self) -> bool:
+        """Whether gradients are computed."""
+        return self.mode == TRAINING
+
+    @property
+    def decoding(self) -> bool:
+        """Whether one query meets a cache."""
+        return self.mode == DECODING
+
+    @property
+    def query_length(self) -> int:
+        """How many queries there are."""
+        return 1 if self.decoding else self.length
 
     @property
     def flops(self) -> float:
-        """4 B H L^2 D multiplications and additions of attention without encoding; half when causal; 3.5x to train."""
-        products = 4.0 * BATCH * self.heads * self.length**2 * self.head_dim
-        return products * (0.5 if self.causal else 1.0) * (TRAINING_FLOPS if self.training else 1.0)
+        """4 B H L^2 D multiplications and additions of attention without encoding; half when causal; 3.5x to train.
+
+        4 B H L D for one query.
+        """
+        products = 4.0 * self.batch * self.heads * self.query_length * self.length * self.head_dim
+        return products * (0.5 if self.causal and not self.decoding else 1.0) * (TRAINING_FLOPS if self.training else 1)
 
     @property
     def family(self) -> Workload:
@@ -72,19 +102,26 @@ class Workload:
     @property
     def short_name(self) -> str:
         """Encoding, direction and shape, in words."""
-        return f"{self.encoding}{', causal' if self.causal else ''}, H={self.heads}, D={self.head_dim}"
+        return f"{self.encoding}{', causal' if self.causal else ''}, {self.shape}"
+
+    @property
+    def shape(self) -> str:
+        """Batch, heads and width, in words."""
+        return f"B={self.batch}, H={self.heads}, D={self.head_dim}"
 
     @property
     def family_name(self) -> str:
         """Everything but the length, in words."""
         direction = "causal" if self.causal else "both directions"
-        mode = "training step" if self.training else "forward"
-        return f"{self.encoding}, {direction}, {mode}, H={self.heads}, D={self.head_dim}, {self.dtype}"
+        return f"{self.encoding}, {direction}, {MODES[self.mode]}, {self.shape}, {self.dtype}"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload with its tensors: query, key, value, the gradient that arrives at the output, and the encoding."""
+    """A workload with its tensors: query, key, value, the gradient that arrives at the output, and the encoding.
+
+    Decoding: keys and values are parts of a longer buffer, as a cache that has room gives them, and keys are prepared.
+    """
 
     workload: Workload
     query: Tensor
@@ -122,20 +159,25 @@ class Case:
 def make_case(workload: Workload) -> Case:
     """The workload's tensors from N(0, 1), the encoding's parameters from N(0, 1 / head_dim); always the same ones."""
     generator = torch.Generator(workload.device).manual_seed(SEED)
-    shape = (BATCH, workload.heads, workload.length, workload.head_dim)
+    query_shape = (workload.batch, workload.heads, workload.query_length, workload.head_dim)
+    held = workload.length + (ROOM if workload.decoding else 0)
+    key_shape = (workload.batch, workload.heads, held, workload.head_dim)
     dtype = getattr(torch, workload.dtype)
 
     def normal(shape: tuple[int, ...] | torch.Size) -> Tensor:
         return torch.randn(shape, generator=generator, device=workload.device, dtype=dtype)
 
-    query, key, value = (normal(shape).requires_grad_(workload.training) for _ in range(3))
+    query, key, value = (
+        normal(shape)[:, :, : workload.length].requires_grad_(workload.training)
+        for shape in (query_shape, key_shape, key_shape)
+    )
     encoding = ENCODINGS[workload.encoding](workload)
     if encoding is not None:
         encoding = encoding.to(workload.device, dtype)
         with torch.no_grad():
             for parameter in encoding.parameters():
                 parameter.copy_(normal(parameter.shape) * workload.head_dim**-0.5)
-    return Case(workload, query, key, value, normal(shape), encoding)
+    return Case(workload, query, key, value, normal(query_shape), encoding)
 
 
 def step(case: Case, call: Callable[[], Tensor]) -> dict[str, Tensor]:

@@ -135,10 +135,14 @@ def bench(
     causal: Annotated[str | None, typer.Option(help="no, yes, or both: no,yes.", show_default="no,yes")] = None,
     modes: Annotated[
         str | None,
-        typer.Option(help="forward, training (forward and gradients), or both.", show_default="forward,training"),
+        typer.Option(
+            help="forward, training (forward and gradients), decoding (one query and a cache), separated by commas.",
+            show_default="forward,training",
+        ),
     ] = None,
     head_dims: Annotated[str | None, typer.Option(help="Widths of a head.", show_default="64")] = None,
     heads: Annotated[str | None, typer.Option(help="Numbers of heads.", show_default="8")] = None,
+    batches: Annotated[str | None, typer.Option(help="Numbers of sequences.", show_default="1")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, float16 or float64.", show_default="float32")
     ] = None,
@@ -158,8 +162,9 @@ def bench(
 ) -> None:
     """Measure time and memory of attention with relative positions, ours and others', on this machine.
 
-    Encodings: none, relative (a row for every offset), shaw-keys, shaw, t5, alibi, transformer-xl. Every candidate is
-    first checked against float64; one that is wrong gets no figure. Ctrl-C keeps what was measured.
+    Encodings: none, relative (a row for every offset), relative-heads (the same for each head), shaw-keys, shaw, t5,
+    alibi, transformer-xl, rope. Every candidate is first checked against float64; one that is wrong gets no figure.
+    Ctrl-C keeps what was measured.
     """
     with one_sentence():
         given = {
@@ -169,6 +174,7 @@ def bench(
             "modes": _names(modes),
             "head_dims": None if head_dims is None else _numbers("head_dims", head_dims),
             "heads": None if heads is None else _numbers("heads", heads),
+            "batches": None if batches is None else _numbers("batches", batches),
             "dtype": dtype,
             "device": device,
             "seconds": seconds,
