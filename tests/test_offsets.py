@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relattn import AlibiBias, RotaryEmbedding, T5Bias, TransformerXLEmbedding
-from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
+from relattn.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
 from relattn.score.positions import Positions
 from tests.oracle.alibi import slopes as oracle_slopes
+from tests.oracle.rope import Rule
+from tests.oracle.rope import angles as rope_angles
 from tests.oracle.t5 import relative_position_bucket
 from tests.oracle.transformer_xl import sinusoid
 
@@ -85,19 +87,75 @@ def test_transformer_xl_sinusoids(width: int, interleaved: bool) -> None:
     assert {-41, 47} <= set(offsets.tolist()), "first key - last query, and last key - first query"
 
 
-@settings(max_examples=30)
-@given(st.integers(1, 32), st.sampled_from([10000.0, 500000.0, 50.0]), st.sampled_from([1.0, 4.0, 0.5]), st.data())
-def test_rotary_angles(half: int, base: float, factor: float, data: st.DataObject) -> None:
-    """A key (1, 0) in each pair turns to (cos, sin) of position / factor * inverse_frequencies."""
+LENGTHS = {"original_max_position_embeddings": 4096}
+SCALINGS: dict[str, tuple[dict | None, float, Rule | None]] = {
+    "none": (None, 1.0, None),
+    "linear": ({"rope_type": "linear", "factor": 4.0}, 4.0, None),
+    "linear, shorter": ({"rope_type": "linear", "factor": 0.5}, 0.5, None),
+    "yarn": ({"rope_type": "yarn", "factor": 8, **LENGTHS}, 8, Rule("yarn_code", 4096, 1, 32, 0.1 * np.log(8) + 1)),
+    "yarn, not rounded": (
+        {"rope_type": "yarn", "factor": 32.0, "truncate": False, **LENGTHS},
+        32.0,
+        Rule("yarn_code_exact", 4096, 1, 32, 0.1 * np.log(32) + 1),
+    ),
+    "yarn, the paper's ramp": (
+        {"rope_type": "yarn", "factor": 16, "ramp": "rotations", "beta_fast": 20, "beta_slow": 2, **LENGTHS},
+        16,
+        Rule("yarn", 4096, 2, 20, 0.1 * np.log(16) + 1),
+    ),
+    "yarn, a short text": (
+        {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 24, "attention_factor": 1.25},
+        2.0,
+        Rule("yarn_code", 24, 1, 32, 1.25),
+    ),
+    "yarn, no longer": ({"rope_type": "yarn", "factor": 1, **LENGTHS}, 1, Rule("yarn_code", 4096, 1, 32, 1.0)),
+    "llama3": (
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **LENGTHS},
+        8.0,
+        Rule("llama3", 4096, 1.0, 4.0),
+    ),
+}
+BASES = [10000.0, 500000.0, 50.0]
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("width", [2, 8, 64, 128])
+@pytest.mark.parametrize("name", SCALINGS)
+def test_rope_frequencies(name: str, width: int, base: float) -> None:
+    """The papers' frequencies, pair by pair; the ramp's steepness passes on the rounding of its ends."""
+    scaling, factor, rule = SCALINGS[name]
+    frequencies, attention_factor = rope_frequencies(width, base, scaling)
+    np.testing.assert_allclose(frequencies, rope_angles(1, width, base, factor, rule), rtol=200 * EPS)
+    assert attention_factor == pytest.approx(1.0 if rule is None else rule.root, rel=2 * EPS)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 32), st.sampled_from(BASES), st.sampled_from(sorted(SCALINGS)), st.data())
+def test_rotary_angles(half: int, base: float, name: str, data: st.DataObject) -> None:
+    """A key (1, 0) in each pair turns to (cos, sin) of position * rope_frequencies, times the attention factor."""
     width, start = 2 * half, data.draw(st.integers(-1000, 100_000))
-    scaling = None if factor == 1.0 else {"type": "linear", "factor": factor}
+    scaling = SCALINGS[name][0]
     encoding = RotaryEmbedding(width, base=base, scaling=scaling, interleaved=True)
     key = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(half).expand(1, 1, 5, width)
     turned = encoding.prepare_keys(key, start)[0, 0].numpy()
-    angles = np.arange(start, start + 5)[:, None] / factor * inverse_frequencies(width, base)
-    allowed = 8 * EPS * (1.0 + np.abs(angles).max())
-    np.testing.assert_allclose(turned[:, 0::2], np.cos(angles), rtol=0, atol=allowed)
-    np.testing.assert_allclose(turned[:, 1::2], np.sin(angles), rtol=0, atol=allowed)
+    frequencies, root = rope_frequencies(width, base, scaling)
+    angles = np.arange(start, start + 5)[:, None] * frequencies
+    allowed = 16 * EPS * (1.0 + np.abs(angles).max())
+    np.testing.assert_allclose(turned[:, 0::2], root * np.cos(angles), rtol=0, atol=allowed)
+    np.testing.assert_allclose(turned[:, 1::2], root * np.sin(angles), rtol=0, atol=allowed)
+
+
+def test_the_paper_s_ramp_is_not_that_of_its_code() -> None:
+    """Both leave the fastest pairs alone and interpolate the slowest; between, they differ by a multiple."""
+    paper, code = (
+        rope_frequencies(128, 10000.0, {"rope_type": "yarn", "factor": 16, "ramp": ramp, **LENGTHS})[0]
+        for ramp in ("rotations", "pairs")
+    )
+    theta = inverse_frequencies(128)
+    for found in (paper, code):
+        np.testing.assert_allclose(found[:20], theta[:20], rtol=4 * EPS)
+        np.testing.assert_allclose(found[46:], theta[46:] / 16, rtol=4 * EPS)
+    assert (code / paper).max() > 2.0
 
 
 def test_inverse_frequencies() -> None:

@@ -118,7 +118,7 @@ def alibi() -> Part:
 def rope(*, rotary_dim: int = 16, interleaved: bool = False, linear: float | None = None) -> Part:
     """A rotation; linear: what positions are divided by."""
     shared = {"base": 10000.0, "rotary_dim": rotary_dim, "interleaved": interleaved}
-    scaling = None if linear is None else {"type": "linear", "factor": linear}
+    scaling = None if linear is None else {"rope_type": "linear", "factor": linear}
     return Part("rope", {}, shared | {"scaling": scaling}, "rope", shared | {"factor": linear or 1.0})
 
 

@@ -4,6 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
+
+# Of each rope_type: the keys that a scaling must have, and those that it may have, with what stands for them.
+ROPE_SCALINGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "linear": (("factor",), {}),
+    "yarn": (
+        ("factor", "original_max_position_embeddings"),
+        {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "ramp": "pairs", "truncate": True},
+    ),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), {}),
+}
+# The rotations within the original length below which a pair is interpolated, and above which it is left alone.
+ROPE_LIMITS = {"yarn": ("beta_slow", "beta_fast"), "llama3": ("low_freq_factor", "high_freq_factor")}
+SAID_ELSEWHERE = {
+    "rope_theta": "give base",
+    "partial_rotary_factor": "give rotary_dim",
+    "mscale": "give attention_factor",
+    "mscale_all_dim": "give attention_factor",
+}
 
 
 def check_size(name: str, value: object, least: int = 1) -> None:
@@ -58,3 +77,52 @@ def check_buckets(num_buckets: object, max_distance: object, bidirectional: obje
             f"max_distance: got {max_distance!r}; expected an int above {exact}, the distances that have a bucket of "
             "their own"
         )
+
+
+def complete_scaling(scaling: object) -> dict[str, Any] | None:
+    """A rotation's scaling with a number for every key that its rope_type may have, and for attention_factor.
+
+    ValueError for another rope_type, a key that is missing or one too many, a number that is not above 0, limits in the
+    wrong order. YaRN's attention_factor, unless given: 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22).
+    """
+    if scaling is None:
+        return None
+    if not isinstance(scaling, dict) or "rope_type" not in scaling:
+        raise ValueError(f"scaling: got {scaling!r}; expected None, or a dict with 'rope_type' and what it takes")
+    check_choice("scaling['rope_type']", scaling["rope_type"], ROPE_SCALINGS)
+    kind = scaling["rope_type"]
+    needed, optional = ROPE_SCALINGS[kind]
+    for name in needed:
+        if name not in scaling:
+            raise ValueError(f"scaling: got {scaling!r} without {name!r}, which rope_type {kind!r} needs")
+    for name in scaling:
+        if name != "rope_type" and name not in needed and name not in optional:
+            way_out = f"leave it out, and {SAID_ELSEWHERE[name]}" if name in SAID_ELSEWHERE else "leave it out"
+            raise ValueError(f"scaling: got {name!r}, a key that rope_type {kind!r} does not have; {way_out}")
+    for name, value in scaling.items():
+        if name == "ramp":
+            check_choice("scaling['ramp']", value, ("pairs", "rotations"))
+        elif name == "truncate":
+            check_flag("scaling['truncate']", value)
+        elif name != "rope_type":
+            _check_positive(f"scaling[{name!r}]", value)
+    if kind == "linear":
+        return {**scaling, "attention_factor": 1.0}
+    if scaling["factor"] < 1:
+        raise ValueError(f"scaling['factor']: got {scaling['factor']!r}; rope_type {kind!r} expects at least 1")
+    complete = {"attention_factor": 1.0, **optional, **scaling}
+    if complete["attention_factor"] is None:
+        complete["attention_factor"] = 0.1 * math.log(complete["factor"]) + 1.0
+    slow, fast = ROPE_LIMITS[kind]
+    if complete[slow] >= complete[fast]:
+        raise ValueError(
+            f"scaling[{slow!r}]: got {complete[slow]!r} with {fast}={complete[fast]!r}; expected a number below {fast}"
+        )
+    if "truncate" in scaling and complete["ramp"] == "rotations":
+        raise ValueError("scaling['truncate']: came with ramp='rotations', which has no pairs to round; leave it out")
+    return complete
+
+
+def _check_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
+        raise ValueError(f"{name}: got {value!r}; expected a finite number above 0")

@@ -7,11 +7,12 @@ of the library can be held to the same numbers.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from relattn.arguments import check_base, check_buckets, check_size
+from relattn.arguments import ROPE_LIMITS, check_base, check_buckets, check_size, complete_scaling
 
 
 def t5_buckets(
@@ -65,6 +66,66 @@ def inverse_frequencies(width: int, base: float = 10000.0) -> Float64[np.ndarray
         raise ValueError(f"width: got {width}; expected an even int, a sine and a cosine for each frequency")
     check_base(base)
     return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+
+
+def rope_frequencies(
+    width: int, base: float = 10000.0, scaling: dict[str, Any] | None = None
+) -> tuple[Float64[np.ndarray, "half"], float]:
+    """The angle by which each of the width / 2 pairs turns a position, and what cosine and sine are multiplied by.
+
+    scaling: as `RotaryEmbedding` takes it; with None, theta_t = base^(-2 t / width) and 1. With s its factor and L its
+    original_max_position_embeddings:
+
+        linear   theta_t / s
+        yarn     gamma_t theta_t + (1 - gamma_t) theta_t / s,  times 0.1 ln(s) + 1 or attention_factor
+        llama3   the same, times 1
+
+    gamma_t goes from 0 to 1 as r_t = L theta_t / (2 pi), the pair's rotations within L positions, goes from the lower
+    to the upper limit (yarn: beta_slow, beta_fast; llama3: low_freq_factor, high_freq_factor). It is linear in r_t; but
+    in t for yarn's ramp "pairs", between the t where r_t is one limit and the other, which truncate rounds outwards.
+
+    Sources: Chen et al. 2023; Peng et al. 2023 (YaRN), section 3.2 and 3.4, and the code it is published with, whose
+    ramp is "pairs" where the paper's eq. 18 is "rotations"; Llama 3.1's published code.
+    """
+    theta, rule = inverse_frequencies(width, base), complete_scaling(scaling)
+    if rule is None:
+        return theta, 1.0
+    return scaled_frequencies(theta, np.arange(width // 2, dtype=np.float64), base, rule), rule["attention_factor"]
+
+
+def scaled_frequencies(theta: Any, pairs: Any, base: float, rule: dict[str, Any]) -> Any:
+    """`rope_frequencies` of the frequencies of pairs 0, 1, ...: float64 arrays of NumPy, or tensors, which come back.
+
+    rule: as `complete_scaling` returns it.
+    """
+    interpolated = theta / rule["factor"]
+    if rule["rope_type"] == "linear":
+        return interpolated
+    low, high = (rule[name] for name in ROPE_LIMITS[rule["rope_type"]])
+    length = rule["original_max_position_embeddings"]
+    if rule.get("ramp") == "pairs":
+        gamma = 1.0 - _ramp(pairs, *_pairs_between(low, high, 2 * len(theta), base, length, rule["truncate"]))
+    else:
+        gamma = _ramp(length * theta / (2.0 * math.pi), low, high)
+    return gamma * theta + (1.0 - gamma) * interpolated
+
+
+def _ramp(values: Any, first: float, last: float) -> Any:
+    """0 up to first, 1 from last on, linear between."""
+    return ((values - first) / (last - first)).clip(0.0, 1.0)
+
+
+def _pairs_between(
+    low: float, high: float, width: int, base: float, length: float, truncate: bool
+) -> tuple[float, float]:
+    """The t at which r_t = high, and the t at which r_t = low, as YaRN's published code bounds them."""
+    first, last = (
+        width * math.log(length / (rotations * 2.0 * math.pi)) / (2.0 * math.log(base)) for rotations in (high, low)
+    )
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0.0), min(last, width - 1.0)
+    return first, max(last, first + 0.001)  # a step, where the bounds leave no pair between
 
 
 def sinusoids(

@@ -170,20 +170,105 @@ def test_rotary_dim_beside_head_dim(head_dim, rotary_dim):
         make(RotaryEmbedding, head_dim=head_dim, rotary_dim=rotary_dim)
 
 
-@pytest.mark.parametrize(
-    "came",
-    [
-        "linear", 2.0, True, {}, [("type", "linear")], {"type": "linear"}, {"factor": 2.0},
-        {"type": "yarn", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}, {"type": ["linear"], "factor": 2.0},
-        {"type": "linear", "factor": 2.0, "beta": 1}, *({"type": "linear", "factor": f} for f in (0, -1, NAN, INF)),
-        *({"type": "linear", "factor": f} for f in ("2", True, None)),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_rotary_scaling(came):
-    said = f"scaling: got {came!r}; expected None or {{'type': 'linear', 'factor': a number above 0}}"
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+ABOVE_0 = "expected a finite number above 0"
+
+
+@pytest.mark.parametrize("came", ["linear", 2.0, True, {}, [("rope_type", "linear")], {"type": "linear"}], ids=repr)
+def test_rotary_scaling_without_a_type(came):
+    said = f"scaling: got {came!r}; expected None, or a dict with 'rope_type' and what it takes"
     with refused(ValueError, said):
         make(RotaryEmbedding, scaling=came)
+
+
+@pytest.mark.parametrize("came", ["default", "dynamic", "longrope", "YaRN", None, ["linear"], 1], ids=repr)
+def test_rotary_scaling_of_another_type(came):
+    said = f"scaling['rope_type']: got {came!r}; expected one of 'linear', 'yarn', 'llama3'"
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling={"rope_type": came, "factor": 2.0})
+
+
+@pytest.mark.parametrize(("scaling", "missing"), [
+    *((scaling, name) for scaling in (LINEAR, YARN, LLAMA3) for name in scaling if name != "rope_type")
+])  # fmt: skip
+def test_rotary_scaling_that_lacks_a_number(scaling, missing):
+    came = {name: value for name, value in scaling.items() if name != missing}
+    said = f"scaling: got {came!r} without {missing!r}, which rope_type {came['rope_type']!r} needs"
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling=came)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "extra", "way_out"),
+    [
+        (LINEAR, "beta_fast", ""),
+        (LINEAR, "attention_factor", ""),
+        (LLAMA3, "attention_factor", ""),
+        (LLAMA3, "truncate", ""),
+        (YARN, "low_freq_factor", ""),
+        (YARN, "type", ""),
+        (YARN, "mscale", ", and give attention_factor"),
+        (YARN, "mscale_all_dim", ", and give attention_factor"),
+        (LLAMA3, "rope_theta", ", and give base"),
+        (LINEAR, "partial_rotary_factor", ", and give rotary_dim"),
+    ],
+)
+def test_rotary_scaling_with_a_key_too_many(scaling, extra, way_out):
+    said = f"scaling: got {extra!r}, a key that rope_type {scaling['rope_type']!r} does not have; leave it out{way_out}"
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling={**scaling, extra: 1.0})
+
+
+@pytest.mark.parametrize("came", [0, -1, 0.0, NAN, INF, "2", True, None, [2]], ids=repr)
+@pytest.mark.parametrize(
+    ("scaling", "name"),
+    [
+        *((scaling, name) for scaling in (LINEAR, YARN, LLAMA3) for name in scaling if name != "rope_type"),
+        *((YARN, name) for name in ("beta_fast", "beta_slow", "attention_factor")),
+    ],
+)
+def test_rotary_scaling_by_no_number(scaling, name, came):
+    with refused(ValueError, f"scaling[{name!r}]: got {came!r}; {ABOVE_0}"):
+        make(RotaryEmbedding, scaling={**scaling, name: came})
+
+
+@pytest.mark.parametrize(
+    ("came", "said"),
+    [
+        ({**YARN, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'yarn' expects at least 1"),
+        ({**LLAMA3, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'llama3' expects at least 1"),
+        (
+            {**YARN, "beta_fast": 2, "beta_slow": 2},
+            "scaling['beta_slow']: got 2 with beta_fast=2; expected a number below beta_fast",
+        ),
+        (
+            {**YARN, "beta_slow": 40},
+            "scaling['beta_slow']: got 40 with beta_fast=32.0; expected a number below beta_fast",
+        ),
+        (
+            {**LLAMA3, "low_freq_factor": 5.0},
+            "scaling['low_freq_factor']: got 5.0 with high_freq_factor=4.0; expected a number below high_freq_factor",
+        ),
+        ({**YARN, "ramp": "index"}, "scaling['ramp']: got 'index'; expected one of 'pairs', 'rotations'"),
+        (
+            {**YARN, "ramp": "rotations", "truncate": True},
+            "scaling['truncate']: came with ramp='rotations', which has no pairs to round; leave it out",
+        ),
+    ],
+)
+def test_rotary_scaling_that_contradicts_itself(came, said):
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling=came)
+
+
+def test_rotary_scaling_truncate():
+    with refused(TypeError, "scaling['truncate']: got 1; expected True or False"):
+        make(RotaryEmbedding, scaling={**YARN, "truncate": 1})
 
 
 def test_the_contract_is_abstract():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import nn
 
 from relattn import (
@@ -24,6 +25,7 @@ from relattn import (
 from relattn.backends.select import BACKENDS
 from tests.contract.settings import Setting
 from tests.contract.tiles import TESTED_BACKENDS
+from tests.oracle.rope import Rule
 
 
 class Part(NamedTuple):
@@ -92,12 +94,37 @@ def disentangled(s: Setting, *, num_buckets: int | None = None, **settings: Any)
     return Part(module, "disentangled", {} if num_buckets is None else {"max_distance": distance})
 
 
-def rope(s: Setting, *, base: float = 10000.0, factor: float = 1.0, interleaved: bool = False, part: int = 0) -> Part:
-    """RotaryEmbedding; part: rotate only that many features."""
-    scaling = None if factor == 1.0 else {"type": "linear", "factor": factor}
+ROPE_RULES: dict[str, tuple[dict[str, Any], Rule]] = {
+    "yarn": (
+        {"rope_type": "yarn", "original_max_position_embeddings": 40, "beta_fast": 6.0, "beta_slow": 0.25},
+        Rule("yarn_code", 40, 0.25, 6.0, 0.1 * np.log(3.0) + 1.0),
+    ),
+    "yarn_rotations": (
+        {
+            "rope_type": "yarn", "original_max_position_embeddings": 20, "beta_fast": 8, "beta_slow": 0.125,
+            "attention_factor": 1.5, "ramp": "rotations",
+        },
+        Rule("yarn", 20, 0.125, 8, 1.5),
+    ),
+    "llama3": (
+        {
+            "rope_type": "llama3", "original_max_position_embeddings": 16, "low_freq_factor": 0.125,
+            "high_freq_factor": 4,
+        },
+        Rule("llama3", 16, 0.125, 4),
+    ),
+}  # fmt: skip
+
+
+def rope(
+    s: Setting, *, base: float = 10000.0, factor: float = 1.0, interleaved: bool = False, part: int = 0, rule: str = ""
+) -> Part:
+    """RotaryEmbedding; part: rotate only that many features; rule: scale by one of ROPE_RULES, not linearly."""
+    ours, oracle = ROPE_RULES[rule] if rule else ({"rope_type": "linear"}, None)
+    scaling = None if factor == 1.0 else {**ours, "factor": factor}
     width = {"rotary_dim": part} if part else {}
     module = RotaryEmbedding(s.head_dim, base=base, interleaved=interleaved, scaling=scaling, **width)
-    return Part(module, "rope", {"base": base, "factor": factor, "interleaved": interleaved, **width})
+    return Part(module, "rope", {"base": base, "factor": factor, "interleaved": interleaved, "rule": oracle, **width})
 
 
 @dataclass(frozen=True)
@@ -174,6 +201,10 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     "rope_interleaved": of(partial(rope, interleaved=True)),
     "rope_partial": of(partial(rope, part=2)),
     "rope_scaled": of(partial(rope, factor=3.0)),
+    "rope_yarn": of(partial(rope, factor=3.0, rule="yarn", base=50.0)),
+    "rope_yarn_rotations": of(partial(rope, factor=3.0, rule="yarn_rotations", base=50.0, interleaved=True)),
+    "rope_yarn_partial": of(partial(rope, factor=3.0, rule="yarn", part=2)),
+    "rope_llama3": of(partial(rope, factor=3.0, rule="llama3", base=50.0)),
     "rope_other_base": of(partial(rope, base=50.0, interleaved=True)),
     "txl+shaw+t5": of(txl, shaw, t5),
     "rope+shaw": of(rope, shaw),

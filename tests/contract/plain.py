@@ -130,13 +130,15 @@ def alibi(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Ad
 
 
 def rope(
-    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, base, factor, interleaved, rotary_dim=None
-) -> Added:
+    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *,
+    base, factor, interleaved, rotary_dim=None, rule=None,
+) -> Added:  # fmt: skip
     width = query.shape[-1] if rotary_dim is None else rotary_dim
 
     def rotate(x: Tensor, position: np.ndarray) -> Tensor:
-        angle = angles(position, width, base, factor)[:, None]
-        cos, sin = f.wave(np.cos(angle), angle), f.wave(np.sin(angle), angle)
+        angle = angles(position, width, base, factor, rule)[:, None]
+        root = 1.0 if rule is None else rule.root
+        cos, sin = root * f.wave(np.cos(angle), angle), root * f.wave(np.sin(angle), angle)
         turning, still = x[..., :width], x[..., width:]
         a, b = (turning[..., 0::2], turning[..., 1::2]) if interleaved else turning.chunk(2, -1)
         minus = sin if f.bound is not None else -sin

@@ -30,7 +30,8 @@ Answer      output [B, Hq, Lq, Dv], lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]; a 
 | t5                | bias [num_buckets, H]                               | max_distance=128, bidirectional=True       |
 | alibi             |                                                     |                                            |
 | rope              |                                                     | base=10000.0, rotary_dim=None,             |
-|                   |                                                     | interleaved=False, factor=1.0 (scaling)    |
+|                   |                                                     | interleaved=False, factor=1.0 and          |
+|                   |                                                     | rule=None (scaling)                        |
 | disentangled      | relative_embeddings [2K, E], pos_key_proj.weight    | max_distance=None (with buckets: an int)   |
 |                   | [H*D, E], .bias [H*D], and/or pos_query_proj        |                                            |
 

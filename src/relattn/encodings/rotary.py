@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.arguments import check_base, check_flag, check_size
+from relattn.arguments import check_base, check_flag, check_size, complete_scaling
 from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.frequencies import inverse_frequencies
+from relattn.encodings.frequencies import rope_frequencies
 from relattn.errors import ShapeError
 from relattn.score.checks import shape
 from relattn.score.positions import Position, Positions, expand_position
@@ -23,7 +25,15 @@ class RotaryEmbedding(RelativeEncoding):
     rotary_dim: how many features are rotated, from the first; even, head_dim unless given. The others pass unrotated.
     interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f + rotary_dim /
         2, the layout of GPT-NeoX and Llama.
-    scaling: {"type": "linear", "factor": s} divides positions by s (position interpolation, Chen et al. 2023).
+    scaling: for texts longer than those of the training, under the names of Hugging Face configs (`rope_scaling`):
+        {"rope_type": "linear", "factor": s} divides every angle by s (position interpolation, Chen et al. 2023);
+        {"rope_type": "yarn", "factor": s, "original_max_position_embeddings": L} divides the angles of the pairs that
+        turn seldom within L positions (Peng et al. 2023), and multiplies the rotated features by 0.1 ln(s) + 1, so
+        their product by its square; optional: "beta_fast" (32), "beta_slow" (1), "attention_factor", "ramp" ("pairs",
+        as in the published code and in checkpoints, or "rotations", the paper's eq. 18), "truncate" (True);
+        {"rope_type": "llama3", "factor": s, "low_freq_factor": a, "high_freq_factor": b,
+        "original_max_position_embeddings": L} does so by the rule of Llama 3.1 and multiplies nothing.
+        The formulas: `relattn.offsets.rope_frequencies`.
 
     Source: Su et al. 2021 (RoFormer), eq. 14, 15 and 34.
     """
@@ -35,7 +45,7 @@ class RotaryEmbedding(RelativeEncoding):
         base: float = 10000.0,
         rotary_dim: int | None = None,
         interleaved: bool = False,
-        scaling: dict[str, object] | None = None,
+        scaling: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         check_size("head_dim", head_dim)
@@ -49,8 +59,8 @@ class RotaryEmbedding(RelativeEncoding):
         check_base(base)
         check_flag("interleaved", interleaved)
         self.head_dim, self.rotary_dim, self.base, self.interleaved = head_dim, rotary_dim, float(base), interleaved
-        self.scaling = scaling
-        self.position_factor = _linear_factor(scaling)
+        self._rule = complete_scaling(scaling)
+        self.scaling = None if scaling is None else dict(scaling)
 
     def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
         """Rot(j) k_j."""
@@ -82,17 +92,21 @@ class RotaryEmbedding(RelativeEncoding):
         return torch.cat([rotated, features[..., self.rotary_dim :]], dim=-1)
 
     def _cos_sin(self, features: Tensor, position: Position) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of every angle, [L, rotary_dim / 2] or [B, 1, L, rotary_dim / 2].
+        """Cosine and sine of every angle, times attention_factor, [L, rotary_dim / 2] or [B, 1, L, rotary_dim / 2].
 
         The angles are float64, for a position of many digits leaves a float32 angle few; their cosines are then rounded
         to the dtype of the scores.
         """
-        positions = expand_position(position, features.shape[2], features.device).double() / self.position_factor
-        angles = positions.unsqueeze(-1) * inverse_frequencies(self.rotary_dim, self.base, features.device)
+        positions = expand_position(position, features.shape[2], features.device).double()
+        frequencies = rope_frequencies(self.rotary_dim, self.base, self._rule, features.device)
+        angles = positions.unsqueeze(-1) * frequencies
         if angles.dim() == 3:
             angles = angles.unsqueeze(1)
+        cos, sin = angles.cos(), angles.sin()
+        if self._rule is not None:
+            cos, sin = cos * self._rule["attention_factor"], sin * self._rule["attention_factor"]
         dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        return cos.to(dtype), sin.to(dtype)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
@@ -100,14 +114,3 @@ class RotaryEmbedding(RelativeEncoding):
             f"{self.head_dim}, base={self.base}, rotary_dim={self.rotary_dim}, interleaved={self.interleaved}, "
             f"scaling={self.scaling}"
         )
-
-
-def _linear_factor(scaling: dict[str, object] | None) -> float:
-    """By what positions are divided: 1 without scaling."""
-    if scaling is None:
-        return 1.0
-    factor = scaling.get("factor") if isinstance(scaling, dict) and set(scaling) == {"type", "factor"} else None
-    good = isinstance(factor, int | float) and not isinstance(factor, bool) and 0.0 < factor < float("inf")
-    if not good or scaling["type"] != "linear":
-        raise ValueError(f"scaling: got {scaling!r}; expected None or {{'type': 'linear', 'factor': a number above 0}}")
-    return float(factor)  # pyright: ignore[reportArgumentType]
