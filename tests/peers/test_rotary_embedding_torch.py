@@ -1,7 +1,7 @@
 """rotary-embedding-torch 0.9.1: `RotaryEmbedding` beside ours.
 
 Its features turn in neighbouring pairs (interleaved=True). Its names: dim is rotary_dim (the features from there on
-stay as they are), theta is base, interpolate_factor is the factor of {"type": "linear"}; theta_rescale_factor f
+stay as they are), theta is base, interpolate_factor is the factor of {"rope_type": "linear"}; theta_rescale_factor f
 multiplies the base by f^(dim / (dim - 2)). `rotate_queries_with_cached_keys` puts the last query at the last key:
 query_position is the number of keys before the first query. xpos, axial and pixel frequencies are nothing of ours.
 """
@@ -29,7 +29,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "whole": ({}, {}),
     "partial": ({"dim": 4}, {"rotary_dim": 4}),
     "another base": ({"theta": 50.0}, {"base": 50.0}),
-    "interpolated": ({"interpolate_factor": 4.0}, {"scaling": {"type": "linear", "factor": 4.0}}),
+    "interpolated": ({"interpolate_factor": 4.0}, {"scaling": {"rope_type": "linear", "factor": 4.0}}),
     "rescaled base": ({"theta_rescale_factor": 2.0}, {"base": 10000.0 * 2.0 ** (D / (D - 2))}),
 }
 Rotate = Callable[[TheirRotary, Tensor, Tensor], tuple[Tensor, Tensor]]

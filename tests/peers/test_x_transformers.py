@@ -5,7 +5,7 @@
                             here as there: the bias is that much larger than T5's
 `AlibiPositionalBias`       AlibiBias, for any number of heads (total_heads > heads, some without a slope, is not ours)
 `RotaryEmbedding`           RotaryEmbedding(rotary_dim=dim, interleaved=True): neighbours are pairs, features from dim
-                            on stay; interpolation_factor is the factor of {"type": "linear"}; xpos is nothing of ours
+                            on stay; interpolation_factor is the factor of scaling "linear"; xpos is nothing of ours
 `RelativeProjPositionalBias`  Inkling's r_i . RK[d], not scaled: r = W x + w, RK[d] = distance_bank[:, -d] for the past
                             nearer than max_dist, zero elsewhere. Ours is ScoreTerms, relative_query = r / scale,
                             beyond="zero"
@@ -113,7 +113,7 @@ def test_rotary_embedding(dim: int, factor: float, causal: bool, rng: np.random.
         return run_peer(a, causal, rotary_pos_emb=angles)
 
     def ours(a: dict[str, Tensor]) -> Tensor:
-        scaling = None if factor == 1.0 else {"type": "linear", "factor": factor}
+        scaling = None if factor == 1.0 else {"rope_type": "linear", "factor": factor}
         return run_ours(a, RotaryEmbedding(WIDTH, rotary_dim=dim, interleaved=True, scaling=scaling), causal)
 
     assert_same_numbers(ours, peer, arrays(), TERMS)
