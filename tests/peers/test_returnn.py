@@ -2,12 +2,13 @@
 
 Both score  1/sqrt(D) * ((q_i + u) . k_j + (q_i + v) . p_ij),  u and v being pos_bias_u and pos_bias_v, and p_ij
 
-in Transformer-XL's way (default)   W R[j - i], with sinusoids of j - i where the paper has i - j. A sine is odd: ours is
-                                    TransformerXLEmbedding with the sine columns of W, its first half, negated
-with `learnable_pos_emb`            `rf.LearnedRelativePositionalEncoding`: a row of pos_emb for each offset j - i, clipped
-                                    to -c .. c; W projects it where `with_linear_pos`. Without u and v (`with_pos_bias`)
-                                    ours is ShawEmbedding(c, values=False); with them it is ScoreTerms(query=q + u,
-                                    relative_query=q + v, relative_keys=OffsetTable(rows, -c, "clamp"))
+in Transformer-XL's way, the default    W R[j - i], with sinusoids of j - i where the paper has i - j. A sine is odd:
+                                        ours is TransformerXLEmbedding with the sine columns of W, its first half,
+                                        negated
+with `learnable_pos_emb`                `rf.LearnedRelativePositionalEncoding`: a row of pos_emb for each offset j - i,
+                                        clipped to -c .. c, which W projects where `with_linear_pos`. Without u and v
+                                        (`with_pos_bias`) ours is ShawEmbedding(c, values=False), with them ScoreTerms
+                                        of q + u, q + v and OffsetTable(rows, -c, "clamp")
 
 qkv holds for each head its query, key and value, one after the other; weights are [in, out]. The causal one continues
 from a state: with single tokens rightly, with chunks wrongly from the second on.
@@ -21,7 +22,6 @@ import numpy as np
 import pytest
 import returnn.frontend as rf
 import torch
-from returnn.tensor import Dim, single_step_dim
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -37,6 +37,7 @@ from relattn.nn import KVCache, RelativeMultiheadAttention
 from tests.oracle import ORACLES
 from tests.oracle.cases import CLOSE
 from tests.peers.compare import assert_same_numbers, longest_sum
+from tests.peers.returnn_frontend import Module, function_of
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -54,64 +55,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-class Theirs:
-    """One of RETURNN's modules with these parameters, on torch tensors: x [B, L, DIM] -> [B, L, HEADS * WIDTH]."""
-
-    def __init__(self, kind: type[rf.Module], variant: str, parameters: dict[str, Tensor]) -> None:
-        rf.select_backend_torch()
-        self.batch, self.inner = Dim(B, name="batch"), Dim(DIM, name="in")
-        keys, self.values = Dim(HEADS * WIDTH, name="keys"), Dim(HEADS * WIDTH, name="values")
-        sizes = {"key_dim_total": keys, "value_dim_total": self.values, "num_heads": HEADS}
-        self.module = kind(self.inner, None, **sizes, att_dropout=0.0, **VARIANTS[variant])
-        for name, parameter in self.module.named_parameters():
-            parameter.raw_tensor = parameters[name]
-
-    def whole(self, x: Tensor, lengths: list[int] | None = None) -> Tensor:
-        """All of it without a state; lengths: of the sequences, padded on the right."""
-        time = Dim(LENGTH if lengths is None else self._sizes(lengths), name="time")
-        output = self.module(self._wrap(x, time), axis=time)
-        return self._unwrap(output[0] if isinstance(output, tuple) else output, time)
-
-    def stream(self, x: Tensor, chunks: list[int]) -> Tensor:
-        """Chunk by chunk through a state; a chunk of 1 is a single step, as RETURNN decodes."""
-        outputs = []
-        state = self.module.default_initial_state(batch_dims=[self.batch])
-        for chunk in x.split(chunks, dim=1):
-            if chunk.shape[1] == 1:
-                output, state = self.module(self._wrap(chunk[:, 0]), axis=single_step_dim, state=state)
-                outputs.append(self._unwrap(output).unsqueeze(1))
-            else:
-                time = Dim(chunk.shape[1], name="chunk")
-                output, state = self.module(self._wrap(chunk, time), axis=time, state=state)
-                outputs.append(self._unwrap(output, time))
-        return torch.cat(outputs, dim=1)
-
-    def _wrap(self, x: Tensor, *time: Dim) -> rf.Tensor:
-        dims = [self.batch, *time, self.inner]
-        return rf.Tensor("x", dims=dims, dtype=dtype_name(x), raw_tensor=x.contiguous(), feature_dim=self.inner)
-
-    def _unwrap(self, output: rf.Tensor, *time: Dim) -> Tensor:
-        return output.copy_compatible_to_dims([self.batch, *time, self.values]).raw_tensor
-
-    def _sizes(self, lengths: list[int]) -> rf.Tensor:
-        raw = torch.tensor(lengths, dtype=torch.int32)
-        return rf.Tensor("sizes", dims=[self.batch], dtype="int32", raw_tensor=raw)
-
-
-def dtype_name(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")
-
-
 def run_peer(
-    kind: type[rf.Module], variant: str, run: Callable[[Theirs, Tensor], Tensor]
+    kind: type[rf.Module], variant: str, run: Callable[[Module, Tensor], Tensor]
 ) -> Callable[[dict[str, Tensor]], Tensor]:
-    """A function of x and the parameters: the module that they make, as `run` calls it, in their dtype."""
-
-    def peer(a: dict[str, Tensor]) -> Tensor:
-        with rf.set_default_float_dtype_ctx(dtype_name(a["x"])):
-            return run(Theirs(kind, variant, a), a["x"])
-
-    return peer
+    """One of RETURNN's modules in a variant, as `run` calls it."""
+    return function_of(kind, HEADS, WIDTH, VARIANTS[variant], run)
 
 
 class Attend(nn.Module):
@@ -180,7 +128,7 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 @every_variant
 def test_rel_pos_self_attention(variant: str, rng: np.random.Generator) -> None:
-    peer = run_peer(rf.RelPosSelfAttention, variant, Theirs.whole)
+    peer = run_peer(rf.RelPosSelfAttention, variant, Module.whole)
     assert_same_numbers(partial(ours, variant), peer, arrays(variant), TERMS)
 
 
@@ -193,21 +141,27 @@ def test_rel_pos_self_attention_of_padded_sequences(variant: str, rng: np.random
     def frames(output: Tensor) -> Tensor:
         return output.masked_fill(~kept.unsqueeze(-1), 0.0)
 
-    peer = run_peer(rf.RelPosSelfAttention, variant, lambda theirs, x: frames(theirs.whole(x, lengths)))
+    peer = run_peer(rf.RelPosSelfAttention, variant, lambda module, x: frames(module.whole(x, lengths)))
     assert_same_numbers(lambda a: frames(ours(variant, a, key_mask=kept)), peer, arrays(variant), TERMS)
 
 
 @every_variant
 def test_rel_pos_causal_self_attention(variant: str, rng: np.random.Generator) -> None:
-    peer = run_peer(rf.RelPosCausalSelfAttention, variant, Theirs.whole)
+    peer = run_peer(rf.RelPosCausalSelfAttention, variant, Module.whole)
     assert_same_numbers(partial(ours, variant, is_causal=True), peer, arrays(variant), TERMS)
 
 
 @every_variant
-@pytest.mark.parametrize("chunks", [[1] * LENGTH, [4, 1, 1, 1]], ids=["from nothing", "after a prompt"])
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param([4, 1, 1, 1], id="after a prompt"),
+        pytest.param([1] * LENGTH, id="from nothing", marks=pytest.mark.slow),
+    ],
+)
 def test_single_steps_through_its_state(chunks: list[int], variant: str, rng: np.random.Generator) -> None:
     """Token by token it gives what ours gives of the whole."""
-    peer = run_peer(rf.RelPosCausalSelfAttention, variant, partial(Theirs.stream, chunks=chunks))
+    peer = run_peer(rf.RelPosCausalSelfAttention, variant, partial(Module.stream, chunks=chunks))
     assert_same_numbers(partial(ours, variant, is_causal=True), peer, arrays(variant), TERMS)
 
 
@@ -259,7 +213,7 @@ def test_its_second_chunk_with_a_state_forgets_its_query_offset(variant: str, rn
     truth = oracle(variant, a, whole, is_causal=True)
     np.testing.assert_allclose(through_our_cache(variant, a, chunks), truth, **CLOSE)
 
-    theirs = run_peer(rf.RelPosCausalSelfAttention, variant, partial(Theirs.stream, chunks=chunks))(a).numpy()
+    theirs = run_peer(rf.RelPosCausalSelfAttention, variant, partial(Module.stream, chunks=chunks))(a).numpy()
     np.testing.assert_allclose(theirs[:, :4], truth[:, :4], **CLOSE)
     assert np.abs(theirs[:, 4:] - truth[:, 4:]).max() > 0.1
     seen = np.tril(np.ones((1, 1, 3, LENGTH), dtype=bool), 4)

@@ -85,7 +85,7 @@ def test_relative_position_bias(causal: bool, rng: np.random.Generator) -> None:
 
 
 @causality
-@pytest.mark.parametrize("heads", [2, 3, 6, 12])
+@pytest.mark.parametrize("heads", [2, 3, 12])
 def test_alibi_positional_bias(heads: int, causal: bool, rng: np.random.Generator) -> None:
     def peer(a: dict[str, Tensor]) -> Tensor:
         return run_peer(a, causal, heads, rel_pos=AlibiPositionalBias(heads))
