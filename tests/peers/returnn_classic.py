@@ -4,7 +4,7 @@ A graph is made once for each dtype and way to run it; a call sets its variables
 backward pass runs TensorFlow's own gradients.
 
 `SelfAttentionLayer` fixes its weights, its output and what a loop keeps to float32. In float64 its variables come
-through TensorFlow's custom getter in the other dtype, and a subclass declares the others; the rest is its code as it is.
+through TensorFlow's custom getter in the other dtype, and a subclass declares the others; the rest is its own code.
 """
 
 from functools import cache
