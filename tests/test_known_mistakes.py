@@ -238,7 +238,7 @@ def test_a_cache_of_sinusoids_keyed_without_the_layout() -> None:
     encodings[1].load_state_dict(encodings[0].state_dict())
     query, key = torch.randn(1, 2, 3, 4).double(), torch.randn(1, 2, 5, 4).double()
     alone = Positions(2, 0, 3, 5, query.device, highest=0)
-    kept = replace(alone, memo=KVCache())
+    kept = replace(alone, memo=KVCache().kept_rows)
 
     def rows(encoding: TransformerXLEmbedding, positions: Positions) -> np.ndarray:
         table = encoding.terms(query, key, positions).relative_keys

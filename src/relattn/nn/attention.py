@@ -188,7 +188,7 @@ class ProjectedAttention(nn.Module):
         if self.encoding is not None:
             lowest, highest = limits(is_causal, window)
             positions = Positions(
-                query_position, key_position, q.shape[2], k.shape[2], q.device, lowest, highest, cache
+                query_position, key_position, q.shape[2], k.shape[2], q.device, lowest, highest, cache.kept_rows
             )
             terms = lowered(self.encoding, q, k, positions)
         return attend(

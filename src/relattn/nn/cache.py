@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from relattn.arguments import check_size
-from relattn.nn.cache_checks import check_beside, check_index, check_keys_and_values, check_listed
+from relattn.nn.cache_checks import check_beside, check_index, check_keys_and_values, check_listed, check_not_behind
 from relattn.nn.growing import Growing
+from relattn.nn.kept_rows import KeptRows
 from relattn.score.checks import check_position
-from relattn.score.positions import Position, Span, contiguous_range, is_explicit
+from relattn.score.positions import Position, contiguous_range, is_explicit
 
-KEY_AXIS, POSITION_AXIS, ROW_AXIS = 2, 1, 1
+KEY_AXIS, POSITION_AXIS = 2, 1
 
 
 class KVCache:
@@ -45,23 +46,24 @@ class KVCache:
         """The slot that the next appended key will have: the number of keys ever appended, less those truncated."""
         self.is_full = False
         """Whether it holds a memory (`fill`), to be attended to, and takes no more."""
-        # Every attribute is replaced by a new value and never changed in place, but for _rows: `serving` relies on it.
+        # Every attribute is replaced by a new value, never changed in place (`serving` relies on it), but for the rows.
         self._keys: Growing | None = None
         self._values: Growing | None = None
         self._start: Position = 0  # the position of slot 0, where positions follow one another
         self._positions: Growing | None = None  # [B, L], where calls gave them
         self._rolled = 0  # how many slots it has dropped because it rolls
         self._complete_from: Int64[Tensor, "B"] | None = None  # given positions: earlier queries miss dropped keys
-        # Weak, and left behind by copies, which may serve another layer.
-        self._rows: WeakKeyDictionary[object, tuple[int, Growing]] = WeakKeyDictionary()
+        # These two are left behind by copies, which may serve another layer.
+        self.kept_rows = KeptRows()
+        """Where encodings keep rows between calls."""
         self._layer: ref[object] | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        state = {name: value for name, value in vars(self).items() if name not in ("_rows", "_layer")}
+        state = {name: value for name, value in vars(self).items() if name not in ("kept_rows", "_layer")}
         return {name: value.compact() if isinstance(value, Growing) else value for name, value in state.items()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _rows=WeakKeyDictionary(), _layer=None)
+        vars(self).update(state, kept_rows=KeptRows(), _layer=None)
 
     @property
     def length(self) -> int:
@@ -163,13 +165,8 @@ class KVCache:
         assert isinstance(position, Tensor)
         position = position.to(torch.int64).expand(batch, count)
         complete_from = self._complete_from_of(batch, device)
-        if complete_from is not None and count and bool((position.amin(1) < complete_from).any()):
-            row = int((position.amin(1) < complete_from).nonzero()[0])
-            raise ValueError(
-                f"{name}: row {row} goes back to position {int(position[row].min())}; the rolling cache "
-                f"(max_length={self.max_length}) has dropped keys that a query before {int(complete_from[row])} sees; "
-                "give padding the position of the token before it, or make max_length larger"
-            )
+        if complete_from is not None and count:
+            check_not_behind(name, position, complete_from, f"max_length={self.max_length}")
         return position
 
     def truncate(self, length: int) -> None:
@@ -223,26 +220,6 @@ class KVCache:
         """
         if self._keys is not None and self._values is not None:
             self._keys, self._values = self._keys.detach(), self._values.detach()
-
-    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Float[Tensor, "H count D"]:
-        """The rows of `span` that `owner` computes, of which only those not computed before are.
-
-        With gradients on, or a start that is a tensor, nothing is kept.
-        """
-        if torch.is_grad_enabled() or isinstance(span.first, Tensor):
-            return compute(span)
-        end = span.first + span.count
-        first, rows = self._rows.get(owner, (span.first, None))
-        if rows is None or span.first > first + len(rows) or end < first:
-            first, rows = span.first, Growing.of(compute(span), ROW_AXIS)
-        if span.first < first:
-            rows = rows.prepend(compute(Span(span.first, first - span.first)))
-            first = span.first
-        held = first + len(rows)
-        if end > held:
-            rows = rows.append(compute(Span(held, end - held)))
-        self._rows[owner] = first, rows
-        return rows.part(span.first - first, end - first).held
 
     @contextmanager
     def serving(self, layer: object) -> Iterator[None]:

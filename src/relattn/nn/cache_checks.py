@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxtyping import Int64
 from torch import Tensor
 
 from relattn.errors import ShapeError
@@ -53,6 +54,20 @@ def check_listed(name: str, position: object, batch: int, count: int) -> None:
         )
     if tuple(position.shape) not in ((count,), (batch, count)):
         raise ShapeError(f"{name}: got shape {shape(position)} with a cache; expected {every}")
+
+
+def check_not_behind(
+    name: str, position: Int64[Tensor, "B n"], complete_from: Int64[Tensor, "B"], max_length: str
+) -> None:
+    """No query stands before the first position, in its row, that misses no key that a rolling cache has dropped."""
+    behind = position.amin(1) < complete_from
+    if bool(behind.any()):
+        row = int(behind.nonzero()[0])
+        raise ValueError(
+            f"{name}: row {row} goes back to position {int(position[row].min())}; the rolling cache ({max_length}) has "
+            f"dropped keys that a query before {int(complete_from[row])} sees; give padding the position of the token "
+            "before it, or make max_length larger"
+        )
 
 
 def check_index(index: object, keys: Tensor | None) -> None:

@@ -1,0 +1,42 @@
+"""KeptRows: the rows that an encoding computed for the calls before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.nn.growing import Growing
+from relattn.score.positions import Span
+
+ROW_AXIS = 1
+
+
+class KeptRows:
+    """Rows [H, count, D] that depend on parameters and offsets only, each computed once: a `RowMemo`."""
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[object, tuple[int, Growing]] = WeakKeyDictionary()
+
+    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Float[Tensor, "H count D"]:
+        """The rows of `span` that `owner` computes, of which only those not computed before are.
+
+        With gradients on, or a start that is a tensor, nothing is kept.
+        """
+        if torch.is_grad_enabled() or isinstance(span.first, Tensor):
+            return compute(span)
+        end = span.first + span.count
+        first, rows = self._kept.get(owner, (span.first, None))
+        if rows is None or span.first > first + len(rows) or end < first:
+            first, rows = span.first, Growing.of(compute(span), ROW_AXIS)
+        if span.first < first:
+            rows = rows.prepend(compute(Span(span.first, first - span.first)))
+            first = span.first
+        held = first + len(rows)
+        if end > held:
+            rows = rows.append(compute(Span(held, end - held)))
+        self._kept[owner] = first, rows
+        return rows.part(span.first - first, end - first).held
