@@ -38,8 +38,10 @@ class Bytes:
 def load_text(path: Path) -> Sequences:
     """The bytes of the file `path` in three contiguous parts: 80 percent to train on, 10 to choose by, 10 held out.
 
-    Raises ValueError for a file too short to be split.
+    Raises FileNotFoundError where there is no such file, ValueError for one too short to be split.
     """
+    if not path.is_file():
+        raise FileNotFoundError(f"data: there is no file {str(path)!r}")
     content = np.frombuffer(path.read_bytes(), np.uint8)
     if len(content) < LEAST_BYTES:
         came = f"is a text of {len(content)} bytes" if len(content) else "is empty"

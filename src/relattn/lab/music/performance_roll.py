@@ -78,5 +78,6 @@ def _draw_row(axes: Axes, notes: np.ndarray, start: float, end: float, given: fl
     names = [pitch for pitch in range(low, high + 1) if pitch % 12 in labelled]
     axes.set_yticks(names, [f"{PITCH_NAMES[pitch % 12]}{pitch // 12 - 1}" for pitch in names], fontsize=7.5)
     axes.grid(True, axis="x", color="#000000", alpha=0.08, linewidth=0.6)
+    axes.tick_params(axis="x", labelsize=8.5)
     axes.tick_params(length=0, colors="#444444")
     axes.spines[:].set_visible(False)
