@@ -7,6 +7,7 @@ TYPE_CHECKING are arrows like any other.
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -31,11 +32,18 @@ ROOMS = (
     "flex",
     "nn",
     PACKAGE,
+    "keras",
     "lab",
     "bench",
     "cli",
 )
 APART = {("encodings", "backends"), ("backends", "encodings")}
+
+# What the Keras face shares with the PyTorch side, but for the module that carries weights from one to the other; and
+# the modules of it that reach, inside of functions, for the packages under Keras.
+UNDER_KERAS = {"errors", "arguments", "offsets"}
+EXCHANGE = f"{PACKAGE}.keras.exchange"
+KERAS_BACKENDS = {f"{PACKAGE}.keras.loop": {"tensorflow", "jax", "torch"}, EXCHANGE: {"torch"}}
 
 # Inside backends: these serve every backend, and these know every backend. All the others are strangers to each other.
 SERVING = {"base", "skew"}
@@ -49,9 +57,11 @@ def declared_packages() -> dict[str, set[str]]:
     return {extra: {re.split(r"[\[<>=~!; ]", line)[0] for line in lines} for extra, lines in groups.items()}
 
 
-def packages_of(room: str) -> set[str]:
-    """The packages outside the standard library that a room may import."""
+def packages_of(room: str, importer: str = "") -> set[str]:
+    """The packages outside the standard library that a room may import, or one module of it."""
     declared = declared_packages()
+    if room == "keras":
+        return {"numpy"} | declared["keras"] | KERAS_BACKENDS.get(importer, set())
     if room in ("errors", "arguments"):
         return set()
     if room == "offsets":
@@ -89,11 +99,13 @@ def complaint(importer: str, target: str) -> str | None:
     room, other = room_of(importer), room_of(target)
     if target.split(".")[0] != PACKAGE:
         package = target.split(".")[0]
-        allowed = package in packages_of(room) or package in sys.stdlib_module_names
+        allowed = package in packages_of(room, importer) or package in sys.stdlib_module_names
         return None if allowed else f"{room} imports the package {package}, which is not declared for it"
     unplaced = [name for name in (room, other) if name not in ROOMS]
     if unplaced:
         return f"{unplaced[0]} is no room of the house: give it a place in ROOMS"
+    if room == "keras" and other not in {"keras", *UNDER_KERAS} and importer != EXCHANGE:
+        return f"keras imports {target}: it shares only {', '.join(sorted(UNDER_KERAS))} with the PyTorch side"
     if ROOMS.index(other) > ROOMS.index(room):
         return f"{room} imports {target}, which lies above it"
     if (room, other) in APART:
@@ -152,6 +164,10 @@ GOOD_HOUSE = {
     "backends/tiled/strip.py": "from relattn.backends import skew\n",
     "backends/select.py": "from relattn.backends import dense, tiled\n",
     "functional.py": "from relattn.backends.select import select\n",
+    "keras/__init__.py": "from relattn.keras.exchange import to_torch\n",
+    "keras/shaw.py": "import keras\nimport numpy as np\nfrom relattn.offsets import sinusoids\n",
+    "keras/loop.py": "from relattn.keras import shaw\ndef loop():\n    import tensorflow\n",
+    "keras/exchange.py": "def to_torch():\n    import torch\n    import relattn.encodings\n",
     "lab/__init__.py": "",
     "lab/model.py": "import relattn\nfrom relattn import ShawEmbedding\nimport transformers\n",
     "cli/__init__.py": "def main():\n    from relattn.lab.model import Model\n",
@@ -197,6 +213,11 @@ def test_a_good_house_has_no_complaints(tmp_path):
         ("functional.py", "import transformers", "functional imports the package transformers"),
         ("offsets.py", "import torch", "offsets imports the package torch"),
         ("errors.py", "import numpy.linalg", "errors imports the package numpy"),
+        ("keras/shaw.py", "import torch", "keras imports the package torch"),
+        ("keras/loop.py", "from relattn.encodings import shaw", "keras imports relattn.encodings.shaw: it shares only"),
+        ("keras/shaw.py", "from relattn.lab import model", "keras imports relattn.lab"),
+        ("keras/exchange.py", "from relattn.lab import model", "keras imports relattn.lab.model, which lies above it"),
+        ("functional.py", "import relattn.keras.shaw", "functional imports relattn.keras"),
         ("lab/model.py", "import tensorboard", "lab imports the package tensorboard"),
         ("lab/model.py", "from relattn.cli import main", "lab imports relattn.cli"),
         ("attic.py", "import relattn.errors", "attic is no room of the house"),
@@ -213,10 +234,11 @@ def test_a_bad_house_is_found_out(tmp_path, name, line, expected):
     assert expected in found[0]
 
 
-def loaded_after(statement: str) -> set[str]:
+def loaded_after(statement: str, **environment: str) -> set[str]:
     """The top-level modules of a fresh interpreter after `statement`."""
     program = f"{statement}\nimport json, sys\nprint(json.dumps(sorted({{n.split('.')[0] for n in sys.modules}})))"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    variables = {**os.environ, **environment}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
     assert run.returncode == 0, run.stderr
     return set(json.loads(run.stdout.splitlines()[-1]))
 
@@ -233,4 +255,11 @@ def test_the_public_names_load_no_extra():
 def test_import_relattn_loads_no_torch():
     loaded = loaded_after("import relattn")
     assert PACKAGE in loaded
+    assert "torch" not in loaded
+
+
+@pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_the_keras_face_loads_no_torch(backend):
+    loaded = loaded_after("import relattn.keras", KERAS_BACKEND=backend)
+    assert {PACKAGE, "keras", backend} <= loaded
     assert "torch" not in loaded

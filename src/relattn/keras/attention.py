@@ -1,0 +1,282 @@
+"""RelativeMultiHeadAttention: keras.layers.MultiHeadAttention with any relative encoding."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from relattn.arguments import check_scale, check_size
+from relattn.errors import ShapeError
+from relattn.keras.attend import Mask
+from relattn.keras.encoding import RelativeEncoding, ScoreTerms
+from relattn.keras.installed import keras, ops
+from relattn.keras.loop import attend
+from relattn.keras.positions import Positions
+from relattn.keras.tensors import Index, Shape, Tensor, as_start, score_dtype
+
+
+class _Call(NamedTuple):
+    """What a call says of its pairs; it travels through Keras' own `call` in the place of the attention mask."""
+
+    query_position: Index
+    key_position: Index
+    attention_mask: Tensor | None
+    mask: Mask = Mask()
+    use_causal_mask: bool = False
+
+
+_ONLY_CAUSAL = object()
+"""In the place of an attention mask: causality is all, so Keras' own kernels need no mask."""
+
+
+@keras.saving.register_keras_serializable(package="relattn")
+class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
+    """`keras.layers.MultiHeadAttention` with a relative encoding in every head.
+
+        S_ij = scale * (q_i . k_j + r_i . RK[d]) + b[d],   O_i = sum_j softmax(S)_ij * (v_j + RV[d]),   d = j - i
+
+    A drop-in: the arguments, weights and call are those of `keras.layers.MultiHeadAttention`, and with
+    `encoding=None` so are the numbers.
+
+    Args:
+        num_heads, key_dim, value_dim, dropout, use_bias, output_shape, and the other arguments of
+            `keras.layers.MultiHeadAttention`, with the same meaning.
+        encoding: `None`, or a layer of `relattn.keras` made for `num_heads` heads of width `key_dim`.
+        scale: Of the scores; `1 / sqrt(key_dim)` unless given.
+        query_block: Queries that are computed at once. A training step then holds `query_block * Lk` scores a head and
+            computes them again for their gradients, not `Lq * Lk`. `None` takes all at once for short sequences and
+            blocks for long ones.
+
+    Call arguments:
+        query: Tensor of shape `(B, Lq, dim)`.
+        value: Tensor of shape `(B, Lk, dim)`.
+        key: Tensor of shape `(B, Lk, dim)`; `value` unless given.
+        query_mask, value_mask, key_mask, attention_mask, return_attention_scores, training, use_causal_mask: as in
+            `keras.layers.MultiHeadAttention`; masks that Keras propagates are taken up.
+        query_position, key_position: Position of the first query and of the first key, an int or a scalar integer
+            tensor (for caches). Default to 0. `use_causal_mask` and `sliding_window` compare positions.
+
+    Returns:
+        The output `(B, Lq, dim)`; with `return_attention_scores` also the softmax `(B, num_heads, Lq, Lk)`. Scores and
+        softmax are computed in float32 under mixed precision.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: Any = None,
+        encoding: RelativeEncoding | None = None,
+        scale: float | None = None,
+        query_block: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if encoding is not None and not isinstance(encoding, RelativeEncoding):
+            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a layer of relattn.keras or None")
+        for name in ("flash_attention", "attention_axes"):
+            if encoding is not None and kwargs.get(name):
+                raise ValueError(
+                    f"{name}: got {kwargs[name]!r} beside an encoding; expected None: a relative encoding attends "
+                    "along one axis, by the score equation"
+                )
+        check_scale(scale)
+        if query_block is not None:
+            check_size("query_block", query_block)
+        super().__init__(num_heads, key_dim, value_dim, dropout, use_bias, output_shape, **kwargs)
+        self.encoding, self.scale, self.query_block = encoding, scale, query_block
+        if scale is not None:
+            self._inverse_sqrt_key_dim = scale
+
+    def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
+        """Makes the projections, and the weights of the encoding."""
+        if self.encoding is not None:
+            for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape or value_shape)):
+                if len(shape) != 3:
+                    raise ShapeError(f"{name}: got shape {list(shape)}; expected [batch, length, features]")
+        super().build(query_shape, value_shape, key_shape)
+        if self.encoding is not None and not self.encoding.built:
+            self.encoding.build((query_shape[0], self.num_heads, query_shape[1], self.key_dim))
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        query_position: Index = 0,
+        key_position: Index = 0,
+    ) -> Any:
+        """The output, and the softmax where it is asked for."""
+        start, key_start = as_start("query_position", query_position), as_start("key_position", key_position)
+        from_zero = isinstance(start, int) and isinstance(key_start, int) and start == key_start == 0
+        if self.encoding is not None or self.query_block is not None or not from_zero:
+            attention_mask = _Call(start, key_start, attention_mask)
+        return super().call(
+            query,
+            value,
+            key=key,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            training=training,
+            use_causal_mask=use_causal_mask,
+        )
+
+    def _compute_attention_mask(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Any = None,
+        use_causal_mask: bool = False,
+    ) -> Any:
+        masks: list[Tensor | None] = [query_mask, value_mask, key_mask]
+        if isinstance(attention_mask, _Call):
+            queries, values, keys = (None if mask is None else ops.cast(mask, "bool") for mask in masks)
+            if values is not None and keys is not None:
+                keys = ops.logical_and(values, keys)
+            mask = Mask(queries, values if keys is None else keys, _four_axes(attention_mask.attention_mask))
+            return attention_mask._replace(mask=mask, use_causal_mask=use_causal_mask)
+        unmasked = attention_mask is None and all(mask is None for mask in masks)
+        if use_causal_mask and unmasked and self._sliding_window is None:
+            return _ONLY_CAUSAL
+        return super()._compute_attention_mask(
+            query,
+            value,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            use_causal_mask=use_causal_mask,
+        )
+
+    def _compute_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if not isinstance(attention_mask, _Call):
+            only_causal = attention_mask is _ONLY_CAUSAL
+            return super()._compute_attention(
+                query,
+                key,
+                value,
+                None if only_causal else attention_mask,
+                training,
+                return_attention_scores,
+                use_causal_mask=use_causal_mask or only_causal,
+            )
+        dtype = score_dtype(self.compute_dtype)
+        query, key, value = (ops.cast(ops.transpose(x, (0, 2, 1, 3)), dtype) for x in (query, key, value))
+        positions = self._positions(attention_mask, query, key)
+        terms = ScoreTerms()
+        if self.encoding is not None:
+            key = self.encoding.prepare_keys(key, positions.key)
+            terms = self.encoding.terms(query, positions)
+        _check_values(terms, value)
+        output, weights = attend(
+            query,
+            key,
+            value,
+            terms,
+            positions,
+            attention_mask.mask,
+            scale=self._inverse_sqrt_key_dim,
+            dropout=self._dropout,
+            seed=self._dropout_layer.seed_generator.next() if training and self._dropout > 0.0 else None,
+            block=self.query_block,
+            return_weights=return_attention_scores,
+        )
+        output = ops.cast(ops.transpose(output, (0, 2, 1, 3)), self.compute_dtype)
+        return output, None if weights is None else ops.cast(weights, self.compute_dtype)
+
+    def _positions(self, call: _Call, query: Tensor, key: Tensor) -> Positions:
+        """Where queries and keys stand, and the offsets that causality and the sliding window leave."""
+        window = None if self._sliding_window is None else self._sliding_window - 1
+        return Positions(
+            call.query_position,
+            call.key_position,
+            ops.shape(query)[2],
+            ops.shape(key)[2],
+            lowest=None if window is None else -window,
+            highest=0 if call.use_causal_mask else window,
+        )
+
+    def compute_output_spec(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        query_position: Index = 0,
+        key_position: Index = 0,
+    ) -> Any:
+        """The shapes and dtypes of what is returned, for functional models."""
+        shape = self.compute_output_shape(query.shape, value.shape, None if key is None else key.shape)
+        output = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        weights = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+        return output, keras.KerasTensor(weights, dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments it was made with."""
+        return {
+            **super().get_config(),
+            "encoding": keras.saving.serialize_keras_object(self.encoding),
+            "scale": self.scale,
+            "query_block": self.query_block,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> RelativeMultiHeadAttention:
+        """The layer that `get_config` describes."""
+        return cls(**{**config, "encoding": keras.saving.deserialize_keras_object(config["encoding"])})
+
+
+def _four_axes(mask: Tensor | None) -> Tensor | None:
+    """A mask (Lq, Lk), (B, Lq, Lk) or (B, H, Lq, Lk) as booleans of the last form."""
+    if mask is None:
+        return None
+    if not 2 <= len(mask.shape) <= 4:
+        raise ShapeError(
+            f"attention_mask: got shape {list(mask.shape)}; expected [Lq, Lk], [batch, Lq, Lk] or "
+            "[batch, heads, Lq, Lk]"
+        )
+    full = ops.cast(mask, "bool")
+    for _ in range(4 - len(mask.shape)):
+        full = ops.expand_dims(full, axis=-3)
+    return full
+
+
+def _check_values(terms: ScoreTerms, value: Tensor) -> None:
+    """Relative values are as wide as the values that they are added to."""
+    table = terms.relative_values
+    if table is not None and table.values.shape[-1] != value.shape[-1]:
+        raise ShapeError(
+            f"value_dim: got {value.shape[-1]} beside relative values of width {table.values.shape[-1]}; expected the "
+            "same, or an encoding made with values=False"
+        )

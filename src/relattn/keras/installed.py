@@ -1,0 +1,36 @@
+"""Keras 3 with one of its three backends, or one sentence that says what is missing.
+
+Every module of `relattn.keras` takes `keras` and `ops` from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    if error.name == "keras":
+        raise ModuleNotFoundError(
+            "relattn.keras: Keras is not installed; install it with pip install 'relattn[keras]'", name="keras"
+        ) from None
+    raise ModuleNotFoundError(
+        f"relattn.keras: Keras cannot start its backend, for {error.name!r} is not installed; install it, or set the "
+        "environment variable KERAS_BACKEND to 'tensorflow', 'jax' or 'torch' before Python starts",
+        name=error.name,
+    ) from error
+
+if not keras.__version__.startswith("3."):
+    raise ImportError(f"relattn.keras: got Keras {keras.__version__}; expected Keras 3: pip install 'relattn[keras]'")
+
+ops: Any = keras.ops  # whose own annotations are guesses
+
+BACKENDS = ("tensorflow", "jax", "torch")
+
+if keras.backend.backend() not in BACKENDS:
+    raise ImportError(
+        f"relattn.keras: got the Keras backend {keras.backend.backend()!r}; expected one of "
+        f"{', '.join(map(repr, BACKENDS))}: set the environment variable KERAS_BACKEND before Python starts"
+    )
+
+__all__ = ["BACKENDS", "keras", "ops"]

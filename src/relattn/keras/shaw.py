@@ -1,0 +1,84 @@
+"""ShawRelativeEmbedding: clipped relative keys and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relattn.arguments import check_flag, check_size
+from relattn.keras.encoding import RelativeEncoding, ScoreTerms, check_heads
+from relattn.keras.installed import keras, ops
+from relattn.keras.positions import Positions
+from relattn.keras.table import OffsetTable
+from relattn.keras.tensors import Tensor
+
+
+@keras.saving.register_keras_serializable(package="relattn")
+class ShawRelativeEmbedding(RelativeEncoding):
+    """S_ij = q_i . a^K[clip(d)], and a^V[clip(d)] is added to the value of each pair; d = key - query position.
+
+    clip(d) = max(-left, min(d, right)): beyond the largest distance the edge row holds.
+
+    Args:
+        head_size: Width of a head.
+        max_distance: `left = right`, or the pair `(left, right)`.
+        num_heads: Heads with tables of their own each; `None` shares them, as the paper does.
+        values: Whether there are relative values.
+
+    Weights:
+        relative_keys, relative_values: a^K and a^V, each `(num_heads or 1, left + right + 1, head_size)`. Row 0 belongs
+            to the most distant past.
+
+    Call arguments and what is returned: as in `RelativePositionalEmbedding`, for the relative keys. The relative values
+    work inside of `RelativeMultiHeadAttention`.
+
+    Reference: Shaw et al. 2018, eq. 1 to 4, section 3.2.
+    """
+
+    def __init__(
+        self,
+        head_size: int,
+        max_distance: int | tuple[int, int],
+        num_heads: int | None = None,
+        values: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_size("head_size", head_size)
+        distances = tuple(max_distance) if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
+        good = len(distances) == 2 and all(isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in distances)
+        if not good:
+            raise ValueError(
+                f"max_distance: got {max_distance!r}; expected an int of at least 0, or the pair (left, right)"
+            )
+        if num_heads is not None:
+            check_size("num_heads", num_heads)
+        check_flag("values", values)
+        self.head_size, self.num_heads, self.values = head_size, num_heads, values
+        self.left, self.right = distances
+
+    def build(self, queries_shape: Any = None) -> None:
+        """Makes the tables; rows are drawn from N(0, 1 / head_size)."""
+        shape = (self.num_heads or 1, self.left + self.right + 1, self.head_size)
+        for name in ("relative_keys", "relative_values") if self.values else ("relative_keys",):
+            initializer = keras.initializers.RandomNormal(stddev=self.head_size**-0.5)
+            setattr(self, name, self.add_table(name, shape, initializer))
+
+    def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
+        """RK = a^K and RV = a^V over the query itself; their edge rows hold beyond."""
+        check_heads("ShawRelativeEmbedding", self.num_heads, self.head_size, queries)
+        values = OffsetTable(ops.convert_to_tensor(self.relative_values), -self.left) if self.values else None
+        return ScoreTerms(
+            relative_query=queries,
+            relative_keys=OffsetTable(ops.convert_to_tensor(self.relative_keys), -self.left),
+            relative_values=values,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments it was made with."""
+        return {
+            **super().get_config(),
+            "head_size": self.head_size,
+            "max_distance": (self.left, self.right),
+            "num_heads": self.num_heads,
+            "values": self.values,
+        }

@@ -1,0 +1,86 @@
+"""T5RelativeBias: a learned bias per bucket of offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from relattn.arguments import check_buckets, check_size
+from relattn.keras.encoding import RelativeEncoding, ScoreTerms, check_heads
+from relattn.keras.installed import keras, ops
+from relattn.keras.positions import Positions
+from relattn.keras.table import OffsetTable
+from relattn.keras.tensors import Shape, Tensor
+from relattn.offsets import t5_buckets
+
+
+@keras.saving.register_keras_serializable(package="relattn")
+class T5RelativeBias(RelativeEncoding):
+    """b[bucket(d)] is added to the scaled scores: a learned number per bucket of offsets and head.
+
+    Half of the buckets hold one distance each, the others distances in logarithmic steps up to max_distance, and the
+    last everything beyond (`relattn.offsets.t5_buckets`). T5 models do not scale: `RelativeMultiHeadAttention(...,
+    scale=1.0)`.
+
+    Args:
+        num_heads: Number of heads.
+        num_buckets: Number of buckets.
+        max_distance: From where on the last bucket holds.
+        bidirectional: Whether the future has buckets of its own; otherwise all of it falls into bucket 0.
+
+    Weights:
+        bias: `(num_buckets, num_heads)`, as in T5's checkpoints.
+
+    Call arguments: as in `RelativePositionalEmbedding`.
+
+    Returns:
+        The bias, of shape `(1, H, Lq, Lk)`.
+
+    Reference: Raffel et al. 2020 (T5), section 2.1.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_size("num_heads", num_heads)
+        check_buckets(num_buckets, max_distance, bidirectional)
+        self.num_heads, self.num_buckets = num_heads, num_buckets
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+
+    def build(self, queries_shape: Any = None) -> None:
+        """Makes the biases, drawn from N(0, 0.02^2)."""
+        shape = (self.num_buckets, self.num_heads)
+        self.bias = self.add_table("bias", shape, keras.initializers.RandomNormal(stddev=0.02))
+
+    def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
+        """b[d] for |d| <= max_distance; further away the bucket no longer changes."""
+        check_heads("T5RelativeBias", self.num_heads, None, queries)
+        buckets = t5_buckets(
+            np.arange(-self.max_distance, self.max_distance + 1),
+            num_buckets=self.num_buckets,
+            max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+        )
+        rows = ops.transpose(ops.take(ops.convert_to_tensor(self.bias), buckets, axis=0))
+        return ScoreTerms(bias=OffsetTable(rows, -self.max_distance))
+
+    def compute_output_shape(self, queries_shape: Shape, key_length: int | None = None) -> Shape:
+        """The shape of the bias."""
+        return 1, *super().compute_output_shape(queries_shape, key_length)[1:]
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments it was made with."""
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "num_buckets": self.num_buckets,
+            "max_distance": self.max_distance,
+            "bidirectional": self.bidirectional,
+        }

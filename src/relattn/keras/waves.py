@@ -1,0 +1,48 @@
+"""Cosines and sines of position times frequency, right to the last digits in float32 and without float64.
+
+A position of many digits times a frequency leaves float32 few digits of the angle, and JAX has no float64 unless asked.
+So the product is taken in turns (1 turn = 2 pi) as whole numbers, of which the whole turns are dropped exactly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from relattn.keras.installed import ops
+from relattn.keras.tensors import Tensor
+
+_BASE = 4096  # two digits of this base multiply to less than 2^24, and a few such products fit an int32
+
+
+def cos_sin(positions: Tensor, frequencies: np.ndarray, dtype: str) -> tuple[Tensor, Tensor]:
+    """cos and sin of positions[:, None] * frequencies: int32 [n], float64 [F] -> two of dtype [n, F]."""
+    if dtype == "float64":
+        angles = ops.cast(positions, "float64")[:, None] * ops.convert_to_tensor(frequencies, dtype="float64")
+    else:
+        angles = _turns(positions, frequencies) * (2.0 * math.pi)
+    return ops.cos(angles), ops.sin(angles)
+
+
+def _turns(positions: Tensor, frequencies: np.ndarray) -> Tensor:
+    """positions * frequencies / (2 pi) without its whole turns: float32 in [-1/2, 1/2).
+
+    With digits p_k of a position (p = sum p_k 4096^k) and d_m of a frequency (f = sum d_m 4096^-m turns), p_k d_m is
+    worth 4096^(k - m): whole turns for m <= k.
+    """
+    fraction = np.mod(frequencies / (2.0 * math.pi), 1.0)
+    digits = []
+    for _ in range(5):
+        fraction = fraction * _BASE
+        digits.append(ops.convert_to_tensor(np.floor(fraction).astype("int32")))
+        fraction = fraction - np.floor(fraction)
+    high = ops.floor_divide(positions, _BASE)
+    places = [ops.mod(positions, _BASE), ops.mod(high, _BASE), ops.floor_divide(high, _BASE)]
+
+    def worth(m: int) -> Tensor:
+        """The sum of what is worth 4096^-m each, an int32."""
+        return sum(place[:, None] * digits[k + m - 1] for k, place in enumerate(places))
+
+    fine = ops.mod(ops.mod(worth(1), _BASE) * _BASE + worth(2) + _BASE**2 // 2, _BASE**2) - _BASE**2 // 2
+    return ops.cast(fine, "float32") * _BASE**-2 + ops.cast(worth(3), "float32") * float(_BASE) ** -3

@@ -1,0 +1,171 @@
+"""Every encoding of relattn.keras against its paper's formula in float64: outputs and every gradient, in the budget.
+
+The cases, settings and error budget are those of the PyTorch side (tests/contract); each case's module is carried over
+by `from_torch`, and its weights are then given by name, so that names and shapes are held to be the same.
+"""
+
+import os
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from relattn.errors import UnsupportedError
+from relattn.keras import from_torch
+from relattn.keras.attend import Mask
+from relattn.keras.encoding import ScoreTerms
+from relattn.keras.loop import attend
+from relattn.keras.positions import Positions
+from tests.contract.cases import CASES, EncodingCase, TermsCase
+from tests.contract.check import draw_cotangents, sum_lengths
+from tests.contract.check import gradients_of as torch_gradients
+from tests.contract.plain import magnitudes, plain_attention
+from tests.contract.settings import Setting, make_setting
+from tests.contract.subject import Subject, make_subject
+from tests.keras.gradients import answer_and_gradients, numpy_of, precision, with_weights
+from tests.oracle import assert_within_budget, complex_step_gradients, max_error
+from tests.oracle.budget import EPS
+
+EXAMPLES = int(os.environ.get("RELATTN_KERAS_EXAMPLES", "2"))
+
+
+@cache
+def names() -> list[str]:
+    """The cases of encodings that have a layer here."""
+    found = []
+    for name, case in CASES.items():
+        if isinstance(case, TermsCase):
+            continue
+        parts = case.parts(Setting(1, case.num_heads or 2, 1, 3, 3, 4, 4))
+        try:
+            layers = [from_torch(part.module) for part in parts]
+        except UnsupportedError:
+            continue
+        if len(layers) <= 1:
+            found.append(name)
+    return found
+
+
+def draw(rng: np.random.Generator, case: EncodingCase, kind: str) -> Setting:
+    """A setting without what the Keras face does not have: grouped heads, explicit positions, float masks."""
+    setting = make_setting(
+        lambda options: options[int(rng.integers(len(options)))], **case.requirements(), kind=kind, longest=9
+    )
+    changes: dict[str, Any] = {"num_kv_heads": setting.num_heads, "segment_ids": None}
+    for name in ("query_position", "key_position"):
+        start = getattr(setting, name)
+        if isinstance(start, np.ndarray) and start.ndim:
+            changes[name] = int(start.flat[0])
+    if setting.has_float_mask:
+        changes["attn_mask"] = setting.attn_mask > -np.inf
+    return replace(setting, **changes)
+
+
+def positions_of(s: Setting) -> Positions:
+    """As the layer would make them: an int, or a scalar tensor."""
+    starts = [ops.convert_to_tensor(p, "int32") if isinstance(p, np.ndarray) else p
+              for p in (s.query_position, s.key_position)]  # fmt: skip
+    left, right = s.window or (None, None)
+    if s.is_causal:
+        right = 0 if right is None else min(right, 0)
+    return Positions(*starts, s.query_length, s.key_length, None if left is None else -left, right)
+
+
+def attention(subject: Subject, layer: Any, block: int | None, tensors: dict[str, Any]) -> Any:
+    """relattn.keras' attention of the subject's call."""
+    s = subject.setting
+    positions = positions_of(s)
+    mask = Mask(
+        keys=None if s.key_mask is None else ops.convert_to_tensor(s.key_mask),
+        pairs=None if s.attn_mask is None else ops.convert_to_tensor(s.attn_mask),
+    )
+    terms, key = ScoreTerms(), tensors["key"]
+    if layer is not None:
+        with with_weights(layer, tensors):
+            key = layer.prepare_keys(key, positions.key)
+            terms = layer.terms(tensors["query"], positions)
+    scale = s.head_dim**-0.5 if s.scale is None else s.scale
+    return attend(
+        tensors["query"], key, tensors["value"], terms, positions, mask,
+        scale=scale, dropout=0.0, seed=None, block=block, return_weights=False,
+    )[0]  # fmt: skip
+
+
+def weight_name(name: str) -> str:
+    """ "0.linear_pos.weight" of the module is "linear_pos" of the layer."""
+    return name.removeprefix("0.").removesuffix(".weight")
+
+
+def check(subject: Subject, dtype: str, block: int | None) -> None:
+    """AssertionError where the output or a gradient lies outside of the budget, or has another dtype."""
+    numbers = subject.numbers()
+    answer = subject.oracle(numbers)
+    cotangents = draw_cotangents(subject, answer, dtype)
+    cotangents = cotangents[0], np.zeros_like(cotangents[1])
+    exact = complex_step_gradients(subject.oracle, numbers, cotangents)
+    plain = plain_attention(subject, subject.arrays, next(iter(subject.arrays.values())).dtype)
+    formulas = torch_gradients(plain.output, plain.lse, subject.arrays, cotangents)
+    sizes = magnitudes(subject, answer, EPS[dtype], cotangents)
+    terms = sum_lengths(subject)
+
+    arrays = {weight_name(name): array.astype(dtype) for name, array in numbers.items()}
+    with precision(dtype):
+        layer = from_torch(subject.parts[0].module) if subject.parts else None
+        output, gradients = answer_and_gradients(
+            lambda tensors: attention(subject, layer, block, tensors), arrays, cotangents[0]
+        )
+        assert keras.backend.standardize_dtype(output.dtype) == dtype
+        rows = {"output": (numpy_of(output), answer.output, numpy(plain.output))}
+        for name in subject.arrays:
+            ours = numpy_of(gradients[weight_name(name)])
+            rows[f"gradient of {name}"] = ours, exact[name], numpy(formulas[name])
+    for name, (actual, truth, formula) in rows.items():
+        assert_within_budget(actual, truth, max_error(formula, truth), terms[name], dtype, name, magnitude=sizes[name])
+
+
+def numpy(tensor: Any) -> np.ndarray:
+    return tensor.detach().double().numpy()
+
+
+def subject_of(name: str, seed: int, dtype: str) -> tuple[Subject, int | None]:
+    """One call of a case, and how many queries a block."""
+    rng = np.random.default_rng(seed)
+    setting = draw(rng, CASES[name], "bare" if rng.integers(3) == 0 else "any")
+    return make_subject(CASES[name], setting, dtype), [None, 1, 2, 3, 4][rng.integers(5)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", names())
+def test_outputs_and_gradients(name, dtype):
+    for _ in range(EXAMPLES):
+        seed = int(np.random.default_rng().integers(2**32))
+        subject, block = subject_of(name, seed, dtype)
+        try:
+            check(subject, dtype, block)
+        except Exception as error:
+            error.add_note(f"repeat with check(*subject_of({name!r}, {seed}, {dtype!r})), block={block}")
+            raise
+
+
+def test_the_cases_cover_every_layer():
+    assert {"none", "music_transformer", "relative", "shaw", "txl", "txl_learned", "t5", "alibi_3_heads", "rope"} < set(
+        names()
+    )
+    assert len(names()) >= 20
+
+
+@pytest.mark.parametrize("name", ["music_transformer", "shaw", "txl", "t5", "alibi_3_heads", "rope"])
+def test_a_wrong_start_is_found_out(name, monkeypatch):
+    """The comparison can fail: queries taken for one position earlier give another answer under every encoding."""
+    heads = CASES[name].num_heads or 2
+    subject = make_subject(CASES[name], Setting(1, heads, heads, 4, 6, 4, 4, query_position=2, is_causal=True, seed=5))
+    check(subject, "float64", None)
+    monkeypatch.setitem(
+        globals(), "positions_of", lambda s, right=positions_of: right(replace(s, query_position=s.query_position - 1))
+    )
+    with pytest.raises(AssertionError, match="exceeds the budget"):
+        check(subject, "float64", None)
