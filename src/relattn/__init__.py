@@ -19,6 +19,7 @@ _HOMES = {
     "AlibiBias": "relattn.encodings",
     "RotaryEmbedding": "relattn.encodings",
     "DisentangledEmbedding": "relattn.encodings",
+    "KeyQueryEmbedding": "relattn.encodings",
     "RelativeEncoding": "relattn.encodings",
     "ScoreTerms": "relattn.score.terms",
     "OffsetTable": "relattn.score.table",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from relattn import nn as nn
     from relattn.encodings import AlibiBias as AlibiBias
     from relattn.encodings import DisentangledEmbedding as DisentangledEmbedding
+    from relattn.encodings import KeyQueryEmbedding as KeyQueryEmbedding
     from relattn.encodings import RelativeEmbedding as RelativeEmbedding
     from relattn.encodings import RelativeEncoding as RelativeEncoding
     from relattn.encodings import RotaryEmbedding as RotaryEmbedding

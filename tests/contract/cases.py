@@ -16,6 +16,7 @@ from torch import nn
 from relattn import (
     AlibiBias,
     DisentangledEmbedding,
+    KeyQueryEmbedding,
     RelativeEmbedding,
     RotaryEmbedding,
     ShawEmbedding,
@@ -83,6 +84,12 @@ def t5(s: Setting, *, bidirectional: bool = True, num_buckets: int = 8, max_dist
 def alibi(s: Setting) -> Part:
     """AlibiBias."""
     return Part(AlibiBias(s.num_heads), "alibi", {})
+
+
+def key_query(s: Setting, *, shared: bool = True) -> Part:
+    """KeyQueryEmbedding that reaches every visible offset."""
+    module = KeyQueryEmbedding(s.head_dim, s.reach(), num_heads=None if shared else s.num_heads)
+    return Part(module, "key_query", {})
 
 
 def disentangled(s: Setting, *, num_buckets: int | None = None, **settings: Any) -> Part:
@@ -190,6 +197,8 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     "txl_learned": of(txl_learned),
     "t5": of(t5),
     "t5_one_direction": of(partial(t5, bidirectional=False)),
+    "key_query": of(key_query),
+    "key_query_per_head": of(partial(key_query, shared=False)),
     "disentangled": of(disentangled),
     "disentangled_buckets": of(partial(disentangled, num_buckets=6)),
     "disentangled_c2p": of(partial(disentangled, p2c=False)),

@@ -124,6 +124,14 @@ def disentangled(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]
     return Added(scaled=scaled)
 
 
+def key_query(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
+    table = p["relative_embeddings"]
+    index = f.pairs.offset + (table.shape[1] - 1) // 2
+    inside = (index >= 0) & (index < table.shape[1])
+    rows = f.kept(f.rows(table, index.clip(0, table.shape[1] - 1)), inside)
+    return Added(scaled=dot_rows(query, rows) + (key.unsqueeze(-3) * rows).sum(-1))
+
+
 def alibi(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
     slope = slopes(query.shape[1])[:, None, None]
     return Added(unscaled=f.constant(-slope * np.abs(f.pairs.offset)[:, None]))
@@ -158,6 +166,7 @@ PAPERS = {
     "alibi": alibi,
     "rope": rope,
     "disentangled": disentangled,
+    "key_query": key_query,
 }
 
 

@@ -32,6 +32,7 @@ Answer      output [B, Hq, Lq, Dv], lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]; a 
 | rope              |                                                     | base=10000.0, rotary_dim=None,             |
 |                   |                                                     | interleaved=False, factor=1.0 and          |
 |                   |                                                     | rule=None (scaling)                        |
+| key_query         | relative_embeddings [H or 1, 2L-1, D]               |                                            |
 | disentangled      | relative_embeddings [2K, E], pos_key_proj.weight    | max_distance=None (with buckets: an int)   |
 |                   | [H*D, E], .bias [H*D], and/or pos_query_proj        |                                            |
 
@@ -46,6 +47,7 @@ from tests.oracle import (
     alibi,
     disentangled,
     generalised,
+    key_query,
     music_transformer,
     no_encoding,
     rope,
@@ -69,6 +71,7 @@ _PAPERS = {
     "alibi": alibi,
     "rope": rope,
     "disentangled": disentangled,
+    "key_query": key_query,
 }
 ORACLES = {name: paper.attention for name, paper in _PAPERS.items()}
 INGREDIENTS = {name: paper.ingredients for name, paper in _PAPERS.items()}

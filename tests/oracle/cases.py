@@ -38,6 +38,8 @@ def make_case(name, rng) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
             ("weight", (HQ * D, 5)), ("bias", (HQ * D,))
         )}  # fmt: skip
         return {"relative_embeddings": normal((8, 5)), **sides}, {"max_distance": 6}, {}
+    if name == "key_query":
+        return {"relative_embeddings": normal((1, 2 * LK - 1, D))}, {}, {}
     if name == "rope":
         return {}, {"rotary_dim": 4, "factor": 2.0, "base": 100.0}, {}
     return {}, {}, {}

@@ -3,6 +3,7 @@
 from relattn.encodings.alibi import AlibiBias
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.disentangled import DisentangledEmbedding
+from relattn.encodings.key_query import KeyQueryEmbedding
 from relattn.encodings.relative import RelativeEmbedding
 from relattn.encodings.rotary import RotaryEmbedding
 from relattn.encodings.shaw import ShawEmbedding
@@ -12,6 +13,7 @@ from relattn.encodings.transformer_xl import TransformerXLEmbedding
 __all__ = [
     "AlibiBias",
     "DisentangledEmbedding",
+    "KeyQueryEmbedding",
     "RelativeEmbedding",
     "RelativeEncoding",
     "RotaryEmbedding",

@@ -1,0 +1,56 @@
+"""KeyQueryEmbedding: one learned row per offset, met by the query and by the key (Huang et al. 2020)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from relattn.arguments import check_size
+from relattn.encodings.base import RelativeEncoding
+from relattn.score.check_terms import check_visible
+from relattn.score.positions import Positions
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+
+class KeyQueryEmbedding(RelativeEncoding):
+    """S_ij = scale * (q_i . k_j + q_i . E[d] + E[d] . k_j), a learned row E[d] for every offset d = j - i.
+
+    BERT's position_embedding_type="relative_key_query". Without the third term it is RelativeEmbedding, BERT's
+    "relative_key".
+
+    relative_embeddings E: the parameter, [num_heads or 1, 2 * max_length - 1, head_dim], rows for d = -(L-1)..(L-1),
+        row 0 for the most distant past. A visible offset beyond them: ValueError that names max_length.
+    num_heads: None shares one table between all heads.
+
+    Source: Huang, Liang, Xu and Xiang 2020 ("Improve Transformer Models with Better Relative Position Embeddings"),
+    method 4.
+    """
+
+    def __init__(self, head_dim: int, max_length: int, *, num_heads: int | None = None) -> None:
+        super().__init__()
+        check_size("head_dim", head_dim)
+        check_size("max_length", max_length)
+        if num_heads is not None:
+            check_size("num_heads", num_heads)
+        self.head_dim, self.max_length, self.num_heads = head_dim, max_length, num_heads
+        self.relative_embeddings = nn.Parameter(torch.empty(num_heads or 1, 2 * max_length - 1, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
+        nn.init.normal_(self.relative_embeddings, std=self.head_dim**-0.5)
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """RK = RQ = E, over the query itself."""
+        table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "refuse")
+        way_out = f"make it with a larger max_length than {self.max_length}"
+        check_visible("KeyQueryEmbedding max_length", table, positions, lambda: way_out)
+        return ScoreTerms(relative_query=query, relative_keys=table, relative_queries=table)
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`."""
+        return f"{self.head_dim}, {self.max_length}, num_heads={self.num_heads}"
