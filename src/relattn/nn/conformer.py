@@ -8,7 +8,7 @@ from relattn.arguments import check_flag, check_probability, check_size
 from relattn.backends.select import check_backend
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.transformer_xl import TransformerXLEmbedding
-from relattn.nn.attention import ProjectedAttention
+from relattn.nn.projected import ProjectedAttention
 
 
 class RelPositionMultiHeadedAttention(ProjectedAttention, TransformerXLEmbedding):

@@ -1,0 +1,243 @@
+"""ProjectedAttention: projections, attention with or without a cache, and the output's projection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from relattn.arguments import check_flag
+from relattn.encodings.base import RelativeEncoding, prepare
+from relattn.errors import ShapeError
+from relattn.functional import AttentionMask, Segments, Window, is_autocast, lowered, relative_attention
+from relattn.nn.cache import KVCache
+from relattn.score.checks import PADDED, check_boolean, check_float, check_layout, check_position, check_window, shape
+from relattn.score.positions import Position, Positions, limits
+
+
+class ProjectedAttention(nn.Module):
+    """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)): the forward pass of every module.
+
+    A subclass brings the attributes below, as its own or as other names of what it has.
+    """
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    out_proj: nn.Linear
+    encoding: RelativeEncoding | None
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dropout: float
+    scale: float | None
+    backend: str
+
+    def forward(
+        self,
+        query: Float[Tensor, "B Lq embed_dim"],
+        key: Float[Tensor, "B Lk kdim"] | None = None,
+        value: Float[Tensor, "B Lk vdim"] | None = None,
+        *,
+        attn_mask: AttentionMask | None = None,
+        is_causal: bool = False,
+        key_mask: Bool[Tensor, "B Lk"] | None = None,
+        segment_ids: Segments | None = None,
+        window: Window | None = None,
+        query_position: Position | None = None,
+        key_position: Position | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "B Lq embed_dim"]:
+        """Self-attention over `query`, or cross-attention to `key` (and `value`, which is `key` unless given).
+
+        Masks and positions as in `relative_attention`; positions start at 0 unless given.
+
+        cache: self-attention appends the new keys and values and sees all that it holds, their positions following
+            from it; give query_position, [Lq] or [B, Lq], only where rows do not all go on at the next slot (padding
+            on the right). key_mask then covers every slot so far, [B, next_position]. A full cache (`remember`) is
+            attended to as `key` would be: nothing is appended, and query_position is as without a cache.
+
+        Raises ShapeError, TypeError or ValueError for inputs that do not fit; the cache is then as it was.
+        """
+        if key is None and value is not None:
+            raise ValueError("value: came without key; give key as well (value defaults to key, not the reverse)")
+        q = self._heads("query", query, self.q_proj)
+        attend = partial(
+            relative_attention,
+            attn_mask=attn_mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=is_causal,
+            scale=self.scale,
+            enable_gqa=self.num_kv_heads != self.num_heads,
+            segment_ids=segment_ids,
+            backend=self.backend,
+        )
+        if cache is None:
+            key = query if key is None else key
+            k, v = self._keys_and_values(key, value)
+            if key.shape[0] != query.shape[0]:
+                raise ShapeError(
+                    f"key: got batch {key.shape[0]} ({shape(key)}) beside query {shape(query)}; expected the same"
+                )
+            output = attend(
+                q, k, v, encoding=self.encoding, query_position=0 if query_position is None else query_position,
+                key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
+            )  # fmt: skip
+        else:
+            _check_cache(cache, key, key_position)
+            check_window(window)
+            check_flag("is_causal", is_causal)
+            with cache.serving(self):
+                if cache.is_full:
+                    query_position = _position_of_queries(q, query_position, cache)
+                else:
+                    query_position = self._extend(cache, query, query_position)
+                output = self._attend_to_cache(attend, q, query_position, is_causal, window, key_mask, cache)
+        return self.out_proj(output.transpose(1, 2).flatten(2))
+
+    def remember(
+        self,
+        key: Float[Tensor, "B Lk kdim"],
+        value: Float[Tensor, "B Lk vdim"] | None = None,
+        *,
+        key_position: Position = 0,
+    ) -> KVCache:
+        """A full cache of a memory (an encoder's output): its keys and values, projected and prepared once.
+
+        layer(query, cache=layer.remember(memory)) is layer(query, memory), and so for every query that follows; give
+        each its query_position. value is `key` unless given; key_position as in `relative_attention`.
+
+        Raises ShapeError, TypeError or ValueError for inputs that do not fit.
+        """
+        k, v = self._keys_and_values(key, value)
+        check_position("key_position", key_position, k.shape[0], k.shape[2], k.device)
+        if self.encoding is not None:
+            k = prepare(self.encoding, k, key_position)
+        cache = KVCache()
+        with cache.serving(self):
+            cache.fill(k, v, key_position)
+        return cache
+
+    def _keys_and_values(
+        self, key: Float[Tensor, "B Lk kdim"], value: Float[Tensor, "B Lk vdim"] | None
+    ) -> tuple[Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"]]:
+        """The projections of key and value, which is `key` where None."""
+        value = key if value is None else value
+        k, v = self._heads("key", key, self.k_proj), self._heads("value", value, self.v_proj)
+        if value.shape[:2] != key.shape[:2]:
+            raise ShapeError(
+                f"value: got shape {shape(value)} beside key {shape(key)}; expected the same batch and length"
+            )
+        return k, v
+
+    def _heads(
+        self, name: str, features: Float[Tensor, "B L width"], projection: nn.Linear
+    ) -> Float[Tensor, "B H L D"]:
+        """projection(features), head by head."""
+        weight = projection.weight
+        expected = f"a tensor [batch, length, {projection.in_features}]"
+        if not isinstance(features, Tensor):
+            raise TypeError(f"{name}: got {type(features).__name__}; expected {expected}")
+        check_layout(name, features, PADDED)
+        if features.dim() != 3 or features.shape[2] != projection.in_features:
+            raise ShapeError(f"{name}: got shape {shape(features)}; expected {expected}")
+        check_float(name, features)
+        if features.device != weight.device:
+            raise ValueError(
+                f"{name}: lies on {features.device} and the module's weights on {weight.device}; move one of them with "
+                ".to()"
+            )
+        meets = features.dtype == weight.dtype or not weight.is_floating_point()
+        if is_autocast(features):  # which leaves float64 alone and makes the others equal
+            meets = meets or torch.float64 not in (features.dtype, weight.dtype)
+        if not meets:
+            raise TypeError(
+                f"{name}: got dtype {features.dtype} and the module's weights are {weight.dtype}; convert the input "
+                f"with .to({weight.dtype}), or the module"
+            )
+        return projection(features).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _extend(
+        self, cache: KVCache, query: Float[Tensor, "B n embed_dim"], query_position: Position | None
+    ) -> Position:
+        """Append the keys and values of the new tokens; returns their positions."""
+        k, v = self._keys_and_values(query, None)
+        position = cache.place("query_position", query_position, k.shape[0], k.shape[2], k.device)
+        if self.encoding is not None:
+            k = prepare(self.encoding, k, position)
+        cache.append(k, v, position if isinstance(position, Tensor) else None)
+        return position
+
+    def _attend_to_cache(
+        self,
+        attend: Callable[..., Tensor],
+        q: Float[Tensor, "B Hq n D"],
+        query_position: Position,
+        is_causal: bool,
+        window: Window | None,
+        key_mask: Bool[Tensor, "B next"] | None,
+        cache: KVCache,
+    ) -> Float[Tensor, "B Hq n D"]:
+        """Attention to all that the cache holds."""
+        k, v, key_position = cache.keys, cache.values, cache.key_position
+        assert k is not None and v is not None
+        window = _rolling_window(window, cache)
+        terms = None
+        if self.encoding is not None:
+            lowest, highest = limits(is_causal, window)
+            positions = Positions(
+                query_position, key_position, q.shape[2], k.shape[2], q.device, lowest, highest, cache.kept_rows
+            )
+            terms = lowered(self.encoding, q, k, positions)
+        return attend(
+            q, k, v, encoding=terms, query_position=query_position, key_position=key_position,
+            window=window, key_mask=None if key_mask is None else _held(key_mask, cache),
+        )  # fmt: skip
+
+
+def _check_cache(cache: object, key: object, key_position: object) -> None:
+    """A KVCache, which brings keys and their positions."""
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"cache: got {type(cache).__name__}; expected a KVCache or None; make one for each layer")
+    if key is not None:
+        raise ValueError(
+            "cache: came with key; leave key and value out: a cache brings the keys, for cross-attention that of "
+            "remember(key, value)"
+        )
+    if key_position is not None:
+        raise ValueError("key_position: came with a cache, which knows where its keys stand; leave it out")
+
+
+def _position_of_queries(q: Float[Tensor, "B Hq Lq D"], query_position: Position | None, cache: KVCache) -> Position:
+    """Where queries stand that attend to a full cache: at 0 unless given."""
+    assert cache.keys is not None
+    if cache.keys.shape[0] != q.shape[0]:
+        raise ShapeError(
+            f"query: got batch {q.shape[0]} with a full cache of batch {cache.keys.shape[0]}; expected the same; "
+            "reorder repeats and drops rows of the cache"
+        )
+    query_position = 0 if query_position is None else query_position
+    check_position("query_position", query_position, q.shape[0], q.shape[2], q.device)
+    return query_position.to(torch.int64) if isinstance(query_position, Tensor) else query_position
+
+
+def _rolling_window(window: Window | None, cache: KVCache) -> Window | None:
+    """The window that both the caller and a rolling cache set."""
+    if cache.max_length is None:
+        return window
+    left = None if window is None else window[0]
+    return cache.max_length - 1 if left is None else min(left, cache.max_length - 1), 0
+
+
+def _held(key_mask: Tensor, cache: KVCache) -> Tensor:
+    """The part of a mask over every slot that belongs to the keys the cache holds."""
+    check_boolean(key_mask)
+    if key_mask.dim() != 2 or key_mask.shape[1] != cache.next_position:
+        raise ShapeError(
+            f"key_mask: got shape {shape(key_mask)} with a cache; expected [batch, {cache.next_position}], a flag "
+            "for every slot so far"
+        )
+    return key_mask[:, cache.first_position :]
