@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from relattn import (
     AlibiBias,
+    DisentangledEmbedding,
     RelativeEmbedding,
     RotaryEmbedding,
     ShawEmbedding,
@@ -158,6 +159,8 @@ def module_of(encoding: dict[str, Any], tensors: dict[str, torch.Tensor]) -> tor
             return T5Bias(heads, **settings)
         case "alibi":
             return AlibiBias(heads)
+        case "disentangled":
+            return DisentangledEmbedding(heads, width, **settings)
         case "rope":
             return RotaryEmbedding(width, **settings)
     raise AssertionError(f"no module for {encoding['name']}")

@@ -1,14 +1,17 @@
 """Which test vectors there are: for every file its encodings, the calls it answers, its equation and its source.
 
-The equations are written under the names of the file's tensors, with d = j - i, key position - query position. A case
-is keywords of the oracles (`tests/oracle`), with a mask by its name.
+A case is keywords of the oracles (`tests/oracle`), with a mask by its name.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from tests.oracle.rope import Rule
+from vectors import equations as eq
 
 MASKS = {
     "key_mask": np.array([[True, True, True, True, True, False], [True, True, True, False, True, False]]),
@@ -115,11 +118,56 @@ def alibi() -> Part:
     return Part("alibi", {}, {}, "alibi", {})
 
 
-def rope(*, rotary_dim: int = 16, interleaved: bool = False, linear: float | None = None) -> Part:
-    """A rotation; linear: what positions are divided by."""
-    shared = {"base": 10000.0, "rotary_dim": rotary_dim, "interleaved": interleaved}
-    scaling = None if linear is None else {"rope_type": "linear", "factor": linear}
-    return Part("rope", {}, shared | {"scaling": scaling}, "rope", shared | {"factor": linear or 1.0})
+def disentangled(rows: int, max_distance: int, *, bucketed: bool) -> Part:
+    """DeBERTa's rows, K a side, and both projections; bucketed: as DeBERTa-v2."""
+    total = HEADS * WIDTH
+    meaning = (
+        f"P [2 K, E]; row 0 is offset {rows} and every one after it, row {rows} is offset 0, the last row is offset "
+        f"{1 - rows} and every one before it"
+    )
+    if bucketed:
+        meaning = "P [2 K, E]; row 0 is the most distant future, row K is offset 0, the last row the most distant past"
+    parameters = {"relative_embeddings": Parameter((2 * rows, total), meaning)}
+    for letter, name in {"k": "pos_key_proj", "q": "pos_query_proj"}.items():
+        feature = "row h * D + c makes feature c of head h"
+        parameters[f"{name}.weight"] = Parameter((total, total), f"W_{letter} [heads * D, E]; {feature}")
+        parameters[f"{name}.bias"] = Parameter((total,), f"w_{letter} [heads * D]")
+    settings = {"max_distance": max_distance, "num_buckets": rows if bucketed else None}
+    oracle_settings = {"max_distance": max_distance} if bucketed else {}
+    return Part("disentangled", parameters, settings, "disentangled", oracle_settings)
+
+
+def rope(
+    *,
+    base: float = 10000.0,
+    rotary_dim: int = 16,
+    interleaved: bool = False,
+    scaling: dict[str, Any] | None = None,
+    rule: Rule | None = None,
+) -> Part:
+    """A rotation; scaling as in Hugging Face's configs, rule: the same for the oracle, but where it is linear."""
+    shared = {"base": base, "rotary_dim": rotary_dim, "interleaved": interleaved}
+    oracle_settings = shared | {"factor": 1.0 if scaling is None else scaling["factor"], "rule": rule}
+    return Part("rope", {}, shared | {"scaling": scaling}, "rope", oracle_settings)
+
+
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 2048,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+YARN_RULE = Rule("yarn_code", 2048, low=1.0, high=32.0, root=0.1 * math.log(4.0) + 1.0)
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+LLAMA3_RULE = Rule("llama3", 8192, low=1.0, high=4.0)
 
 
 # --- the calls
@@ -127,6 +175,7 @@ def rope(*, rotary_dim: int = 16, interleaved: bool = False, linear: float | Non
 FULL: dict[str, dict[str, Any]] = {"full": {}}
 CAUSAL: dict[str, dict[str, Any]] = {"causal": {"is_causal": True}}
 START: dict[str, dict[str, Any]] = {"start": {"query_position": 3, "key_position": 1}}
+FAR_APART: dict[str, dict[str, Any]] = {"far": {"query_position": 300}}
 WINDOW: dict[str, dict[str, Any]] = {"window": {"window": (2, 1)}}
 KEY_MASK: dict[str, dict[str, Any]] = {"key_mask": {"key_mask": "key_mask"}}
 LEFT_PADDING: dict[str, dict[str, Any]] = {"left_padding": {"is_causal": True, "key_mask": "left_padding"}}
@@ -139,63 +188,58 @@ FAR_CAUSAL: dict[str, dict[str, Any]] = {"causal": {"is_causal": True, "query_po
 WIDE = Sizes(batch=1, width=16)
 THREE_CALLS = FULL | CAUSAL | START
 
-# --- the equations, in the papers' order
-
-PLAIN = "S_ij = scale * q_i . k_j;  O_i = sum_j softmax(S)_ij v_j"
-RELATIVE = "S_ij = scale * (q_i . k_j + q_i . RK[d]);  O_i = sum_j softmax(S)_ij v_j;  RK = relative_keys"
-CLIP = "c = max(-left, min(d, right)), (left, right) = max_distance;  RK = relative_keys"
-SHAW_KEYS = "S_ij = scale * q_i . (k_j + RK[c]);  O_i = sum_j softmax(S)_ij v_j;  " + CLIP
-SHAW_BOTH = (
-    "S_ij = scale * q_i . (k_j + RK[c]);  O_i = sum_j softmax(S)_ij (v_j + RV[c]);  " + CLIP + ", RV = relative_values"
-)
-XL = "S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j]);  O_i = sum_j softmax(S)_ij v_j"
-SINES_FIRST = ";  R[p] = (sin(p f_0), ..., sin(p f_n), cos(p f_0), ..., cos(p f_n)), f_t = 10000^(-2 t / E)"
-SIDE_BY_SIDE = ";  R[p] = (sin(p f_0), cos(p f_0), sin(p f_1), cos(p f_1), ...), f_t = 10000^(-2 t / E)"
-T5 = "S_ij = scale * q_i . k_j + bias[bucket(d), h];  O_i = sum_j softmax(S)_ij v_j"
-ALIBI = "S_ij = scale * q_i . k_j - slope_h |d|;  O_i = sum_j softmax(S)_ij v_j"
-ROPE = (
-    "S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j);  O_i = sum_j softmax(S)_ij v_j;  Rot(p) turns pair t of the first "
-    "rotary_dim features by p * base^(-2 t / rotary_dim), "
-)
-HALVES = "pair t: features t and t + rotary_dim / 2"
-NEIGHBOURS = "pair t: features 2 t and 2 t + 1"
-SUM = (
-    "S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j] + q_i . RK[c]) + bias[bucket(d), h];  "
-    "O_i = sum_j softmax(S)_ij (v_j + RV[c]);  " + CLIP + ", RV = relative_values" + SINES_FIRST
-)
-
-VASWANI = "Vaswani et al. 2017, eq. 1"
-SHAW = "Shaw, Uszkoreit and Vaswani 2018, eq. 1 to 4"
-HUANG = "Huang et al. 2018 (Music Transformer), section 3.4"
-DAI = "Dai et al. 2019 (Transformer-XL), section 3.3"
-RAFFEL = "Raffel et al. 2020 (T5), section 2.1, and the buckets of its published code"
-PRESS = "Press, Smith and Lewis 2022 (ALiBi), section 3, and the slopes of its published code"
-SU = "Su et al. 2021 (RoFormer), eq. 14, 15 and 34"
-CHEN = "Chen et al. 2023 (position interpolation), section 2.3"
-
 FILES: dict[str, File] = {
-    "none": File([], FULL | CAUSAL | START | WINDOW | KEY_MASK | LEFT_PADDING, PLAIN, VASWANI),
-    "shaw_keys": File([shaw(2, 2)], THREE_CALLS, SHAW_KEYS, SHAW),
-    "shaw_keys_values": File([shaw(2, 2, values=True)], THREE_CALLS | WINDOW | KEY_MASK, SHAW_BOTH, SHAW),
-    "shaw_asymmetric": File([shaw(3, 1, heads=HEADS)], THREE_CALLS, SHAW_KEYS, SHAW),
-    "music_transformer": File([relative(6, heads=HEADS, causal=True)], CAUSAL | LEFT_PADDING, RELATIVE, HUANG),
-    "relative": File([relative(8, heads=HEADS)], THREE_CALLS | WINDOW | KEY_MASK, RELATIVE, HUANG),
-    "relative_cross": File([relative(7)], FULL | END_ALIGNED | START, RELATIVE, HUANG, CROSS),
-    "transformer_xl": File([transformer_xl()], THREE_CALLS, XL + SINES_FIRST, DAI),
-    "transformer_xl_interleaved": File([transformer_xl(interleaved=True)], THREE_CALLS, XL + SIDE_BY_SIDE, DAI),
-    "transformer_xl_learned": File([transformer_xl(learned_length=8)], THREE_CALLS, XL, DAI),
-    "t5_bidirectional": File([t5(32, 128, bidirectional=True)], FAR_PAST | FAR_FUTURE, T5, RAFFEL, FAR, 1.0),
-    "t5_unidirectional": File([t5(32, 128, bidirectional=False)], FAR_PAST | FAR_CAUSAL, T5, RAFFEL, FAR, 1.0),
-    "alibi_4_heads": File([alibi()], THREE_CALLS, ALIBI, PRESS, Sizes(heads=4)),
-    "alibi_3_heads": File([alibi()], THREE_CALLS, ALIBI, PRESS, Sizes(heads=3)),
-    "rope": File([rope()], THREE_CALLS, ROPE + HALVES, SU, WIDE, 0.25),
-    "rope_interleaved": File([rope(interleaved=True)], THREE_CALLS, ROPE + NEIGHBOURS, SU, WIDE, 0.25),
-    "rope_partial": File([rope(rotary_dim=8)], FULL | CAUSAL, ROPE + HALVES, SU, WIDE, 0.25),
-    "rope_linear": File([rope(linear=4.0)], FULL | START, ROPE + HALVES + "; p is divided by factor", CHEN, WIDE, 0.25),
+    "none": File([], FULL | CAUSAL | START | WINDOW | KEY_MASK | LEFT_PADDING, eq.PLAIN, eq.VASWANI),
+    "shaw_keys": File([shaw(2, 2)], THREE_CALLS, eq.SHAW_KEYS, eq.SHAW),
+    "shaw_keys_values": File([shaw(2, 2, values=True)], THREE_CALLS | WINDOW | KEY_MASK, eq.SHAW_BOTH, eq.SHAW),
+    "shaw_asymmetric": File([shaw(3, 1, heads=HEADS)], THREE_CALLS, eq.SHAW_KEYS, eq.SHAW),
+    "music_transformer": File([relative(6, heads=HEADS, causal=True)], CAUSAL | LEFT_PADDING, eq.RELATIVE, eq.HUANG),
+    "relative": File([relative(8, heads=HEADS)], THREE_CALLS | WINDOW | KEY_MASK, eq.RELATIVE, eq.HUANG),
+    "relative_cross": File([relative(7)], FULL | END_ALIGNED | START, eq.RELATIVE, eq.HUANG, CROSS),
+    "transformer_xl": File([transformer_xl()], THREE_CALLS, eq.XL + eq.SINES_FIRST, eq.DAI),
+    "transformer_xl_interleaved": File(
+        [transformer_xl(interleaved=True)], THREE_CALLS, eq.XL + eq.SIDE_BY_SIDE, eq.DAI
+    ),
+    "transformer_xl_learned": File([transformer_xl(learned_length=8)], THREE_CALLS, eq.XL, eq.DAI),
+    "t5_bidirectional": File([t5(32, 128, bidirectional=True)], FAR_PAST | FAR_FUTURE, eq.T5, eq.RAFFEL, FAR, 1.0),
+    "t5_unidirectional": File([t5(32, 128, bidirectional=False)], FAR_PAST | FAR_CAUSAL, eq.T5, eq.RAFFEL, FAR, 1.0),
+    "alibi_4_heads": File([alibi()], THREE_CALLS, eq.ALIBI, eq.PRESS, Sizes(heads=4)),
+    "alibi_3_heads": File([alibi()], THREE_CALLS, eq.ALIBI, eq.PRESS, Sizes(heads=3)),
+    "rope": File([rope()], THREE_CALLS, eq.ROPE + eq.HALVES, eq.SU, WIDE, 0.25),
+    "rope_interleaved": File([rope(interleaved=True)], THREE_CALLS, eq.ROPE + eq.NEIGHBOURS, eq.SU, WIDE, 0.25),
+    "rope_partial": File([rope(rotary_dim=8)], FULL | CAUSAL, eq.ROPE + eq.HALVES, eq.SU, WIDE, 0.25),
+    "rope_linear": File(
+        [rope(scaling=LINEAR)],
+        FULL | FAR_APART,
+        eq.ROPE + eq.HALVES + "; every angle is divided by factor",
+        eq.CHEN,
+        WIDE,
+        0.25,
+    ),
+    "rope_yarn": File(
+        [rope(scaling=YARN, rule=YARN_RULE)],
+        FULL | FAR_APART,
+        eq.ROPE + eq.HALVES + eq.YARN_ANGLES,
+        eq.PENG,
+        WIDE,
+        0.25,
+    ),
+    "rope_llama3": File(
+        [rope(base=500000.0, scaling=LLAMA3, rule=LLAMA3_RULE)],
+        FULL | FAR_APART,
+        eq.ROPE + eq.HALVES + eq.LLAMA3_ANGLES,
+        eq.LLAMA,
+        WIDE,
+        0.25,
+    ),
+    "deberta": File([disentangled(3, 3, bucketed=False)], THREE_CALLS, eq.DEBERTA + eq.CLIPPED, eq.HE, scale=12**-0.5),
+    "deberta_buckets": File(
+        [disentangled(4, 6, bucketed=True)], THREE_CALLS, eq.DEBERTA + eq.BUCKETED, eq.HE, scale=12**-0.5
+    ),
     "sum": File(
         [transformer_xl(), shaw(2, 2, values=True), t5(8, 6, bidirectional=True)],
         THREE_CALLS,
-        SUM,
-        "; ".join((DAI, SHAW, RAFFEL)),
+        eq.SUM,
+        "; ".join((eq.DAI, eq.SHAW, eq.RAFFEL)),
     ),
 }

@@ -1,0 +1,65 @@
+"""The vectors' equations, under the names of a file's tensors and settings, and whose they are.
+
+d = j - i, key position - query position.
+"""
+
+PLAIN = "S_ij = scale * q_i . k_j;  O_i = sum_j softmax(S)_ij v_j"
+RELATIVE = "S_ij = scale * (q_i . k_j + q_i . RK[d]);  O_i = sum_j softmax(S)_ij v_j;  RK = relative_keys"
+CLIP = "c = max(-left, min(d, right)), (left, right) = max_distance;  RK = relative_keys"
+SHAW_KEYS = "S_ij = scale * q_i . (k_j + RK[c]);  O_i = sum_j softmax(S)_ij v_j;  " + CLIP
+SHAW_BOTH = (
+    "S_ij = scale * q_i . (k_j + RK[c]);  O_i = sum_j softmax(S)_ij (v_j + RV[c]);  " + CLIP + ", RV = relative_values"
+)
+XL = "S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j]);  O_i = sum_j softmax(S)_ij v_j"
+SINES_FIRST = ";  R[p] = (sin(p f_0), ..., sin(p f_n), cos(p f_0), ..., cos(p f_n)), f_t = 10000^(-2 t / E)"
+SIDE_BY_SIDE = ";  R[p] = (sin(p f_0), cos(p f_0), sin(p f_1), cos(p f_1), ...), f_t = 10000^(-2 t / E)"
+BUCKETS = (
+    "bucket(d): p = |d|, n = num_buckets / 2, and n is added where d > 0; not bidirectional: p = max(-d, 0), "
+    "n = num_buckets; m = n / 2; p below m, else min(n - 1, m + floor(log(p / m) / log(max_distance / m) (n - m)))"
+)
+T5 = "S_ij = scale * q_i . k_j + bias[bucket(d), h];  O_i = sum_j softmax(S)_ij v_j;  " + BUCKETS
+ALIBI = (
+    "S_ij = scale * q_i . k_j - slope_h |d|;  O_i = sum_j softmax(S)_ij v_j;  slope_h = 2^(-8 h / n), h = 1 .. n, for "
+    "n heads, a power of two; else those of the power below n, then the first, third, ... of twice that power"
+)
+ROPE = (
+    "S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j);  O_i = sum_j softmax(S)_ij v_j;  Rot(p) turns pair t of the first "
+    "rotary_dim features by p * base^(-2 t / rotary_dim), "
+)
+HALVES = "pair t: features t and t + rotary_dim / 2"
+NEIGHBOURS = "pair t: features 2 t and 2 t + 1"
+YARN_ANGLES = (
+    "; the angle is multiplied by g + (1 - g) / factor, g = 1 up to pair b, 0 from pair e on, linear in t between; b "
+    "and e are the t, b rounded down and e up, at which a pair turns beta_fast and beta_slow times within "
+    "L = original_max_position_embeddings positions: t = rotary_dim log(L / (2 pi turns)) / (2 log(base)); the rotated "
+    "features are multiplied by 0.1 ln(factor) + 1"
+)
+LLAMA3_ANGLES = (
+    "; the angle is multiplied by g + (1 - g) / factor, g = (n_t - low_freq_factor) / (high_freq_factor - "
+    "low_freq_factor) within 0 .. 1; n_t = L base^(-2 t / rotary_dim) / (2 pi): how often the pair turns within "
+    "L = original_max_position_embeddings positions"
+)
+DEBERTA = (
+    "S_ij = scale * (q_i . k_j + q_i . (W_k P[t] + w_k) + (W_q P[t] + w_q) . k_j);  O_i = sum_j softmax(S)_ij v_j;  "
+)
+CLIPPED = "t = min(max(i - j + K, 0), 2 K - 1), K = max_distance"
+BUCKETED = (
+    "t = min(max(bucket(i - j) + K, 0), 2 K - 1), K = num_buckets, m = K / 2;  bucket(x) = x where |x| <= m, else "
+    "sign(x) (m + ceil((m - 1) log(|x| / m) / log((max_distance - 1) / m)))"
+)
+SUM = (
+    "S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j] + q_i . RK[c]) + bias[bucket(d), h];  "
+    "O_i = sum_j softmax(S)_ij (v_j + RV[c]);  " + CLIP + ", RV = relative_values" + SINES_FIRST + ";  " + BUCKETS
+)
+
+VASWANI = "Vaswani et al. 2017, eq. 1"
+SHAW = "Shaw, Uszkoreit and Vaswani 2018, eq. 1 to 4"
+HUANG = "Huang et al. 2018 (Music Transformer), section 3.4"
+DAI = "Dai et al. 2019 (Transformer-XL), section 3.3"
+RAFFEL = "Raffel et al. 2020 (T5), section 2.1, and the buckets of its published code"
+PRESS = "Press, Smith and Lewis 2022 (ALiBi), section 3, and the slopes of its published code"
+SU = "Su et al. 2021 (RoFormer), eq. 14, 15 and 34"
+PENG = "Peng et al. 2023 (YaRN), section 3.4, and its published code's ramp"
+LLAMA = "Llama 3.1's published code"
+HE = "He et al. 2021 (DeBERTa), eq. 3 and 4, and its published code, whose third term reads the row of the second"
+CHEN = "Chen et al. 2023 (position interpolation), section 2.3"
