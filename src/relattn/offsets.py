@@ -85,7 +85,7 @@ def rope_frequencies(
     in t for yarn's ramp "pairs", between the t where r_t is one limit and the other, which truncate rounds outwards.
 
     Sources: Chen et al. 2023; Peng et al. 2023 (YaRN), section 3.2 and 3.4, and the code it is published with, whose
-    ramp is "pairs" where the paper's eq. 18 is "rotations"; Llama 3.1's published code.
+    ramp is "pairs" where the paper's is "rotations"; Llama 3.1's published code.
     """
     theta, rule = inverse_frequencies(width, base), complete_scaling(scaling)
     if rule is None:

@@ -5,7 +5,7 @@ rope_type "default" is scaling=None. `attention_scaling`, of YaRN, multiplies it
 angles are float32: `compare` has it compute them in float64 where we are held to it.
 
 What it offers and the paper does not: "truncate", the rounding of YaRN's published code, and that code's ramp, which is
-linear in the pair's index where the paper's eq. 18 is linear in its rotations. ramp="rotations", the paper's, is held
+linear in the pair's index where the paper's is linear in its rotations. ramp="rotations", the paper's, is held
 to the oracle (tests/test_offsets.py); `test_the_paper_s_ramp_is_another` shows that Llama's attention has it nowhere.
 """
 

@@ -30,7 +30,7 @@ class RotaryEmbedding(RelativeEncoding):
         {"rope_type": "yarn", "factor": s, "original_max_position_embeddings": L} divides the angles of the pairs that
         turn seldom within L positions (Peng et al. 2023), and multiplies the rotated features by 0.1 ln(s) + 1, so
         their product by its square; optional: "beta_fast" (32), "beta_slow" (1), "attention_factor", "ramp" ("pairs",
-        as in the published code and in checkpoints, or "rotations", the paper's eq. 18), "truncate" (True);
+        as in the published code and in checkpoints, or "rotations", as in the paper), "truncate" (True);
         {"rope_type": "llama3", "factor": s, "low_freq_factor": a, "high_freq_factor": b,
         "original_max_position_embeddings": L} does so by the rule of Llama 3.1 and multiplies nothing.
         The formulas: `relattn.offsets.rope_frequencies`.
