@@ -104,7 +104,7 @@ SHAPES = list(product((1, 3), (1, 2, 4), (1, 2)))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("at_once", [0, 1, 2, 3, 5])
 def test_widening_a_few_heads_at_a_time_changes_nothing(monkeypatch, dtype: torch.dtype, at_once: int) -> None:
-    """Scores, sums and gradients, but for the order of sums; at_once: the heads' worth of bytes that may be widened."""
+    """Scores and sums, but for the order of sums; at_once: the heads' worth of bytes that may be widened."""
     for batch, key_heads, queries in SHAPES:
         query = torch.randn(batch, HEADS, queries, WIDTH)
         weights = torch.randn(batch, HEADS, queries, KEYS)
@@ -113,13 +113,11 @@ def test_widening_a_few_heads_at_a_time_changes_nothing(monkeypatch, dtype: torc
             answers = []
             for allowed in (2**40, at_once * KEYS * WIDTH * 4):
                 monkeypatch.setattr(products, "WIDENED", allowed)
-                leaves = left.clone().requires_grad_(), held.detach().requires_grad_()
-                answer = multiply(*leaves)
-                upstream = torch.ones_like(answer).cumsum(-1).sin()
-                answers.append((answer, *torch.autograd.grad(answer, leaves, upstream)))
-            for whole, parts in zip(*answers, strict=True):
-                eps = torch.finfo(whole.dtype).eps
-                torch.testing.assert_close(parts, whole, rtol=eps, atol=KEYS * eps * float(whole.detach().abs().max()))
+                with torch.no_grad():
+                    answers.append(multiply(left, held))
+            whole, parts = answers
+            eps = torch.finfo(whole.dtype).eps
+            torch.testing.assert_close(parts, whole, rtol=eps, atol=KEYS * eps * float(whole.abs().max()))
 
 
 @pytest.mark.parametrize("heads_at_once", [1, 2, 8])

@@ -66,16 +66,22 @@ def _widened(
 ) -> Float[Tensor, "B H M Y"]:
     """multiply(left, right in the dtype of left); widened a few heads at a time where `right` outweighs the products.
 
-    A compiled graph would depend on the lengths, and fuses or plans its copies itself.
+    All parts go through one buffer: the system may give a fresh one page by page. A backward pass would need the parts
+    again, and a compiled graph would depend on the lengths: both widen the whole.
     """
     batch, heads, length, width = right.shape
-    whole = right.dtype == left.dtype or torch.compiler.is_compiling()
-    if whole or left.shape[2] >= width or right.numel() * left.element_size() <= WIDENED:
+    recorded = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
+    if right.dtype == left.dtype or recorded or torch.compiler.is_compiling():
+        return multiply(left, right.to(left.dtype))
+    if left.shape[2] >= width or right.numel() * left.element_size() <= WIDENED:
         return multiply(left, right.to(left.dtype))
     at_once = max(WIDENED // (length * width * left.element_size()), 1)
-    parts = [
-        multiply(left[place], right[place].to(left.dtype)).flatten(0, 1) for place in _places(batch, heads, at_once)
-    ]
+    buffer = right.new_empty(min(at_once, batch * heads) * length * width, dtype=left.dtype)
+    parts = []
+    for place in _places(batch, heads, at_once):
+        part = right[place]
+        wide = buffer[: part.numel()].view(part.shape).copy_(part)
+        parts.append(multiply(left[place], wide).flatten(0, 1))
     return torch.cat(parts).unflatten(0, (batch, heads))
 
 
