@@ -149,7 +149,7 @@ class Positions:
         return first, last
 
     def visible_within(self, furthest: int) -> tuple[int, int]:
-        """The smallest and the largest visible offset d with |d| <= furthest, as far as ints tell: else all of those."""
+        """The smallest and largest visible offset d with |d| <= furthest, as far as ints tell: else all of those."""
         first, last = self.visible if self.contiguous else (-furthest, furthest)
         if isinstance(first, Tensor) or isinstance(last, Tensor) or first > last:
             return -furthest, furthest
