@@ -49,7 +49,7 @@ def relattn_attention(
             "equation; load the model with attn_implementation='eager'"
         )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    structure = as_structure(attention_mask, bool(causal), query.shape[2], key.shape[2])
+    structure = as_structure(attention_mask, bool(causal), key.shape[2] - query.shape[2])
     if position_bias is not None:
         structure = add_to_scores(structure, position_bias)
     return attend(module, query, key, value, structure, None, scaling, dropout, asks_for_weights(module, kwargs))

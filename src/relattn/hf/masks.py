@@ -33,8 +33,15 @@ class MaskStructure:
     segment_ids: Int[Tensor, "B L"] | None = None
     attn_mask: AttentionMask | None = None
 
+    ndim = 4
+    """What tells transformers that it is no padding mask [B, Lk] but has been made already."""
+
     def to(self, *_: object, **__: object) -> MaskStructure:
         """Itself: models convert the dtype of the mask of pairs that they expect here."""
+        return self
+
+    def contiguous(self) -> MaskStructure:
+        """Itself."""
         return self
 
     def keywords(self) -> dict[str, Any]:
@@ -49,17 +56,21 @@ def relattn_mask(
     q_offset: int | Int[Tensor, ""] = 0,
     kv_offset: int = 0,
     mask_function: Callable = masking_utils.causal_mask_function,
-    attention_mask: Bool[Tensor, "B tokens"] | None = None,
+    attention_mask: Bool[Tensor, "B tokens"] | MaskStructure | None = None,
     **_: object,
 ) -> MaskStructure:
     """The structure behind a transformers mask function; what `AttentionMaskInterface` calls for "relattn".
 
     mask_function: a composition of transformers' own functions (causal, both directions, sliding windows, packed
-        sequences). attention_mask: True for real tokens; those beyond its end count as padding, as everywhere there.
-
+        sequences). attention_mask: True for real tokens; those beyond its end count as padding, as everywhere there;
+        or a structure already, which `generate` made ahead for a static cache.
     Raises UnsupportedError for a mask function that has no structure relattn knows.
     """
+    if isinstance(attention_mask, MaskStructure):
+        return attention_mask
     structure = _structure(mask_function)
+    if isinstance(q_offset, Tensor):
+        q_offset = q_offset.clone().reshape(())  # a static cache counts on in the same tensor
     key_mask = None
     if attention_mask is not None:
         missing = kv_length + kv_offset - attention_mask.shape[1]
@@ -114,17 +125,14 @@ def _both(a: MaskStructure, b: MaskStructure) -> MaskStructure:
     )
 
 
-def as_structure(
-    mask: MaskStructure | Tensor | None, is_causal: bool, query_length: int, key_length: int
-) -> MaskStructure:
+def as_structure(mask: MaskStructure | Tensor | None, is_causal: bool, query_position: Position) -> MaskStructure:
     """What a model handed its attention, as a structure.
 
-    A tensor is a mask of pairs, boolean (True attends) or float (added), and knows nothing of positions: the last query
-    then stands at the last key. None is no mask, or causality alone where the module is causal.
+    A tensor is a mask of pairs, boolean (True attends) or float (added). It knows nothing of positions, nor does None,
+    which is no mask, or causality alone where the module is causal: the first query then stands at `query_position`.
     """
     if isinstance(mask, MaskStructure):
         return mask
-    start = key_length - query_length
     if mask is None:
-        return MaskStructure(query_position=start, is_causal=is_causal)
-    return MaskStructure(query_position=start, attn_mask=mask)
+        return MaskStructure(query_position=query_position, is_causal=is_causal)
+    return MaskStructure(query_position=query_position, attn_mask=mask)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import transformers
 from torch import nn
@@ -54,33 +55,35 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
         raise ValueError(
             "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
         )
-    changed, left, configs = {}, {}, {}
+    changed, left = {}, {}
     replaced, interfaced = [], []
     for name, module in modules.items():
-        owner = _owner(name, modules)
         if type(module) in REPLACEMENTS:
-            reason = REPLACEMENTS[type(module)].cannot(module)
+            replacement = REPLACEMENTS[type(module)]
+            reason = replacement.cannot(module)
             if reason:
                 left[name] = reason
-                continue
-            replaced.append(module)
-            changed[name] = f"{type(module).__name__} -> {REPLACEMENTS[type(module)].__name__}"
+            else:
+                replaced.append(module)
+                changed[name] = f"{type(module).__name__} -> {replacement.__name__}"
         elif _attends(module):
+            owner = _around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
             if owner is None or not owner._can_set_attn_implementation():
-                left[name] = (
-                    f"{type(module).__name__} takes no attn_implementation, and relattn has nothing in its place"
-                )
-                continue
-            interfaced.append(module)
-            changed[name] = f"{type(module).__name__} with attn_implementation={NAME!r}"
-        else:
-            continue
-        if owner is not None:
-            configs[id(owner.config)] = owner.config
+                left[name] = f"{type(module).__name__} takes no attn_implementation, and relattn has no replacement"
+            else:
+                interfaced.append(module)
+                changed[name] = f"{type(module).__name__} with attn_implementation={NAME!r}"
     if not changed:
         raise UnsupportedError(
             f"model: relattn can change no attention of {type(model).__name__} "
             f"({'; '.join(sorted(set(left.values()))) or 'it has none'}); it is as it was"
+        )
+    configs = _configs(changed, modules)
+    torn = next((name for name in left if set(_configs([name], modules)) & set(configs)), None)
+    if torn is not None:
+        raise UnsupportedError(
+            f"model: {torn} cannot be changed ({left[torn]}) and takes its masks from where others take theirs; "
+            "nothing was changed"
         )
     for module in replaced:
         module.__class__ = REPLACEMENTS[type(module)]
@@ -132,13 +135,22 @@ def _check_version() -> None:
         )
 
 
-def _owner(name: str, modules: dict[str, nn.Module]) -> PreTrainedModel | None:
-    """The innermost model around a module, whose config speaks for it."""
-    while name:
+def _around(name: str, modules: dict[str, nn.Module], wanted: Callable[[nn.Module], bool]) -> Any:
+    """The innermost of a module and those around it that is `wanted`."""
+    while not wanted(modules[name]):
+        if not name:
+            return None
         name = name.rpartition(".")[0]
-        if isinstance(modules[name], PreTrainedModel):
-            return modules[name]  # pyright: ignore[reportReturnType]
-    return None
+    return modules[name]
+
+
+def _configs(names: Iterable[str], modules: dict[str, nn.Module]) -> dict[int, PreTrainedConfig]:
+    """The configurations, by identity, by which masks are made for these modules."""
+    holders = (
+        _around(name, modules, lambda outer: isinstance(getattr(outer, "config", None), PreTrainedConfig))
+        for name in names
+    )
+    return {id(holder.config): holder.config for holder in holders if holder is not None}
 
 
 def _attends(module: nn.Module) -> bool:

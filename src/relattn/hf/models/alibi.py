@@ -46,7 +46,7 @@ class RelattnBloomAttention(Replacement, BloomAttention):
         query, key, value = self._reshape(self.query_key_value(hidden_states))
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
-        structure = as_structure(attention_mask, True, query.shape[2], key.shape[2])
+        structure = as_structure(attention_mask, True, key.shape[2] - query.shape[2])
         structure = add_to_scores(structure, alibi.unflatten(0, (-1, self.num_heads)))
         dropout = self.attention_dropout.p if self.training else 0.0
         output, weights = attend(
@@ -80,10 +80,10 @@ class RelattnMptAttention(Replacement, MptAttention):
             key, value = past_key_values.update(key, value, self.layer_idx)
         position_bias = position_bias.to(torch.promote_types(position_bias.dtype, query.dtype))
         if isinstance(attention_mask, Tensor):  # True where a pair does not attend, and it may look ahead
-            structure = as_structure(~attention_mask, True, query.shape[2], key.shape[2])
+            structure = as_structure(~attention_mask, True, key.shape[2] - query.shape[2])
             structure, terms = add_to_scores(structure, position_bias[None, :, :, -key.shape[2] :]), None
         else:
-            structure = as_structure(attention_mask, True, query.shape[2], key.shape[2])
+            structure = as_structure(attention_mask, True, key.shape[2] - query.shape[2])
             terms = ScoreTerms(bias=OffsetTable(position_bias[:, 0], 1 - position_bias.shape[2], "refuse"))
         dropout = self.attn_dropout_p if self.training else 0.0
         output, weights = attend(
@@ -97,7 +97,7 @@ class RelattnMptBlock(Replacement, MptBlock):
 
     def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> Any:
         """As MptBlock's."""
-        self.attn.with_weights = output_attentions
+        self.attn.with_weights = output_attentions  # pyright: ignore[reportArgumentType]
         return super().forward(*args, output_attentions=output_attentions, **kwargs)
 
 

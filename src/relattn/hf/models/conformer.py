@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers.models.seamless_m4t.modeling_seamless_m4t import SeamlessM4TConformerSelfAttention
-from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2ConformerSelfAttention
+from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import (
+    SeamlessM4Tv2ConformerEncoder,
+    SeamlessM4Tv2ConformerSelfAttention,
+)
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
 from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerSelfAttention
 
@@ -51,7 +54,7 @@ class _ConformerAttention(Replacement):
         elif kind == "relative_key":
             rows = self.distance_embedding.weight.unsqueeze(0)
             terms = ScoreTerms(relative_keys=OffsetTable(rows, -self.left_max_position_embeddings, "clamp"))
-        structure = as_structure(attention_mask, False, query.shape[2], key.shape[2])
+        structure = as_structure(attention_mask, False, 0)
         dropout = self.dropout.p if self.training else 0.0
         with_weights = asks_for_weights(self, kwargs)
         output, weights = attend(self, query, key, value, structure, terms, self.scaling, dropout, with_weights)
@@ -86,10 +89,22 @@ class RelattnSeamlessM4Tv2ConformerSelfAttention(_ConformerAttention, SeamlessM4
     """SeamlessM4Tv2ConformerSelfAttention on relattn."""
 
 
+class RelattnSeamlessM4Tv2ConformerEncoder(Replacement, SeamlessM4Tv2ConformerEncoder):
+    """SeamlessM4Tv2ConformerEncoder, which makes no mask of pairs where one chunk holds the whole of the speech."""
+
+    def _apply_chunk_attention(
+        self, attention_mask: Bool[Tensor, "B L"] | None, hidden_states: Float[Tensor, "B L width"]
+    ) -> Tensor | None:
+        if hidden_states.shape[1] <= self.config.speech_encoder_chunk_size:
+            return attention_mask
+        return super()._apply_chunk_attention(attention_mask, hidden_states)
+
+
 REPLACEMENTS = {
     Wav2Vec2ConformerSelfAttention: RelattnWav2Vec2ConformerSelfAttention,
     Wav2Vec2BertSelfAttention: RelattnWav2Vec2BertSelfAttention,
     SeamlessM4TConformerSelfAttention: RelattnSeamlessM4TConformerSelfAttention,
     SeamlessM4Tv2ConformerSelfAttention: RelattnSeamlessM4Tv2ConformerSelfAttention,
+    SeamlessM4Tv2ConformerEncoder: RelattnSeamlessM4Tv2ConformerEncoder,
 }
 """The modules of transformers, and what takes their place."""

@@ -79,7 +79,7 @@ class _Attention(Replacement):
             positions = Positions(0, 0, query.shape[2], key.shape[2], query.device)
             relative_keys, relative_queries = self.tables(self.pos_dropout(rel_embeddings), positions)
         terms = ScoreTerms(relative_keys=relative_keys, relative_queries=relative_queries)
-        structure = as_structure(attention_mask, False, query.shape[2], key.shape[2])
+        structure = as_structure(attention_mask, False, 0)
         scale = (query.shape[3] * self.scale_factor()) ** -0.5
         dropout = self.dropout.p if self.training else 0.0
         output, weights = attend(self, query, key, value, structure, terms, scale, dropout, output_attentions)

@@ -75,8 +75,10 @@ def _forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Project, append to the cache or read the memory's keys from it, attend, project."""
     query = _heads(module, module.q(hidden_states))
+    start = 0 if memory is not None or cache is None else cache.get_seq_length(module.layer_idx)
+    start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # which a static cache counts on in
     key, value = _keys_and_values(module, hidden_states, memory, cache)
-    structure = as_structure(mask, module.is_causal, query.shape[2], key.shape[2])
+    structure = as_structure(mask, module.is_causal, start)
     terms = None
     if bias is not None:
         furthest = module.relative_attention_max_distance

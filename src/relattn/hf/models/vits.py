@@ -32,7 +32,7 @@ class RelattnVitsAttention(Replacement, VitsAttention):
         if self.window_size:
             keys, values = (OffsetTable(rows, -self.window_size, "zero") for rows in (self.emb_rel_k, self.emb_rel_v))
             terms = ScoreTerms(relative_keys=keys, relative_values=values)
-        structure = as_structure(attention_mask, False, query.shape[2], key.shape[2])
+        structure = as_structure(attention_mask, False, 0)
         dropout = self.dropout if self.training else 0.0
         output, weights = attend(self, query, key, value, structure, terms, self.scaling, dropout, output_attentions)
         return self.out_proj(output.flatten(2)), weights

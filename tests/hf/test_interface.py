@@ -1,0 +1,155 @@
+"""attn_implementation="relattn" where nothing is replaced: masks as structure, and what is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+from transformers import masking_utils
+
+import relattn.hf
+from relattn import UnsupportedError
+from relattn.hf import MaskStructure, interface
+from relattn.hf.masks import relattn_mask
+from tests.bad_input.refusal import refused
+
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+DECODER = {**SIZES, "intermediate_size": 24, "num_key_value_heads": 2, "pad_token_id": 0}
+MODELS: dict[str, Any] = {
+    "llama": lambda **how: hf.LlamaForCausalLM._from_config(hf.LlamaConfig(**DECODER), **how),
+    "mistral": lambda **how: hf.MistralForCausalLM._from_config(hf.MistralConfig(**DECODER, sliding_window=3), **how),
+    "bert": lambda **how: hf.BertModel._from_config(hf.BertConfig(**SIZES, intermediate_size=24), **how),
+}
+
+
+def made(name: str, implementation: str) -> Any:
+    torch.manual_seed(0)
+    return MODELS[name](attn_implementation=implementation).eval()
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What relative_attention is called with."""
+    calls: list[dict[str, Any]] = []
+    original = interface.relative_attention
+    monkeypatch.setattr(interface, "relative_attention", lambda *a, **k: calls.append(k) or original(*a, **k))
+    return calls
+
+
+def run(name: str, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """(ours, sdpa's) first output."""
+    with torch.no_grad():
+        ours, theirs = (made(name, implementation)(**inputs)[0] for implementation in ("relattn", "sdpa"))
+    return ours, theirs
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("pads", [(0, 0), (0, 4), (3, 0)], ids=["whole", "right", "left"])
+def test_a_batch(name: str, pads: tuple[int, int], seen: list[dict[str, Any]]) -> None:
+    """No mask of pairs anywhere."""
+    tokens, mask = torch.randint(1, 40, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    mask[0, : pads[0]] = 0
+    mask[0, 9 - pads[1] :] = 0
+    ours, theirs = run(name, input_ids=tokens, attention_mask=mask)
+    torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], rtol=1e-4, atol=1e-5)
+    assert len(seen) == 2
+    assert all(call["attn_mask"] is None for call in seen)
+    assert all((call["key_mask"] is None) == (pads == (0, 0)) for call in seen)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_packed_sequences(name: str, seen: list[dict[str, Any]]) -> None:
+    """Positions that start again: attention stays inside of a sequence."""
+    tokens, positions = torch.randint(1, 40, (1, 9)), torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
+    ours, theirs = run(name, input_ids=tokens, position_ids=positions, use_cache=False)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert all(call["segment_ids"] is not None and call["attn_mask"] is None for call in seen)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation(name: str, cache: str) -> None:
+    prompt = torch.randint(1, 40, (2, 7))
+    how = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": cache, "disable_compile": True}
+    ours, theirs = (made(name, one).generate(prompt, **how) for one in ("relattn", "sdpa"))
+    assert torch.equal(ours, theirs)
+
+
+def test_a_mask_of_pairs_that_the_caller_wrote() -> None:
+    """Boolean, True attends; or float, added."""
+    tokens, pairs = torch.randint(1, 40, (2, 6)), torch.rand(2, 1, 6, 6) < 0.5
+    pairs |= torch.eye(6, dtype=torch.bool)
+    for mask in (pairs, torch.zeros(2, 1, 6, 6).masked_fill(~pairs, torch.finfo(torch.float32).min)):
+        torch.testing.assert_close(*run("bert", input_ids=tokens, attention_mask=mask), rtol=1e-4, atol=1e-5)
+
+
+def test_sides_of_windows() -> None:
+    """transformers' window of 3 holds the query and two before it, or three on either side."""
+    past = relattn_mask(1, 5, 5, mask_function=masking_utils.sliding_window_causal_mask_function(3))
+    both = relattn_mask(1, 5, 5, mask_function=masking_utils.sliding_window_bidirectional_mask_function(3))
+    assert (past.is_causal, past.window) == (True, (2, None))
+    assert (both.is_causal, both.window) == (False, (3, 3))
+
+
+def test_tokens_beyond_the_attention_mask_are_padding() -> None:
+    """A static cache has room that no token has filled yet."""
+    mask = relattn_mask(1, 1, 5, q_offset=2, attention_mask=torch.tensor([[False, True, True]]))
+    assert mask.key_mask is not None
+    assert mask.key_mask.tolist() == [[False, True, True, False, False]]
+    assert mask.query_position == 2
+
+
+def test_no_padding_is_no_key_mask() -> None:
+    assert relattn_mask(1, 3, 3, attention_mask=torch.ones(1, 3, dtype=torch.bool)) == MaskStructure(is_causal=True)
+
+
+def test_a_mask_of_a_shape_that_has_no_name() -> None:
+    chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
+    with refused(
+        UnsupportedError,
+        "attn_implementation='relattn': the model asks for a mask by chunked_overlay.<locals>.inner_mask, and relattn "
+        "knows causal, bidirectional, sliding-window and packed masks; give a mask of pairs [batch, 1, queries, keys], "
+        "or load the model with attn_implementation='sdpa'",
+    ):
+        relattn_mask(1, 3, 3, mask_function=chunks)
+
+
+def test_capped_scores() -> None:
+    query = torch.randn(1, 2, 3, 4)
+    with refused(
+        UnsupportedError,
+        "softcap: Module caps its scores at 5.0, which is no term of the score equation; load the model with "
+        "attn_implementation='eager'",
+    ):
+        interface.relattn_attention(torch.nn.Module(), query, query, query, None, softcap=5.0)
+
+
+def test_weights_are_returned_where_they_are_asked_for() -> None:
+    tokens = torch.randint(1, 40, (2, 6))
+    with torch.no_grad():
+        ours, eager = (made("llama", one)(tokens, output_attentions=True).attentions for one in ("relattn", "eager"))
+    torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_t5_without_patch_is_right_and_quadratic(seen: list[dict[str, Any]]) -> None:
+    """attn_implementation alone: the model's own position bias comes as a matrix, and is added."""
+    config = hf.T5Config(vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4)
+    torch.manual_seed(0)
+    model = hf.T5EncoderModel._from_config(config, attn_implementation="sdpa").eval()
+    tokens = torch.randint(1, 40, (2, 9))
+    with torch.no_grad():
+        theirs = model(tokens)[0]
+        model.set_attn_implementation("relattn")
+        torch.testing.assert_close(model(tokens)[0], theirs, rtol=1e-4, atol=1e-5)
+    assert [call["attn_mask"].shape for call in seen] == [(1, 4, 9, 9)] * 2
+
+
+def test_the_backend_of_patch_runs() -> None:
+    """It is named, and a name that cannot is refused when the model is patched."""
+    model = made("llama", "sdpa")
+    with refused(ValueError, "backend: got 'fast'; expected one of..."):
+        relattn.hf.patch(model, backend="fast")
+    with relattn.hf.patched(model, backend="sdpa") as report, torch.no_grad():
+        assert set(report.changed.values()) == {"LlamaAttention with attn_implementation='relattn'"}
+        model(torch.randint(1, 40, (2, 6)))

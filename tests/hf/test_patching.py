@@ -1,0 +1,164 @@
+"""What `relattn.hf.patch` says of models that it cannot change, and that they stay as they were."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+import relattn.hf
+from relattn import UnsupportedError
+from relattn.hf import patching
+from tests.bad_input.refusal import refused
+from tests.peers.models import made
+
+
+def state(model: nn.Module) -> list[Any]:
+    """Classes, attributes and attention implementations."""
+    modules = [(type(module), sorted(vars(module))) for module in model.modules()]
+    return [*modules, *(m.config._attn_implementation for m in model.modules() if hasattr(m, "config"))]
+
+
+def deberta(**changes: Any) -> hf.DebertaModel:
+    config = hf.DebertaConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, **changes
+    )
+    return hf.DebertaModel(config)
+
+
+def test_patched_twice() -> None:
+    model = made("t5")
+    relattn.hf.patch(model)
+    before = state(model)
+    said = "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
+    with refused(ValueError, said):
+        relattn.hf.patch(model, backend="tiled")
+    with refused(ValueError, said):
+        relattn.hf.patch(model.encoder)
+    assert state(model) == before
+    relattn.hf.unpatch(model)
+    relattn.hf.patch(model, backend="tiled")
+
+
+def test_nothing_to_undo() -> None:
+    model = made("t5")
+    with refused(
+        ValueError, "model: relattn.hf.patch was not called with this T5ForConditionalGeneration; nothing to undo"
+    ):
+        relattn.hf.unpatch(model)
+
+
+def test_no_model() -> None:
+    with refused(TypeError, "model: got str; expected a transformers model"):
+        relattn.hf.patch("google/flan-t5-base")
+
+
+def test_a_model_without_attention() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    with refused(
+        UnsupportedError, "model: relattn can change no attention of Sequential (it has none); it is as it was"
+    ):
+        relattn.hf.patch(model)
+
+
+def test_a_model_that_relattn_does_not_know() -> None:
+    """FNet's, XLNet's and the like write their attention themselves."""
+    config = hf.XLNetConfig(vocab_size=40, d_model=16, n_layer=1, n_head=4, d_inner=24)
+    model = hf.FunnelModel(hf.FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1]))
+    del config
+    before = state(model)
+    with refused(
+        UnsupportedError,
+        "model: relattn can change no attention of FunnelModel (FunnelRelMultiheadAttention takes no "
+        "attn_implementation, and relattn has no replacement); it is as it was",
+    ):
+        relattn.hf.patch(model)
+    assert state(model) == before
+
+
+def test_heads_that_talk() -> None:
+    model = deberta(talking_head=True, relative_attention=True, pos_att_type=["c2p"])
+    before = state(model)
+    with refused(
+        UnsupportedError,
+        "model: relattn can change no attention of DebertaModel (talking_head=True mixes the scores of all heads); it "
+        "is as it was",
+    ):
+        relattn.hf.patch(model)
+    assert state(model) == before
+
+
+def test_bloom_that_adds_in_slices() -> None:
+    config = hf.BloomConfig(vocab_size=40, hidden_size=16, n_layer=1, n_head=4, pretraining_tp=2, slow_but_exact=True)
+    with refused(UnsupportedError, "model: ...(slow_but_exact=True adds up the output projection in slices)..."):
+        relattn.hf.patch(hf.BloomModel(config))
+
+
+def test_some_of_a_model() -> None:
+    """Changed and left modules that take their masks from one place cannot part."""
+    model = hf.BloomModel(hf.BloomConfig(vocab_size=40, hidden_size=16, n_layer=2, n_head=4))
+    model.h[1].self_attention.pretraining_tp, model.h[1].self_attention.slow_but_exact = 2, True
+    before = state(model)
+    with refused(
+        UnsupportedError,
+        "model: h.1.self_attention cannot be changed (slow_but_exact=True adds up the output projection in slices) and "
+        "takes its masks from where others take theirs; nothing was changed",
+    ):
+        relattn.hf.patch(model)
+    assert state(model) == before
+
+
+def test_the_report_names_what_was_left() -> None:
+    """Two models in one module: one is changed, the other says why not."""
+    funnel = hf.FunnelModel(hf.FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1]))
+    both = nn.ModuleDict({"text": made("t5").encoder, "other": funnel})
+    report = relattn.hf.patch(both)
+    assert set(report.changed) == {f"text.block.{i}.layer.0.SelfAttention" for i in (0, 1)}
+    assert all(name.startswith("other.") for name in report.left)
+    assert "left     other.encoder" in str(report)
+    assert "changed  text.block.0.layer.0.SelfAttention: T5Attention -> RelattnT5Attention" in str(report)
+
+
+@pytest.mark.parametrize("version", ["5.22.1", "4.57.0", "6.0.0"])
+def test_another_version_of_transformers(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patching.transformers, "__version__", version)
+    with refused(
+        UnsupportedError,
+        f"transformers: version {version} is installed, and relattn.hf is tested with 5.23 and later below 6; install "
+        "transformers>=5.23,<6",
+    ):
+        relattn.hf.patch(made("t5"))
+
+
+def test_a_matrix_of_relative_positions() -> None:
+    model = made("deberta")
+    relattn.hf.patch(model)
+    hidden = torch.randn(1, 5, 16)
+    with refused(
+        UnsupportedError,
+        "relative_pos: got a matrix of relative positions [1, 5, 5]; relattn counts them from the tokens' places; "
+        "leave it out, or call relattn.hf.unpatch",
+    ):
+        model.encoder(hidden, torch.ones(1, 5), relative_pos=torch.zeros(1, 5, 5))
+
+
+@pytest.mark.parametrize("name", ["wav2vec2_conformer", "wav2vec2_conformer_rotary"])
+def test_positions_that_an_encoder_forgot(name: str) -> None:
+    model = made(name)
+    kind = model.config.position_embeddings_type
+    relattn.hf.patch(model)
+    with refused(
+        ValueError,
+        f"relative_position_embeddings: got None with position_embeddings_type={kind!r}; pass those of the encoder's "
+        "embed_positions",
+    ):
+        model.layers[0].self_attn(torch.randn(1, 5, 16))
+
+
+def test_mpt_beyond_its_table() -> None:
+    """max_seq_len is 32 here; transformers fails there in a broadcast."""
+    model = made("mpt")
+    relattn.hf.patch(model)
+    with refused(ValueError, "bias: offsets -39..0 are visible and its rows cover -31..0; ..."):
+        model(torch.randint(3, 40, (1, 40)))
