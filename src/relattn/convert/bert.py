@@ -1,0 +1,54 @@
+"""BERT's relative_key and relative_key_query (transformers 3.1 to 4)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.weights import check_odd, renamed, shared_table
+from relattn.encodings import KeyQueryEmbedding, RelativeEmbedding
+from relattn.encodings.base import RelativeEncoding
+
+PROJECTIONS = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "out_proj"}
+TABLE = "self.distance_embedding.weight"
+NEEDS = {f"{name}.{part}": axes for name in PROJECTIONS for part, axes in (("weight", (2,)), ("bias", (1,)))}
+
+
+def _format(name: str, kind: str, parameter: str, encoding: type[RelativeEmbedding | KeyQueryEmbedding]) -> Format:
+    """Their row n belongs to the distance i - j = n - (L - 1), ours to j - i: the same rows the other way round."""
+    ours_name = f"encoding.{parameter}"
+
+    def read(theirs: Tensors) -> dict[str, Tensor]:
+        table = theirs[TABLE]
+        check_odd(TABLE, table)
+        return {**renamed(theirs, PROJECTIONS), ours_name: table.flip(0).unsqueeze(0)}
+
+    def write(ours: Tensors) -> dict[str, Tensor]:
+        table = shared_table(ours_name, ours[ours_name], "BERT")
+        missing = [f"{one}.bias" for one in PROJECTIONS.values() if f"{one}.bias" not in ours]
+        if missing:
+            raise Misfit(f"has no {missing[0]}, and BERT's projections have biases; train it with bias=True")
+        back = {new: old for old, new in PROJECTIONS.items()}
+        return {**renamed(ours, back), TABLE: table.flip(0)}
+
+    def model(ours: Tensors) -> tuple[RelativeEncoding, int]:
+        heads, rows, head_dim = ours[ours_name].shape
+        check_odd(ours_name, ours[ours_name])
+        return encoding(head_dim, (rows + 1) // 2, num_heads=heads if heads > 1 else None), head_dim
+
+    return Format(
+        name=name,
+        about=f"BertSelfAttention with position_embedding_type={kind!r}, and its kin (transformers 4)",
+        anchors=(TABLE,),
+        needs=NEEDS | {TABLE: (2,)},
+        stays=("output.LayerNorm.",),
+        takes=({parameter: (3,)},),
+        read=read,
+        write=write,
+        model=model,
+        unsaid="relative_key and relative_key_query have the same parameters; config.position_embedding_type tells.",
+    )
+
+
+RELATIVE_KEY = _format("bert_relative_key", "relative_key", "relative_keys", RelativeEmbedding)
+RELATIVE_KEY_QUERY = _format("bert_relative_key_query", "relative_key_query", "relative_embeddings", KeyQueryEmbedding)

@@ -1,0 +1,150 @@
+"""Whole checkpoints: every attention layer found, converted, checked, and the rest handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from relattn.arguments import check_choice
+from relattn.convert.finding import naming, our_layers, their_layers
+from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.registry import FORMATS
+from relattn.encodings.base import RelativeEncoding
+from relattn.nn import RelativeMultiheadAttention
+
+
+def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Every attention layer of format `source` as the parameters of a RelativeMultiheadAttention, all else as it is.
+
+    checkpoint: tensors by name, such as a state_dict, of a whole model or of one layer. A layer keeps its place: what
+    stood under "encoder.layer.0.attention." stands there still, as q_proj.weight, k_proj.weight, v_proj.weight,
+    out_proj.weight, their biases, and encoding.*. Dtypes and devices stay. What is converted is copied, what passes is
+    not.
+
+    Raises ValueError where there is no such layer, where one is not whole, and for what relattn has no part for.
+    """
+    form = _form("source", source)
+    _check_tensors(checkpoint)
+    result, used = {}, set()
+    for layer, names in their_layers(checkpoint, form).items():
+        result |= _new(
+            result, layer, {layer + name: one for name, one in _read(checkpoint, form, layer, names).items()}
+        )
+        used.update(names.values())
+    return _beside(checkpoint, used, result)
+
+
+def from_relattn(checkpoint: Mapping[str, Tensor], target: str) -> dict[str, Tensor]:
+    """The way back from `to_relattn`: every RelativeMultiheadAttention with an encoding, in format `target`.
+
+    Raises ValueError where there is none, where `target` holds another encoding, and for what it cannot hold.
+    """
+    form = _form("target", target)
+    _check_tensors(checkpoint)
+    result: dict[str, Tensor] = {}
+    used = set()
+    for layer, names in our_layers(checkpoint, form).items():
+        with naming(layer):
+            ours = {local: checkpoint[name] for local, name in names.items()}
+            _model(form, ours)
+            theirs = form.write(ours)
+        result |= _new(result, layer, {form.place(layer, name): one for name, one in theirs.items()})
+        used.update(names.values())
+    return _beside(checkpoint, used, result)
+
+
+def layers(
+    checkpoint: Mapping[str, Tensor], source: str, encoding: Callable[[], RelativeEncoding] | None = None
+) -> dict[str, RelativeMultiheadAttention]:
+    """Every attention layer of format `source` as a module with copies of its weights, by its name.
+
+    encoding: makes a layer's encoding where the checkpoint does not tell all of it (x_transformers_t5: direction and
+        max_distance, which are T5Bias's own unless given).
+
+    Raises ValueError as `to_relattn` does, and for an encoding of other parameters.
+    """
+    form = _form("source", source)
+    _check_tensors(checkpoint)
+    made = {}
+    for layer, names in their_layers(checkpoint, form).items():
+        ours = _copies(_read(checkpoint, form, layer, names))
+        with naming(layer):
+            module = _model(form, ours, encoding)
+        module.load_state_dict(ours, assign=True)
+        made[layer.rstrip("./")] = module
+    return made
+
+
+def _form(argument: str, name: str) -> Format:
+    check_choice(argument, name, FORMATS)
+    return FORMATS[name]
+
+
+def _check_tensors(checkpoint: object) -> None:
+    pairs = checkpoint.items() if isinstance(checkpoint, Mapping) else [(None, None)]
+    if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
+        raise TypeError(
+            f"checkpoint: got {type(checkpoint).__name__}; expected tensors by name, such as a state_dict, and nothing "
+            "else in it"
+        )
+
+
+def _read(state: Tensors, form: Format, layer: str, names: dict[str, str]) -> dict[str, Tensor]:
+    with naming(layer):
+        ours = form.read({local: state[name] for local, name in names.items()})
+        _model(form, ours)
+    return ours
+
+
+def _model(
+    form: Format, ours: Tensors, encoding: Callable[[], RelativeEncoding] | None = None
+) -> RelativeMultiheadAttention:
+    """The module that holds these parameters, without numbers; Misfit where there is none such."""
+    q, k, v = (ours[f"{name}.weight"] for name in ("q_proj", "k_proj", "v_proj"))
+    with torch.device("meta"):
+        own, head_dim = form.model(ours)
+        heads, kv_heads = q.shape[0] // head_dim, k.shape[0] // head_dim
+        if q.shape[0] % head_dim or k.shape[0] % head_dim or heads % max(kv_heads, 1) or not kv_heads:
+            raise Misfit(
+                f"projects to {q.shape[0]} features of queries and {k.shape[0]} of keys; expected heads of width "
+                f"{head_dim}"
+            )
+        module = RelativeMultiheadAttention(
+            q.shape[1], heads, own if encoding is None else encoding(), num_kv_heads=kv_heads, head_dim=head_dim,
+            bias="q_proj.bias" in ours, kdim=k.shape[1], vdim=v.shape[1],
+        )  # fmt: skip
+    expected = module.state_dict()
+    for name in (*ours, *expected):
+        came, needed = (list(one[name].shape) if name in one else "nothing" for one in (ours, expected))
+        if came != needed:
+            raise Misfit(
+                f"makes {name} {came}, and RelativeMultiheadAttention({q.shape[1]}, {heads}, head_dim={head_dim}) has "
+                f"{needed}"
+            )
+    return module
+
+
+def _new(result: Tensors, layer: str, made: Tensors) -> dict[str, Tensor]:
+    """The copies of what a layer becomes; ValueError where another layer made the same of other numbers."""
+    for name, tensor in made.items():
+        if name in result and not torch.equal(result[name], tensor):
+            raise ValueError(
+                f"checkpoint: layer {layer.rstrip('./')!r} makes another {name} than a layer before it, and there is "
+                "one for both"
+            )
+    return _copies(made)
+
+
+def _copies(tensors: Tensors) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+
+
+def _beside(state: Tensors, used: Collection[str], result: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What passes, then what is converted; ValueError where both have a name."""
+    passing = {name: tensor for name, tensor in state.items() if name not in used}
+    both = sorted(passing.keys() & result.keys())
+    if both:
+        raise ValueError(f"checkpoint: {both[0]} is there already, beside what a layer becomes")
+    return passing | result

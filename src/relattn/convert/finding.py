@@ -1,0 +1,91 @@
+"""Which layers a checkpoint has, whole and of the right shapes; and what is said where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from relattn.convert.format import Axes, Format, Misfit, Tensors, layers_in
+from relattn.convert.registry import FORMATS
+from relattn.convert.weights import PROJECTIONS
+
+OURS: Axes = {f"{name}.{part}": axes for name in PROJECTIONS for part, axes in (("weight", (2,)), ("bias", (1,)))}
+
+
+@contextmanager
+def naming(layer: str) -> Iterator[None]:
+    """A Misfit becomes the error that names the layer."""
+    try:
+        yield
+    except Misfit as why:
+        raise ValueError(f"checkpoint: layer {layer.rstrip('./')!r} {why}") from None
+
+
+def their_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
+    """Of every layer the local names of its parameters, and their names in the checkpoint."""
+    found = layers_in(state, form.anchors)
+    if not found:
+        raise ValueError(_nothing_found(state, form.name, form.anchors))
+    return {layer: _their_names(state, form, layer) for layer in found}
+
+
+def _their_names(state: Tensors, form: Format, layer: str) -> dict[str, str]:
+    with naming(layer):
+        known = {**form.needs, **form.may}
+        below = [name.removeprefix(layer) for name in state if name.startswith(layer)]
+        names = {local: layer + local for local in below if local in known}
+        names = {**form.outside(state.keys(), layer), **names}
+        missing = [local for local in form.needs if local not in names]
+        if missing:
+            raise Misfit(f"has no {', '.join(missing)}, which {form.name} needs")
+        strange = [local for local in below if local not in known and not local.startswith(form.stays)]
+        if strange:
+            raise Misfit(f"has also {', '.join(strange)}, which {form.name} has no part for")
+        check_axes({local: state[name] for local, name in names.items()}, known)
+    return names
+
+
+def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
+    """The same of every RelativeMultiheadAttention whose encoding this format holds; one without any is left alone."""
+    found = {}
+    for layer in layers_in(state, ("q_proj.weight",)):
+        below = [name.removeprefix(layer) for name in state if name.startswith(layer)]
+        own = [local for local in below if local.startswith("encoding.")]
+        if not own:
+            continue
+        with naming(layer):
+            missing = [f"{name}.weight" for name in PROJECTIONS if f"{name}.weight" not in below]
+            if missing:
+                raise Misfit(f"has no {', '.join(missing)}, which RelativeMultiheadAttention needs")
+            axes = [takes for takes in form.takes if {f"encoding.{one}" for one in takes} == set(own)]
+            if not axes:
+                expected = " or ".join(", ".join(f"encoding.{one}" for one in takes) for takes in form.takes)
+                raise Misfit(f"has {', '.join(own)}; {form.name} holds {expected}")
+            found[layer] = {local: layer + local for local in below if local in OURS or local in own}
+            known = {**OURS, **{f"encoding.{one}": dims for one, dims in axes[0].items()}}
+            check_axes({local: state[name] for local, name in found[layer].items()}, known)
+    if not found:
+        raise ValueError(_nothing_found(state, "relattn", ("q_proj.weight", "encoding.*")))
+    return found
+
+
+def _nothing_found(state: Tensors, wanted: str, anchors: tuple[str, ...]) -> str:
+    """What was looked for, what came, and whose it may be."""
+    likely = [form.name for form in FORMATS.values() if layers_in(state, form.anchors)]
+    guess = f"it may be {' or '.join(likely)}" if likely else f"the formats are {', '.join(FORMATS)}"
+    came = f"{len(state)} names such as {', '.join(list(state)[:3])}" if state else "no names"
+    endings = " or ".join(anchors)
+    return (
+        f"checkpoint: no attention layer of {wanted} in it; looked for names ending in {endings}; got {came}; {guess}"
+    )
+
+
+def check_axes(tensors: Tensors, axes: Axes) -> None:
+    """Floats, with as many axes as their name asks for, and none empty; Misfit otherwise."""
+    for name, tensor in tensors.items():
+        if tensor.dim() not in axes[name] or 0 in tensor.shape or not tensor.is_floating_point():
+            expected = " or ".join(map(str, axes[name]))
+            raise Misfit(
+                f"has {name} of shape {list(tensor.shape)} and {tensor.dtype}; expected floats with {expected} axes, "
+                "none of them empty"
+            )

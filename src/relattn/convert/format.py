@@ -1,0 +1,73 @@
+"""Format: one way in which checkpoints hold an attention layer with relative positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from relattn.encodings.base import RelativeEncoding
+
+Axes = Mapping[str, tuple[int, ...]]
+"""Names of parameters, and how many axes each may have."""
+
+Tensors = Mapping[str, Tensor]
+"""Parameters by name: of a checkpoint, or of one layer, whose names are local, without the layer's own beginning."""
+
+
+class Misfit(Exception):
+    """Why one layer cannot be read or written; who catches it says which layer that is."""
+
+
+def nothing_outside(names: Collection[str], layer: str) -> dict[str, str]:
+    """Every parameter of a layer stands under the layer's name."""
+    return {}
+
+
+def within(layer: str, local: str) -> str:
+    """The name of a parameter that stands under the layer's name."""
+    return layer + local
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a format's layers are made of, and how they become ours.
+
+    name: as `to_relattn` and the command take it. about: whose layer it is.
+    anchors: local names of which any one shows that a layer is of this format.
+    needs, may: the local names of the parameters it must have, and may have.
+    stays: beginnings of local names that are no part of the attention and pass unchanged.
+    takes: the sets of parameters of our encodings that it can hold.
+    read: their parameters to ours (q_proj.weight, ..., encoding.*), local names both; write: the way back. Either
+        raises Misfit for what the other side cannot hold.
+    model: the encoding of our parameters, as far as their shapes tell, and the width of a head.
+    outside: where in a checkpoint with these names a layer's parameters lie that do not stand under its own name.
+    place: the name under which a local parameter of a layer is written.
+    unsaid: what a checkpoint does not tell, in a sentence.
+    """
+
+    name: str
+    about: str
+    anchors: tuple[str, ...]
+    needs: Axes
+    takes: tuple[Axes, ...]
+    read: Callable[[Tensors], dict[str, Tensor]]
+    write: Callable[[Tensors], dict[str, Tensor]]
+    model: Callable[[Tensors], tuple[RelativeEncoding, int]]
+    may: Axes = field(default_factory=dict)
+    stays: tuple[str, ...] = ()
+    outside: Callable[[Collection[str], str], dict[str, str]] = nothing_outside
+    place: Callable[[str, str], str] = within
+    unsaid: str = ""
+
+
+def layers_in(names: Collection[str], anchors: tuple[str, ...]) -> list[str]:
+    """The layers that have an anchor, in the order of the names: what stands before it, up to "." or "/"."""
+    found = (
+        name.removesuffix(anchor)
+        for name in names
+        for anchor in anchors
+        if name == anchor or name.endswith(("." + anchor, "/" + anchor))
+    )
+    return list(dict.fromkeys(found))

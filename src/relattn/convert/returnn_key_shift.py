@@ -1,0 +1,107 @@
+"""RETURNN's SelfAttentionLayer whose key_shift is a RelativePositionalEncodingLayer (TensorFlow)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from itertools import takewhile
+
+from torch import Tensor
+
+from relattn.convert.format import Format, Misfit, Tensors, layers_in
+from relattn.convert.weights import (
+    check_odd,
+    fuse_heads,
+    identity_like,
+    is_identity,
+    refuse_biases,
+    shared_table,
+    split_heads,
+)
+from relattn.encodings import ShawEmbedding
+
+FUSED, TABLE = "QKV", "encoding_matrix"
+ATTENTION, POSITIONS = "_self_att_att/", "_rel_pos/"
+
+
+def _read(theirs: Tensors) -> dict[str, Tensor]:
+    """[in, out] to [out, in]; for each head its query, key and value; no output projection; the rows are ours."""
+    fused, table = theirs[FUSED], theirs[TABLE]
+    check_odd(TABLE, table)
+    head_dim = table.shape[1]
+    if fused.shape[1] % (3 * head_dim):
+        raise Misfit(
+            f"has QKV of shape {list(fused.shape)} beside an encoding_matrix of width {head_dim}; expected [in, a "
+            f"multiple of {3 * head_dim}]: queries, keys and values of one width (n_out=total_key_dim)"
+        )
+    q, k, v = split_heads(fused.T, head_dim)
+    return {
+        "q_proj.weight": q,
+        "k_proj.weight": k,
+        "v_proj.weight": v,
+        "out_proj.weight": identity_like(q),
+        "encoding.relative_keys": table.unsqueeze(0),
+    }
+
+
+def _write(ours: Tensors) -> dict[str, Tensor]:
+    refuse_biases(ours, "SelfAttentionLayer")
+    if not is_identity(ours):
+        raise Misfit(
+            "has an out_proj that is not the identity, and SelfAttentionLayer has none; keep it in a layer of its own "
+            "and give the identity here"
+        )
+    table = shared_table("encoding.relative_keys", ours["encoding.relative_keys"], "RETURNN's key_shift")
+    q, k, v = (ours[f"{name}.weight"] for name in ("q_proj", "k_proj", "v_proj"))
+    return {FUSED: fuse_heads(q, k, v, table.shape[1]).T, TABLE: table}
+
+
+def model(ours: Tensors) -> tuple[ShawEmbedding, int]:
+    """Shaw's keys, clipped where the rows end."""
+    heads, rows, head_dim = ours["encoding.relative_keys"].shape
+    check_odd("encoding.relative_keys", ours["encoding.relative_keys"])
+    encoding = ShawEmbedding(head_dim, (rows - 1) // 2, num_heads=heads if heads > 1 else None, values=False)
+    return encoding, head_dim
+
+
+def _alike(layer: str, table: str) -> int:
+    """How many characters at the beginning of two names are the same."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(layer, table, strict=False))))
+
+
+def _table_of(names: Collection[str], layer: str) -> dict[str, str]:
+    """The encoding_matrix of a layer: the one whose name begins most like the layer's.
+
+    The config alone says which is whose. So the answer counts only where it gives every layer a matrix of its own.
+    """
+    layers = layers_in(names, (FUSED,))
+    tables = [place + TABLE for place in layers_in(names, (TABLE,))]
+    nearest = {one: max(tables, key=partial(_alike, one), default="") for one in layers}
+    if sorted(nearest.values()) != sorted(tables):
+        raise Misfit(
+            f"does not say which encoding_matrix is its key_shift: there are {len(layers)} QKV and {len(tables)} "
+            "encoding_matrix; give the layers one by one, each with its own"
+        )
+    return {TABLE: nearest[layer]}
+
+
+def _place(layer: str, local: str) -> str:
+    """As RETURNN's documentation names the two layers: x_self_att_att/QKV, x_rel_pos/encoding_matrix."""
+    if local != TABLE or not layer:
+        return layer + local
+    return layer[:-1].removesuffix(ATTENTION[:-1]) + POSITIONS + TABLE
+
+
+KEY_SHIFT = Format(
+    name="returnn_key_shift",
+    about="SelfAttentionLayer with key_shift from RelativePositionalEncodingLayer (RETURNN, TensorFlow)",
+    anchors=(FUSED,),
+    needs={FUSED: (2,), TABLE: (2,)},
+    takes=({"relative_keys": (3,)},),
+    read=_read,
+    write=_write,
+    model=model,
+    outside=_table_of,
+    place=_place,
+    unsaid="attention_left_only stands in the config: attend with is_causal=True.",
+)

@@ -1,0 +1,71 @@
+"""What several formats do to weights."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.convert.format import Misfit, Tensors
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def renamed(tensors: Tensors, names: dict[str, str]) -> dict[str, Tensor]:
+    """The parameters of modules (weight, bias) under other names, names[old] = new."""
+    return {
+        f"{new}.{part}": tensors[f"{old}.{part}"]
+        for old, new in names.items()
+        for part in ("weight", "bias")
+        if f"{old}.{part}" in tensors
+    }
+
+
+def split_heads(
+    fused: Float[Tensor, "H*3*D *E"], head_dim: int
+) -> tuple[Float[Tensor, "H*D *E"], Float[Tensor, "H*D *E"], Float[Tensor, "H*D *E"]]:
+    """Queries, keys and values of a projection that has for each head one after the other."""
+    parts = fused.unflatten(0, (-1, 3, head_dim))
+    return parts[:, 0].flatten(0, 1), parts[:, 1].flatten(0, 1), parts[:, 2].flatten(0, 1)
+
+
+def fuse_heads(
+    q: Float[Tensor, "H*D *E"], k: Float[Tensor, "H*D *E"], v: Float[Tensor, "H*D *E"], head_dim: int
+) -> Float[Tensor, "H*3*D *E"]:
+    """One projection that has for each head its query, key and value, one after the other."""
+    return torch.stack([part.unflatten(0, (-1, head_dim)) for part in (q, k, v)], dim=1).flatten(0, 2)
+
+
+def identity_like(weight: Float[Tensor, "H*D E"]) -> Float[Tensor, "H*D H*D"]:
+    """The output projection of a layer that has none."""
+    return torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
+
+
+def is_identity(ours: Tensors) -> bool:
+    """Whether out_proj hands on what it gets."""
+    weight, bias = ours["out_proj.weight"], ours.get("out_proj.bias")
+    square = weight.shape[0] == weight.shape[1]
+    return square and torch.equal(weight, identity_like(weight)) and (bias is None or not bias.any())
+
+
+def refuse_biases(ours: Tensors, who: str) -> None:
+    """Misfit where a projection has a bias."""
+    for name in PROJECTIONS:
+        if f"{name}.bias" in ours:
+            raise Misfit(f"has {name}.bias, and {who} has no biases; train it with bias=False")
+
+
+def check_odd(name: str, table: Float[Tensor, "*H R D"]) -> None:
+    """A row for offset 0 and as many on either side; Misfit otherwise."""
+    if table.shape[-2] % 2 == 0:
+        raise Misfit(f"has {name} of shape {list(table.shape)}; expected an odd number of rows, as many on either side")
+
+
+def shared_table(name: str, table: Float[Tensor, "H R D"], who: str) -> Float[Tensor, "R D"]:
+    """The table that all heads share; Misfit where each has its own."""
+    if table.shape[0] != 1:
+        raise Misfit(
+            f"has {name} of shape {list(table.shape)}, a table for each head, and {who} has one for all; make the "
+            "encoding with num_heads=None"
+        )
+    return table.squeeze(0)

@@ -1,0 +1,103 @@
+"""x-transformers with rel_pos_bias=True: T5's bias, one for all layers of a stack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from torch import Tensor
+
+from relattn.convert.format import Format, Misfit, Tensors
+from relattn.convert.weights import refuse_biases
+from relattn.encodings import T5Bias
+
+PROJECTIONS = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "out_proj"}
+TABLE = "rel_pos.relative_attention_bias.weight"
+IN_A_STACK = re.compile(r"(?P<stack>(.*\.)?)layers\.(?P<number>\d+)\.1\.$")
+
+
+def _read(theirs: Tensors) -> dict[str, Tensor]:
+    """The bias is multiplied by sqrt(dim_head) there; query head n shares the keys of n modulo the key heads."""
+    table, q, k, out = theirs[TABLE], theirs["to_q.weight"], theirs["to_k.weight"], theirs["to_out.weight"]
+    heads = table.shape[1]
+    if q.shape[0] % heads or q.shape[0] % k.shape[0] or out.shape[1] != q.shape[0]:
+        raise Misfit(
+            f"has to_q.weight {list(q.shape)}, to_k.weight {list(k.shape)} and to_out.weight {list(out.shape)} beside "
+            f"a bias for {heads} heads; expected one width of queries, keys and values in every head"
+        )
+    groups, width = q.shape[0] // k.shape[0], q.shape[0] // heads
+    return {
+        "q_proj.weight": _neighbours(q, groups, width),
+        "k_proj.weight": k,
+        "v_proj.weight": theirs["to_v.weight"],
+        "out_proj.weight": _neighbours(out.T, groups, width).T,
+        "encoding.bias": _neighbours(table.T, groups, 1).T * width**0.5,
+    }
+
+
+def _write(ours: Tensors) -> dict[str, Tensor]:
+    refuse_biases(ours, "x-transformers' Attention")
+    table, q, k = ours["encoding.bias"], ours["q_proj.weight"], ours["k_proj.weight"]
+    groups, width = q.shape[0] // k.shape[0], q.shape[0] // table.shape[1]
+    return {
+        "to_q.weight": _apart(q, groups, width),
+        "to_k.weight": k,
+        "to_v.weight": ours["v_proj.weight"],
+        "to_out.weight": _apart(ours["out_proj.weight"].T, groups, width).T,
+        TABLE: _apart(table.T, groups, 1).T / width**0.5,
+    }
+
+
+def _neighbours(rows: Tensor, groups: int, width: int) -> Tensor:
+    """Heads of `width` rows, reordered: those that share a key head, one in every len / groups, next to each other."""
+    return rows.unflatten(0, (groups, -1, width)).transpose(0, 1).flatten(0, 2)
+
+
+def _apart(rows: Tensor, groups: int, width: int) -> Tensor:
+    """The way back."""
+    return rows.unflatten(0, (-1, groups, width)).transpose(0, 1).flatten(0, 2)
+
+
+def _model(ours: Tensors) -> tuple[T5Bias, int]:
+    num_buckets, num_heads = ours["encoding.bias"].shape
+    features = ours["q_proj.weight"].shape[0]
+    if num_buckets % 4 or features % num_heads:
+        raise Misfit(
+            f"has a bias of {num_buckets} buckets and {num_heads} heads beside {features} features of queries; "
+            "expected a multiple of four buckets, and a multiple of the heads"
+        )
+    return T5Bias(num_heads, num_buckets=num_buckets), features // num_heads
+
+
+def _bias_of_the_stack(names: Collection[str], layer: str) -> dict[str, str]:
+    """The stack's one bias; ValueError where cross-attention, which it does not serve, may be among the layers."""
+    placed = IN_A_STACK.match(layer)
+    if placed is None:
+        return {}
+    stack, number = placed["stack"], int(placed["number"])
+    if f"{stack}layers.{number + 1}.1.to_q.weight" in names:
+        raise Misfit(
+            "is followed by another attention layer; with cross_attend every second one has no bias, and the names do "
+            "not tell them apart; leave the cross-attention out of the checkpoint"
+        )
+    return {TABLE: stack + TABLE}
+
+
+def _place(layer: str, local: str) -> str:
+    placed = IN_A_STACK.match(layer)
+    return placed["stack"] + local if placed and local == TABLE else layer + local
+
+
+X_TRANSFORMERS = Format(
+    name="x_transformers_t5",
+    about="Attention in a stack with rel_pos_bias=True (x-transformers)",
+    anchors=("to_q.weight",),
+    needs=dict.fromkeys((*(f"{name}.weight" for name in PROJECTIONS), TABLE), (2,)),
+    takes=({"bias": (2,)},),
+    read=_read,
+    write=_write,
+    model=_model,
+    outside=_bias_of_the_stack,
+    place=_place,
+    unsaid="T5Bias takes max_distance from the config, and bidirectional=False for a Decoder, which is causal.",
+)
