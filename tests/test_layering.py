@@ -31,6 +31,7 @@ ROOMS = (
     "functional",
     "flex",
     "nn",
+    "convert",
     PACKAGE,
     "keras",
     "lab",
