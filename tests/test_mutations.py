@@ -14,7 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import AlibiBias, OffsetTable, RotaryEmbedding, ScoreTerms, T5Bias, TransformerXLEmbedding
+from relattn import (
+    AlibiBias,
+    DisentangledEmbedding,
+    OffsetTable,
+    RotaryEmbedding,
+    ScoreTerms,
+    TransformerXLEmbedding,
+)
 from relattn.backends.select import BACKENDS
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
@@ -64,7 +71,7 @@ def subject_of(name: str, layout: str, rng: np.random.Generator) -> Subject:
     return make_subject(CASES[name], setting_of(layout, seed=int(rng.integers(2**32))))
 
 
-MUTATED = ("terms_all", "txl", "t5", "alibi_4_heads", "rope")
+MUTATED = ("terms_all", "txl", "t5", "disentangled", "disentangled_buckets", "alibi_4_heads", "rope")
 
 
 @pytest.mark.parametrize(
@@ -311,6 +318,30 @@ def test_mutated_terms_of_transformer_xl_are_seen(
     assert_red(subject_of(name, layout, rng), backend)
 
 
+DEBERTA_TERMS: dict[str, Callable[[ScoreTerms], ScoreTerms]] = {
+    "W_k and W_q exchanged": lambda terms: replace(
+        terms, relative_keys=terms.relative_queries, relative_queries=terms.relative_keys
+    ),
+    "no c2p": lambda terms: replace(terms, relative_query=None, relative_keys=None),
+    "no p2c": lambda terms: replace(terms, relative_queries=None),
+    "delta(j, i) in p2c": lambda terms: replace(terms, relative_queries=backwards(terms.relative_queries)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "layout"), [*runs("disentangled"), *runs("disentangled_buckets")], indirect=["backend"]
+)
+@pytest.mark.parametrize("mutation", DEBERTA_TERMS)
+def test_mutated_terms_of_deberta_are_seen(
+    mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    terms = DisentangledEmbedding.terms
+    monkeypatch.setattr(
+        DisentangledEmbedding, "terms", lambda self, *arguments: DEBERTA_TERMS[mutation](terms(self, *arguments))
+    )
+    assert_red(subject_of(name, layout, rng), backend)
+
+
 def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """Transformer-XL's sinusoids are those of another distance."""
     from relattn.encodings import transformer_xl
@@ -321,8 +352,18 @@ def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], An
 
 def mutate_buckets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """T5's buckets are those of another offset."""
-    whole = T5Bias.buckets
-    monkeypatch.setattr(T5Bias, "buckets", lambda self, offsets: whole(self, change(offsets)))
+    from relattn.encodings import t5
+
+    whole = t5._buckets
+    monkeypatch.setattr(t5, "_buckets", lambda offsets, *others: whole(change(offsets), *others))
+
+
+def mutate_delta(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """DeBERTa's rows are those of another i - j."""
+    from relattn.encodings import disentangled
+
+    whole = disentangled._delta
+    monkeypatch.setattr(disentangled, "_delta", lambda relative, *others: whole(change(relative), *others))
 
 
 def mutate_slopes(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
@@ -340,6 +381,8 @@ def mutate_key_positions(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any]
 ENCODING_MUTATIONS = {
     "txl": mutate_sinusoids,
     "t5": mutate_buckets,
+    "disentangled": mutate_delta,
+    "disentangled_buckets": mutate_delta,
     "alibi_4_heads": mutate_slopes,
     "rope": mutate_key_positions,
 }
