@@ -1,4 +1,4 @@
-"""The commands and their options; each does its work in `relattn.lab` or `relattn.bench`."""
+"""The commands and their options; each does its work in `relattn.lab`, `relattn.bench` or `relattn.convert`."""
 
 from __future__ import annotations
 
@@ -184,6 +184,28 @@ def bench(
         from relattn.cli.bench import run
 
         run({name: value for name, value in given.items() if value is not None}, out)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="IN", help="A .safetensors file, or a .bin, .pt, .pth or .ckpt file of tensors alone."),
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="A new .safetensors file.")],
+    from_format: Annotated[str, typer.Option("--from", help="The format of IN.")],
+    to_format: Annotated[str, typer.Option("--to", help="The format of OUT.")],
+) -> None:
+    """Convert the attention layers of a checkpoint to relattn's, or back; all other tensors stay as they are.
+
+    Formats: relattn, and bert_relative_key, bert_relative_key_query, transfo_xl, tensor2tensor_relative,
+    tensor2tensor_relative_v2, tensor2tensor_unmasked_relative_v2, returnn_key_shift, returnn_rel_pos,
+    x_transformers_t5. One of the two is relattn.
+    """
+    with one_sentence():
+        from relattn.cli.convert import run
+
+        run(source, target, from_format, to_format)
 
 
 @app.command()

@@ -1,0 +1,54 @@
+"""`relattn convert`: a checkpoint in, the same weights in another format out, and a table of what became what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from relattn.cli.console import out
+from relattn.cli.tensor_files import check_new, read_tensors, write_tensors
+from relattn.convert import FORMATS, from_relattn, layers, to_relattn
+from relattn.nn import RelativeMultiheadAttention
+
+OURS = "relattn"
+
+
+def run(source: Path, target: Path, from_format: str, to_format: str) -> None:
+    """Convert a file; nothing is written unless all of it is right."""
+    theirs = _check_formats(from_format, to_format)
+    check_new(target)
+    before = read_tensors(source)
+    after = to_relattn(before, theirs) if to_format == OURS else from_relattn(before, theirs)
+    found = layers(before if to_format == OURS else after, theirs)
+    write_tensors(target, after)
+    out.print(_table(f"{len(found)} attention layers from {from_format} to {to_format}", found))
+    passed = len(before.keys() & after.keys())
+    out.print(f"{passed} other tensors as they were")
+    if FORMATS[theirs].unsaid:
+        out.print(Text(f"not in the checkpoint: {FORMATS[theirs].unsaid}"), soft_wrap=True)
+    out.print(Text(f"written  {target}"), soft_wrap=True)
+
+
+def _check_formats(from_format: str, to_format: str) -> str:
+    """The one of the two that is not relattn's own; ValueError where they are not one of each."""
+    known = (OURS, *FORMATS)
+    for option, name in (("from", from_format), ("to", to_format)):
+        if name not in known:
+            raise ValueError(f"{option}: got {name!r}; expected one of {', '.join(known)}")
+    if (from_format == OURS) == (to_format == OURS):
+        raise ValueError(f"from, to: got {from_format!r} and {to_format!r}; expected {OURS!r} as one of them, and once")
+    return from_format if to_format == OURS else to_format
+
+
+def _table(title: str, found: dict[str, RelativeMultiheadAttention]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in ("layer", "width", "heads", "encoding"):
+        table.add_column(heading, overflow="fold")
+    for name, layer in found.items():
+        assert layer.encoding is not None
+        encoding = f"{type(layer.encoding).__name__}({layer.encoding.extra_repr()})"
+        heads = f"{layer.num_heads} of {layer.head_dim}"
+        table.add_row(Text(name or "(the file)"), str(layer.embed_dim), heads, Text(encoding))
+    return table
