@@ -44,7 +44,11 @@ APART = {("encodings", "backends"), ("backends", "encodings")}
 # the modules of it that reach, inside of functions, for the packages under Keras.
 UNDER_KERAS = {"errors", "arguments", "offsets"}
 EXCHANGE = f"{PACKAGE}.keras.exchange"
-KERAS_BACKENDS = {f"{PACKAGE}.keras.loop": {"tensorflow", "jax", "torch"}, EXCHANGE: {"torch"}}
+KERAS_BACKENDS = {
+    f"{PACKAGE}.keras.loop": {"tensorflow", "jax", "torch"},
+    f"{PACKAGE}.keras.waves": {"jax"},
+    EXCHANGE: {"torch"},
+}
 
 # Inside backends: these serve every backend, and these know every backend. All the others are strangers to each other.
 SERVING = {"base", "skew"}

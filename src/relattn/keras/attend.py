@@ -117,7 +117,9 @@ def attend_block(settings: Settings, count: Index, index: Index, arrays: dict[st
     kept = exponentials
     if "seed" in arrays:
         seed = arrays["seed"] + ops.cast(ops.stack([index * 1_000_003, 0]), arrays["seed"].dtype)
-        kept = keras.random.dropout(exponentials, settings.dropout, seed=_FixedSeed(seed))
+        drawn = keras.random.uniform(ops.shape(exponentials), dtype="float32", seed=_FixedSeed(seed))
+        factor = 1.0 / (1.0 - settings.dropout) if settings.dropout < 1.0 else 0.0
+        kept = ops.where(drawn >= settings.dropout, exponentials * factor, ops.zeros_like(exponentials))
     output = kept @ arrays["value"]
     if "relative_values" in arrays:
         output = output + to_offsets(kept) @ band("relative_values")

@@ -75,12 +75,15 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
     ) -> None:
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a layer of relattn.keras or None")
-        for name in ("flash_attention", "attention_axes"):
-            if encoding is not None and kwargs.get(name):
-                raise ValueError(
-                    f"{name}: got {kwargs[name]!r} beside an encoding; expected None: a relative encoding attends "
-                    "along one axis, by the score equation"
-                )
+        if encoding is not None and kwargs.get("flash_attention"):
+            raise ValueError(
+                "flash_attention: got True beside an encoding; expected None: no fused kernel has the encoding's terms"
+            )
+        axes = kwargs.get("attention_axes")
+        if encoding is not None and axes not in (None, 1, (1,), [1]):
+            raise ValueError(
+                f"attention_axes: got {axes!r} beside an encoding; expected None: offsets are those of axis 1"
+            )
         check_scale(scale)
         if query_block is not None:
             check_size("query_block", query_block)
@@ -244,9 +247,12 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments it was made with."""
+        encoding: Any = keras.saving.serialize_keras_object(self.encoding)
+        if encoding is not None:  # Keras' own mark, so that layers of one encoding have one again after loading
+            encoding["shared_object_id"] = id(self.encoding)
         return {
             **super().get_config(),
-            "encoding": keras.saving.serialize_keras_object(self.encoding),
+            "encoding": encoding,
             "scale": self.scale,
             "query_block": self.query_block,
         }

@@ -125,7 +125,9 @@ def _tensorflow_loop() -> Callable[..., Any]:
     # A graph even where execution is eager: the eager tape would keep every block's gradients by key and value.
     @functools.partial(tf.function, autograph=False)
     def loop(settings: Settings, count: Index, arrays: dict[str, Tensor]) -> Tensor:
-        blocks = tf.TensorArray(arrays["query"].dtype, size=count, infer_shape=False)
+        query, value = arrays["query"], arrays["value"]
+        shape = [*query.shape[:2], None, value.shape[-1]]
+        blocks = tf.TensorArray(query.dtype, size=count, element_shape=shape)
         _, blocks = tf.while_loop(
             lambda index, _: index < count,
             lambda index, done: (index + 1, done.write(index, recomputed(settings, count, index, arrays))),

@@ -71,7 +71,7 @@ class RelativePositionalEmbedding(RelativeEncoding):
         check_heads("RelativePositionalEmbedding", self.num_heads, self.head_size, queries)
         last = 0 if self.causal else self.sequence_length - 1
         nothing = positions.unless_beyond(1 - self.sequence_length, last, self._beyond)
-        table = OffsetTable(ops.convert_to_tensor(self.relative_keys), 1 - self.sequence_length)
+        table = OffsetTable(self.relative_keys.value, 1 - self.sequence_length)
         relative_query = queries if isinstance(nothing, float) else queries + ops.cast(nothing, queries.dtype)
         return ScoreTerms(relative_query=relative_query, relative_keys=table)
 

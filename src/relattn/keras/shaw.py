@@ -6,7 +6,7 @@ from typing import Any
 
 from relattn.arguments import check_flag, check_size
 from relattn.keras.encoding import RelativeEncoding, ScoreTerms, check_heads
-from relattn.keras.installed import keras, ops
+from relattn.keras.installed import keras
 from relattn.keras.positions import Positions
 from relattn.keras.table import OffsetTable
 from relattn.keras.tensors import Tensor
@@ -66,10 +66,10 @@ class ShawRelativeEmbedding(RelativeEncoding):
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
         """RK = a^K and RV = a^V over the query itself; their edge rows hold beyond."""
         check_heads("ShawRelativeEmbedding", self.num_heads, self.head_size, queries)
-        values = OffsetTable(ops.convert_to_tensor(self.relative_values), -self.left) if self.values else None
+        values = OffsetTable(self.relative_values.value, -self.left) if self.values else None
         return ScoreTerms(
             relative_query=queries,
-            relative_keys=OffsetTable(ops.convert_to_tensor(self.relative_keys), -self.left),
+            relative_keys=OffsetTable(self.relative_keys.value, -self.left),
             relative_values=values,
         )
 

@@ -68,7 +68,7 @@ class T5RelativeBias(RelativeEncoding):
             max_distance=self.max_distance,
             bidirectional=self.bidirectional,
         )
-        rows = ops.transpose(ops.take(ops.convert_to_tensor(self.bias), buckets, axis=0))
+        rows = ops.transpose(ops.take(self.bias.value, buckets, axis=0))
         return ScoreTerms(bias=OffsetTable(rows, -self.max_distance))
 
     def compute_output_shape(self, queries_shape: Shape, key_length: int | None = None) -> Shape:

@@ -60,6 +60,7 @@ def slice_axis(x: Tensor, axis: int, start: Index, count: Index) -> Tensor:
     if is_known(start, count):
         return x[(slice(None),) * axis + (slice(start, start + count),)]
     sizes = list(ops.shape(x))
-    starts: list[Index] = [0] * len(sizes)
+    zero = 0 if is_known(start) else ops.zeros_like(start)  # JAX wants starts of one dtype
+    starts = [zero] * len(sizes)
     starts[axis], sizes[axis] = start, count
     return ops.slice(x, starts, sizes)

@@ -93,7 +93,7 @@ class TransformerXLRelativeEmbedding(RelativeEncoding):
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
         """q := q + u, r := q + v, RK = W R."""
         check_heads("TransformerXLRelativeEmbedding", self.num_heads, self.head_size, queries)
-        u, v = (ops.cast(bias, queries.dtype)[:, None] for bias in (self.pos_bias_u, self.pos_bias_v))
+        u, v = (ops.cast(bias.value, queries.dtype)[:, None] for bias in (self.pos_bias_u, self.pos_bias_v))
         relative_query = queries + v
         if self.sequence_length is None:
             table = OffsetTable(self._projected_sinusoids(positions, queries.dtype), positions.first)
@@ -102,7 +102,7 @@ class TransformerXLRelativeEmbedding(RelativeEncoding):
             nothing = positions.unless_beyond(-reach, reach, self._beyond)
             if not isinstance(nothing, float):
                 relative_query = relative_query + ops.cast(nothing, queries.dtype)
-            table = OffsetTable(ops.convert_to_tensor(self.relative_keys), -reach)
+            table = OffsetTable(self.relative_keys.value, -reach)
         return ScoreTerms(query=queries + u, relative_query=relative_query, relative_keys=table)
 
     def _projected_sinusoids(self, positions: Positions, dtype: Any) -> Tensor:
@@ -113,7 +113,7 @@ class TransformerXLRelativeEmbedding(RelativeEncoding):
             sinusoids = ops.reshape(ops.stack([sin, cos], axis=-1), (-1, self.width))
         else:
             sinusoids = ops.concatenate([sin, cos], axis=-1)
-        rows = sinusoids @ ops.transpose(ops.cast(self.linear_pos, dtype))
+        rows = sinusoids @ ops.transpose(ops.cast(self.linear_pos.value, dtype))
         return ops.transpose(ops.reshape(rows, (-1, self.num_heads, self.head_size)), (1, 0, 2))
 
     def _beyond(self, smallest: Index, largest: Index) -> str:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from relattn.keras.installed import ops
+from relattn.keras.installed import keras, ops
 from relattn.keras.tensors import Tensor
 
 _BASE = 4096  # two digits of this base multiply to less than 2^24, and a few such products fit an int32
@@ -20,6 +20,10 @@ def cos_sin(positions: Tensor, frequencies: np.ndarray, dtype: str) -> tuple[Ten
     """cos and sin of positions[:, None] * frequencies: int32 [n], float64 [F] -> two of dtype [n, F]."""
     if dtype == "float64":
         angles = ops.cast(positions, "float64")[:, None] * ops.convert_to_tensor(frequencies, dtype="float64")
+        if keras.backend.backend() == "jax":  # where keras.ops.cos answers float64 with float32
+            import jax
+
+            return jax.numpy.cos(angles), jax.numpy.sin(angles)
     else:
         angles = _turns(positions, frequencies) * (2.0 * math.pi)
     return ops.cos(angles), ops.sin(angles)
@@ -33,7 +37,7 @@ def _turns(positions: Tensor, frequencies: np.ndarray) -> Tensor:
     """
     fraction = np.mod(frequencies / (2.0 * math.pi), 1.0)
     digits = []
-    for _ in range(5):
+    for _ in range(6):
         fraction = fraction * _BASE
         digits.append(ops.convert_to_tensor(np.floor(fraction).astype("int32")))
         fraction = fraction - np.floor(fraction)
@@ -44,5 +48,6 @@ def _turns(positions: Tensor, frequencies: np.ndarray) -> Tensor:
         """The sum of what is worth 4096^-m each, an int32."""
         return sum(place[:, None] * digits[k + m - 1] for k, place in enumerate(places))
 
-    fine = ops.mod(ops.mod(worth(1), _BASE) * _BASE + worth(2) + _BASE**2 // 2, _BASE**2) - _BASE**2 // 2
-    return ops.cast(fine, "float32") * _BASE**-2 + ops.cast(worth(3), "float32") * float(_BASE) ** -3
+    coarse = ops.mod(ops.mod(worth(1), _BASE) * _BASE + worth(2) + _BASE**2 // 2, _BASE**2) - _BASE**2 // 2
+    fine = ops.cast(worth(3), "float32") * float(_BASE) ** -3 + ops.cast(worth(4), "float32") * float(_BASE) ** -4
+    return ops.cast(coarse, "float32") * float(_BASE) ** -2 + fine

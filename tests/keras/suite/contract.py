@@ -5,6 +5,7 @@ by `from_torch`, and its weights are then given by name, so that names and shape
 """
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -85,9 +86,8 @@ def attention(subject: Subject, layer: Any, block: int | None, tensors: dict[str
     )
     terms, key = ScoreTerms(), tensors["key"]
     if layer is not None:
-        with with_weights(layer, tensors):
-            key = layer.prepare_keys(key, positions.key)
-            terms = layer.terms(tensors["query"], positions)
+        key = layer.prepare_keys(key, positions.key)
+        terms = layer.terms(tensors["query"], positions)
     scale = s.head_dim**-0.5 if s.scale is None else s.scale
     return attend(
         tensors["query"], key, tensors["value"], terms, positions, mask,
@@ -115,9 +115,12 @@ def check(subject: Subject, dtype: str, block: int | None) -> None:
     arrays = {weight_name(name): array.astype(dtype) for name, array in numbers.items()}
     with precision(dtype):
         layer = from_torch(subject.parts[0].module) if subject.parts else None
-        output, gradients = answer_and_gradients(
-            lambda tensors: attention(subject, layer, block, tensors), arrays, cotangents[0]
-        )
+
+        def call(tensors: dict[str, Any]) -> Any:
+            with nullcontext() if layer is None else with_weights(layer, tensors):
+                return attention(subject, layer, block, tensors)
+
+        output, gradients = answer_and_gradients(call, arrays, cotangents[0])
         assert keras.backend.standardize_dtype(output.dtype) == dtype
         rows = {"output": (numpy_of(output), answer.output, numpy(plain.output))}
         for name in subject.arrays:

@@ -1,0 +1,142 @@
+"""Weights carried between the PyTorch modules and the layers, both ways: equal outputs and equal gradients."""
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+import relattn
+import relattn.keras as rk
+from relattn.nn import RelativeMultiheadAttention
+from tests.bad_input.refusal import refused
+from tests.keras.gradients import answer_and_gradients, numpy_of
+
+HEADS, SIZE, WIDTH = 4, 6, 20
+
+MODULES = {
+    "none": lambda: None,
+    "relative": lambda: relattn.RelativeEmbedding(SIZE, 9),
+    "relative_causal": lambda: relattn.RelativeEmbedding(SIZE, 9, num_heads=HEADS, causal=True),
+    "shaw": lambda: relattn.ShawEmbedding(SIZE, (3, 1), num_heads=HEADS),
+    "shaw_keys": lambda: relattn.ShawEmbedding(SIZE, 2, values=False),
+    "transformer_xl": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE, embed_dim=10, interleaved=True),
+    "transformer_xl_learned": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE, max_length=9, learned=True),
+    "t5": lambda: relattn.T5Bias(HEADS, num_buckets=8, max_distance=5, bidirectional=False),
+    "alibi": lambda: relattn.AlibiBias(HEADS),
+    "rope": lambda: relattn.RotaryEmbedding(SIZE, base=50.0, rotary_dim=4, interleaved=True),
+    "rope_scaled": lambda: relattn.RotaryEmbedding(SIZE, scaling={"rope_type": "linear", "factor": 2.0}),
+}
+every_module = pytest.mark.parametrize("name", MODULES)
+
+
+def random_weights(module: torch.nn.Module) -> torch.nn.Module:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_()
+    return module
+
+
+def assert_same_module(module: torch.nn.Module, again: torch.nn.Module) -> None:
+    assert type(again) is type(module) and repr(again) == repr(module)
+    expected, actual = dict(module.named_parameters()), dict(again.named_parameters())
+    assert list(actual) == list(expected)
+    for name, parameter in expected.items():
+        torch.testing.assert_close(actual[name], parameter, rtol=0, atol=0)
+        assert actual[name].data_ptr() != parameter.data_ptr()
+
+
+@every_module
+def test_encodings_go_there_and_back(name):
+    module = MODULES[name]()
+    if module is None:
+        return
+    random_weights(module)
+    layer = rk.from_torch(module)
+    for weight in layer.weights:
+        parameter = dict(module.named_parameters())
+        found = parameter.get(weight.name, parameter.get(f"{weight.name}.weight"))
+        np.testing.assert_array_equal(numpy_of(weight), found.detach().double().numpy())
+    assert_same_module(module, rk.to_torch(layer))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@every_module
+def test_attention_answers_alike_and_comes_back(name, bias):
+    module = random_weights(
+        RelativeMultiheadAttention(
+            WIDTH, HEADS, MODULES[name](), head_dim=SIZE, bias=bias, kdim=5, vdim=7, dropout=0.1, scale=0.3
+        )
+    ).eval()
+    layer = rk.from_torch(module)
+    assert_same_module(module, rk.to_torch(layer))
+
+    rng = np.random.default_rng(0)
+    arrays = {
+        "query": rng.normal(size=(2, 6, WIDTH)).astype("float32"),
+        "key": rng.normal(size=(2, 8, 5)).astype("float32"),
+        "value": rng.normal(size=(2, 8, 7)).astype("float32"),
+    }
+    upstream = rng.normal(size=(2, 6, WIDTH)).astype("float32")
+    weights = {weight.path: weight for weight in layer.weights}
+
+    def call(tensors):
+        with keras.StatelessScope(state_mapping=[(weights[path], tensors[path]) for path in weights]):
+            return layer(tensors["query"], tensors["value"], key=tensors["key"], use_causal_mask=True, query_position=1)
+
+    values = {path: numpy_of(weight).astype("float32") for path, weight in weights.items()}
+    output, gradients = answer_and_gradients(call, {**arrays, **values}, upstream)
+
+    inputs = {n: torch.from_numpy(array).requires_grad_() for n, array in arrays.items()}
+    expected = module(**inputs, is_causal=True, query_position=1)
+    expected.backward(torch.from_numpy(upstream))
+    close = {"rtol": 2e-4, "atol": 2e-4}
+    np.testing.assert_allclose(numpy_of(output), expected.detach().numpy(), **close)
+    for n, tensor in inputs.items():
+        np.testing.assert_allclose(numpy_of(gradients[n]), tensor.grad.numpy(), err_msg=n, **close)
+
+    for parameter in module.parameters():
+        parameter.data = parameter.grad
+    theirs = [numpy_of(weight) for weight in rk.from_torch(module).weights]  # a layer whose weights are gradients
+    # A hundred float32 terms in another order. Some of these sums cancel (the key's bias moves no softmax), so their
+    # terms, and roundings, are of the size of the largest gradient and not of their own.
+    largest = max(np.abs(gradient).max() for gradient in theirs)
+    for path, gradient in zip(weights, theirs, strict=True):
+        np.testing.assert_allclose(numpy_of(gradients[path]), gradient, err_msg=path, rtol=0, atol=1e-5 * largest)
+
+
+def test_what_has_no_counterpart_is_refused():
+    def module(**changes):
+        return RelativeMultiheadAttention(WIDTH, HEADS, **changes)
+
+    def layer(**changes):
+        made = rk.RelativeMultiHeadAttention(HEADS, SIZE, **changes)
+        made.build((None, None, WIDTH), (None, None, WIDTH))
+        return made
+
+    unsupported = relattn.UnsupportedError
+    with refused(unsupported, "from_torch: got num_kv_heads=2 with num_heads=4; ... has no grouped queries"):
+        rk.from_torch(module(num_kv_heads=2))
+    with refused(unsupported, "from_torch: got a RelativeEmbedding with beyond='clamp'; ... as beyond='refuse' does"):
+        rk.from_torch(relattn.RelativeEmbedding(SIZE, 3, beyond="clamp"))
+    with refused(unsupported, "from_torch: got a EncodingSum, which has no counterpart in relattn.keras"):
+        rk.from_torch(relattn.AlibiBias(HEADS) + relattn.T5Bias(HEADS))
+    with refused(TypeError, "from_torch: got Linear; expected an encoding of relattn or relattn.nn.Relative..."):
+        rk.from_torch(torch.nn.Linear(2, 2))
+    with refused(TypeError, "to_torch: got Dense; expected an encoding of relattn.keras or RelativeMultiHeadAttention"):
+        rk.to_torch(keras.layers.Dense(2))
+    with refused(ValueError, "to_torch: the layer is not built yet; call it once, or build it with its input shapes"):
+        rk.to_torch(rk.RelativeMultiHeadAttention(HEADS, SIZE))
+    for changes in ({"value_dim": 3}, {"output_shape": (5,)}, {"use_gate": True}, {"sliding_window": 2}):
+        (name, value), *_ = changes.items()
+        with refused(unsupported, f"to_torch: got {name}={value!r}; ... has only {name}=..."):
+            rk.to_torch(layer(**changes))
+
+
+def test_every_public_encoding_is_carried_over_or_refused():
+    made = {type(make()).__name__ for make in MODULES.values()}
+    public = {
+        name for name in relattn.__all__
+        if isinstance(thing := getattr(relattn, name), type) and issubclass(thing, relattn.RelativeEncoding)
+    }  # fmt: skip
+    assert made - {"NoneType"} <= public
+    assert {"RelativeEmbedding", "ShawEmbedding", "TransformerXLEmbedding", "T5Bias", "AlibiBias"} <= made

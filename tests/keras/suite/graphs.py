@@ -1,0 +1,113 @@
+"""Compiled graphs: tf.function with unknown lengths, XLA, jax.jit and jax.grad, starts that only a graph knows."""
+
+import numpy as np
+import pytest
+
+import relattn.keras as rk
+from tests.keras.gradients import BACKEND, numpy_of
+from tests.keras.suite.layer import ENCODINGS, HEADS, SIZE, WIDTH, attention, every_encoding, normal
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def loss_and_gradient(layer, x, **call):
+    """<cos, output> and its gradient by x, without a graph."""
+    if BACKEND == "jax":
+        import jax
+
+        return jax.value_and_grad(lambda x: jax.numpy.sum(jax.numpy.cos(layer(x, x, **call))))(x)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        x = tf.convert_to_tensor(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.cos(layer(x, x, **call)))
+        return loss, tape.gradient(loss, x)
+    import torch
+
+    x = torch.as_tensor(x).clone().requires_grad_()
+    loss = layer(x, x, **call).cos().sum()
+    return loss, torch.autograd.grad(loss, x)[0]
+
+
+def compiled(function, jit: bool):
+    """The function of x [2, L, WIDTH] as one graph for every L, or (jit) through XLA."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        signature = None if jit else [tf.TensorSpec([None, None, WIDTH]), tf.TensorSpec([], tf.int32)]
+        return tf.function(function, input_signature=signature, jit_compile=jit)
+    import jax
+
+    return jax.jit(function)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("query_block", [None, 4])
+@every_encoding
+def test_a_graph_computes_what_eager_execution_does(name, query_block, jit):
+    layer = attention(ENCODINGS[name](), query_block=query_block)
+    layer(normal(2, 3, WIDTH), normal(2, 3, WIDTH))
+    traces = []
+
+    def step(x, start):
+        traces.append(x.shape)
+        return loss_and_gradient(layer, x, use_causal_mask=True, query_position=start, key_position=start)
+
+    graph = compiled(step, jit)
+    for length in (5, 7, 1):
+        x = normal(2, length, WIDTH, seed=length)
+        for start in (0, 3):
+            for actual, expected in zip(graph(x, np.int32(start)), step(x, start), strict=True):
+                np.testing.assert_allclose(numpy_of(actual), numpy_of(expected), **CLOSE)
+    if BACKEND == "tensorflow" and not jit:
+        assert [shape[1] for shape in traces].count(None) == 1, "one graph serves every length"
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
+def test_a_graph_cannot_raise_and_gives_nan_beyond_the_table():
+    layer = rk.RelativePositionalEmbedding(SIZE, 6)
+    layer(normal(1, HEADS, 2, SIZE))
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        graph = tf.function(lambda q, start: layer(q, query_position=start))
+    else:
+        import jax
+
+        graph = jax.jit(lambda q, start: layer(q, query_position=start))
+    queries = normal(1, HEADS, 4, SIZE)
+    np.testing.assert_allclose(
+        numpy_of(graph(queries, np.int32(2))), numpy_of(layer(queries, query_position=2)), **CLOSE
+    )
+    assert np.isnan(numpy_of(graph(queries, np.int32(3)))).all()
+    with pytest.raises(ValueError, match="sequence_length=6 reaches"):
+        layer(queries, query_position=3)
+
+
+@every_encoding
+def test_far_starts_change_nothing(name):
+    """Offsets are what counts: both starts moved far beyond what float32 or float16 hold exactly."""
+    layer = attention(ENCODINGS[name](), query_block=3)
+    x = normal(1, 7, WIDTH)
+    expected = numpy_of(layer(x, x, use_causal_mask=True))
+    far = 2**24 + 43
+    actual = numpy_of(layer(x, x, use_causal_mask=True, query_position=far, key_position=far))
+    np.testing.assert_allclose(actual, expected, **CLOSE)
+
+
+def test_waves_are_right_at_every_position():
+    from relattn.keras.installed import ops
+    from relattn.keras.waves import cos_sin
+
+    rng = np.random.default_rng()
+    positions = np.concatenate([np.arange(-300, 300), rng.integers(-(2**31), 2**31, 300)]).astype("int32")
+    frequencies = np.concatenate([10000.0 ** -np.linspace(0, 1, 9), [9.0, 0.0]])
+    cos, sin = cos_sin(ops.convert_to_tensor(positions), frequencies, "float32")
+    angles = positions[:, None].astype(np.longdouble) * frequencies.astype(np.longdouble)
+    # u = 2^-24: half a turn is rounded to u / 4, 2 pi and the product to u each, at most pi; cosines are good to 2 u.
+    allowed = (2 * np.pi / 4 + 2 * np.pi + 2) * 2.0**-24
+    assert np.abs(numpy_of(cos) - np.cos(angles)).max() < allowed
+    assert np.abs(numpy_of(sin) - np.sin(angles)).max() < allowed

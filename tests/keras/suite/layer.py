@@ -1,0 +1,296 @@
+"""RelativeMultiHeadAttention in the place of keras.layers.MultiHeadAttention, and how every layer lives in Keras."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import relattn.keras as rk
+from tests.keras.gradients import answer_and_gradients, numpy_of, with_weights
+
+B, LQ, LK, WIDTH, HEADS, SIZE = 2, 6, 7, 12, 2, 4
+
+ENCODINGS = {
+    "none": lambda: None,
+    "relative": lambda: rk.RelativePositionalEmbedding(SIZE, 8, num_heads=HEADS),
+    "shaw": lambda: rk.ShawRelativeEmbedding(SIZE, (3, 2)),
+    "transformer_xl": lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE),
+    "transformer_xl_learned": lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE, sequence_length=8),
+    "t5": lambda: rk.T5RelativeBias(HEADS, num_buckets=8, max_distance=6),
+    "alibi": lambda: rk.AlibiBias(HEADS),
+    "rope": lambda: rk.RotaryEmbedding(SIZE),
+}
+every_encoding = pytest.mark.parametrize("name", ENCODINGS)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def attention(encoding, **arguments):
+    return rk.RelativeMultiHeadAttention(HEADS, SIZE, encoding=encoding, **arguments)
+
+
+def twin(layer, **arguments):
+    """A layer of the same weights and encoding, made with other arguments."""
+    other = attention(layer.encoding, **arguments)
+    other.build((None, None, WIDTH), (None, None, WIDTH))
+    other.set_weights(layer.get_weights())
+    return other
+
+
+# --- a drop-in ---
+
+CALLS = [
+    {},
+    {"use_causal_mask": True},
+    {"attention_mask": np.tri(LQ, LK, 2, dtype=bool)},
+    {"attention_mask": np.tri(LQ, LK, 2, dtype=bool)[None].repeat(B, 0), "use_causal_mask": True},
+    {"value_mask": np.arange(LK)[None] < np.array([[7], [6]])},
+    {"key": normal(B, LK, WIDTH, seed=3), "return_attention_scores": True},
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=range(len(CALLS)))
+@pytest.mark.parametrize("arguments", [{}, {"use_bias": False, "output_shape": 5}, {"sliding_window": 2}], ids=str)
+def test_without_an_encoding_it_is_keras_own_layer(call, arguments):
+    query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
+    theirs = keras.layers.MultiHeadAttention(HEADS, SIZE, **arguments)
+    expected = theirs(query, value, **call)
+    ours = attention(None, **arguments)
+    ours.build(query.shape, value.shape, call["key"].shape if "key" in call else None)
+    ours.set_weights(theirs.get_weights())
+    blocks = attention(None, query_block=4, **arguments)
+    blocks.build(query.shape, value.shape, call["key"].shape if "key" in call else None)
+    blocks.set_weights(theirs.get_weights())
+    actual, in_blocks = ours(query, value, **call), blocks(query, value, **call)
+    if "return_attention_scores" not in call:
+        expected, actual, in_blocks = [expected], [actual], [in_blocks]
+    for a, b, c in zip(expected, actual, in_blocks, strict=True):
+        np.testing.assert_array_equal(numpy_of(a), numpy_of(b))
+        np.testing.assert_allclose(numpy_of(a), numpy_of(c), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["none", "alibi", "rope"])
+def test_weights_of_keras_own_layer_load(name):
+    theirs, ours = keras.layers.MultiHeadAttention(HEADS, SIZE), attention(ENCODINGS[name]())
+    for layer in (theirs, ours):
+        layer.build((None, None, WIDTH), (None, None, WIDTH))
+    ours.set_weights(theirs.get_weights())
+    for a, b in zip(theirs.weights, ours.weights, strict=True):
+        assert a.path.split("/")[1:] == b.path.split("/")[1:]
+        np.testing.assert_array_equal(numpy_of(a), numpy_of(b))
+
+
+def test_weights_of_keras_own_layer_load_beside_those_of_an_encoding():
+    theirs, ours = keras.layers.MultiHeadAttention(HEADS, SIZE), attention(rk.T5RelativeBias(HEADS))
+    for layer in (theirs, ours):
+        layer.build((None, None, WIDTH), (None, None, WIDTH))
+    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+        getattr(ours, name).set_weights(getattr(theirs, name).get_weights())
+    ours.encoding.bias.assign(np.zeros((32, HEADS)))
+    x = normal(B, LQ, WIDTH)
+    np.testing.assert_allclose(numpy_of(ours(x, x)), numpy_of(theirs(x, x)), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("query_block", [None, 2])
+def test_masks_that_keras_propagates(query_block):
+    tokens = np.array([[1, 2, 3, 4, 0, 0], [5, 6, 1, 0, 0, 0]])
+    embedding = keras.layers.Embedding(7, WIDTH, mask_zero=True)
+    layer = attention(rk.ShawRelativeEmbedding(SIZE, 2), query_block=query_block)
+    x = embedding(tokens)
+    output = layer(x, x, use_causal_mask=True)
+    assert output._keras_mask is not None
+    plain = numpy_of(x).astype("float32")
+    keep = tokens != 0
+    pairs = keep[:, :, None] & keep[:, None, :]
+    expected = layer(plain, plain, attention_mask=pairs, use_causal_mask=True)
+    np.testing.assert_allclose(numpy_of(output), numpy_of(expected), rtol=1e-5, atol=1e-6)
+    for row, length in enumerate((4, 3)):
+        alone = layer(plain[row : row + 1, :length], plain[row : row + 1, :length], use_causal_mask=True)
+        np.testing.assert_allclose(numpy_of(output)[row, :length], numpy_of(alone)[0], rtol=1e-5, atol=1e-6)
+
+
+@every_encoding
+def test_blocks_change_nothing(name):
+    query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
+    mask = normal(B, HEADS, LQ, LK, seed=2) > -1
+    layer = attention(ENCODINGS[name](), query_block=LQ)
+    call = {"attention_mask": mask, "use_causal_mask": True, "query_position": 1}
+    expected = numpy_of(layer(query, value, **call))
+    for query_block in (1, 4, 5):
+        blocks = numpy_of(twin(layer, query_block=query_block)(query, value, **call))
+        np.testing.assert_allclose(blocks, expected, rtol=1e-4, atol=1e-6)
+    _, weights = layer(query, value, return_attention_scores=True, **call)
+    assert weights.shape == (B, HEADS, LQ, LK)
+    visible = mask & (np.arange(LK) <= np.arange(LQ)[:, None] + 1)
+    np.testing.assert_allclose(numpy_of(weights).sum(-1), visible.any(-1), atol=1e-6)
+    assert not numpy_of(weights)[~visible].any()
+
+
+@every_encoding
+def test_a_cache_goes_on_where_the_sequence_stopped(name):
+    x = normal(B, LK, WIDTH)
+    layer = attention(ENCODINGS[name]())
+    whole = numpy_of(layer(x, x, use_causal_mask=True))
+    for start in (4, ops.convert_to_tensor(4, "int32")):
+        newest = layer(x[:, 4:6], x[:, :6], use_causal_mask=True, query_position=start)
+        np.testing.assert_allclose(numpy_of(newest), whole[:, 4:6], rtol=1e-4, atol=1e-6)
+
+
+def test_a_query_without_keys_gives_zero_and_no_nan():
+    x = normal(1, 4, WIDTH)
+    mask = np.ones((1, 4, 4), dtype=bool)
+    mask[0, 2] = False
+    layer = attention(rk.ShawRelativeEmbedding(SIZE, 2), use_bias=False)
+    layer.build(x.shape, x.shape)
+    weights = {weight.path: weight for weight in layer.weights}
+
+    def call(tensors):
+        with keras.StatelessScope(state_mapping=[(weights[path], tensors[path]) for path in weights]):
+            return layer(tensors["x"], tensors["x"], attention_mask=mask)
+
+    arrays = {"x": x, **{path: numpy_of(weight).astype("float32") for path, weight in weights.items()}}
+    output, gradients = answer_and_gradients(call, arrays, np.ones((1, 4, WIDTH)))
+    assert not numpy_of(output)[0, 2].any() and numpy_of(output)[0, 1].any()
+    assert all(np.isfinite(numpy_of(gradient)).all() for gradient in gradients.values())
+
+
+# --- dropout ---
+
+
+@pytest.mark.parametrize("query_block", [None, 3])
+def test_dropout_drops_in_training_only_and_keeps_the_mean(query_block):
+    x = normal(1, 12, WIDTH)
+    layer = attention(rk.AlibiBias(HEADS), dropout=0.5, query_block=query_block, seed=1)
+    still = numpy_of(layer(x, x, training=False))
+    np.testing.assert_array_equal(still, numpy_of(layer(x, x)))
+    draws = np.stack([numpy_of(layer(x, x, training=True)) for _ in range(200)])
+    assert np.abs(draws[0] - draws[1]).max() > 1e-3, "every call draws anew"
+    spread = draws.std(axis=0) / np.sqrt(len(draws))
+    assert (np.abs(draws.mean(axis=0) - still) < 6 * spread + 1e-6).all()
+    rows = draws - still
+    first, second = rows[:, 0, 3], rows[:, 0, 7]  # of two blocks: no mask is used twice
+    assert np.abs(np.corrcoef(first.T, second.T)[:WIDTH, WIDTH:]).mean() < 0.2
+
+
+def test_dropout_of_a_block_is_the_same_in_its_gradient():
+    """The output is linear in the values: with the same weights dropped, <dO/dV, V> is the output again."""
+    x = normal(1, 6, WIDTH)
+    layer = attention(rk.AlibiBias(HEADS), dropout=0.5, query_block=2, use_bias=False, seed=1)
+    layer.build(x.shape, x.shape)
+    kernel = layer.value_dense.kernel
+
+    def call(tensors):
+        with with_weights(layer.value_dense, tensors):
+            return layer(x, x, training=True)
+
+    upstream = normal(1, 6, WIDTH, seed=4)
+    arrays = {"kernel": numpy_of(kernel).astype("float32")}
+    output, gradients = answer_and_gradients(call, arrays, upstream)
+    through = (numpy_of(gradients["kernel"]) * arrays["kernel"]).sum()
+    np.testing.assert_allclose(through, (numpy_of(output) * upstream).sum(), rtol=1e-3, atol=1e-4)
+
+
+# --- life in Keras ---
+
+
+def functional_model(name: str, **arguments):
+    inputs = keras.Input((None, WIDTH))
+    output = attention(ENCODINGS[name](), **arguments)(inputs, inputs, use_causal_mask=True)
+    return keras.Model(inputs, output)
+
+
+@every_encoding
+def test_a_keras_file_gives_the_model_back(name, tmp_path):
+    model = functional_model(name, scale=0.7, query_block=3)
+    x = normal(B, LQ, WIDTH)
+    expected = numpy_of(model(x))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(numpy_of(again(x)), expected)
+    layer = again.layers[-1]
+    assert (layer.scale, layer.query_block, type(layer.encoding)) == (0.7, 3, type(model.layers[-1].encoding))
+
+
+@every_encoding
+def test_configs_describe_the_layer(name):
+    layer = ENCODINGS[name]()
+    if layer is None:
+        return
+    again = type(layer).from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    for each in (layer, again):
+        each.build((None, HEADS, None, SIZE))
+    assert [(w.name, w.shape) for w in layer.weights] == [(w.name, w.shape) for w in again.weights]
+
+
+def test_an_encoding_shared_by_layers_is_one_after_loading(tmp_path):
+    inputs = keras.Input((None, WIDTH))
+    shared = rk.T5RelativeBias(HEADS)
+    x = attention(shared)(inputs, inputs)
+    model = keras.Model(inputs, attention(shared)(x, x))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    x = normal(B, LQ, WIDTH)
+    np.testing.assert_array_equal(numpy_of(again(x)), numpy_of(model(x)))
+    first, second = again.layers[-2:]
+    assert first.encoding is second.encoding
+    alone = [type(layer).from_config(layer.get_config()).encoding for layer in model.layers[-2:]]
+    assert alone[0] is not shared and alone[0] is not alone[1]
+
+
+@pytest.mark.parametrize("name", ["relative", "shaw", "transformer_xl", "t5", "alibi"])
+def test_output_shapes_of_encodings(name):
+    layer = ENCODINGS[name]()
+    queries = normal(B, HEADS, LQ, SIZE)
+    scores = layer(queries, key_length=LK)
+    shape = (1 if name in ("t5", "alibi") else B, HEADS, LQ, LK)
+    assert tuple(scores.shape) == shape == layer.compute_output_shape(queries.shape, LK)
+    symbolic = layer(keras.KerasTensor((None, HEADS, None, SIZE), dtype="float32"), key_length=LK)
+    assert symbolic.shape[1:] == (HEADS, None, LK)
+
+
+def test_output_shapes_of_attention_and_rotation():
+    layer = attention(rk.RotaryEmbedding(SIZE), output_shape=5)
+    query, value = keras.KerasTensor((3, 4, WIDTH)), keras.KerasTensor((3, 9, WIDTH))
+    output, weights = layer(query, value, return_attention_scores=True)
+    assert output.shape == (3, 4, 5) and weights.shape == (3, HEADS, 4, 9)
+    rotation = rk.RotaryEmbedding(SIZE)
+    assert rotation(keras.KerasTensor((3, HEADS, None, SIZE))).shape == (3, HEADS, None, SIZE)
+    assert rotation.compute_output_shape((3, HEADS, 4, SIZE)) == (3, HEADS, 4, SIZE)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@every_encoding
+def test_mixed_precision_rounds_inputs_only(name, policy):
+    """float32 weights, half-precision inputs and outputs, everything between from positions to softmax in float32."""
+    x = normal(1, 400, WIDTH)
+    reach = {"sequence_length": 400} if name in ("relative", "transformer_xl_learned") else {}
+    with_reach = {
+        "relative": lambda: rk.RelativePositionalEmbedding(SIZE, num_heads=HEADS, **reach),
+        "transformer_xl_learned": lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE, **reach),
+    }
+    encoding = with_reach.get(name, ENCODINGS[name])()
+    layer = attention(encoding, query_block=200, dtype=policy)
+    output = layer(x, x)
+    half = policy.removeprefix("mixed_")
+    assert keras.backend.standardize_dtype(output.dtype) == half
+    assert all(weight.dtype == "float32" for weight in layer.weights)
+    exact = twin(layer, query_block=200, dtype="float32")
+    eps = {"bfloat16": 2.0**-7, "float16": 2.0**-10}[half]
+    error = np.abs(numpy_of(output) - numpy_of(exact(x, x))).max()
+    assert error < 4 * eps, f"{error} for an eps of {eps}"
+
+
+@every_encoding
+def test_a_model_trains(name):
+    model = functional_model(name, query_block=4)
+    model.compile(optimizer="sgd", loss="mse")  # jit_compile="auto"
+    x, y = normal(4, 8, WIDTH), normal(4, 8, WIDTH, seed=1)
+    before = [w.copy() for w in model.get_weights()]
+    model.fit(x, y, batch_size=2, epochs=1, verbose=0)
+    names = [weight.path for weight in model.weights]
+    unmoved = [n for n, old, new in zip(names, before, model.get_weights(), strict=True) if np.array_equal(old, new)]
+    assert all(n.endswith("key/bias") for n in unmoved), f"no gradient reached {unmoved}"
+    assert model.predict(x, verbose=0).shape == y.shape

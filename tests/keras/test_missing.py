@@ -1,0 +1,65 @@
+"""What `import relattn.keras` says where Keras, its backend or its version is not what it needs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+BLOCK = """
+import sys, types
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name.split(".")[0])
+sys.meta_path.insert(0, Blocker())
+{before}
+import relattn
+try:
+    relattn.keras
+except ImportError as error:
+    print(type(error).__name__, error, sep=": ")
+"""
+
+
+def said(blocked: tuple[str, ...] = (), before: str = "", backend: str = "jax") -> str:
+    program = BLOCK.format(blocked=blocked, before=before)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "KERAS_BACKEND": backend}
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"blocked": ("keras",)},
+            "ModuleNotFoundError: relattn.keras: Keras is not installed; install it with pip install 'relattn[keras]'",
+        ),
+        (
+            {"blocked": ("jax",)},
+            "ModuleNotFoundError: relattn.keras: Keras cannot start its backend, for 'jax' is not installed; install "
+            "it, or set the environment variable KERAS_BACKEND to 'tensorflow', 'jax' or 'torch' before Python starts",
+        ),
+        (
+            {"before": "keras = sys.modules['keras'] = types.ModuleType('keras'); keras.__version__ = '2.15.0'"},
+            "ImportError: relattn.keras: got Keras 2.15.0; expected Keras 3: pip install 'relattn[keras]'",
+        ),
+        (
+            {
+                "before": "keras = sys.modules['keras'] = types.ModuleType('keras'); keras.__version__ = '3.15.1'\n"
+                "keras.ops = None; keras.backend = types.SimpleNamespace(backend=lambda: 'numpy')"
+            },
+            "ImportError: relattn.keras: got the Keras backend 'numpy'; expected one of 'tensorflow', 'jax', 'torch': "
+            "set the environment variable KERAS_BACKEND before Python starts",
+        ),
+    ],
+)
+def test_one_sentence(arguments, sentence):
+    assert said(**arguments) == sentence
+
+
+def test_nothing_is_said_where_all_is_there():
+    assert said() == ""

@@ -1,0 +1,50 @@
+"""Runs tests/keras/suite on each of Keras' backends, a process each: Keras fixes its backend at import."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SUITE = sorted((ROOT / "tests" / "keras" / "suite").glob("[a-z]*.py"))
+QUICKLY = ["article", "contract", "exchange", "layer", "refusals"]
+
+
+def run(backend: str, files: list[Path], *options: str, **environment: str) -> tuple[int, str]:
+    """How many tests of the files passed; the second is what pytest printed. Fails where one of them failed."""
+    variables = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore", "--tb=short"]
+    done = subprocess.run(
+        [*command, *options, *map(str, files)], cwd=ROOT, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    found = re.search(r"(\d+) passed", done.stdout)
+    assert found, done.stdout[-2000:]
+    return int(found[1]), done.stdout
+
+
+def test_the_suite_passes_on_torch():
+    """The backend whose tests take the least: nothing is compiled."""
+    passed, _ = run("torch", SUITE, RELATTN_KERAS_EXAMPLES="1")
+    assert passed > 200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("name", [path.stem for path in SUITE if path.stem != "__init__"])
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_every_suite_passes_on_every_backend(backend, name):
+    examples = {"torch": "20", "tensorflow": "6", "jax": "2"}[backend]
+    passed, _ = run(backend, [path for path in SUITE if path.stem == name], RELATTN_KERAS_EXAMPLES=examples)
+    assert passed > 5
+
+
+def test_a_failure_is_not_lost(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("import keras\ndef test():\n    assert keras.backend.backend() == 'torch'\n")
+    assert run("torch", [broken])[0] == 1
+    with pytest.raises(AssertionError, match="1 failed"):
+        run("jax", [broken])
