@@ -27,7 +27,7 @@ def run(source: Path, target: Path, from_format: str, to_format: str) -> None:
     passed = len(before.keys() & after.keys())
     out.print(f"{passed} other tensors as they were")
     if FORMATS[theirs].unsaid:
-        out.print(Text(f"not in the checkpoint: {FORMATS[theirs].unsaid}"), soft_wrap=True)
+        out.print(Text(f"note: {FORMATS[theirs].unsaid}"), soft_wrap=True)
     out.print(Text(f"written  {target}"), soft_wrap=True)
 
 

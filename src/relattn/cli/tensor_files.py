@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix not in PICKLED:
         raise ValueError(f"in: got {path}; expected a file that ends in {', '.join((SAFETENSORS, *PICKLED))}")
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is damaged; the error says it
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # a damaged pickle can make anything of itself
         raise ValueError(
             f"in: {path} is damaged, or holds more than tensors and plain values, for which code would have to be run; "
