@@ -1,0 +1,86 @@
+"""Call: one problem as flat tensors and numbers, the form in which the kernels take it.
+
+S_ij  =  scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d],   d = offset + j - i
+O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] )
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relattn.errors import UnsupportedError
+
+WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
+
+
+class Table(NamedTuple):
+    """The rows of the offsets first .. first + R - 1; one head serves all, or each query head has its own.
+
+    values: [Hq or 1, R, width]; a bias: [Hq or 1, R]. zero: beyond the table lies nothing; else its edge row.
+    """
+
+    values: Float[Tensor, "H R *width"]
+    first: int
+    zero: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: tensors on one device, of any strides; None is absent.
+
+    offset: of query 0 and key 0. lowest, highest: the offsets that are visible, both included; None is no limit.
+    pair_mask: True attends. seed: where dropout_p > 0, a number that fixes which weights are dropped.
+
+    Raises:
+        UnsupportedError: a dtype or a width that the kernels do not have.
+    """
+
+    query: Float[Tensor, "B Hq Lq D"]
+    key: Float[Tensor, "B Hk Lk D"]
+    value: Float[Tensor, "B Hk Lk Dv"]
+    relative_query: Float[Tensor, "B Hq Lq Dr"] | None
+    relative_keys: Table | None
+    relative_queries: Table | None
+    relative_values: Table | None
+    bias: Table | None
+    offset: int
+    lowest: int | None
+    highest: int | None
+    key_mask: Bool[Tensor, "B Lk"] | None
+    query_segments: Int[Tensor, "B Lq"] | None
+    key_segments: Int[Tensor, "B Lk"] | None
+    pair_mask: Bool[Tensor, "#B #Hq #Lq #Lk"] | None
+    scale: float
+    dropout_p: float
+    seed: Int[Tensor, ""] | None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            self._check(field.name, getattr(self, field.name))
+
+    def _check(self, name: str, given: object) -> None:
+        tensor = given.values if isinstance(given, Table) else given
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            return
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise UnsupportedError(f"{name} is {tensor.dtype}; the Triton kernels take float32, bfloat16 and float16")
+        if tensor.dim() != 2 and tensor.shape[-1] > WIDEST:
+            raise UnsupportedError(f"{name} is {tensor.shape[-1]} wide; the Triton kernels take widths up to {WIDEST}")
+
+
+class Gradients(NamedTuple):
+    """By each of a call's tensors, and by the values of its tables; None where the call has none."""
+
+    query: Float[Tensor, "B Hq Lq D"]
+    key: Float[Tensor, "B Hk Lk D"]
+    value: Float[Tensor, "B Hk Lk Dv"]
+    relative_query: Float[Tensor, "B Hq Lq Dr"] | None
+    relative_keys: Float[Tensor, "H R Dr"] | None
+    relative_queries: Float[Tensor, "H R D"] | None
+    relative_values: Float[Tensor, "H R Dv"] | None
+    bias: Float[Tensor, "H R"] | None
