@@ -45,14 +45,14 @@ def bert(x: Tensor, p: Parameters, kind: str) -> Tensor:
     return F.linear(merged(weights @ value), p["output.dense.weight"], p["output.dense.bias"])
 
 
-def transformer_xl(w: Tensor, p: Parameters, memory: Tensor | None = None) -> Tensor:
+def transformer_xl(w: Tensor, p: Parameters, memory: Tensor | None = None, clamp_len: float = torch.inf) -> Tensor:
     """transformers 4.30, models/transfo_xl: RelPartialLearnableMultiHeadAttn without its LayerNorm and residual."""
     heads, width = p["r_w_bias"].shape
     all_of_them = w if memory is None else torch.cat([memory, w], dim=1)
     query, key, value = (heads_of(one, heads) for one in (all_of_them @ p["qkv_net.weight"].T).chunk(3, dim=-1))
     queries, keys = w.shape[1], all_of_them.shape[1]
     query = query[:, :, -queries:]
-    position = torch.arange(keys - 1, -1, -1.0, dtype=w.dtype)
+    position = torch.arange(keys - 1, -1, -1.0, dtype=w.dtype).clamp(max=clamp_len)
     frequency = 1 / 10000 ** (torch.arange(0.0, w.shape[2], 2.0, dtype=w.dtype) / w.shape[2])
     angle = position[:, None] * frequency
     r = (torch.cat([angle.sin(), angle.cos()], dim=-1) @ p["r_net.weight"].T).unflatten(-1, (heads, width))

@@ -1,6 +1,7 @@
 """A converted layer computes what the layer it comes from computes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from relattn import RelativeEncoding, T5Bias
-from relattn.convert import FORMATS, layers
+from relattn import OffsetTable, RelativeEncoding, ScoreTerms, T5Bias, TransformerXLEmbedding
+from relattn.convert import FORMATS, layers, to_relattn
+from relattn.offsets import sinusoids
+from relattn.score.positions import Positions
+from tests.convert import published
 from tests.convert.cases import CASES, DIM, FURTHEST, HEADS, LENGTH, TERMS, TIED, WIDTH, B, Case
 from tests.peers.compare import assert_same_numbers
 
@@ -69,6 +73,41 @@ def test_transfo_xl_with_a_memory_and_biases_for_all_layers(rng: np.random.Gener
     assert_same_numbers(
         ours(checkpoint, "transfo_xl", layer, is_causal=True), theirs(checkpoint, TIED, layer), inputs, TERMS
     )
+
+
+class Clamped(TransformerXLEmbedding):
+    """As docs/convert.md has it."""
+
+    clamp_len = 4
+
+    def terms(self, query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
+        distances = np.arange(self.clamp_len, -1, -1)
+        waves = torch.from_numpy(sinusoids(distances, self.embed_dim)).to(query)
+        rows = self.linear_pos(waves).unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
+        return ScoreTerms(
+            query=query + self.pos_bias_u.unsqueeze(1),
+            relative_query=query + self.pos_bias_v.unsqueeze(1),
+            relative_keys=OffsetTable(rows, -self.clamp_len, "clamp"),
+        )
+
+
+def test_transfo_xl_with_clamp_len(rng: np.random.Generator) -> None:
+    """Ours has none; an encoding that has is given."""
+    case = CASES["transfo_xl"]
+    checkpoint, layer = case.checkpoint(), case.layers[0]
+    clamped = replace(case, published=partial(published.transformer_xl, clamp_len=Clamped.clamp_len))
+    converted = ours(checkpoint, "transfo_xl", layer, lambda: Clamped(HEADS, WIDTH), is_causal=True)
+    assert_same_numbers(converted, theirs(checkpoint, clamped, layer), x(), TERMS)
+
+
+def test_transfo_xl_s_own_biases_come_before_those_of_all(rng: np.random.Generator) -> None:
+    """Transformers saves tied biases in both places."""
+    case = CASES["transfo_xl"]
+    checkpoint, layer = case.checkpoint(), case.layers[0]
+    above = {f"transformer.{bias}": torch.ones(HEADS, WIDTH) for bias in ("r_w_bias", "r_r_bias")}
+    converted = ours(checkpoint | above, "transfo_xl", layer, is_causal=True)
+    assert_same_numbers(converted, theirs(checkpoint, case, layer), x(), TERMS)
+    assert above.keys() <= to_relattn(checkpoint | above, "transfo_xl").keys()
 
 
 SHAW = {"with_linear_pos": False, "with_pos_bias": False, "learnable_pos_emb": True, "separate_pos_emb_per_head": False}

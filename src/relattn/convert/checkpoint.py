@@ -60,8 +60,8 @@ def layers(
 ) -> dict[str, RelativeMultiheadAttention]:
     """Every attention layer of format `source` as a module with copies of its weights, by its name.
 
-    encoding: makes a layer's encoding where the checkpoint does not tell all of it (x_transformers_t5: direction and
-        max_distance, which are T5Bias's own unless given).
+    encoding: makes one layer's encoding, a new one at each call, where the checkpoint does not tell all of it
+        (x_transformers_t5: direction and max_distance, which are T5Bias's own unless given).
 
     Raises ValueError as `to_relattn` does, and for an encoding of other parameters.
     """
@@ -103,6 +103,7 @@ def _model(
 ) -> RelativeMultiheadAttention:
     """The module that holds these parameters, without numbers; Misfit where there is none such."""
     q, k, v = (ours[f"{name}.weight"] for name in ("q_proj", "k_proj", "v_proj"))
+    given = None if encoding is None else encoding()
     with torch.device("meta"):
         own, head_dim = form.model(ours)
         heads, kv_heads = q.shape[0] // head_dim, k.shape[0] // head_dim
@@ -112,7 +113,7 @@ def _model(
                 f"{head_dim}"
             )
         module = RelativeMultiheadAttention(
-            q.shape[1], heads, own if encoding is None else encoding(), num_kv_heads=kv_heads, head_dim=head_dim,
+            q.shape[1], heads, own if given is None else given, num_kv_heads=kv_heads, head_dim=head_dim,
             bias="q_proj.bias" in ours, kdim=k.shape[1], vdim=v.shape[1],
         )  # fmt: skip
     expected = module.state_dict()
