@@ -7,6 +7,7 @@ import torch
 
 from relattn import RotaryEmbedding, TransformerXLEmbedding
 from relattn.nn import KVCache, RelativeMultiheadAttention
+from relattn.nn.kept_rows import KeptRows
 
 HEADS, WIDTH, PROMPT = 2, 8, 5
 
@@ -64,3 +65,23 @@ def test_rolling_cache_reuses_rows_for_offsets_it_has_seen(chunks: list[int]) ->
         for chunk in torch.randn(1, sum(chunks), HEADS * WIDTH).split(chunks, dim=1):
             attention(chunk, is_causal=True, cache=cache)
     assert sum(computed) == 3  # the offsets -2, -1 and 0, each once
+
+
+@pytest.mark.parametrize("max_length", [None, PROMPT])
+def test_kept_rows_lie_head_by_head(max_length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rolling cache never grows into new room: what the prompt's projection left is what every token reads."""
+    strides = []
+    rows = KeptRows.rows
+
+    def watched(self, owner, span, compute):
+        kept = rows(self, owner, span, compute)
+        strides.append(kept.stride()[1:])
+        return kept
+
+    monkeypatch.setattr(KeptRows, "rows", watched)
+    attention = RelativeMultiheadAttention(HEADS * WIDTH, HEADS, TransformerXLEmbedding(HEADS, WIDTH))
+    cache = KVCache(max_length)
+    with torch.no_grad():
+        attention(torch.randn(1, PROMPT, HEADS * WIDTH), is_causal=True, cache=cache)
+    decode(attention, cache, 3)
+    assert strides == [(WIDTH, 1)] * 4

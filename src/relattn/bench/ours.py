@@ -11,7 +11,8 @@ import relattn
 from relattn.bench.formula import Call
 from relattn.bench.workload import Case
 from relattn.functional import lowered
-from relattn.score.positions import Positions, Span
+from relattn.nn.kept_rows import KeptRows
+from relattn.score.positions import Positions
 
 
 def ours(case: Case, backend: str) -> Call:
@@ -34,23 +35,10 @@ def arguments(case: Case, backend: str) -> dict[str, object]:
     }
 
 
-class _Kept:
-    """The rows of one span, computed once, as a cache keeps them from token to token."""
-
-    def __init__(self) -> None:
-        self._rows: Tensor | None = None
-
-    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Tensor:
-        """What `compute` gave at first."""
-        if self._rows is None:
-            self._rows = compute(span)
-        return self._rows
-
-
 def _decoding(case: Case, backend: str) -> Call:
     """As RelativeMultiheadAttention does it with a cache: keys are prepared, rows that parameters decide are kept."""
     asked, last = arguments(case, backend), case.workload.length - 1
-    positions = Positions(last, 0, 1, case.workload.length, case.query.device, None, 0, _Kept())
+    positions = Positions(last, 0, 1, case.workload.length, case.query.device, None, 0, KeptRows())
     encoding = case.encoding
 
     def call() -> Tensor:
