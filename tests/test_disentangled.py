@@ -41,6 +41,21 @@ def test_row_0_is_the_most_distant_future():
     assert delta(np.array([-9, -4, -3, 0, 3, 4, 9]), 4, None).tolist() == [0, 0, 1, 4, 7, 7, 7]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_buckets_do_not_depend_on_the_default_dtype(dtype):
+    """Positions never pass through a half precision."""
+    length = 600
+    positions = Positions(0, 0, length, length, torch.device("cpu"))
+    numbers = torch.arange(512.0).reshape(1, -1, 1)
+    expected = disentangled_table(numbers, 512, 256, positions).values
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(disentangled_table(numbers, 512, 256, positions).values, expected)
+    finally:
+        torch.set_default_dtype(before)
+
+
 def make(**changes):
     return DisentangledEmbedding(**{"num_heads": 4, "head_dim": 8, **changes})
 

@@ -13,7 +13,7 @@ from relattn.errors import UnsupportedError
 from relattn.functional import lowered
 from relattn.score import checks
 from relattn.score.check_terms import check_terms
-from relattn.score.positions import Position, Positions
+from relattn.score.positions import Position, Positions, int64_start
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -58,7 +58,8 @@ def flex_score_mod(
     checks.check_tensors(query, key, key, enable_gqa=True)
     checks.check_position("query_position", query_position, query.shape[0], query.shape[2], query.device)
     checks.check_position("key_position", key_position, key.shape[0], key.shape[2], key.device)
-    positions = Positions(query_position, key_position, query.shape[2], key.shape[2], query.device)
+    starts = int64_start(query_position), int64_start(key_position)
+    positions = Positions(*starts, query.shape[2], key.shape[2], query.device)
     terms = lowered(encoding, query, key, positions)
     check_terms(terms, query, key, None, positions)
     return _adding(_only_a_bias(encoding, terms), query.shape[1], _offset_of(positions))

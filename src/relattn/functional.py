@@ -18,7 +18,7 @@ from relattn.errors import UnsupportedError
 from relattn.score import checks
 from relattn.score.check_terms import check_terms
 from relattn.score.mask import Mask
-from relattn.score.positions import Position, Positions, limits
+from relattn.score.positions import Position, Positions, int64_start, limits
 from relattn.score.problem import Problem
 from relattn.score.terms import ScoreTerms
 
@@ -242,7 +242,7 @@ def _problem(
     segments = checks.check_segments(segment_ids, query, key)
 
     lowest, highest = limits(is_causal, window)
-    query_position, key_position = _int64_start(query_position), _int64_start(key_position)
+    query_position, key_position = int64_start(query_position), int64_start(key_position)
     positions = Positions(query_position, key_position, query.shape[2], key.shape[2], query.device, lowest, highest)
     if encoding is None:
         terms = ScoreTerms()
@@ -276,11 +276,6 @@ def _problem(
         dropout_p=dropout_p,
         return_lse=return_lse,
     )
-
-
-def _int64_start(position: Position) -> Position:
-    """A start of a narrower integer dtype would wrap in arithmetic."""
-    return position.to(torch.int64) if isinstance(position, Tensor) else position
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -115,8 +115,9 @@ def _delta(
         bucket = relative
     else:
         middle = num_buckets // 2
-        distance = relative.abs().clamp(min=middle)
-        steps = torch.log(distance / middle) / torch.log(torch.tensor((max_distance - 1) / middle)) * (middle - 1)
+        distance = relative.abs().clamp(min=middle).float()
+        furthest = torch.tensor((max_distance - 1) / middle, dtype=torch.float32)
+        steps = torch.log(distance / middle) / torch.log(furthest) * (middle - 1)
         logarithmic = steps.ceil().long() + middle
         bucket = torch.where(relative.abs() <= middle, relative, logarithmic * relative.sign())
     return (bucket + num_rows // 2).clamp(0, num_rows - 1)

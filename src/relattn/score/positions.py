@@ -31,6 +31,11 @@ def expand_position(position: Position, length: int, device: torch.device) -> In
     return contiguous_range(position, length, device)
 
 
+def int64_start(position: Position) -> Position:
+    """A start of a narrower integer dtype would wrap in arithmetic."""
+    return position.to(torch.int64) if isinstance(position, Tensor) else position
+
+
 def contiguous_range(first: int | Int64[Tensor, ""], count: int, device: torch.device) -> Int64[Tensor, "count"]:
     """first, first + 1, ..., first + count - 1."""
     if isinstance(first, Tensor):
