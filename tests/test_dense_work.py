@@ -4,17 +4,34 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import relattn
+from relattn.backends import dense
 from relattn.backends.dense import products
 from relattn.functional import lowered
-from relattn.score.positions import Positions, RowMemo, Span
+from relattn.nn.kept_rows import KeptRows
+from relattn.score.positions import Positions, RowMemo
+from tests.contract.cases import CASES
+from tests.contract.check import check
+from tests.contract.settings import Setting
+from tests.contract.subject import make_subject
+
+pytest_plugins = ["tests.contract.fresh"]
 
 HEADS, WIDTH, KEYS, CAPACITY = 4, 16, 96, 128
+
+POSITIONS: dict[str, dict[str, Any]] = {
+    "starts": {"query_position": 7, "key_position": 0},
+    "explicit": {
+        "query_position": np.array([9, 3, 12, 6]),
+        "key_position": np.array([[0, 2, 3, 1, 4, 7, 5, 6, 11, 9, 8], [1, 0, 4, 2, 6, 3, 7, 5, 8, 12, 10]]),
+    },
+}
 
 ENCODINGS: dict[str, Callable[[], relattn.RelativeEncoding]] = {
     "relative": lambda: relattn.RelativeEmbedding(WIDTH, CAPACITY, causal=True),
@@ -49,15 +66,6 @@ class Written(TorchDispatchMode):
         return result
 
 
-class Kept:
-    """The rows of one span, computed once, as a cache keeps them."""
-
-    def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Tensor:
-        if not hasattr(self, "kept"):
-            self.kept = compute(span)
-        return self.kept
-
-
 def cached(batch: int, dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
     """One query, and keys and values that lie in a cache with room for more."""
     held = torch.randn(2, batch, key_heads, CAPACITY, WIDTH).to(dtype)[:, :, :, :KEYS]
@@ -77,7 +85,7 @@ def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Te
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_one_token_copies_no_keys_and_no_table(name: str, batch: int, key_heads: int) -> None:
-    encoding, inputs, memo = ENCODINGS[name](), cached(batch, torch.float32, key_heads), Kept()
+    encoding, inputs, memo = ENCODINGS[name](), cached(batch, torch.float32, key_heads), KeptRows()
     with torch.no_grad():
         decoded(encoding, inputs, memo)  # what the encoding computes once is kept from here on
         with Written() as written:
@@ -96,6 +104,49 @@ def test_one_token_meets_relative_queries_in_linear_memory() -> None:
             encoding=relattn.ScoreTerms(relative_queries=table),
         )  # fmt: skip
     assert written.most[0] <= key.numel(), written.most
+
+
+@pytest.mark.parametrize("place", ["starts", "explicit"])
+@pytest.mark.parametrize("queries", [2, 31])
+def test_few_queries_meet_relative_queries_in_linear_memory(queries: int, place: str) -> None:
+    """Four times the keys: four times the elements, in the backward pass as well."""
+    most = []
+    for keys in (512, 2048):
+        tensors = [torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for length in (queries, keys, keys)]
+        values = torch.randn(HEADS, keys, WIDTH, requires_grad=True)
+        explicit = {"query_position": torch.arange(keys - queries, keys), "key_position": torch.arange(keys)}
+        positions: dict[str, Any] = explicit if place == "explicit" else {"query_position": keys - queries}
+        encoding = relattn.ScoreTerms(relative_queries=relattn.OffsetTable(values, -(keys - 1)))
+        with Written() as written:
+            output = relattn.relative_attention(
+                *tensors, is_causal=True, encoding=encoding, backend="dense", **positions
+            )
+            output.sum().backward()
+        most.append(written.most)
+    assert most[1][0] <= 4 * most[0][0], most
+
+
+@pytest.mark.parametrize("place", POSITIONS)
+@pytest.mark.parametrize("name", ["terms_all", "terms_all_refuse", "key_query", "disentangled"])
+def test_keys_that_come_a_block_at_a_time_have_the_same_scores(
+    name: str, place: str, rng: np.random.Generator, monkeypatch
+) -> None:
+    """Four queries and eleven keys, whose last block is a shorter one: against the oracles, gradients included."""
+    monkeypatch.setattr(dense, "KEYS_AT_ONCE", 4)
+    setting = Setting(
+        batch=2, num_heads=4, num_kv_heads=2, query_length=4, key_length=11, head_dim=4, value_dim=3, is_causal=True,
+        seed=int(rng.integers(2**32)), **POSITIONS[place],
+    )  # fmt: skip
+    widths = []
+    strip = dense._strip_products
+
+    def watched(key, table, positions):
+        widths.append(key.shape[2])
+        return strip(key, table, positions)
+
+    monkeypatch.setattr(dense, "_strip_products", watched)
+    check(make_subject(CASES[name], setting), "dense", "float64")
+    assert widths[:3] == [4, 4, 3]
 
 
 SHAPES = list(product((1, 3), (1, 2, 4), (1, 2)))

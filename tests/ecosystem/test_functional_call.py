@@ -58,6 +58,28 @@ def test_a_batch_of_weights(name: str, rng: np.random.Generator) -> None:
 
 
 @every_encoding
+def test_a_batch_of_the_encoding_s_weights(name: str, rng: np.random.Generator) -> None:
+    """The others are the module's own: what is added to the scores is batched, and the scores are not."""
+    module, (query,) = attention(name, rng), inputs(9)
+    members = [
+        {key: weight for key, weight in weights_of(attention(name, rng)).items() if ".encoding." in key}
+        for _ in range(3)
+    ]
+    if not members[0]:  # nothing to batch: a rotation and slopes have no weights
+        return
+    stacked = {key: torch.stack([member[key] for member in members]) for key in members[0]}
+    found = vmap(lambda weights: functional_call(module, weights, (query,)))(stacked)
+    assert_equal(found, torch.stack([functional_call(module, member, (query,)) for member in members]))
+
+
+def test_a_batch_of_masks(rng: np.random.Generator) -> None:
+    module, (query,) = attention("shaw", rng), inputs(9)
+    masks = torch.stack([torch.arange(9).expand(2, -1) < kept for kept in (3, 7, 9)])
+    found = vmap(lambda mask: module(query, None, mask))(masks)
+    assert_equal(found, torch.stack([module(query, None, mask) for mask in masks]))
+
+
+@every_encoding
 def test_gradients_of_each_sample(name: str, rng: np.random.Generator) -> None:
     module, (query,) = attention(name, rng), inputs(9)
     weights = weights_of(module)

@@ -127,6 +127,15 @@ class Positions:
             memo=None,
         )
 
+    def of_keys(self, first: int, count: int) -> Positions:
+        """Where all queries and the keys first .. first + count - 1 stand."""
+        if is_explicit(self.key):
+            assert isinstance(self.key, Tensor)
+            key: Position = self.key[..., first : first + count]
+        else:
+            key = self.key + first
+        return replace(self, key=key, key_length=count, memo=None)
+
     def offset(self, query: int, key: int) -> int | Int64[Tensor, ""]:
         """d of the query and the key at these indices, where positions are contiguous."""
         return self.key - self.query + key - query
