@@ -1,0 +1,278 @@
+"""The backward pass: tiles are computed again, and nothing larger than the inputs is kept.
+
+    delta_i = dO_i . O_i - dlse_i        dP_ij = dO_i . (v_j + RV[d])        dS_ij = P_ij * (dP_ij - delta_i)
+    dq_i = scale * sum_j dS_ij k_j       dr_i = scale * sum_j dS_ij RK[d]
+    dv_j = sum_i P_ij dO_i               dk_j = scale * sum_i dS_ij (q_i + RQ[d])
+
+One kernel walks the keys of a tile of queries, for dq and dr, the other the queries of a tile of keys, for dk and dv:
+every number is summed by one program in one order. With dropout P_ij and dP_ij carry its factor, but for the P of dS.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.triton.bands import band_product, band_sum, dot, load_band, load_rows, padded, place, store_rows
+from relattn.backends.triton.call import Call, Gradients, Table
+from relattn.backends.triton.launch import Rows, beyond, inputs, rows
+from relattn.backends.triton.masks import key_tiles, kept, query_tiles
+from relattn.backends.triton.scores import LOG2_E, by_keys, by_queries, finished
+from relattn.backends.triton.sizes import sizes
+from relattn.backends.triton.skew import columns_from_pairs, rows_from_pairs
+from relattn.backends.triton.tables import table_gradients
+
+
+class Known(NamedTuple):
+    """What the backward pass starts from: O and dO, and lse and delta [B, Hq, Lq] in float32."""
+
+    output: Rows
+    grad_output: Rows
+    lse: Tensor
+    grad_lse: Tensor
+    delta: Tensor
+
+
+class Sides(NamedTuple):
+    """Sums over the offsets before a table's first row, and after its last: [2, B, Hq, L] in float32.
+
+    A query's sums of dS for relative keys and bias and of P for relative values, a key's of dS for relative queries;
+    None where no visible offset lies there, or nothing holds there.
+    """
+
+    relative_keys: Tensor | None
+    relative_queries: Tensor | None
+    relative_values: Tensor | None
+    bias: Tensor | None
+
+
+def backward(
+    call: Call,
+    output: Float[Tensor, "B Hq Lq Dv"],
+    lse: Float[Tensor, "B Hq Lq"],
+    grad_output: Float[Tensor, "B Hq Lq Dv"],
+    grad_lse: Float[Tensor, "B Hq Lq"],
+) -> Gradients:
+    """The gradients by every tensor and table of the call, each in its dtype."""
+    batch, heads, queries = call.query.shape[:3]
+    keys, key_heads = call.key.shape[2], call.key.shape[1]
+    x, sides = inputs(call), _sides(call)
+    known = Known(
+        rows(output),
+        rows(grad_output.to(call.query.dtype)),
+        lse.contiguous(),
+        grad_lse.to(torch.float32).contiguous(),
+        torch.empty_like(lse, memory_format=torch.contiguous_format),
+    )
+    query, key, value = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (call.query, call.key, call.value))
+    relative_query = None if call.relative_query is call.query else call.relative_query
+    relative = None if relative_query is None else relative_query.new_empty(relative_query.shape)
+
+    constants = sizes(call, "queries")
+    grid = (triton.cdiv(queries, constants["TILE"]) * batch * heads,)
+    queries_kernel[grid](x, known, sides, rows(query), rows(relative), **constants)
+    constants = sizes(call, "keys")
+    grid = (triton.cdiv(keys, constants["TILE"]) * batch * key_heads,)
+    keys_kernel[grid](x, known, sides, rows(key), rows(value), **constants)
+    return Gradients(query, key, value, relative, **table_gradients(call, x, known, sides))
+
+
+def _sides(call: Call) -> Sides:
+    batch, heads, queries = call.query.shape[:3]
+
+    def sums(table: Table | None, length: int) -> Tensor | None:
+        if table is None or table.zero or not beyond(call, table):
+            return None
+        return call.query.new_empty(2, batch, heads, length, dtype=torch.float32)
+
+    return Sides(
+        relative_keys=sums(call.relative_keys, queries),
+        relative_queries=sums(call.relative_queries, call.key.shape[2]),
+        relative_values=sums(call.relative_values, queries),
+        bias=sums(call.bias, queries),
+    )
+
+
+@triton.jit
+def tile_gradients(
+    x, batch, head, first_query, first_key, q, k, v, r, grad_output, lse, delta,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """P and dS of a tile, as pairs [i, j], in float32."""
+    i = first_query + tl.arange(0, TILE)[:, None]
+    j = first_key + tl.arange(0, TILE)[None, :]
+    band = x.offset + first_key - first_query - (TILE - 1)
+    products = dot(q, tl.trans(k))
+    if x.relative_keys.at is not None:
+        products += by_queries(r, x.relative_keys, head, band, DR, TILE)
+    if x.relative_queries.at is not None:
+        products += by_keys(k, x.relative_queries, head, band, D, TILE)
+    weights = tl.exp2(finished(x, batch, head, i, j, products) - lse[:, None])
+    by_weight = dot(grad_output, tl.trans(v))
+    if x.relative_values.at is not None:
+        by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
+    dropped = weights
+    if x.seed is not None:
+        factors = kept(x, batch, head, i, j)
+        dropped, by_weight = weights * factors, by_weight * factors
+    return dropped, weights * (by_weight - delta[:, None])
+
+
+@triton.jit
+def load_row_numbers(known, start, first, count, TILE: tl.constexpr):
+    """lse in base 2, 0 where a row saw nothing, and delta, of the rows from `first` of the head at `start`."""
+    row = first + tl.arange(0, TILE)
+    lse = tl.load(known.lse + start + row, mask=row < count, other=0.0)
+    delta = tl.load(known.delta + start + row, mask=row < count, other=0.0)
+    return tl.where(lse == float("-inf"), 0.0, lse * LOG2_E), delta
+
+
+@triton.jit
+def side_sums(before, after, values, offsets, table, AXIS: tl.constexpr):
+    """The sums over a table's two outsides, with those of one more tile."""
+    before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
+    after += tl.sum(tl.where(offsets >= table.first + table.rows, values, 0.0), axis=AXIS)
+    return before, after
+
+
+@triton.jit
+def store_sides(at, before, after, row, all_rows, first, count, TILE: tl.constexpr):
+    """The sums of the rows from `first`, where row counts the heads of all batch elements."""
+    place = first + tl.arange(0, TILE)
+    start = at + row.to(tl.int64) * count
+    tl.store(start + place, before, mask=place < count)
+    tl.store(start + all_rows.to(tl.int64) * count + place, after, mask=place < count)
+
+
+@triton.jit
+def queries_kernel(
+    x, known, sides, grad_query, grad_relative,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """dq, dr and delta of one tile of queries under one head."""
+    tiles = tl.cdiv(x.queries, TILE)
+    program = tl.program_id(0)
+    row = program // tiles
+    batch, head = row // x.heads, row % x.heads
+    first_query = (tiles - 1 - program % tiles) * TILE
+
+    q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
+    r = q
+    if x.r.at is not None:
+        r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
+    k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
+    output = load_rows(place(known.output, batch, head), known.output.row, first_query, x.queries, DV, TILE)
+    grad_at = place(known.grad_output, batch, head)
+    grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, TILE)
+
+    numbers = row.to(tl.int64) * x.queries
+    query = first_query + tl.arange(0, TILE)
+    delta = tl.sum(output.to(tl.float32) * grad_output.to(tl.float32), axis=1)
+    delta -= tl.load(known.grad_lse + numbers + query, mask=query < x.queries, other=0.0)
+    tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
+    lse = tl.load(known.lse + numbers + query, mask=query < x.queries, other=0.0)
+    lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
+
+    by_query = tl.zeros((TILE, padded(D)), tl.float32)
+    if x.r.at is not None:
+        by_relative = tl.zeros((TILE, padded(DR)), tl.float32)
+    nothing = tl.zeros((TILE,), tl.float32)
+    keys_before, keys_after = nothing, nothing
+    values_before, values_after = nothing, nothing
+    bias_before, bias_after = nothing, nothing
+
+    first_key, end_key = key_tiles(x, first_query, TILE)
+    for start in range(first_key, end_key, TILE):
+        k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
+        v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
+        weights, scores = tile_gradients(
+            x, batch, head, first_query, start, q, k, v, r, grad_output, lse, delta, D, DV, DR, TILE
+        )
+        offsets = x.offset + start + tl.arange(0, TILE)[None, :] - query[:, None]
+        if sides.relative_keys is not None:
+            keys_before, keys_after = side_sums(keys_before, keys_after, scores, offsets, x.relative_keys, 1)
+        if sides.relative_values is not None:
+            values_before, values_after = side_sums(values_before, values_after, weights, offsets, x.relative_values, 1)
+        if sides.bias is not None:
+            bias_before, bias_after = side_sums(bias_before, bias_after, scores, offsets, x.bias, 1)
+        scores = scores.to(k.dtype)
+        by_query += dot(scores, k)
+        if x.relative_keys.at is not None:
+            band = x.offset + start - first_query - (TILE - 1)
+            near, far = rows_from_pairs(scores, TILE)
+            step = band_sum(near, x.relative_keys, head, band, DR, TILE)
+            step += band_sum(far, x.relative_keys, head, band + TILE, DR, TILE)
+            if x.r.at is not None:
+                by_relative += step
+            else:
+                by_query += step
+
+    store_rows(place(grad_query, batch, head), grad_query.row, first_query, x.queries, by_query * x.scale, D, TILE)
+    if x.r.at is not None:
+        at = place(grad_relative, batch, head)
+        store_rows(at, grad_relative.row, first_query, x.queries, by_relative * x.scale, DR, TILE)
+    rows = tl.num_programs(0) // tiles
+    if sides.relative_keys is not None:
+        store_sides(sides.relative_keys, keys_before, keys_after, row, rows, first_query, x.queries, TILE)
+    if sides.relative_values is not None:
+        store_sides(sides.relative_values, values_before, values_after, row, rows, first_query, x.queries, TILE)
+    if sides.bias is not None:
+        store_sides(sides.bias, bias_before, bias_after, row, rows, first_query, x.queries, TILE)
+
+
+@triton.jit
+def keys_kernel(
+    x, known, sides, grad_key, grad_value,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of one tile of keys under one key head: all of its query heads, one after the other."""
+    tiles = tl.cdiv(x.keys, TILE)
+    program = tl.program_id(0)
+    key_heads = x.heads // x.group
+    batch, key_head = program // tiles // key_heads, program // tiles % key_heads
+    first_key = program % tiles * TILE
+
+    k = load_rows(place(x.k, batch, key_head), x.k.row, first_key, x.keys, D, TILE)
+    v = load_rows(place(x.v, batch, key_head), x.v.row, first_key, x.keys, DV, TILE)
+    by_key = tl.zeros((TILE, padded(D)), tl.float32)
+    by_value = tl.zeros((TILE, padded(DV)), tl.float32)
+    first_query, end_query = query_tiles(x, first_key, TILE)
+    for member in range(0, x.group):
+        head = key_head * x.group + member
+        row = batch * x.heads + head
+        q_at, grad_at = place(x.q, batch, head), place(known.grad_output, batch, head)
+        numbers = row.to(tl.int64) * x.queries
+        before, after = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
+        for start in range(first_query, end_query, TILE):
+            q = load_rows(q_at, x.q.row, start, x.queries, D, TILE)
+            r = q
+            if x.r.at is not None:
+                r = load_rows(place(x.r, batch, head), x.r.row, start, x.queries, DR, TILE)
+            grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
+            lse, delta = load_row_numbers(known, numbers, start, x.queries, TILE)
+            weights, scores = tile_gradients(
+                x, batch, head, start, first_key, q, k, v, r, grad_output, lse, delta, D, DV, DR, TILE
+            )
+            if sides.relative_queries is not None:
+                i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
+                before, after = side_sums(before, after, scores, x.offset + j - i, x.relative_queries, 0)
+            by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
+            scores = scores.to(k.dtype)
+            by_key += dot(tl.trans(scores), q)
+            if x.relative_queries.at is not None:
+                band = x.offset + first_key - start - (TILE - 1)
+                near, far = columns_from_pairs(scores, TILE)
+                by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
+                by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)
+        if sides.relative_queries is not None:
+            rows = tl.num_programs(0) // tiles * x.group
+            store_sides(sides.relative_queries, before, after, row, rows, first_key, x.keys, TILE)
+
+    at = place(grad_key, batch, key_head)
+    store_rows(at, grad_key.row, first_key, x.keys, by_key * x.scale, D, TILE)
+    store_rows(place(grad_value, batch, key_head), grad_value.row, first_key, x.keys, by_value, DV, TILE)

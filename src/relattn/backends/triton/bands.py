@@ -1,0 +1,127 @@
+"""On-chip pieces that every kernel shares: rows of a tensor, rows of a table, and their products."""
+
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
+
+from __future__ import annotations
+
+import triton
+import triton.knobs
+import triton.language as tl
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.constexpr_function
+def padded(width):
+    """The power of two, 16 at least, into which a width fits."""
+    return max(16, triton.next_power_of_2(width))
+
+
+@triton.jit
+def dot(a, b):
+    """a @ b, summed in float32; float32 factors are not rounded, and beside half precision split into three."""
+    if INTERPRETED:  # its matrix product takes the bits of a bfloat16 for an integer
+        product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    elif a.dtype != b.dtype:
+        product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
+    else:
+        product = tl.dot(a, b, input_precision="ieee")
+    return product
+
+
+@triton.jit
+def place(rows, batch, head):
+    """Where the rows of one head of one batch element start."""
+    return rows.at + batch.to(tl.int64) * rows.batch + head.to(tl.int64) * rows.head
+
+
+@triton.jit
+def load_rows(at, step, first, count, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """Rows first .. first + TILE - 1 [TILE, padded width]; zero where a row lies outside of 0 .. count - 1."""
+    row = first + tl.arange(0, TILE)[:, None]
+    column = tl.arange(0, padded(WIDTH))[None, :]
+    inside = (row >= 0) & (row < count) & (column < WIDTH)
+    return tl.load(at + row.to(tl.int64) * step + column, mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(at, step, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """The inverse of `load_rows`."""
+    row = first + tl.arange(0, TILE)[:, None]
+    column = tl.arange(0, padded(WIDTH))[None, :]
+    inside = (row >= 0) & (row < count) & (column < WIDTH)
+    tl.store(at + row.to(tl.int64) * step + column, values.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def load_numbers(at, first, count, TILE: tl.constexpr):
+    """Numbers first .. first + TILE - 1 of a contiguous row; zero from count on."""
+    row = first + tl.arange(0, TILE)
+    return tl.load(at + row, mask=(row >= 0) & (row < count), other=0.0)
+
+
+@triton.jit
+def load_band(table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """The table's rows of the offsets offset .. offset + TILE - 1 [TILE, padded width]."""
+    index = offset + tl.arange(0, TILE)[:, None] - table.first
+    column = tl.arange(0, padded(WIDTH))[None, :]
+    inside = column < WIDTH
+    if table.beyond is not None:
+        inside = inside & ((table.beyond == 0) | ((index >= 0) & (index < table.rows)))
+    row = tl.minimum(tl.maximum(index, 0), table.rows - 1)
+    return tl.load(table.at + head.to(tl.int64) * table.head + row * table.row + column, mask=inside, other=0.0)
+
+
+@triton.jit
+def load_edge(table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
+    """What holds before the table's first row, or after its LAST: [padded width], in float32."""
+    column = tl.arange(0, padded(WIDTH))
+    start = table.at + head.to(tl.int64) * table.head
+    if LAST:
+        start += (table.rows - 1) * table.row
+    return tl.load(start + column, mask=(column < WIDTH) & (table.beyond == 0), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_bias(table, head, offsets):
+    """b at each of the offsets, in float32."""
+    index = offsets - table.first
+    row = tl.minimum(tl.maximum(index, 0), table.rows - 1)
+    bias = tl.load(table.at + head.to(tl.int64) * table.head + row * table.row).to(tl.float32)
+    if table.beyond is not None:
+        bias = tl.where((table.beyond == 0) | (index == row), bias, 0.0)
+    return bias
+
+
+@triton.jit
+def band_product(rows, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """x_i . table[offset + c] over rows x_i [i] and columns c; beyond the table one number a row, without a product."""
+    if table.beyond is not None:
+        if offset + TILE <= table.first:
+            edge = tl.sum(rows.to(tl.float32) * load_edge(table, head, False, WIDTH)[None, :], axis=1)
+            product = tl.broadcast_to(edge[:, None], (TILE, TILE))
+        elif offset >= table.first + table.rows:
+            edge = tl.sum(rows.to(tl.float32) * load_edge(table, head, True, WIDTH)[None, :], axis=1)
+            product = tl.broadcast_to(edge[:, None], (TILE, TILE))
+        else:
+            product = dot(rows, tl.trans(load_band(table, head, offset, WIDTH, TILE)))
+    else:
+        product = dot(rows, tl.trans(load_band(table, head, offset, WIDTH, TILE)))
+    return product
+
+
+@triton.jit
+def band_sum(weights, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """sum_c weights[i, c] * table[offset + c]; beyond the table the row's sum of weights times one row."""
+    if table.beyond is not None:
+        if offset + TILE <= table.first:
+            sums = tl.sum(weights.to(tl.float32), axis=1)
+            total = sums[:, None] * load_edge(table, head, False, WIDTH)[None, :]
+        elif offset >= table.first + table.rows:
+            sums = tl.sum(weights.to(tl.float32), axis=1)
+            total = sums[:, None] * load_edge(table, head, True, WIDTH)[None, :]
+        else:
+            total = dot(weights, load_band(table, head, offset, WIDTH, TILE))
+    else:
+        total = dot(weights, load_band(table, head, offset, WIDTH, TILE))
+    return total

@@ -1,0 +1,92 @@
+"""The forward pass: O_i = sum_j softmax(S)_ij * (v_j + RV[d]), a tile of queries a program, over tiles of keys."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.triton.bands import (
+    band_product,
+    band_sum,
+    dot,
+    load_rows,
+    padded,
+    place,
+    store_rows,
+)
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.launch import inputs, rows
+from relattn.backends.triton.masks import kept, key_tiles
+from relattn.backends.triton.scores import LOG2_E, by_keys, finished
+from relattn.backends.triton.sizes import sizes
+from relattn.backends.triton.skew import pairs_from_rows, rows_from_pairs
+
+
+def forward(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
+    """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees nothing."""
+    batch, heads, queries = call.query.shape[:3]
+    output = call.query.new_empty(batch, heads, queries, call.value.shape[3])
+    lse = call.query.new_empty(batch, heads, queries, dtype=torch.float32)
+    constants = sizes(call, "forward")
+    grid = (triton.cdiv(queries, constants["TILE"]) * batch * heads,)
+    forward_kernel[grid](inputs(call), rows(output), lse, **constants)
+    return output, lse
+
+
+@triton.jit
+def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr):
+    """One tile of queries under one head; x: `Inputs`, output: `Rows`, lse [B, Hq, Lq]."""
+    tiles = tl.cdiv(x.queries, TILE)
+    program = tl.program_id(0)
+    row = program // tiles
+    batch, head = row // x.heads, row % x.heads
+    first_query = (tiles - 1 - program % tiles) * TILE  # with causality the longest rows first
+    i = first_query + tl.arange(0, TILE)[:, None]
+
+    k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
+    q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
+    maximum = tl.full((TILE,), float("-inf"), tl.float32)
+    total = tl.zeros((TILE,), tl.float32)
+    weighted = tl.zeros((TILE, padded(DV)), tl.float32)
+
+    first_key, end_key = key_tiles(x, first_query, TILE)
+    band = x.offset + first_key - first_query - (TILE - 1)
+    if x.relative_keys.at is not None:
+        r = q
+        if x.r.at is not None:
+            r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
+        left = band_product(r, x.relative_keys, head, band, DR, TILE)
+    for start in range(first_key, end_key, TILE):
+        j = start + tl.arange(0, TILE)[None, :]
+        k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
+        products = dot(q, tl.trans(k))
+        if x.relative_keys.at is not None:
+            right = band_product(r, x.relative_keys, head, band + TILE, DR, TILE)
+            products += pairs_from_rows(left, right, TILE)
+            left = right  # of the next tile of keys
+        if x.relative_queries.at is not None:
+            products += by_keys(k, x.relative_queries, head, band, D, TILE)
+        scores = finished(x, batch, head, i, j, products)
+
+        before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=1))
+        shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
+        weights, older = tl.exp2(scores - shift[:, None]), tl.exp2(before - shift)
+        total = total * older + tl.sum(weights, axis=1)
+        if x.seed is not None:
+            weights *= kept(x, batch, head, i, j)
+        v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
+        weights = weights.to(v.dtype)
+        weighted = weighted * older[:, None] + dot(weights, v)
+        if x.relative_values.at is not None:
+            near, far = rows_from_pairs(weights, TILE)
+            weighted += band_sum(near, x.relative_values, head, band, DV, TILE)
+            weighted += band_sum(far, x.relative_values, head, band + TILE, DV, TILE)
+        band += TILE
+
+    total = tl.where(total == 0.0, 1.0, total)  # a row that saw nothing: output 0, lse -inf
+    store_rows(place(output, batch, head), output.row, first_query, x.queries, weighted / total[:, None], DV, TILE)
+    query = first_query + tl.arange(0, TILE)
+    tl.store(lse + row.to(tl.int64) * x.queries + query, (maximum + tl.log2(total)) / LOG2_E, mask=query < x.queries)

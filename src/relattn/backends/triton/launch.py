@@ -1,0 +1,156 @@
+"""A call as the kernels take it: pointers, strides and limits, in bundles; what is None compiles to nothing."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relattn.backends.triton.call import Call, Table
+
+
+class Rows(NamedTuple):
+    """A tensor [B, H, L, width] whose last axis is contiguous: where it lies, and the steps along the other axes."""
+
+    at: Tensor | None
+    batch: int | None
+    head: int | None
+    row: int | None
+
+
+class Band(NamedTuple):
+    """A table: where it lies, the steps from head to head and from row to row, and the offsets that it covers.
+
+    beyond: None where no visible offset lies outside of the table; 0 where its edge rows hold there, 1 where nothing.
+    """
+
+    at: Tensor | None
+    head: int | None
+    row: int | None
+    first: int | None
+    rows: int | None
+    beyond: int | None
+
+
+class Mask(NamedTuple):
+    """What decides which pairs attend, with the steps along the axes of each tensor; see `masks.py`."""
+
+    lowest: int | None
+    highest: int | None
+    keep: Tensor | None
+    keep_batch: int | None
+    query_ids: Tensor | None
+    query_ids_batch: int | None
+    key_ids: Tensor | None
+    key_ids_batch: int | None
+    pairs: Tensor | None
+    pairs_batch: int | None
+    pairs_head: int | None
+    pairs_query: int | None
+    pairs_key: int | None
+
+
+class Inputs(NamedTuple):
+    """Everything that the score of a pair depends on.
+
+    r: no pointer where the relative query is the query itself. heads Hq, group Hq / Hk, queries Lq, keys Lk;
+    offset: d of query 0 and key 0. seed, dropout: a pointer, and the probability.
+    """
+
+    q: Rows
+    k: Rows
+    v: Rows
+    r: Rows
+    relative_keys: Band
+    relative_queries: Band
+    relative_values: Band
+    bias: Band
+    mask: Mask
+    heads: int
+    group: int
+    queries: int
+    keys: int
+    offset: int
+    scale: float
+    seed: Tensor | None
+    dropout: float | None
+
+
+def inputs(call: Call) -> Inputs:
+    """The call's tensors, last axes made contiguous where they are not."""
+    return Inputs(
+        q=rows(call.query),
+        k=rows(call.key),
+        v=rows(call.value),
+        r=rows(None if call.relative_query is call.query else call.relative_query),
+        relative_keys=_band(call, call.relative_keys),
+        relative_queries=_band(call, call.relative_queries),
+        relative_values=_band(call, call.relative_values),
+        bias=_band(call, call.bias),
+        mask=_mask(call),
+        heads=call.query.shape[1],
+        group=call.query.shape[1] // call.key.shape[1],
+        queries=call.query.shape[2],
+        keys=call.key.shape[2],
+        offset=call.offset,
+        scale=call.scale,
+        seed=call.seed if call.dropout_p > 0.0 else None,
+        dropout=call.dropout_p if call.dropout_p > 0.0 else None,
+    )
+
+
+def rows(tensor: Tensor | None) -> Rows:
+    """A tensor [B, H, L, width], or [B, H, L]."""
+    if tensor is None:
+        return Rows(None, None, None, None)
+    if tensor.dim() == 4 and tensor.stride(3) != 1:
+        tensor = tensor.contiguous()
+    return Rows(tensor, *tensor.stride()[:3])
+
+
+def visible_offsets(call: Call) -> tuple[int, int]:
+    """The lowest and the highest offset that a pair of the call may have."""
+    lowest = call.offset - (call.query.shape[2] - 1)
+    highest = call.offset + call.key.shape[2] - 1
+    lowest = lowest if call.lowest is None else max(lowest, call.lowest)
+    return lowest, highest if call.highest is None else min(highest, call.highest)
+
+
+def beyond(call: Call, table: Table) -> bool:
+    """Whether a visible offset may lie outside of the table."""
+    lowest, highest = visible_offsets(call)
+    return lowest < table.first or highest >= table.first + table.values.shape[1]
+
+
+def _band(call: Call, table: Table | None) -> Band:
+    if table is None:
+        return Band(None, None, None, None, None, None)
+    values = table.values
+    if values.dim() == 3 and values.stride(2) != 1:
+        values = values.contiguous()
+    head = 0 if values.shape[0] == 1 else values.stride(0)
+    edge = int(table.zero) if beyond(call, table) else None
+    return Band(values, head, values.stride(1), table.first, values.shape[1], edge)
+
+
+def _mask(call: Call) -> Mask:
+    lowest, highest = visible_offsets(call)
+    keep = None if call.key_mask is None else call.key_mask.contiguous().view(torch.uint8)
+    ids: list[Any] = []
+    for segments in (call.query_segments, call.key_segments):
+        segments = None if segments is None else segments.contiguous()
+        ids += [segments, None if segments is None else segments.stride(0)]
+    pairs, steps = None, (None, None, None, None)
+    if call.pair_mask is not None:
+        everywhere = (*call.query.shape[:3], call.key.shape[2])
+        pairs, steps = call.pair_mask.view(torch.uint8), call.pair_mask.expand(everywhere).stride()
+    return Mask(
+        call.lowest if call.lowest == lowest else None,
+        call.highest if call.highest == highest else None,
+        keep,
+        None if keep is None else keep.stride(0),
+        *ids,
+        pairs,
+        *steps,
+    )

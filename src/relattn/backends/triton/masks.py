@@ -1,0 +1,64 @@
+"""Which pairs of a tile attend, which tiles hold any that do, and what dropout leaves of the weights."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def visible(x, batch, head, i, j):
+    """True where query i and key j, which broadcast to a tile, exist and attend."""
+    allowed = (i >= 0) & (i < x.queries) & (j >= 0) & (j < x.keys)
+    offset = x.offset + j - i
+    if x.mask.lowest is not None:
+        allowed = allowed & (offset >= x.mask.lowest)
+    if x.mask.highest is not None:
+        allowed = allowed & (offset <= x.mask.highest)
+    there, batch, head = allowed, batch.to(tl.int64), head.to(tl.int64)
+    if x.mask.keep is not None:
+        keep = tl.load(x.mask.keep + batch * x.mask.keep_batch + j, mask=(j >= 0) & (j < x.keys), other=0)
+        allowed = allowed & (keep != 0)
+    if x.mask.query_ids is not None:
+        query_at = x.mask.query_ids + batch * x.mask.query_ids_batch + i
+        key_at = x.mask.key_ids + batch * x.mask.key_ids_batch + j
+        query_ids = tl.load(query_at, mask=(i >= 0) & (i < x.queries), other=0)
+        key_ids = tl.load(key_at, mask=(j >= 0) & (j < x.keys), other=0)
+        allowed = allowed & (query_ids == key_ids)
+    if x.mask.pairs is not None:
+        start = x.mask.pairs + batch * x.mask.pairs_batch + head * x.mask.pairs_head
+        pair = i.to(tl.int64) * x.mask.pairs_query + j.to(tl.int64) * x.mask.pairs_key
+        allowed = allowed & (tl.load(start + pair, mask=there, other=0) != 0)
+    return allowed
+
+
+@triton.jit
+def key_tiles(x, first_query, TILE: tl.constexpr):
+    """The first key, a multiple of TILE, and the one after the last, that a tile of queries can see by its offsets."""
+    first, end = 0, x.keys
+    if x.mask.lowest is not None:
+        first = tl.maximum(x.mask.lowest - x.offset + first_query, 0) // TILE * TILE
+    if x.mask.highest is not None:
+        last_query = tl.minimum(first_query + TILE, x.queries) - 1
+        end = tl.minimum(x.mask.highest - x.offset + last_query + 1, x.keys)
+    return first, end
+
+
+@triton.jit
+def query_tiles(x, first_key, TILE: tl.constexpr):
+    """The first query, a multiple of TILE, and the one after the last, that can see a tile of keys by its offsets."""
+    first, end = 0, x.queries
+    if x.mask.highest is not None:
+        first = tl.maximum(x.offset + first_key - x.mask.highest, 0) // TILE * TILE
+    if x.mask.lowest is not None:
+        last_key = tl.minimum(first_key + TILE, x.keys) - 1
+        end = tl.minimum(x.offset + last_key - x.mask.lowest + 1, x.queries)
+    return first, end
+
+
+@triton.jit
+def kept(x, batch, head, i, j):
+    """0 where dropout takes a weight away, 1 / (1 - p) elsewhere: a function of the seed and the pair alone."""
+    row = batch * x.heads + head
+    random, _, _, _ = tl.philox(tl.load(x.seed), j + 0 * i, i + 0 * j, row + 0 * i + 0 * j, 0 * (i + j))
+    return tl.where(tl.uint_to_uniform_float(random) >= x.dropout, 1.0 / (1.0 - x.dropout), 0.0)
