@@ -2,10 +2,12 @@
 
     KERAS_BACKEND=tensorflow python benchmarks/keras_memory.py [--lengths 512 1024 2048 4096] [--blocks 64 128 256]
 
-The naive formula is what one writes with keras.ops: S = Q E^T, arranged by a padded reshape, added to Q K^T, softmax, and
-all of it kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64, float32,
+The naive formula is what one writes with keras.ops: S = Q E^T, arranged by a padded reshape, added to Q K^T, softmax,
+and all of it kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64, float32,
 compiled as Keras compiles its own (tf.function with XLA, jax.jit; torch runs as it is). Peaks are those of a process of
-its own, above what it held before the step; times are the best of several steps, taken in turns in one process.
+its own, above what it held before the step, of live tensors: glibc is told to give back what is freed
+(MALLOC_MMAP_THRESHOLD_), for left alone it keeps some 200 MB of a step in blocks on torch. Times are the best of several
+steps, taken in turns in one process.
 """
 
 from __future__ import annotations
@@ -119,7 +121,9 @@ def seconds(ways: list[str], length: int, causal: bool, repeats: int) -> dict[st
 
 def in_a_process(*arguments: str):
     """What this script prints with those arguments, in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=True)
+    variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)} if "--peak" in arguments else None
+    command = [sys.executable, __file__, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -148,9 +152,8 @@ def main() -> None:
         peaks = {way: in_a_process("--peak", way, str(length), *causal) for way in ways}
         for way in ways:
             faster, smaller = times["naive"] / times[way], peaks["naive"] / max(peaks[way], 1e-9)
-            print(
-                f"  L={length:5d} {way:>6s}  {times[way]:7.3f} s ({faster:4.2f}x)  {peaks[way]:8.1f} MB ({smaller:5.1f}x)"
-            )
+            figures = f"{times[way]:7.3f} s ({faster:4.2f}x)  {peaks[way]:8.1f} MB ({smaller:5.1f}x)"
+            print(f"  L={length:5d} {way:>6s}  {figures}")
 
 
 if __name__ == "__main__":

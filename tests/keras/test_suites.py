@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 SUITE = sorted((ROOT / "tests" / "keras" / "suite").glob("[a-z]*.py"))
-QUICKLY = ["article", "contract", "exchange", "layer", "refusals"]
 
 
 def run(backend: str, files: list[Path], *options: str, **environment: str) -> tuple[int, str]:
@@ -34,7 +33,7 @@ def test_the_suite_passes_on_torch():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("name", [path.stem for path in SUITE if path.stem != "__init__"])
+@pytest.mark.parametrize("name", [path.stem for path in SUITE])
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_every_suite_passes_on_every_backend(backend, name):
     examples = {"torch": "20", "tensorflow": "6", "jax": "2"}[backend]

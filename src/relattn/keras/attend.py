@@ -5,7 +5,8 @@ S_ij = scale * (q_i . k_j + r_i . RK[d]) + b[d],   O_i = sum_j dropout(softmax(S
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from relattn.keras.arrange import to_diagonals, to_offsets
 from relattn.keras.encoding import ScoreTerms
@@ -74,11 +75,10 @@ def problem(
 
 
 class Block(NamedTuple):
-    """output (B, H, size, Dv) of some queries; exponentials (B, H, size, Lk) / total (B, H, size, 1) is the softmax."""
+    """The output (B, H, size, Dv) of some queries, and their softmax (B, H, size, Lk) before dropout."""
 
     output: Tensor
-    exponentials: Tensor
-    total: Tensor
+    weights: Tensor
 
 
 def attend_block(settings: Settings, count: Index, index: Index, arrays: dict[str, Tensor]) -> Block:
@@ -91,39 +91,49 @@ def attend_block(settings: Settings, count: Index, index: Index, arrays: dict[st
     start = index * size
 
     def own(name: str, axis: int = 2) -> Tensor:
+        """The part of an array that belongs to these queries."""
         return slice_axis(arrays[name], axis, start, size)
 
     def band(name: str) -> Tensor:
         """The rows of a table for this block: its offsets, and the one that `to_diagonals` does not read."""
         return slice_axis(arrays[name], 1, query_length - start - size, size + key_length)
 
-    scores = own("query") @ ops.swapaxes(arrays["key"], -1, -2)
-    if "relative_keys" in arrays:
-        products = own("relative_query") @ ops.swapaxes(band("relative_keys"), -1, -2)
-        scores = scores + to_diagonals(products, key_length)
-    if "bias" in arrays:
-        row = band("bias")[None, :, None, :]
-        products = ops.broadcast_to(row, (1, row.shape[1], size, size + key_length))
-        scores = scores + to_diagonals(products, key_length)
+    scores = _scores(arrays, own, band)
     allowed = _allowed(settings, arrays, own, start, size, key_length)
     if allowed is not None:
         scores = ops.where(allowed, scores, ops.full_like(scores, LOWEST))
-    largest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
-    exponentials = ops.exp(scores - largest)
+    # Keras warns of a softmax over one element; a single key is all there is to attend to.
+    single = is_known(key_length) and key_length == 1
+    weights = ops.ones_like(scores) if single else ops.softmax(scores, axis=-1)
     if allowed is not None:
-        exponentials = ops.where(allowed, exponentials, ops.zeros_like(exponentials))
-    total = ops.sum(exponentials, axis=-1, keepdims=True)
-    total = ops.where(total == 0, ops.ones_like(total), total)
-    kept = exponentials
-    if "seed" in arrays:
-        seed = arrays["seed"] + ops.cast(ops.stack([index * 1_000_003, 0]), arrays["seed"].dtype)
-        drawn = keras.random.uniform(ops.shape(exponentials), dtype="float32", seed=_FixedSeed(seed))
-        factor = 1.0 / (1.0 - settings.dropout) if settings.dropout < 1.0 else 0.0
-        kept = ops.where(drawn >= settings.dropout, exponentials * factor, ops.zeros_like(exponentials))
+        weights = ops.where(allowed, weights, ops.zeros_like(weights))
+    kept = _dropped(weights, settings.dropout, arrays["seed"], index) if "seed" in arrays else weights
     output = kept @ arrays["value"]
     if "relative_values" in arrays:
         output = output + to_offsets(kept) @ band("relative_values")
-    return Block(output / total, exponentials, total)
+    return Block(output, weights)
+
+
+def _scores(arrays: dict[str, Tensor], own: Callable[..., Tensor], band: Callable[[str], Tensor]) -> Tensor:
+    """S (B, H, size, Lk), unmasked."""
+    scores = own("query") @ ops.swapaxes(arrays["key"], -1, -2)
+    _, _, size, key_length = ops.shape(scores)
+    if "relative_keys" in arrays:
+        rows = ops.swapaxes(band("relative_keys"), -1, -2)
+        scores = scores + to_diagonals(own("relative_query") @ rows, key_length)
+    if "bias" in arrays:
+        row = band("bias")[None, :, None, :]
+        row = ops.broadcast_to(row, (1, row.shape[1], size, size + key_length))
+        scores = scores + to_diagonals(row, key_length)
+    return scores
+
+
+def _dropped(weights: Tensor, rate: float, seed: Tensor, index: Index) -> Tensor:
+    """Each weight 0 at the chance `rate`, and 1 / (1 - rate) times itself otherwise; a block draws its own."""
+    seed = seed + ops.cast(ops.stack([index * 1_000_003, 0]), seed.dtype)
+    drawn = keras.random.uniform(ops.shape(weights), dtype="float32", seed=_FixedSeed(seed))
+    factor = 1.0 / (1.0 - rate) if rate < 1.0 else 0.0
+    return ops.where(drawn >= rate, weights * factor, ops.zeros_like(weights))
 
 
 LOWEST = -1e30
@@ -131,7 +141,12 @@ LOWEST = -1e30
 
 
 def _allowed(
-    settings: Settings, arrays: dict[str, Tensor], own: Any, start: Index, size: Index, key_length: Index
+    settings: Settings,
+    arrays: dict[str, Tensor],
+    own: Callable[..., Tensor],
+    start: Index,
+    size: Index,
+    key_length: Index,
 ) -> Tensor | None:
     """Which pairs of the block attend, to be broadcast against (B, H, size, Lk); None: all."""
     conditions = []
@@ -161,4 +176,5 @@ class _FixedSeed(keras.random.SeedGenerator):
         self.fixed = seed
 
     def next(self, ordered: bool = True) -> Tensor:
+        """The seed, the same every time."""
         return self.fixed

@@ -20,7 +20,7 @@ from relattn.keras.tensors import Index, Tensor, is_known
 BLOCK = 128
 """Queries a block, where nothing else is asked for."""
 
-SMALLEST_LONG = 512
+SMALLEST_LONG = 1024
 """From how many queries on they are cut into blocks, where nothing else is asked for."""
 
 
@@ -50,7 +50,7 @@ def attend(
     settings = Settings(positions.lowest, positions.highest, dropout)
     if is_known(count) and count == 1:
         whole = attend_block(settings, 1, 0, arrays)
-        return whole.output, whole.exponentials / whole.total if return_weights else None
+        return whole.output, whole.weights if return_weights else None
     blocks = _loop()(settings, count, arrays)
     _, batch, heads, _, width = ops.shape(blocks)
     output = ops.reshape(ops.transpose(blocks, (1, 2, 0, 3, 4)), (batch, heads, size * count, width))

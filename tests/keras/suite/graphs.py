@@ -57,7 +57,7 @@ def test_a_graph_computes_what_eager_execution_does(name, query_block, jit):
         return loss_and_gradient(layer, x, use_causal_mask=True, query_position=start, key_position=start)
 
     graph = compiled(step, jit)
-    for length in (5, 7, 1):
+    for length in (5, 1):
         x = normal(2, length, WIDTH, seed=length)
         for start in (0, 3):
             for actual, expected in zip(graph(x, np.int32(start)), step(x, start), strict=True):
