@@ -35,7 +35,8 @@ class _SharedBias(Replacement):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(output, the biases of the buckets, attention weights if asked for), under T5Attention's arguments."""
         if position_bias is None and self.has_relative_attention_bias:
-            position_bias = self.relative_attention_bias.weight
+            # a tensor of its own: a layer checkpointed with use_reentrant=True would make the parameter its output
+            position_bias = self.relative_attention_bias.weight.clone()
         output, weights = _forward(self, hidden_states, mask, key_value_states, position_bias, past_key_values, kwargs)
         return output, position_bias, weights
 
