@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
                 changed[name] = f"{type(module).__name__} -> {replacement.__name__}"
         elif _attends(module):
             owner = _around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
-            if owner is None or not owner._can_set_attn_implementation():
+            if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(type(module)):
                 left[name] = f"{type(module).__name__} takes no attn_implementation, and relattn has no replacement"
             else:
                 interfaced.append(module)
@@ -155,5 +157,18 @@ def _configs(names: Iterable[str], modules: dict[str, nn.Module]) -> dict[int, P
 
 def _attends(module: nn.Module) -> bool:
     """Whether it is an attention module of transformers itself, rather than one that wraps another."""
+    return _is_attention(module) and sum(map(_is_attention, module.modules())) == 1
+
+
+def _is_attention(module: nn.Module) -> bool:
+    """By its name; what it projects with may be wrapped, by adapters for instance."""
     named = "Attention" in type(module).__name__ and type(module).__module__.startswith("transformers.")
-    return named and any(isinstance(child, nn.Linear) for child in module.children())
+    return named and any(True for _ in module.parameters())
+
+
+@functools.cache
+def _asks_the_interface(kind: type[nn.Module]) -> bool:
+    """Whether this class calls the attention that its configuration names; beside it, another class may."""
+    return any(
+        "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(one) for one in kind.__mro__[: kind.__mro__.index(nn.Module)]
+    )
