@@ -10,7 +10,7 @@ STAMP := .venv/installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 
-.PHONY: help install test test-all lint demo clean
+.PHONY: help install test test-all test-gpu lint demo clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,10 +32,15 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 test: install ## the tests, without the slow ones
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not (slow or triton or gpu)'
 
-test-all: install ## the slow tests
+test-all: install ## the slow tests, and the Triton kernels in Triton's interpreter
 	$(PYTEST) -m slow
+	TRITON_INTERPRET=1 $(PYTEST) -m triton tests/triton
+
+test-gpu: install ## the tests that need a CUDA GPU
+	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu needs a CUDA GPU; torch {torch.__version__} finds none here")'
+	$(BIN)/python -m pytest -m gpu tests/triton
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

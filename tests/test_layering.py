@@ -50,8 +50,11 @@ KERAS_BACKENDS = {
     EXCHANGE: {"torch"},
 }
 
+# One backend is written in Triton's language; the others, and what serves them, are PyTorch alone.
+KERNELS = f"{PACKAGE}.backends.triton"
+
 # Inside backends: these serve every backend, and these know every backend. All the others are strangers to each other.
-SERVING = {"base", "skew"}
+SERVING = {"base", "operators", "skew"}
 KNOWING = {"__init__", "select"}
 
 
@@ -71,6 +74,8 @@ def packages_of(room: str, importer: str = "") -> set[str]:
         return set()
     if room == "offsets":
         return declared[""] - {"torch"}
+    if f"{importer}.".startswith(f"{KERNELS}."):
+        return declared[""] | {"triton"}
     return declared[""] | declared["lab"] if room in ("lab", "bench", "cli") else declared[""]
 
 
@@ -167,6 +172,8 @@ GOOD_HOUSE = {
     "backends/tiled/__init__.py": "from relattn.backends.tiled.forward import forward\n",
     "backends/tiled/forward.py": "from relattn.backends.tiled import strip\n",
     "backends/tiled/strip.py": "from relattn.backends import skew\n",
+    "backends/triton/__init__.py": "from relattn.backends.triton import forward\n",
+    "backends/triton/forward.py": "import triton.language as tl\nfrom relattn.backends import base\n",
     "backends/select.py": "from relattn.backends import dense, tiled\n",
     "functional.py": "from relattn.backends.select import select\n",
     "keras/__init__.py": "from relattn.keras.exchange import to_torch\n",
@@ -215,6 +222,7 @@ def test_a_good_house_has_no_complaints(tmp_path):
             "from relattn.backends import run",
             "dense imports relattn.backends, the insides",
         ),
+        ("backends/tiled/strip.py", "import triton", "backends imports the package triton"),
         ("functional.py", "import transformers", "functional imports the package transformers"),
         ("offsets.py", "import torch", "offsets imports the package torch"),
         ("errors.py", "import numpy.linalg", "errors imports the package numpy"),
@@ -261,6 +269,13 @@ def test_import_relattn_loads_no_torch():
     loaded = loaded_after("import relattn")
     assert PACKAGE in loaded
     assert "torch" not in loaded
+
+
+@pytest.mark.parametrize("call", ["relative_attention", "explain"])
+def test_choosing_a_backend_loads_no_triton(call):
+    loaded = loaded_after(f"import relattn, torch\nrelattn.{call}(*[torch.ones(1, 2, 5, 4)] * 3)")
+    assert {PACKAGE, "torch"} <= loaded
+    assert "triton" not in loaded
 
 
 @pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])

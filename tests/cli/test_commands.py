@@ -195,6 +195,18 @@ def test_doctor_sees_a_backend_that_computes_wrongly(monkeypatch):
     assert re.search(r"│ dense │ (?:\[red\])?wrong by 0.5", call("doctor")[1])
 
 
+def test_doctor_shows_what_a_backend_raises(monkeypatch):
+    """Triton compiles on the first call, and says only then that it finds no compiler."""
+
+    def failing(self, problem):
+        raise RuntimeError("Failed to find C compiler [gcc]\nmore of it")
+
+    monkeypatch.setattr(type(BACKENDS["dense"]), "run", failing)
+    printed = call("doctor")[1]
+    assert "fails: RuntimeError: Failed" in printed
+    assert "more of it" not in printed
+
+
 def test_doctor_names_a_package_that_is_missing(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", ("no-such-package",))
     assert "no-such-package │ not installed" in call("doctor")[1]

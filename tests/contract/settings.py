@@ -112,8 +112,9 @@ def make_setting(
 ) -> Setting:
     """Draw a setting. num_heads, is_causal: what a case insists on.
 
-    kind: "any"; "bare", nothing that PyTorch's own attention lacks; "small", for finite differences: few numbers, and
-    every row sees itself, so that lse is finite.
+    kind: "any"; "bare", nothing that PyTorch's own attention lacks; "diagonal", starts given as ints and no float mask,
+    which is what kernels take; "small", for finite differences: few numbers, and every row sees itself, so that lse is
+    finite.
     """
     seed = choose(range(2**32))
     rng = np.random.default_rng(seed)
@@ -135,14 +136,18 @@ def make_setting(
     if kind == "small":
         shape |= {"key_length": shape["query_length"], "head_dim": 2, "value_dim": choose((1, 2))}
         return Setting(**shape, window=choose((None, (2, 1))))
-    positions = _positions(choose, rng, shape)
-    masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape)
+    kinds = ("zero", "start") if kind == "diagonal" else POSITION_KINDS
+    positions = _positions(choose, rng, shape, kinds)
+    masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape, ("bool",) if kind == "diagonal" else MASKS)
     return Setting(**shape, **positions, **masks, window=choose((None,) * len(WINDOWS) + WINDOWS))
 
 
-def _positions(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> dict[str, Any]:
+POSITION_KINDS = ("zero", "zero", "start", "tensor", "explicit", "explicit per batch")
+MASKS = ("bool", "float")
+
+
+def _positions(choose: Choose, rng: np.random.Generator, shape: dict[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
     """Queries stand a little later than keys, so that causality leaves some of them something to see."""
-    kinds = ("zero", "zero", "start", "tensor", "explicit", "explicit per batch")
     query_kind, key_kind = choose(kinds), choose(kinds)
     far = choose((0, 0, FAR)) if "zero" not in (query_kind, key_kind) else 0
     return {
@@ -178,8 +183,10 @@ def _masks(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> d
     return masks
 
 
-def _explicit_mask(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> dict[str, Any]:
-    explicit = choose(("none", "none", "none", "bool", "float"))
+def _explicit_mask(
+    choose: Choose, rng: np.random.Generator, shape: dict[str, Any], kinds: Sequence[str] = MASKS
+) -> dict[str, Any]:
+    explicit = choose(("none",) * 3 + tuple(kinds))
     if explicit == "none":
         return {}
     rank = choose((4, 4, 2))

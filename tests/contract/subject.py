@@ -1,14 +1,15 @@
 """One call made concrete: its tensors, the encoding under test, and the oracle on the same numbers."""
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relattn import OffsetTable, RelativeEncoding, ScoreTerms, relative_attention
 from tests import oracle
@@ -24,12 +25,25 @@ class Subject:
 
     arrays: every float tensor that the answer depends on, by name, leaves that require gradients: the inputs, a float
     attn_mask (all four axes), and parameters ("0.relative_keys" belongs to part 0) or the tensors of hand-made terms.
+    device: where they lie, and where the rest of the call's tensors are put.
     """
 
     setting: Setting
     arrays: dict[str, Tensor]
     parts: list[Part] = field(default_factory=list)
     hand_tables: dict[str, HandTable] = field(default_factory=dict)
+    device: str = "cpu"
+
+    def on(self, device: str) -> "Subject":
+        """The same call with tensors of its own on another device."""
+        moved = copy.deepcopy(self)
+        for part in moved.parts:
+            part.module.to(device)
+        arrays = {
+            name: array if isinstance(array, nn.Parameter) else array.detach().to(device).requires_grad_()
+            for name, array in moved.arrays.items()
+        }
+        return replace(moved, arrays=arrays, device=device)
 
     def encoding(self) -> RelativeEncoding | ScoreTerms | None:
         """What is passed as encoding."""
@@ -41,7 +55,7 @@ class Subject:
 
     def arguments(self) -> dict[str, Any]:
         """Every argument of `relative_attention` but backend, dropout_p and return_lse."""
-        keywords = self.setting.torch_keywords()
+        keywords = on_device(self.setting.torch_keywords(), self.device)
         if self.setting.has_float_mask:
             keywords["attn_mask"] = self.setting.shaped_mask(self.arrays["attn_mask"])
         return {**{name: self.arrays[name] for name in INPUTS}, **keywords, "encoding": self.encoding()}
@@ -52,7 +66,7 @@ class Subject:
 
     def numbers(self) -> dict[str, np.ndarray]:
         """The arrays in float64."""
-        return {name: array.detach().double().numpy() for name, array in self.arrays.items()}
+        return {name: array.detach().double().cpu().numpy() for name, array in self.arrays.items()}
 
     def oracle(self, numbers: Mapping[str, np.ndarray]) -> oracle.Answer:
         """The oracle's answer for these numbers (`gradient` perturbs them)."""
@@ -66,6 +80,11 @@ class Subject:
             return oracle.raw_terms(inputs, oracle.Terms(**others, **tables), **keywords)
         parts = [(p.oracle, parameters_of(i, numbers), p.settings) for i, p in enumerate(self.parts)]
         return oracle.sum_of_encodings(inputs, parts or [("none", {}, {})], **keywords)
+
+
+def on_device(keywords: Any, device: str) -> Any:
+    """Every tensor of a call's keywords, segments come as pairs, on a device."""
+    return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), keywords)
 
 
 def parameters_of(index: int, arrays: Mapping[str, Any]) -> dict[str, Any]:

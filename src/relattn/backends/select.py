@@ -12,11 +12,13 @@ from relattn.backends.dense import DenseBackend
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
+from relattn.backends.triton import TritonBackend
 from relattn.errors import UnsupportedError
 from relattn.score.problem import Problem
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (SdpaBackend(), DenseBackend(), TiledBackend(), ReferenceBackend())
+    backend.name: backend
+    for backend in (SdpaBackend(), TritonBackend(), DenseBackend(), TiledBackend(), ReferenceBackend())
 }
 """Every backend by name, in the order in which "auto" prefers them for small problems."""
 
@@ -66,18 +68,25 @@ def select(name: str, problem: Problem) -> Backend:
 
 def explain_choice(name: str, problem: Problem) -> Explanation:
     """Which backend `name` (a backend, or "auto") takes, and why not each of the others."""
-    chosen = select(name, problem).name
+    chosen, preferred = select(name, problem).name, _by_preference(problem)
     others = {}
     for other, backend in BACKENDS.items():
-        if other != chosen:
-            passed_over = f"usable, but {chosen} was named" if name != "auto" else f"usable, but {chosen} comes first"
-            others[other] = backend.reasons(problem) or [passed_over]
+        if other == chosen:
+            continue
+        if name != "auto":
+            passed_over = f"usable, but {chosen} was named"
+        elif backend in preferred:
+            passed_over = f"usable, but {chosen} comes first"
+        else:
+            passed_over = "usable, but on this device only where it is named"
+        others[other] = backend.reasons(problem) or [passed_over]
     return Explanation(chosen, others)
 
 
 def _by_preference(problem: Problem) -> list[Backend]:
-    """All backends, best first: dense where the problem is known to be small, else tiled before it.
+    """The backends that "auto" may take, best first; dense before tiled where the problem is known to be small.
 
+    Away from CUDA triton is Triton's interpreter, thousands of times slower than any other: only a name leads there.
     Lengths that a compiled graph leaves open are not known to be small, and no guard is put on them.
     """
     batch, heads, queries, _ = problem.query.shape
@@ -87,9 +96,9 @@ def _by_preference(problem: Problem) -> list[Backend]:
         or statically_known_true(per_element < FEW_PAIRS_PER_ELEMENT)
         or statically_known_true(batch * per_element < FEW_PAIRS)
     )
-    if small:
-        return list(BACKENDS.values())
-    return sorted(BACKENDS.values(), key=lambda backend: backend.name == "dense")
+    interpreted = problem.query.device.type != "cuda"
+    backends = [backend for backend in BACKENDS.values() if not (interpreted and backend.name == "triton")]
+    return backends if small else sorted(backends, key=lambda backend: backend.name == "dense")
 
 
 def check_backend(name: str) -> None:

@@ -73,20 +73,21 @@ def strided(
     return strided_view(relative_query @ relative_keys.transpose(-1, -2), key_length)
 
 
-@torch.compiler.allow_in_graph  # torch.compile cannot trace a storage offset, but knows it where the graph is lowered
 def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tensor, "*n Lq Lk"]:
     """S[i, j] = strip[i, j - i + (Lq - 1)], the same memory: (i, j) lies (Lq - 1) + i * (W - 1) + j from the start.
 
     W > Lk keeps the view's rows apart, so that its gradient is a plain copy; a single row needs no more than Lk.
     """
     query_length, width = strip.shape[-2:]
+    if torch.compiler.is_compiling():  # which traces no storage offset, and would tie open lengths that it compares
+        numbers = strip.flatten(-2).narrow(-1, query_length - 1, query_length * (width - 1))
+        return numbers.unflatten(-1, (query_length, width - 1)).narrow(-1, 0, key_length)
     needed = key_length if query_length == 1 else key_length + 1
     if width < needed:
         raise ValueError(f"strided: got {width} rows for {key_length} keys; expected at least {needed}")
     if query_length == 1:
         return strip[..., :key_length]
-    # In a graph whose lengths are open a comparison of strides would tie them to one another.
-    if torch.compiler.is_compiling() or strip.stride()[-2:] != (width, 1):
+    if strip.stride()[-2:] != (width, 1):
         strip = strip.contiguous()
     size = (*strip.shape[:-1], key_length)
     stride = (*strip.stride()[:-2], width - 1, 1)

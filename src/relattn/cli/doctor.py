@@ -7,13 +7,14 @@ import os
 import platform
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 
 import relattn
 from relattn.backends.select import BACKENDS
 from relattn.cli.console import out
 
-PACKAGES = ("torch", "numpy", "transformers", "accelerate", "safetensors", "music21", "mido", "matplotlib")
+PACKAGES = ("torch", "triton", "numpy", "transformers", "accelerate", "safetensors", "music21", "mido", "matplotlib")
 TOLERANCE = 1e-4
 """Far above what float32 rounding makes of 16 keys, far below what a wrong term makes."""
 
@@ -78,6 +79,8 @@ def _try(backend: str, encoding: relattn.RelativeEncoding | None, device: str) -
         found = relattn.relative_attention(query, key, value, is_causal=True, encoding=encoding, backend=backend)
     except relattn.UnsupportedError as error:
         return "; ".join(error.reasons[backend])
+    except Exception as error:  # kernels are compiled here, which may want for a compiler
+        return f"[red]fails: {type(error).__name__}: {escape(str(error).strip().partition(chr(10))[0])}[/]"
     truth = relattn.relative_attention(query, key, value, is_causal=True, encoding=encoding, backend="reference")
     difference = (found - truth).abs().max().item()
     return "usable" if difference < TOLERANCE else f"[red]wrong by {difference:.2g}[/]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.tiled.operator import run
 from relattn.score.problem import Problem
 
@@ -22,21 +23,10 @@ class TiledBackend:
 
     def reasons(self, problem: Problem) -> list[str]:
         """It runs everything, but neither under the transforms of torch.func nor in an export to ONNX."""
-        reasons = []
-        if torch._C._are_functorch_transforms_active():  # pyright: ignore[reportPrivateImportUsage]
-            reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
-        if _exports_to_onnx():
-            reasons.append("ONNX has no operator for its tiles")
-        return reasons
+        return reasons_of_an_operator("ONNX has no operator for its tiles")
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, where asked for, lse. Dropout's seed is drawn here, from torch's generator."""
         seed = torch.randint(2**63 - 1, ()) if problem.dropout_p > 0.0 else None
         output, lse = run(problem, seed)
         return output, lse if problem.return_lse else None
-
-
-@torch.compiler.assume_constant_result
-def _exports_to_onnx() -> bool:
-    """Whether torch.onnx.export is at work; torch's own answer is False where torch.compile traces it."""
-    return torch.onnx.is_in_onnx_export()

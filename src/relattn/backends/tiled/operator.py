@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relattn.backends.operators import own_dtypes, register_refusals
 from relattn.backends.tiled.backward import Answers, backward
 from relattn.backends.tiled.forward import Forward, forward
 from relattn.backends.tiled.sizes import tile_sizes
-from relattn.errors import UnsupportedError
 from relattn.score.mask import Mask
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
@@ -110,7 +110,7 @@ def _problem(
 @torch.library.impl("relattn::tiled", "default")
 def _forward(*arguments) -> Forward:
     problem = _problem(*arguments)
-    with _own_dtypes(problem):
+    with own_dtypes(problem.query):
         return forward(problem, tile_sizes(problem), _named(arguments)["seed"])
 
 
@@ -127,7 +127,7 @@ def _fake_forward(*arguments) -> Forward:
 def _backward(output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
     problem = _problem(*arguments)
     answers = Answers(output, maximum, total, output_gradient, lse_gradient)
-    with _own_dtypes(problem):
+    with own_dtypes(problem.query):
         gradients = backward(problem, tile_sizes(problem), _named(arguments)["seed"], answers, set(wanted))
     return [gradients[name] for name in wanted]
 
@@ -138,11 +138,6 @@ def _fake_backward(
 ) -> list[Tensor]:
     given = _named(arguments)
     return [given[name].new_empty(given[name].shape) for name in wanted]
-
-
-def _own_dtypes(problem: Problem) -> torch.autocast:
-    """No autocast inside, where a backward pass may be called under it."""
-    return torch.autocast(problem.query.device.type, enabled=False)
 
 
 def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
@@ -166,22 +161,4 @@ def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tu
 
 
 torch.library.register_autograd("relattn::tiled", _differentiate, setup_context=_save_for_backward)
-
-
-def _refuse_double_backward(ctx, *gradients):
-    raise _refusal("it has no double backward")
-
-
-torch.library.register_autograd("relattn::tiled_backward", _refuse_double_backward)
-
-
-def _refuse_vmap(info, in_dims, *arguments):
-    raise _refusal("it does not run under vmap")
-
-
-def _refusal(reason: str) -> UnsupportedError:
-    return UnsupportedError(f"backend='tiled' cannot run this: {reason}; use 'dense'", {"tiled": [reason]})
-
-
-torch.library.register_vmap("relattn::tiled", _refuse_vmap)
-torch.library.register_vmap("relattn::tiled_backward", _refuse_vmap)
+register_refusals("tiled")

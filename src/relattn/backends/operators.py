@@ -1,0 +1,61 @@
+"""What backends that are operators of PyTorch have in common: what such an operator does not do, and how it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from relattn.errors import UnsupportedError
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def reasons_of_an_operator(onnx: str) -> list[str]:
+    """Why no operator of ours runs where the call is made: a transform of torch.func, or (`onnx`) an export to ONNX."""
+    reasons = []
+    if torch._C._are_functorch_transforms_active():  # pyright: ignore[reportPrivateImportUsage]
+        reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
+    if _exports_to_onnx():
+        reasons.append(onnx)
+    return reasons
+
+
+def constant_in_graphs(function: Function) -> Function:
+    """torch.compiler.assume_constant_result, whose mere name imports torch._dynamo, and that the package triton."""
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
+@constant_in_graphs
+def _exports_to_onnx() -> bool:
+    """Whether torch.onnx.export is at work; torch's own answer is False where torch.compile traces it."""
+    return torch.onnx.is_in_onnx_export()
+
+
+def own_dtypes(query: Tensor) -> torch.autocast:
+    """No autocast inside, where a backward pass may be called under it."""
+    return torch.autocast(query.device.type, enabled=False)
+
+
+def register_refusals(backend: str) -> None:
+    """relattn::<backend> and relattn::<backend>_backward refuse vmap, the latter another backward; both name dense.
+
+    An exported graph calls them without asking any backend.
+    """
+
+    def refuse_double_backward(ctx, *gradients):
+        raise _refusal(backend, "it has no double backward")
+
+    def refuse_vmap(info, in_dims, *arguments):
+        raise _refusal(backend, "it does not run under vmap")
+
+    torch.library.register_autograd(f"relattn::{backend}_backward", refuse_double_backward)
+    torch.library.register_vmap(f"relattn::{backend}", refuse_vmap)
+    torch.library.register_vmap(f"relattn::{backend}_backward", refuse_vmap)
+
+
+def _refusal(backend: str, reason: str) -> UnsupportedError:
+    return UnsupportedError(f"backend={backend!r} cannot run this: {reason}; use 'dense'", {backend: [reason]})

@@ -1,0 +1,33 @@
+"""The triton backend: fused kernels on a CUDA device, memory linear in the length, forward and backward."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relattn.backends.triton.operator import run
+from relattn.backends.triton.reasons import reasons_of
+from relattn.score.problem import Problem
+
+
+class TritonBackend:
+    """S a tile at a time, on chip, O((Lq + Lk) D) memory: FlashAttention's recurrence, the tables' bands beside it.
+
+    Inputs are bfloat16, float16 or float32; scores, softmax and all sums are float32. What Q @ RK^T adds is a product
+    of two tiles on the tensor cores, moved to its diagonals on chip. Gradients of tables are sums in a fixed order,
+    bit-equal on every run. Dao et al. 2022; docs/triton.md has the kernels.
+    """
+
+    name = "triton"
+
+    def reasons(self, problem: Problem) -> list[str]:
+        """It asks for CUDA, starts given as ints, no float64, no float mask, and at most 256 features."""
+        return reasons_of(problem)
+
+    def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
+        """O and, where asked for, lse. Dropout's seed is drawn here, on the device, from torch's generator."""
+        seed = None
+        if problem.dropout_p > 0.0:
+            seed = torch.randint(2**63 - 1, (), device=problem.query.device)
+        output, lse = run(problem, seed)
+        return output.to(problem.output_dtype), lse if problem.return_lse else None

@@ -1,0 +1,145 @@
+"""The kernels as PyTorch operators, `relattn::triton` and `relattn::triton_backward`, over tensors and numbers.
+
+torch.compile and torch.export see one node each, whatever the lengths. Defining them imports nothing of Triton's: the
+kernels are imported where they first run. No tensor's value is read on the way, so CUDA graphs may capture a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relattn.backends.operators import own_dtypes, register_refusals
+from relattn.backends.triton.call import Call, Table
+from relattn.score.problem import Problem
+from relattn.score.table import OffsetTable
+
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
+    "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, "
+    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? pair_mask, Tensor? seed, "
+    "SymInt[] firsts, bool[] zeros, SymInt offset, SymInt? lowest, SymInt? highest, float scale, float dropout_p"
+)
+TABLES: tuple[str, ...] = ("relative_keys", "relative_queries", "relative_values", "bias")
+DIFFERENTIABLE: tuple[str, ...] = ("query", "key", "value", "relative_query", *TABLES)
+
+torch.library.define("relattn::triton", f"({ARGUMENTS}) -> (Tensor, Tensor)")
+torch.library.define(
+    "relattn::triton_backward",
+    f"(Tensor output, Tensor lse, Tensor output_gradient, Tensor lse_gradient, str[] wanted, {ARGUMENTS}) -> Tensor[]",
+)
+NAMES = [argument.name for argument in torch.ops.relattn.triton.default._schema.arguments]
+NUM_TENSORS = NAMES.index("firsts")
+
+
+def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """O in the dtype in which the inputs meet, and lse."""
+    return torch.ops.relattn.triton(*_flat(problem, seed))
+
+
+def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
+    """The problem as the operators' ARGUMENTS; a relative query that is the query itself is not named twice.
+
+    Inputs of several dtypes meet in the one that holds them all; a table stays in that, or comes in float32.
+    """
+    positions, mask = problem.positions, problem.mask
+    relative_query = None if problem.relative_query is problem.query else problem.relative_query
+    inputs = (problem.query, problem.key, problem.value, relative_query)
+    dtype = reduce(torch.promote_types, [tensor.dtype for tensor in inputs if tensor is not None])
+    tables: list[OffsetTable | None] = [getattr(problem, name) for name in TABLES]
+    return (
+        *(None if tensor is None else tensor.to(dtype) for tensor in inputs),
+        *(None if table is None else _values(table, dtype) for table in tables),
+        mask.key_mask, *(mask.segments or (None, None)), mask.explicit, seed,
+        [0 if table is None else table.first for table in tables],
+        [table is not None and table.beyond == "zero" for table in tables],
+        positions.offset(0, 0), positions.lowest, positions.highest, problem.scale, problem.dropout_p,
+    )  # fmt: skip
+
+
+def _values(table: OffsetTable, dtype: torch.dtype) -> Tensor:
+    return table.values if table.values.dtype == dtype else table.values.to(torch.float32)
+
+
+def _call(arguments: tuple[Any, ...]) -> Call:
+    """What `_flat` took apart, as the kernels take it.
+
+    A table that refuses is never asked beyond its rows, so it does not matter that its edge row would hold there.
+    """
+    given = _named(arguments)
+    for name, first, zero in zip(TABLES, given.pop("firsts"), given.pop("zeros"), strict=True):
+        given[name] = None if given[name] is None else Table(given[name], first, zero)
+    if given["relative_keys"] is not None and given["relative_query"] is None:
+        given["relative_query"] = given["query"]
+    return Call(**given)
+
+
+def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(NAMES, arguments, strict=True))
+
+
+@torch.library.impl("relattn::triton", "default")
+def _forward(*arguments) -> tuple[Tensor, Tensor]:
+    from relattn.backends.triton.forward import forward
+
+    call = _call(arguments)
+    if _has_no_pair(call):
+        output, lse = _fake_forward(*arguments)
+        return output.zero_(), lse.fill_(-torch.inf)
+    with own_dtypes(call.query):
+        return forward(call)
+
+
+@torch.library.register_fake("relattn::triton")
+def _fake_forward(*arguments) -> tuple[Tensor, Tensor]:
+    given = _named(arguments)
+    query, rows = given["query"], given["query"].shape[:3]
+    return query.new_empty((*rows, given["value"].shape[3])), query.new_empty(rows, dtype=torch.float32)
+
+
+@torch.library.impl("relattn::triton_backward", "default")
+def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
+    from relattn.backends.triton.backward import backward
+
+    call = _call(arguments)
+    if _has_no_pair(call):
+        empty = _fake_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
+        return [gradient.zero_() for gradient in empty]
+    with own_dtypes(call.query):
+        gradients = backward(call, output, lse, output_gradient, lse_gradient)
+    return [getattr(gradients, name) for name in wanted]
+
+
+@torch.library.register_fake("relattn::triton_backward")
+def _fake_backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
+    given = _named(arguments)
+    return [given[name].new_empty(given[name].shape) for name in wanted]
+
+
+def _has_no_pair(call: Call) -> bool:
+    """No batch, no queries or no keys: there is no grid to launch a kernel on."""
+    return call.query.shape[0] * call.query.shape[2] * call.key.shape[2] == 0
+
+
+def _save_for_backward(ctx, inputs, output) -> None:
+    answer, lse = output
+    ctx.save_for_backward(answer, lse, *inputs[:NUM_TENSORS])
+    ctx.numbers = inputs[NUM_TENSORS:]
+
+
+def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor) -> tuple[Tensor | None, ...]:
+    output, lse, *tensors = ctx.saved_tensors
+    wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
+    found = torch.ops.relattn.triton_backward(
+        output, lse, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
+    )
+    gradients = dict(zip(wanted, found, strict=True))
+    return tuple(gradients.get(name) for name in NAMES)
+
+
+torch.library.register_autograd("relattn::triton", _differentiate, setup_context=_save_for_backward)
+register_refusals("triton")

@@ -1,0 +1,68 @@
+"""Why the Triton kernels cannot run a problem, a sentence each."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+
+from relattn.backends.operators import constant_in_graphs, reasons_of_an_operator
+from relattn.backends.triton.call import WIDEST
+from relattn.score.problem import Problem
+
+FIRST_CAPABILITY = (8, 0)
+"""Ampere's: the first with tensor cores for bfloat16."""
+
+
+def reasons_of(problem: Problem) -> list[str]:
+    """The place first, then what the call asks for."""
+    return [
+        *_of_the_place(problem.query.device.type, problem.query.device.index),
+        *_of_the_call(problem),
+        *reasons_of_an_operator("ONNX has no operator for its kernels"),
+    ]
+
+
+def _of_the_call(problem: Problem) -> list[str]:
+    reasons, positions, explicit = [], problem.positions, problem.mask.explicit
+    given = {
+        "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": problem.relative_query,
+        **{name: table.values for name, table in problem.tables.items()},
+    }  # fmt: skip
+    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
+    double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
+    if double:
+        reasons.append(f"it computes in float32, and {double[0]} is float64")
+    if not positions.contiguous:
+        reasons.append("it takes no explicit positions, only where queries and keys start")
+    elif isinstance(positions.query, torch.Tensor) or isinstance(positions.key, torch.Tensor):
+        reasons.append("it takes starts as ints, not as tensors")
+    elif any(isinstance(table.first, torch.Tensor) for table in problem.tables.values()):
+        reasons.append("it takes the first offset of a table as an int, not as a tensor")
+    if explicit is not None and explicit.dtype != torch.bool:
+        reasons.append("it takes a boolean mask, not a float one")
+    widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if name != "bias"}
+    wide = [name for name, width in widths.items() if width > WIDEST]
+    if wide:
+        reasons.append(f"it holds at most {WIDEST} features of a row on chip, and {wide[0]} has {widths[wide[0]]}")
+    return reasons
+
+
+@constant_in_graphs
+def _of_the_place(device: str, index: int | None) -> list[str]:
+    """Whether the package is there, and a device that its kernels run on."""
+    reasons = [] if importlib.util.find_spec("triton") else ["the package triton is not installed"]
+    if device == "cuda":
+        capability = torch.cuda.get_device_capability(index)
+        if capability < FIRST_CAPABILITY:
+            first, this = (".".join(map(str, version)) for version in (FIRST_CAPABILITY, capability))
+            reasons.append(f"its kernels need a GPU of compute capability {first} or later; this one has {this}")
+    elif not (device == "cpu" and _is_interpreted()):
+        reasons.append(f"its kernels run on CUDA, and the query lies on {device}")
+    return reasons
+
+
+def _is_interpreted() -> bool:
+    """Whether Triton runs its kernels in its interpreter, on any device: what it reads before a kernel is defined."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on")

@@ -1,0 +1,70 @@
+"""A kernel compiled for a GPU that is not there: what it takes of registers, spills and shared memory, from ptxas."""
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+HOPPER = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.uint8: "*u8",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+class Cost(NamedTuple):
+    """Of one program: registers and spilled bytes a thread, shared memory in bytes."""
+
+    registers: int
+    spilled: int
+    shared: int
+
+
+def compiled(kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int) -> Cost:
+    """Compile the kernel as a launch with these arguments on an H100 or H200 would."""
+    names = [name for name in kernel.arg_names if name not in constants]
+    constexprs: dict[tuple, Any] = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    attributes: dict[tuple, list] = {}
+    signature = {}
+    for name, argument in zip(names, arguments, strict=True):
+        signature[name] = _type(argument, (kernel.arg_names.index(name),), constexprs, attributes)
+    signature |= {name: "constexpr" for name in constants}
+    source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constexprs, attributes)
+    result = triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": stages})
+    return Cost(*_registers(result.asm["ptx"]), result.metadata.shared)
+
+
+def _type(argument: Any, path: tuple, constexprs: dict[tuple, Any], attributes: dict[tuple, list]) -> Any:
+    if isinstance(argument, tuple):
+        types = [_type(part, (*path, n), constexprs, attributes) for n, part in enumerate(argument)]
+        return type(argument)(*types)
+    if argument is None or (type(argument) is int and argument == 1):
+        constexprs[path] = argument
+        return "constexpr"
+    if isinstance(argument, torch.Tensor) or (isinstance(argument, int) and argument % 16 == 0):
+        attributes[path] = [["tt.divisibility", 16]]
+    if isinstance(argument, torch.Tensor):
+        return TYPES[argument.dtype]
+    return "fp32" if isinstance(argument, float) else "i32"
+
+
+def _registers(ptx: str) -> tuple[int, int]:
+    ptxas = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [ptxas, "-v", "--gpu-name=sm_90a", source, "-o", Path(folder, "kernel.cubin")]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers, stores = re.search(r"Used (\d+) registers", said), re.search(r"(\d+) bytes spill stores", said)
+    assert registers and stores, said
+    return int(registers[1]), int(stores[1])

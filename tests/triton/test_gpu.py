@@ -1,0 +1,130 @@
+"""What only a GPU shows: memory linear in the length, capture by CUDA graphs, a first call that does not take minutes.
+
+The bounds stand before any measurement: they follow from shapes, or are the promise itself.
+"""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from relattn import AlibiBias, RelativeEmbedding, RelativeEncoding, ShawEmbedding, explain, relative_attention
+from tests.contract.cases import CASES
+from tests.contract.settings import Setting
+from tests.contract.subject import make_subject
+
+pytest_plugins = ["tests.contract.fresh"]
+pytestmark = pytest.mark.gpu
+
+BATCH, HEADS, WIDTH = 2, 4, 64
+
+
+def inputs(length: int, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    """Query, key and value."""
+    shape = (BATCH, HEADS, length, WIDTH)
+    return [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def step(tensors: list[Tensor], encoding: RelativeEncoding, **asked: object) -> tuple[Tensor, ...]:
+    """Output and gradients of a training step."""
+    output = relative_attention(*tensors, encoding=encoding, backend="triton", **asked)
+    leaves = [*tensors, *encoding.parameters()]
+    return (output.detach(), *torch.autograd.grad(output, leaves, torch.ones_like(output)))
+
+
+ENCODINGS = {
+    "relative": lambda length: RelativeEmbedding(WIDTH, length, num_heads=HEADS),
+    "shaw": lambda length: ShawEmbedding(WIDTH, 16),
+    "alibi": lambda length: AlibiBias(HEADS),
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_memory_is_linear_in_the_length(name: str) -> None:
+    """Beyond inputs, at 8192: at most 12 tensors like the query in float32 and as many like a per-head table.
+
+    Output, three gradients, delta and lse, edge sums, partial sums, and contiguous or float32 copies of each make up
+    fewer. One head's score matrix in bfloat16 is as large as 16 queries of that head in float32, and there are eight.
+    """
+    length = 8192
+    tensors, encoding = inputs(length), ENCODINGS[name](length).to("cuda", torch.bfloat16)
+    step(tensors, encoding)  # tries its tile sizes, which allocates
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    returned = step(tensors, encoding)
+    peak = torch.cuda.max_memory_allocated() - before
+    row = 4 * WIDTH * HEADS
+    allowed = 12 * (BATCH * length * row + 2 * length * row)
+    assert peak <= allowed, f"{peak / 2**20:.0f} MiB, allowed {allowed / 2**20:.0f}"
+    assert allowed < 2 * BATCH * HEADS * length**2, "less than one bfloat16 number for every pair"
+    assert all(tensor.isfinite().all() for tensor in returned)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_cuda_graph_captures_a_training_step(name: str) -> None:
+    """Replayed on new numbers it gives what a call gives."""
+    length = 200
+    tensors, encoding = inputs(length), ENCODINGS[name](length).to("cuda", torch.bfloat16)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step(tensors, encoding, is_causal=True)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(tensors, encoding, is_causal=True)
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.normal_()
+    graph.replay()
+    expected = step(tensors, encoding, is_causal=True)
+    assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
+
+
+def test_a_replayed_graph_drops_other_weights() -> None:
+    """The seed is drawn from the generator inside of the graph."""
+    query, key, value = inputs(64)
+    with torch.no_grad():
+        relative_attention(query, key, value, dropout_p=0.5, backend="triton")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = relative_attention(query, key, value, dropout_p=0.5, backend="triton")
+        graph.replay()
+        first = output.clone()
+        graph.replay()
+    assert not torch.equal(first, output)
+
+
+def test_a_first_call_does_not_take_minutes() -> None:
+    """A width that nothing else here uses: compiling and trying sizes, forward and backward, in under a minute."""
+    start = time.perf_counter()
+    tensors = [torch.randn(1, 2, 1024, 72, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    step(tensors, ShawEmbedding(72, 16).to("cuda", torch.bfloat16))
+    torch.cuda.synchronize()
+    assert time.perf_counter() - start < 60.0
+
+
+@pytest.mark.parametrize("backend", ["dense", "tiled"])
+@pytest.mark.parametrize("name", ["relative_per_head", "shaw", "t5", "terms_all"])
+def test_the_other_backends_are_bit_equal_from_run_to_run(name: str, backend: str, rng: np.random.Generator) -> None:
+    setting = Setting(2, 4, 2, 300, 310, 16, 16, seed=int(rng.integers(2**32)))
+    subject = make_subject(CASES[name], setting, "float32").on("cuda")
+    runs = []
+    for _ in range(2):
+        answers = subject.run(backend)
+        weights = [torch.ones_like(answer).cumsum(-1) for answer in answers]
+        runs.append((*answers, *torch.autograd.grad(answers, list(subject.arrays.values()), weights)))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_auto_prefers_triton() -> None:
+    """After PyTorch's own kernels, where these suffice; and goes on where triton cannot."""
+    tensors, encoding = inputs(64, torch.float32), ShawEmbedding(WIDTH, 4).cuda()
+    assert explain(*tensors).chosen == "sdpa"
+    assert explain(*tensors, encoding=encoding).chosen == "triton"
+    far = explain(*tensors, encoding=encoding, query_position=torch.arange(64, device="cuda"))
+    assert far.chosen in ("dense", "tiled")
+    assert far.others["triton"] == ["it takes no explicit positions, only where queries and keys start"]
