@@ -6,8 +6,8 @@ The naive formula is what one writes with keras.ops: S = Q E^T, arranged by a pa
 and all of it kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64, float32,
 compiled as Keras compiles its own (tf.function with XLA, jax.jit; torch runs as it is). Peaks are those of a process of
 its own, above what it held before the step, of live tensors: glibc is told to give back what is freed
-(MALLOC_MMAP_THRESHOLD_), for left alone it keeps some 200 MB of a step in blocks on torch. Times are the best of several
-steps, taken in turns in one process.
+(MALLOC_MMAP_THRESHOLD_), for left alone it keeps some 200 MB of a step in blocks on torch. Times are the best of
+several steps, taken in turns in one process.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ def run(backend: str, files: list[Path], *options: str, **environment: str) -> t
     return int(found[1]), done.stdout
 
 
+@pytest.mark.timeout(900)
 def test_the_suite_passes_on_torch():
     """The backend whose tests take the least: nothing is compiled."""
     passed, _ = run("torch", SUITE, RELATTN_KERAS_EXAMPLES="1")
