@@ -10,7 +10,7 @@ every number is summed by one program in one order. With dropout P_ij and dP_ij 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection
 
 import torch
 import triton
@@ -18,37 +18,15 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.triton.bands import band_product, band_sum, dot, load_band, load_rows, padded, place, store_rows
-from relattn.backends.triton.call import Call, Gradients, Table
-from relattn.backends.triton.launch import Rows, beyond, inputs, rows
-from relattn.backends.triton.masks import key_tiles, kept, query_tiles
-from relattn.backends.triton.scores import LOG2_E, by_keys, by_queries, finished
+from relattn.backends.triton.bands import band_sum, dot, load_numbers, load_rows, padded, place, store_rows
+from relattn.backends.triton.call import Call, Gradients
+from relattn.backends.triton.known import Known, load_lse, side_sums, sides_of, store_sides
+from relattn.backends.triton.launch import inputs, rows
+from relattn.backends.triton.masks import kept, key_tiles, query_tiles
+from relattn.backends.triton.scores import by_keys, by_queries, finished
 from relattn.backends.triton.sizes import sizes
 from relattn.backends.triton.skew import columns_from_pairs, rows_from_pairs
 from relattn.backends.triton.tables import table_gradients
-
-
-class Known(NamedTuple):
-    """What the backward pass starts from: O and dO, and lse and delta [B, Hq, Lq] in float32."""
-
-    output: Rows
-    grad_output: Rows
-    lse: Tensor
-    grad_lse: Tensor
-    delta: Tensor
-
-
-class Sides(NamedTuple):
-    """Sums over the offsets before a table's first row, and after its last: [2, B, Hq, L] in float32.
-
-    A query's sums of dS for relative keys and bias and of P for relative values, a key's of dS for relative queries;
-    None where no visible offset lies there, or nothing holds there.
-    """
-
-    relative_keys: Tensor | None
-    relative_queries: Tensor | None
-    relative_values: Tensor | None
-    bias: Tensor | None
 
 
 def backward(
@@ -57,19 +35,20 @@ def backward(
     lse: Float[Tensor, "B Hq Lq"],
     grad_output: Float[Tensor, "B Hq Lq Dv"],
     grad_lse: Float[Tensor, "B Hq Lq"],
+    wanted: Collection[str] = Gradients._fields,
 ) -> Gradients:
-    """The gradients by every tensor and table of the call, each in its dtype."""
+    """The gradients by the call's tensors and tables, each in its dtype; only tables that are `wanted` get theirs."""
     batch, heads, queries = call.query.shape[:3]
     keys, key_heads = call.key.shape[2], call.key.shape[1]
-    x, sides = inputs(call), _sides(call)
+    x, sides = inputs(call), sides_of(call, wanted)
     known = Known(
         rows(output),
         rows(grad_output.to(call.query.dtype)),
         lse.contiguous(),
         grad_lse.to(torch.float32).contiguous(),
-        torch.empty_like(lse, memory_format=torch.contiguous_format),
+        lse.new_empty(lse.shape),
     )
-    query, key, value = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (call.query, call.key, call.value))
+    query, key, value = (t.new_empty(t.shape) for t in (call.query, call.key, call.value))
     relative_query = None if call.relative_query is call.query else call.relative_query
     relative = None if relative_query is None else relative_query.new_empty(relative_query.shape)
 
@@ -79,23 +58,7 @@ def backward(
     constants = sizes(call, "keys")
     grid = (triton.cdiv(keys, constants["TILE"]) * batch * key_heads,)
     keys_kernel[grid](x, known, sides, rows(key), rows(value), **constants)
-    return Gradients(query, key, value, relative, **table_gradients(call, x, known, sides))
-
-
-def _sides(call: Call) -> Sides:
-    batch, heads, queries = call.query.shape[:3]
-
-    def sums(table: Table | None, length: int) -> Tensor | None:
-        if table is None or table.zero or not beyond(call, table):
-            return None
-        return call.query.new_empty(2, batch, heads, length, dtype=torch.float32)
-
-    return Sides(
-        relative_keys=sums(call.relative_keys, queries),
-        relative_queries=sums(call.relative_queries, call.key.shape[2]),
-        relative_values=sums(call.relative_values, queries),
-        bias=sums(call.bias, queries),
-    )
+    return Gradients(query, key, value, relative, **table_gradients(call, x, known, sides, wanted))
 
 
 @triton.jit
@@ -124,32 +87,6 @@ def tile_gradients(
 
 
 @triton.jit
-def load_row_numbers(known, start, first, count, TILE: tl.constexpr):
-    """lse in base 2, 0 where a row saw nothing, and delta, of the rows from `first` of the head at `start`."""
-    row = first + tl.arange(0, TILE)
-    lse = tl.load(known.lse + start + row, mask=row < count, other=0.0)
-    delta = tl.load(known.delta + start + row, mask=row < count, other=0.0)
-    return tl.where(lse == float("-inf"), 0.0, lse * LOG2_E), delta
-
-
-@triton.jit
-def side_sums(before, after, values, offsets, table, AXIS: tl.constexpr):
-    """The sums over a table's two outsides, with those of one more tile."""
-    before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
-    after += tl.sum(tl.where(offsets >= table.first + table.rows, values, 0.0), axis=AXIS)
-    return before, after
-
-
-@triton.jit
-def store_sides(at, before, after, row, all_rows, first, count, TILE: tl.constexpr):
-    """The sums of the rows from `first`, where row counts the heads of all batch elements."""
-    place = first + tl.arange(0, TILE)
-    start = at + row.to(tl.int64) * count
-    tl.store(start + place, before, mask=place < count)
-    tl.store(start + all_rows.to(tl.int64) * count + place, after, mask=place < count)
-
-
-@triton.jit
 def queries_kernel(
     x, known, sides, grad_query, grad_relative,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
@@ -173,10 +110,9 @@ def queries_kernel(
     numbers = row.to(tl.int64) * x.queries
     query = first_query + tl.arange(0, TILE)
     delta = tl.sum(output.to(tl.float32) * grad_output.to(tl.float32), axis=1)
-    delta -= tl.load(known.grad_lse + numbers + query, mask=query < x.queries, other=0.0)
+    delta -= load_numbers(known.grad_lse + numbers, first_query, x.queries, TILE)
     tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
-    lse = tl.load(known.lse + numbers + query, mask=query < x.queries, other=0.0)
-    lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
+    lse = load_lse(known, numbers, first_query, x.queries, TILE)
 
     by_query = tl.zeros((TILE, padded(D)), tl.float32)
     if x.r.at is not None:
@@ -254,7 +190,8 @@ def keys_kernel(
             if x.r.at is not None:
                 r = load_rows(place(x.r, batch, head), x.r.row, start, x.queries, DR, TILE)
             grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
-            lse, delta = load_row_numbers(known, numbers, start, x.queries, TILE)
+            lse = load_lse(known, numbers, start, x.queries, TILE)
+            delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
             weights, scores = tile_gradients(
                 x, batch, head, start, first_key, q, k, v, r, grad_output, lse, delta, D, DV, DR, TILE
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -137,20 +137,24 @@ def _band(call: Call, table: Table | None) -> Band:
 def _mask(call: Call) -> Mask:
     lowest, highest = visible_offsets(call)
     keep = None if call.key_mask is None else call.key_mask.contiguous().view(torch.uint8)
-    ids: list[Any] = []
-    for segments in (call.query_segments, call.key_segments):
-        segments = None if segments is None else segments.contiguous()
-        ids += [segments, None if segments is None else segments.stride(0)]
-    pairs, steps = None, (None, None, None, None)
+    query_ids, key_ids = call.query_segments, call.key_segments
+    query_ids = None if query_ids is None else query_ids.contiguous()
+    key_ids = None if key_ids is None else key_ids.contiguous()
+    steps: tuple[int | None, ...] = (None, None, None, None)
     if call.pair_mask is not None:
-        everywhere = (*call.query.shape[:3], call.key.shape[2])
-        pairs, steps = call.pair_mask.view(torch.uint8), call.pair_mask.expand(everywhere).stride()
+        steps = call.pair_mask.expand(*call.query.shape[:3], call.key.shape[2]).stride()
     return Mask(
-        call.lowest if call.lowest == lowest else None,
-        call.highest if call.highest == highest else None,
-        keep,
-        None if keep is None else keep.stride(0),
-        *ids,
-        pairs,
-        *steps,
+        lowest=call.lowest if call.lowest == lowest else None,
+        highest=call.highest if call.highest == highest else None,
+        keep=keep,
+        keep_batch=None if keep is None else keep.stride(0),
+        query_ids=query_ids,
+        query_ids_batch=None if query_ids is None else query_ids.stride(0),
+        key_ids=key_ids,
+        key_ids_batch=None if key_ids is None else key_ids.stride(0),
+        pairs=None if call.pair_mask is None else call.pair_mask.view(torch.uint8),
+        pairs_batch=steps[0],
+        pairs_head=steps[1],
+        pairs_query=steps[2],
+        pairs_key=steps[3],
     )

@@ -60,5 +60,5 @@ def query_tiles(x, first_key, TILE: tl.constexpr):
 def kept(x, batch, head, i, j):
     """0 where dropout takes a weight away, 1 / (1 - p) elsewhere: a function of the seed and the pair alone."""
     row = batch * x.heads + head
-    random, _, _, _ = tl.philox(tl.load(x.seed), j + 0 * i, i + 0 * j, row + 0 * i + 0 * j, 0 * (i + j))
+    random = tl.philox(tl.load(x.seed), j + 0 * i, i + 0 * j, row + 0 * i + 0 * j, 0 * (i + j))[0]
     return tl.where(tl.uint_to_uniform_float(random) >= x.dropout, 1.0 / (1.0 - x.dropout), 0.0)

@@ -1,0 +1,81 @@
+"""What the backward pass knows of a row beside the call, and its sums over offsets that lie beyond a table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from relattn.backends.triton.bands import load_numbers
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.launch import Rows, beyond
+from relattn.backends.triton.scores import LOG2_E
+
+
+class Known(NamedTuple):
+    """What the backward pass starts from: O and dO, and lse and delta [B, Hq, Lq] in float32."""
+
+    output: Rows
+    grad_output: Rows
+    lse: Tensor
+    grad_lse: Tensor
+    delta: Tensor
+
+
+class Sides(NamedTuple):
+    """Sums over the offsets before a table's first row, and after its last: [2, B, Hq, L] in float32.
+
+    A query's sums of dS for relative keys and bias and of P for relative values, a key's of dS for relative queries;
+    None where no visible offset lies there, or nothing holds there.
+    """
+
+    relative_keys: Tensor | None
+    relative_queries: Tensor | None
+    relative_values: Tensor | None
+    bias: Tensor | None
+
+
+def sides_of(call: Call, wanted: Collection[str]) -> Sides:
+    """Room for the sums that the gradients of the wanted tables need."""
+
+    def sums(name: str, length: int) -> Tensor | None:
+        table = getattr(call, name)
+        if name not in wanted or table is None or table.zero or not beyond(call, table):
+            return None
+        return call.query.new_empty(2, *call.query.shape[:2], length, dtype=torch.float32)
+
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    return Sides(
+        relative_keys=sums("relative_keys", queries),
+        relative_queries=sums("relative_queries", keys),
+        relative_values=sums("relative_values", queries),
+        bias=sums("bias", queries),
+    )
+
+
+@triton.jit
+def load_lse(known, start, first, count, TILE: tl.constexpr):
+    """lse in base 2 of the rows from `first` of the head at `start`; 0 where a row saw nothing (its S are -inf)."""
+    lse = load_numbers(known.lse + start, first, count, TILE)
+    return tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
+
+
+@triton.jit
+def side_sums(before, after, values, offsets, table, AXIS: tl.constexpr):
+    """The sums over a table's two outsides, with those of one more tile."""
+    before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
+    after += tl.sum(tl.where(offsets >= table.first + table.rows, values, 0.0), axis=AXIS)
+    return before, after
+
+
+@triton.jit
+def store_sides(at, before, after, row, all_rows, first, count, TILE: tl.constexpr):
+    """The sums of the rows from `first`, where row counts the heads of all batch elements."""
+    place = first + tl.arange(0, TILE)
+    start = at + row.to(tl.int64) * count
+    tl.store(start + place, before, mask=place < count)
+    tl.store(start + all_rows.to(tl.int64) * count + place, after, mask=place < count)

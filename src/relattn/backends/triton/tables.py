@@ -1,0 +1,218 @@
+"""Gradients of the tables, along the diagonals: a program owns some offsets and walks the queries in a fixed order.
+
+    dRK[d] = scale * sum_i dS_i,i+d r_i      dRQ[d] = scale * sum_i dS_i,i+d k_i+d
+    dRV[d] = sum_i P_i,i+d dO_i              db[d]  = sum_i dS_i,i+d
+
+The keys that a tile of queries meets at T neighbouring offsets lie in two neighbouring tiles of keys; S of both,
+moved to diagonals [i, c], is computed again as everywhere. What lies beyond a table's rows belongs to its edge rows:
+that part comes from the sums of `Sides`. No sum depends on which program comes first: the same bits on every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.triton.bands import dot, load_band, load_numbers, load_rows, padded, place, store_rows
+from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.known import Known, Sides, load_lse
+from relattn.backends.triton.launch import Inputs, visible_offsets
+from relattn.backends.triton.masks import kept
+from relattn.backends.triton.scores import finished
+from relattn.backends.triton.sizes import sizes
+from relattn.backends.triton.skew import diagonals_from_tiles, tiles_from_diagonals
+
+PROGRAMS = 512  # keep a large GPU busy; where offsets and heads make fewer, queries are shared out
+
+
+class Into(NamedTuple):
+    """Room for a table's sums, [parts, Hq, rows, width], or [parts, Hq, rows] for a bias, from offset `first`."""
+
+    at: Tensor | None
+    part: int | None
+    head: int | None
+    row: int | None
+    first: int | None
+    rows: int | None
+
+
+class Sums(NamedTuple):
+    """Of each table; no pointer where its gradient is not computed."""
+
+    relative_keys: Into
+    relative_queries: Into
+    relative_values: Into
+    bias: Into
+
+
+def table_gradients(
+    call: Call, x: Inputs, known: Known, sides: Sides, wanted: Collection[str]
+) -> dict[str, Tensor | None]:
+    """By each table of the call that is wanted, in the dtype of its values."""
+    tables = {name: getattr(call, name) for name in Sums._fields if name in wanted}
+    tables = {name: table for name, table in tables.items() if table is not None}
+    extents = {name: _seen(call, table) for name, table in tables.items()}
+    seen = [extent for extent in extents.values() if extent[0] < extent[1]]
+    sums: dict[str, Tensor] = {}
+    if seen:
+        first, end = min(extent[0] for extent in seen), max(extent[1] for extent in seen)
+        constants = sizes(call, "tables")
+        heads, queries = call.query.shape[1:3]
+        blocks = -((first - end) // constants["TILE"])
+        parts = min(PROGRAMS // (blocks * heads), (queries + call.key.shape[2]) // (end - first))
+        parts = max(parts, 1)
+        for name, (start, stop) in extents.items():
+            if start < stop:
+                width = tables[name].values.shape[2:]
+                sums[name] = call.query.new_empty(parts, heads, stop - start, *width, dtype=torch.float32)
+        into = Sums(**{name: _into(sums.get(name), extents.get(name)) for name in Sums._fields})
+        grid, batches = (blocks * heads * parts,), call.query.shape[0]
+        tables_kernel[grid](x, known, into, first, blocks, batches, parts, **constants)
+    return {
+        name: None if name not in tables else _gradient(call, known, sides, name, sums.get(name), extents[name])
+        for name in Sums._fields
+    }
+
+
+def _seen(call: Call, table: Table) -> tuple[int, int]:
+    """The first visible offset among the table's rows, and the one after the last."""
+    lowest, highest = visible_offsets(call)
+    return max(table.first, lowest), min(table.first + table.values.shape[1], highest + 1)
+
+
+def _into(sums: Tensor | None, extent: tuple[int, int] | None) -> Into:
+    if sums is None or extent is None:
+        return Into(None, None, None, None, None, None)
+    return Into(sums, sums.stride(0), sums.stride(1), sums.stride(2), extent[0], sums.shape[2])
+
+
+def _gradient(
+    call: Call, known: Known, sides: Sides, name: str, sums: Tensor | None, extent: tuple[int, int]
+) -> Tensor:
+    """The parts' sums and those beyond the table, laid into a tensor of the table's shape."""
+    table: Table = getattr(call, name)
+    heads, edges = call.query.shape[1], getattr(sides, name)
+    total = call.query.new_zeros(heads, *table.values.shape[1:], dtype=torch.float32)
+    if sums is not None:
+        total[:, extent[0] - table.first : extent[1] - table.first] = sums.sum(0)
+    if edges is not None:
+        before, after = _beyond(call, known, name, edges)
+        total[:, 0] += before
+        total[:, -1] += after
+    if name in ("relative_keys", "relative_queries"):
+        total *= call.scale
+    if table.values.shape[0] == 1:
+        total = total.sum(0, keepdim=True)
+    return total.to(table.values.dtype)
+
+
+def _beyond(call: Call, known: Known, name: str, edges: Float[Tensor, "2 B Hq L"]) -> Float[Tensor, "2 Hq *width"]:
+    """What the edge rows get from the offsets beyond them: the sums of a query, or of a key, times its vector."""
+    if name == "bias":
+        return edges.sum((1, 3))
+    vectors = {"relative_keys": call.relative_query, "relative_queries": call.key}.get(name, known.grad_output.at)
+    assert vectors is not None
+    grouped = edges.unflatten(2, (vectors.shape[1], -1))  # query heads by the head of their vectors
+    return (grouped @ vectors.to(torch.float32)).sum(1).flatten(1, 2)
+
+
+@triton.jit
+def tables_kernel(
+    x, known, into, first, blocks, batches, parts,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The sums of one block of offsets under one head over one part of the queries; into: `Sums`."""
+    program = tl.program_id(0)
+    block, head, part = program % blocks, program // blocks % x.heads, program // blocks // x.heads
+    offset = first + block * TILE
+    offsets = offset + tl.arange(0, TILE)[None, :]
+
+    if x.relative_keys.at is not None:
+        keys_band = load_band(x.relative_keys, head, offset, DR, TILE)
+    if x.relative_queries.at is not None:
+        queries_band = load_band(x.relative_queries, head, offset, D, TILE)
+    if x.relative_values.at is not None:
+        values_band = load_band(x.relative_values, head, offset, DV, TILE)
+    by_keys = tl.zeros((TILE, padded(DR)), tl.float32)
+    by_queries = tl.zeros((TILE, padded(D)), tl.float32)
+    by_values = tl.zeros((TILE, padded(DV)), tl.float32)
+    by_bias = tl.zeros((TILE,), tl.float32)
+
+    # The queries that have a key at any of the offsets, in every batch element.
+    first_query = tl.maximum(x.offset - offset - (TILE - 1), 0) // TILE * TILE
+    end_query = tl.minimum(x.keys + x.offset - offset, x.queries)
+    tiles = tl.maximum(tl.cdiv(end_query - first_query, TILE), 0)
+    steps = tl.cdiv(tiles * batches, parts)
+    for step in range(part * steps, tl.minimum((part + 1) * steps, tiles * batches)):
+        batch = step // tiles
+        start = first_query + step % tiles * TILE
+        i = start + tl.arange(0, TILE)[:, None]
+        key = start + offset - x.offset
+
+        q = load_rows(place(x.q, batch, head), x.q.row, start, x.queries, D, TILE)
+        k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
+        k_near = load_rows(k_at, x.k.row, key, x.keys, D, TILE)
+        k_far = load_rows(k_at, x.k.row, key + TILE, x.keys, D, TILE)
+        products = diagonals_from_tiles(dot(q, tl.trans(k_near)), dot(q, tl.trans(k_far)), TILE)
+        if x.relative_keys.at is not None:
+            r = q
+            if x.r.at is not None:
+                r = load_rows(place(x.r, batch, head), x.r.row, start, x.queries, DR, TILE)
+            products += dot(r, tl.trans(keys_band))
+        if x.relative_queries.at is not None:
+            near, far = dot(queries_band, tl.trans(k_near)), dot(queries_band, tl.trans(k_far))
+            products += tl.trans(diagonals_from_tiles(near, far, TILE))
+
+        numbers = (batch * x.heads + head).to(tl.int64) * x.queries
+        lse = load_lse(known, numbers, start, x.queries, TILE)
+        delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
+        j = i + offsets - x.offset
+        weights = tl.exp2(finished(x, batch, head, i, j, products) - lse[:, None])
+
+        grad_at = place(known.grad_output, batch, head)
+        grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
+        v_near = load_rows(v_at, x.v.row, key, x.keys, DV, TILE)
+        v_far = load_rows(v_at, x.v.row, key + TILE, x.keys, DV, TILE)
+        by_weight = diagonals_from_tiles(dot(grad_output, tl.trans(v_near)), dot(grad_output, tl.trans(v_far)), TILE)
+        if x.relative_values.at is not None:
+            by_weight += dot(grad_output, tl.trans(values_band))
+        dropped = weights
+        if x.seed is not None:
+            factors = kept(x, batch, head, i, j)
+            dropped, by_weight = weights * factors, by_weight * factors
+        scores = weights * (by_weight - delta[:, None])
+
+        if into.bias.at is not None:
+            by_bias += tl.sum(scores, axis=0)
+        if into.relative_values.at is not None:
+            by_values += dot(tl.trans(dropped.to(v_near.dtype)), grad_output)
+        scores = tl.trans(scores.to(q.dtype))
+        if into.relative_keys.at is not None:
+            by_keys += dot(scores, r)
+        if into.relative_queries.at is not None:
+            near, far = tiles_from_diagonals(scores, TILE)
+            by_queries += dot(near, k_near) + dot(far, k_far)
+
+    if into.relative_keys.at is not None:
+        _store(into.relative_keys, part, head, offset, by_keys, DR, TILE)
+    if into.relative_queries.at is not None:
+        _store(into.relative_queries, part, head, offset, by_queries, D, TILE)
+    if into.relative_values.at is not None:
+        _store(into.relative_values, part, head, offset, by_values, DV, TILE)
+    if into.bias.at is not None:
+        row = offset + tl.arange(0, TILE) - into.bias.first
+        at = into.bias.at + part.to(tl.int64) * into.bias.part + head.to(tl.int64) * into.bias.head
+        tl.store(at + row, by_bias, mask=(row >= 0) & (row < into.bias.rows))
+
+
+@triton.jit
+def _store(into, part, head, offset, sums, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """The block's rows that the table has."""
+    at = into.at + part.to(tl.int64) * into.part + head.to(tl.int64) * into.head
+    store_rows(at, into.row, offset - into.first, into.rows, sums, WIDTH, TILE)
