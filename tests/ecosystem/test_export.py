@@ -46,6 +46,18 @@ def test_every_length(name: str, backend: str, rng: np.random.Generator) -> None
         assert_equal(program.module()(*given, key_mask=keep(keys)), module(*given, key_mask=keep(keys)))
 
 
+@every_backend
+@every_encoding_slowly
+def test_self_attention_of_every_length(name: str, backend: str, rng: np.random.Generator) -> None:
+    """Queries and keys have one length, under one name."""
+    module = attention(name, rng, backend)
+    length = torch.export.Dim("length", min=2, max=LONGEST)
+    program = torch.export.export(module, tuple(inputs(11)), dynamic_shapes={"query": {1: length}})
+    for count in (2, 7, LONGEST):
+        (given,) = inputs(count)
+        assert_equal(program.module()(given), module(given))
+
+
 def test_a_length_beyond_the_table_is_not_exported(rng: np.random.Generator) -> None:
     """The range that the export allows ends with a table that refuses what lies beyond."""
     (given,) = inputs(11)

@@ -163,7 +163,12 @@ class Positions:
         return first, last
 
     def visible_within(self, furthest: int) -> tuple[int, int]:
-        """The smallest and largest visible offset d with |d| <= furthest, as far as ints tell: else all of those."""
+        """The smallest and largest visible offset d with |d| <= furthest, as far as ints tell: else all of those.
+
+        A graph whose lengths are open is not asked: rows as many as they ask for would tie it to them.
+        """
+        if torch.compiler.is_compiling():
+            return -furthest, furthest
         first, last = self.visible if self.contiguous else (-furthest, furthest)
         if isinstance(first, Tensor) or isinstance(last, Tensor) or first > last:
             return -furthest, furthest

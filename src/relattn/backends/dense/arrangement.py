@@ -41,10 +41,9 @@ def arrange_by_query(table: OffsetTable, positions: Positions, dtype: torch.dtyp
     if not positions.contiguous:
         return _Pairs.of(table.to(dtype), positions.offsets())
     first, num_queries, num_keys = positions.first_diagonal, positions.query_length, positions.key_length
-    width = num_queries + num_keys - 1
-    if positions.highest is not None and isinstance(first, int):
-        width = min(width, positions.highest - first + 1)
-    width = max(width, _narrowest(num_queries, num_keys))
+    width = _width(num_queries, num_keys)
+    if positions.highest is not None and isinstance(first, int) and not torch.compiler.is_compiling():
+        width = max(min(width, positions.highest - first + 1), _narrowest(num_queries, num_keys))
     table = table.narrowed(first, width).to(dtype)
     margins = _Margins.of(table, first, width)
     if margins is not None and (num_queries == 1 or 2 * table.num_rows <= width):
@@ -61,9 +60,19 @@ def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype)
         return _Pairs.of(table.to(dtype), positions.offsets().transpose(-1, -2))
     num_queries, num_keys = positions.query_length, positions.key_length
     last = positions.first_diagonal + num_queries + num_keys - 2
-    width = max(num_queries + num_keys - 1, _narrowest(num_keys, num_queries))
+    width = _width(num_keys, num_queries)
     first = last - width + 1
     return _Diagonals(table.narrowed(first, width).to(dtype).rows(first, width).flip(1), num_queries)
+
+
+def _width(num_rows: int, num_columns: int) -> int:
+    """How many columns a strip has, one for each diagonal.
+
+    One more in a graph whose lengths are open: to compare them for the narrowest would tie them to one another.
+    """
+    if torch.compiler.is_compiling():
+        return num_rows + num_columns
+    return max(num_rows + num_columns - 1, _narrowest(num_rows, num_columns))
 
 
 def _narrowest(num_rows: int, num_columns: int) -> int:

@@ -22,12 +22,14 @@ attention takes 3.6 and 14.
 
 def key_products(query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"]) -> Float[Tensor, "B Hq Lq Lk"]:
     """q_i . k_j, each key head under the query heads that share it."""
+    key = _repeated(key, query.shape[1])
     products = _widened(lambda q, k: q @ k.transpose(-1, -2), _grouped(query, key.shape[1]), key)
     return _ungrouped(products, query)
 
 
 def value_sums(weights: Float[Tensor, "B Hq Lq Lk"], value: Float[Tensor, "B Hk Lk Dv"]) -> Float[Tensor, "B Hq Lq Dv"]:
     """sum_j w_ij v_j, each value head under the query heads that share it."""
+    value = _repeated(value, weights.shape[1])
     return _ungrouped(_widened(torch.matmul, _grouped(weights, value.shape[1]), value), weights)
 
 
@@ -47,6 +49,13 @@ def _by_head(left: Float[Tensor, "B H L M"], right: Float[Tensor, "H M N"]) -> F
     """left @ right with the batch folded into the rows: broadcasting would write `right` out for each element."""
     batch, _, length, _ = left.shape
     return (left.transpose(0, 1).flatten(1, 2) @ right).unflatten(1, (batch, length)).transpose(0, 1)
+
+
+def _repeated(shared: Float[Tensor, "B Hk L D"], heads: int) -> Float[Tensor, "B H L D"]:
+    """A copy for each query head in a graph, where folding their rows would tie open lengths to one another."""
+    if torch.compiler.is_compiling() and shared.shape[1] != heads:
+        return shared.repeat_interleave(heads // shared.shape[1], dim=1)
+    return shared
 
 
 def _grouped(rows: Float[Tensor, "B Hq L M"], key_heads: int) -> Float[Tensor, "B Hk G*L M"]:
