@@ -40,7 +40,7 @@ from relattn.bench.memory import (
 )
 from relattn.hf.models import alibi, conformer, deberta, t5, vits
 
-PATIENCE = 170.0
+PATIENCE = 400.0
 """Seconds for one step, beyond which it is given up."""
 WARM_LENGTH = 128
 SPARE = 2 * GIB
