@@ -1,4 +1,4 @@
-"""Faults of transformers 5.23 that its models do not have with relattn in their attention, and ways to use a patched one.
+"""Faults of transformers 5.23 that its models do not have with relattn in their attention, and uses of a patched one.
 
 Each fault is shown on the original first, so that the day it is mended is seen here.
 """
@@ -37,7 +37,7 @@ def patched_copy(model: Any) -> Any:
 
 
 def test_t5_with_flex_attention_reads_its_bias_by_batch() -> None:
-    """position_bias is [1, H, Lq, Lk] and flex_attention's score_mod indexes it by batch: from the second on, beyond."""
+    """position_bias is [1, H, Lq, Lk] and flex_attention indexes it by batch: from the second on, beyond."""
     model = made("t5").encoder
     tokens = ids()
     with torch.no_grad():
