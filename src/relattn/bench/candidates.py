@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import relattn
 from relattn.backends.select import BACKENDS, Explanation
@@ -52,7 +55,14 @@ class Candidate:
 
 def _floor(case: Case) -> Call:
     causal = case.workload.causal and not case.workload.decoding  # one query sees every key
-    return lambda: F.scaled_dot_product_attention(case.query, case.key, case.value, is_causal=causal)
+    flash = case.workload.device == "cuda" and case.workload.dtype in ("bfloat16", "float16")
+
+    def call() -> Tensor:
+        # On a GPU PyTorch chooses between several kernels, by machine and version: this is the one that papers name.
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if flash else nullcontext():
+            return F.scaled_dot_product_attention(case.query, case.key, case.value, is_causal=causal)
+
+    return call
 
 
 def chosen_by_auto(workload: Workload) -> str:

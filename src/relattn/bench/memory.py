@@ -148,12 +148,13 @@ def _child(sender: Connection, work: Callable[..., Memory], arguments: tuple[obj
 def _measure_candidate(began: Callable[[], None], name: str, workload: Workload, threads: int) -> Memory:
     torch.set_num_threads(threads)
     candidate = CANDIDATES[name]
-    if not candidate.compiles:  # brings in the libraries' pages and the threads, which are not the step's
+    compiles = candidate.compiles or workload.device == "cuda"  # where kernels are tuned for a length, and loaded
+    if not compiles:  # brings in the libraries' pages and the threads, which are not the step's
         warm = candidate.case(workload.at(min(workload.length, WARM_LENGTH)))
         step(warm, candidate.prepare(warm))
     case = candidate.case(workload)
     held = sum(tensor.nbytes for tensor in (*case.leaves.values(), case.upstream))
-    if candidate.compiles:
+    if compiles:
         call = candidate.prepare(case)
         step(case, call)
         before = current(workload.device)

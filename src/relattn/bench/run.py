@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, Candidate, chosen_by_auto, of_backend
@@ -16,11 +17,17 @@ from relattn.lab.progress import Progress
 
 
 class Benchmark:
-    """Measures what its settings ask for; `results` holds what is done, and so does results.json in the folder."""
+    """Measures what its settings ask for; `results` holds what is done, and so does results.json in the folder.
 
-    def __init__(self, settings: Settings, folder: Path, progress: Progress) -> None:
+    candidates: the names of those that are measured; all of CANDIDATES where none are named.
+    """
+
+    def __init__(
+        self, settings: Settings, folder: Path, progress: Progress, candidates: Iterable[str] | None = None
+    ) -> None:
         self.results = Results(settings)
         self._settings, self._folder, self._progress = settings, folder, progress
+        self._candidates = {name: CANDIDATES[name] for name in candidates or CANDIDATES}
         self._checks: dict[tuple[str, Workload], Check | str] = {}
         self._given_up: dict[tuple[str, Workload], str] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -28,10 +35,10 @@ class Benchmark:
     def run(self) -> Results:
         """Measure the grid, then, where asked for, the longest sequences."""
         workloads = list(self._settings.workloads())
-        self._progress.begin("benchmark", len(workloads) * len(CANDIDATES))
+        self._progress.begin("benchmark", len(workloads) * len(self._candidates))
         done = 0
         for workload in workloads:
-            for name, candidate in CANDIDATES.items():
+            for name, candidate in self._candidates.items():
                 self._progress.advance(done, f"{workload}: {name}")
                 self.results.measurements.append(self._measured(name, candidate, workload))
                 self.results.save(self._folder)
@@ -81,10 +88,10 @@ class Benchmark:
 
     def _look_for_longest(self, budget: int) -> None:
         families = list(self._settings.families((TRAINING,)))
-        self._progress.begin("longest sequence", len(families) * len(CANDIDATES))
+        self._progress.begin("longest sequence", len(families) * len(self._candidates))
         done = 0
         for family in families:
-            for name, candidate in CANDIDATES.items():
+            for name, candidate in self._candidates.items():
                 self._progress.advance(done, f"{family.family_name}: {name}")
                 self.results.reaches.append(self._reach(name, candidate, family, budget))
                 self.results.save(self._folder)

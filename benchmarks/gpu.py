@@ -1,0 +1,179 @@
+"""What do the Triton kernels cost on a GPU? Every figure of benchmarks/results/gpu, in one command; about an hour.
+
+bf16, B=4, H=16, against PyTorch's flash kernel without any encoding, compiled FlexAttention that looks up Q @ RK^T, and
+S handed to PyTorch's kernel as a mask; decoding; and sequences of which no quadratic memory could be held. Each
+candidate is first checked against float64. Writes grid/, decoding/ and long.json, and README.md with what was reached.
+
+    python benchmarks/gpu.py
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+import relattn
+from relattn.bench import markdown
+from relattn.bench.candidates import FLOOR
+from relattn.bench.memory import GIB, Memory, current, in_own_process, peak, reset_peak
+from relattn.bench.results import Measurement, Results
+from relattn.bench.run import Benchmark
+from relattn.bench.settings import Settings
+from relattn.bench.workload import DECODING, FORWARD, TRAINING
+from relattn.lab.files import write_json
+from relattn.lab.progress import Silent
+from relattn.lab.results import machine, versions
+
+FOLDER = Path(__file__).parent / "results" / "gpu"
+OURS, FLEX, AS_MASK = "relattn triton", "flex", "sdpa, S as mask"
+PATIENCE = 120.0
+
+
+def settings(device: str) -> dict[str, Settings]:
+    """The two grids, by the folder that each fills."""
+    shape = {"heads": (16,), "batches": (4,), "dtype": "bfloat16", "device": device, "patience": PATIENCE}
+    grid = Settings(
+        encodings=("relative", "shaw-keys", "alibi"), lengths=(4096, 8192), causal=("no", "yes"),
+        modes=(FORWARD, TRAINING), head_dims=(64, 128), **shape,
+    )  # fmt: skip
+    decoding = Settings(
+        encodings=("relative", "alibi"), lengths=(8192, 65536), causal=("yes",), modes=(DECODING,), **shape
+    )
+    return {"grid": grid, "decoding": decoding}
+
+
+# --- sequences of which no quadratic memory could be held
+
+
+@dataclass(frozen=True)
+class Long:
+    """A causal training step of one sequence over an unclipped table, D = 64."""
+
+    length: int
+    heads: int
+    window: int | None
+
+
+LONGEST = (Long(1_000_000, 1, 4096), Long(131_072, 16, None))
+
+
+def long_step(began: Callable[[], None], asked: Long, device: str) -> Memory:
+    """One step after another that is not counted."""
+    shape = (1, asked.heads, asked.length, 64)
+    query, key, value, upstream = (torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(4))
+    encoding = relattn.RelativeEmbedding(64, asked.window or asked.length, causal=True).to(device, torch.bfloat16)
+    inputs = [tensor.requires_grad_() for tensor in (query, key, value)]
+    leaves = [*inputs, *encoding.parameters()]
+    window = None if asked.window is None else (asked.window - 1, 0)
+
+    def step() -> int:
+        output = relattn.relative_attention(*inputs, is_causal=True, window=window, encoding=encoding, backend="triton")
+        gradients = torch.autograd.grad(output, leaves, upstream)
+        torch.cuda.synchronize()
+        return sum(tensor.nbytes for tensor in (output, *gradients))
+
+    step()
+    began()
+    before, start = current(device), time.perf_counter()
+    reset_peak(device)
+    returned = step()
+    held = sum(tensor.nbytes for tensor in (*leaves, upstream))
+    return Memory(held, peak(device) - before, returned, time.perf_counter() - start)
+
+
+def long_figures(device: str) -> list[dict[str, object]]:
+    """Of each of LONGEST its seconds and bytes, or why there are none."""
+    figures = []
+    for asked in LONGEST:
+        try:
+            memory = in_own_process(long_step, (asked, device), None, PATIENCE)
+        except RuntimeError as error:
+            figures.append(asdict(asked) | {"reason": str(error)})
+        else:
+            figures.append(asdict(asked) | {"seconds": memory.seconds, "peak": memory.peak, "beyond": memory.beyond})
+    return figures
+
+
+# --- what was asked for, and what was found
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound on the time of ours over another's: at most `bound`."""
+
+    encodings: tuple[str, ...]
+    mode: str
+    against: str
+    bound: float
+
+
+GOALS = (
+    Goal(("relative", "shaw-keys"), FORWARD, FLOOR, 2.2),
+    Goal(("relative", "shaw-keys"), TRAINING, FLOOR, 2.6),
+    Goal(("alibi",), FORWARD, FLOOR, 1.25),
+    Goal(("alibi",), TRAINING, FLOOR, 1.5),
+    Goal(("relative",), TRAINING, FLEX, 1 / 1.5),
+    Goal(("relative",), TRAINING, AS_MASK, 1 / 2),
+    Goal(("relative", "alibi"), DECODING, FLOOR, 1.3),
+)
+
+
+def verdicts(found: Results) -> Iterator[list[str]]:
+    """A row for each goal and workload: what was asked for, what was found, and whether that reaches it."""
+    by_place = {(m.workload, m.candidate): m for m in found.measurements}
+    for workload in dict.fromkeys(m.workload for m in found.measurements):
+        for goal in GOALS:
+            if workload.encoding in goal.encodings and workload.mode == goal.mode:
+                ours, other = by_place.get((workload, OURS)), by_place.get((workload, goal.against))
+                yield [str(workload), goal.against, f"{goal.bound:.2f}", *_verdict(ours, other, goal.bound)]
+
+
+def _verdict(ours: Measurement | None, other: Measurement | None, bound: float) -> list[str]:
+    for measurement in (ours, other):
+        if measurement is None or measurement.timing is None:
+            return ["", "not measured" if measurement is None else measurement.reason or "not measured"]
+    assert ours is not None and ours.timing is not None and other is not None and other.timing is not None
+    ratio = ours.timing.ratio.median / other.timing.ratio.median
+    return [f"{ratio:.2f}", "reached" if ratio <= bound else "missed"]
+
+
+def report(found: dict[str, Results], long: list[dict[str, object]]) -> str:
+    """README.md: goals, tables, long sequences."""
+    rows = [["workload", "against", "at most", "found", ""], ["---", "---", "---:", "---:", "---"]]
+    rows += [row for results in found.values() for row in verdicts(results)]
+    lines = ["# `python benchmarks/gpu.py`", "", "Time of `triton` over that of each other candidate:", ""]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    for name, results in found.items():
+        lines += ["", f"## {name.capitalize()}", "", markdown.text(results).rstrip()]
+    lines += ["", "## Long sequences", "", "Causal training steps over an unclipped table, one sequence, D = 64:", ""]
+    lines += ["| length | heads | window | seconds | GiB beyond inputs, outputs and gradients |"]
+    lines += ["| ---: | ---: | ---: | ---: | ---: |"]
+    for one in long:
+        place = f"| {one['length']:,} | {one['heads']} | {one['window'] or 'none'} |"
+        if "reason" in one:
+            lines.append(f"{place} {one['reason']} | |")
+        else:
+            lines.append(f"{place} {one['seconds']:.2f} | {one['beyond'] / GIB:.2f} |")  # pyright: ignore[reportOperatorIssue]
+    return "\n".join(lines) + "\n"
+
+
+def main(folder: Path = FOLDER) -> None:
+    """Measure, keeping what is done so far, and write the report."""
+    if not torch.cuda.is_available():
+        sys.exit(f"benchmarks/gpu.py measures a CUDA GPU; torch {torch.__version__} finds none here")
+    found = {}
+    for name, asked in settings("cuda").items():
+        print(f"{name}: {len(list(asked.workloads()))} workloads", flush=True)
+        found[name] = Benchmark(asked, folder / name, Silent(), (FLOOR, OURS, FLEX, AS_MASK)).run()
+    long = long_figures("cuda")
+    write_json(folder / "long.json", {"machine": machine(), "versions": versions(), "figures": long})
+    (folder / "README.md").write_text(report(found, long), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""benchmarks/gpu.py away from a GPU: what it says there, and the report that it would write."""
+
+import pytest
+import torch
+
+from benchmarks import gpu
+from relattn.bench.candidates import FLOOR
+from relattn.bench.results import Measurement, Results
+from relattn.bench.settings import Settings
+from relattn.bench.timing import Spread, Timing
+
+RATIOS = {FLOOR: 1.0, gpu.OURS: 2.1, gpu.FLEX: 3.0}
+
+
+def measured(**changes: object) -> Results:
+    """A benchmark in which ours takes 2.1 times the floor, flex 3.0 times, and the fourth gave up."""
+    found = Results(Settings(encodings=("relative", "alibi"), lengths=(64,), device="cpu", **changes))
+    for workload in found.settings.workloads():
+        for name, ratio in RATIOS.items():
+            spread = Spread(ratio, ratio, ratio)
+            found.measurements.append(Measurement(workload, name, timing=Timing(spread, spread, 3)))
+        found.measurements.append(Measurement(workload, gpu.AS_MASK, "needs more memory than there is"))
+    return found
+
+
+def test_a_goal_is_reached_missed_or_not_measured():
+    rows = {(row[0].split(",")[0], row[0].split(", ")[2], row[1]): row[2:] for row in gpu.verdicts(measured())}
+    assert rows["relative", "forward", FLOOR] == ["2.20", "2.10", "reached"]
+    assert rows["alibi", "forward", FLOOR] == ["1.25", "2.10", "missed"]
+    assert rows["relative", "training step", gpu.FLEX] == ["0.67", "0.70", "missed"]
+    assert rows["relative", "training step", gpu.AS_MASK] == ["0.50", "", "needs more memory than there is"]
+
+
+def test_the_report_has_every_part():
+    long = [
+        {"length": 1000, "heads": 1, "window": 8, "seconds": 1.5, "beyond": 2**30},
+        {"length": 2000, "heads": 2, "window": None, "reason": "one step takes longer than 120 s"},
+    ]
+    text = gpu.report({"grid": measured(), "decoding": measured(modes=("decoding",))}, long)
+    assert "| decoding one token |" not in text
+    for said in ("## Grid", "## Decoding", "| 1,000 | 1 | 8 | 1.50 | 1.00 |", "| 2,000 | 2 | none | one step takes"):
+        assert said in text
+
+
+def test_the_grids_are_those_that_the_goals_speak_of():
+    grids = gpu.settings("cpu")
+    assert {mode for grid in grids.values() for mode in grid.modes} == {goal.mode for goal in gpu.GOALS}
+    for goal in gpu.GOALS:
+        assert any(goal.mode in grid.modes and set(goal.encodings) <= set(grid.encodings) for grid in grids.values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so():
+    with pytest.raises(SystemExit, match=r"measures a CUDA GPU; torch .* finds none here"):
+        gpu.main()
