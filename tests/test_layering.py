@@ -33,6 +33,7 @@ ROOMS = (
     "nn",
     "convert",
     PACKAGE,
+    "hf",
     "keras",
     "lab",
     "bench",
@@ -76,6 +77,8 @@ def packages_of(room: str, importer: str = "") -> set[str]:
         return declared[""] - {"torch"}
     if f"{importer}.".startswith(f"{KERNELS}."):
         return declared[""] | {"triton"}
+    if room == "hf":
+        return declared[""] | declared["hf"]
     return declared[""] | declared["lab"] if room in ("lab", "bench", "cli") else declared[""]
 
 
