@@ -46,7 +46,12 @@ def row_sums(strip: Float[Tensor, "B H L R"], rows: Float[Tensor, "#H R D"]) -> 
 
 
 def _by_head(left: Float[Tensor, "B H L M"], right: Float[Tensor, "H M N"]) -> Float[Tensor, "B H L N"]:
-    """left @ right with the batch folded into the rows: broadcasting would write `right` out for each element."""
+    """left @ right with the batch folded into the rows: broadcasting would write `right` out for each element.
+
+    In a graph it broadcasts: folding would tie open lengths to one another.
+    """
+    if torch.compiler.is_compiling():
+        return left @ right
     batch, _, length, _ = left.shape
     return (left.transpose(0, 1).flatten(1, 2) @ right).unflatten(1, (batch, length)).transpose(0, 1)
 
