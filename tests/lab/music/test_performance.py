@@ -179,6 +179,30 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_signature_that_does_not_exist_is_named(tmp_path):
+    path = write_midi(tmp_path / "sharp.mid", mido.MetaMessage("key_signature", key="C"), on(60), off(60, 10))
+    path.write_bytes(path.read_bytes().replace(b"\xff\x59\x02\x00", b"\xff\x59\x02\x14"))
+    with pytest.raises(ValueError, match=r"data: .*sharp\.mid is no MIDI file that mido can read \(.*key"):
+        read_notes(path)
+
+
+def test_a_file_without_time_is_named(tmp_path):
+    path = write_midi(tmp_path / "still.mid", on(60), off(60, 10), ticks_per_beat=0)
+    with pytest.raises(ValueError, match=r"data: .*still\.mid is no MIDI file that mido can read \(.*zero"):
+        read_notes(path)
+
+
+def test_a_file_of_more_than_a_day_is_named(tmp_path):
+    day = 24 * 60 * 60 * 1000
+    assert heard(tmp_path, on(60), off(60, day)) == [[0, day // 10, 60, 64]]
+    path = write_midi(tmp_path / "endless.mid", on(60), off(60, 2**28 - 1), ticks_per_beat=1)
+    with pytest.raises(ValueError) as caught:
+        read_notes(path)
+    assert str(caught.value) == (
+        f"data: {path} lasts for 134217728 seconds, more than a day, which no music does; take it out of the folder"
+    )
+
+
 def test_a_file_of_several_songs_is_named(tmp_path):
     path = write_midi(tmp_path / "type2.mid", on(60), off(60, 10), type=2)
     with pytest.raises(ValueError, match=r"data: .*type2\.mid is no MIDI file that mido can read \(.*type 2"):

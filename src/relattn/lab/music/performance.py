@@ -15,7 +15,10 @@ SUSTAIN = 64
 PIANO = 0
 TICKS_PER_BEAT = 500  # with two beats a second a tick is a millisecond
 START, END, PITCH, VELOCITY = range(4)
-UNREADABLE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError)
+UNREADABLE = (
+    OSError, EOFError, ValueError, KeyError, IndexError, TypeError, ZeroDivisionError, mido.KeySignatureError,
+)  # fmt: skip
+LONGEST = 24 * 60 * 60
 
 
 def read_notes(path: Path) -> np.ndarray:
@@ -25,7 +28,7 @@ def read_notes(path: Path) -> np.ndarray:
     pedal is down, and ends where its pitch is struck again; one struck twice at once is the louder. The first note
     starts at 0; notes are in the order of start and pitch.
 
-    Raises ValueError naming a file that cannot be read, or that holds no note.
+    Raises ValueError naming a file that cannot be read, holds no note, or lasts for more than a day.
     """
     try:
         struck = _struck_notes(mido.MidiFile(path))
@@ -37,6 +40,12 @@ def read_notes(path: Path) -> np.ndarray:
         raise ValueError(f"data: {path} holds no notes (drums do not count); take it out of the folder")
     notes = np.array(struck)
     notes[:, START:PITCH] -= notes[:, START].min()
+    seconds = notes[:, END].max()
+    if seconds > LONGEST:
+        raise ValueError(
+            f"data: {path} lasts for {seconds:.0f} seconds, more than a day, which no music does; take it out of the "
+            "folder"
+        )
     notes[:, START:PITCH] = np.round(notes[:, START:PITCH] * STEPS_PER_SECOND)
     return one_note_a_pitch(notes.astype(np.int32))
 
