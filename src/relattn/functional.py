@@ -197,6 +197,14 @@ def explain(
     return explain_choice(backend, problem)
 
 
+def prepared(
+    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_position: Position
+) -> Float[Tensor, "B Hk Lk D"]:
+    """The keys as attention and caches hold them, in the encoding's own dtype under autocast too."""
+    with _without_autocast(key):
+        return prepare(encoding, key, key_position)
+
+
 def lowered(
     encoding: RelativeEncoding,
     query: Float[Tensor, "B Hq Lq D"],
@@ -249,9 +257,8 @@ def _problem(
     elif isinstance(encoding, ScoreTerms):
         terms = encoding
     elif isinstance(encoding, RelativeEncoding):
-        with _without_autocast(query):
-            key = prepare(encoding, key, key_position)
-            terms = lower(encoding, query, key, positions)
+        key = prepared(encoding, key, key_position)
+        terms = lowered(encoding, query, key, positions)
     else:
         raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding, ScoreTerms, or None")
     check_terms(terms, query, key, value, positions)

@@ -1,5 +1,8 @@
 """KVCache: its constructor, append, fill, truncate, forget and reorder."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -158,6 +161,53 @@ def full():
     cache = KVCache()
     cache.fill(ones(2, 4, 3, 8), ones(2, 4, 3, 8))
     return cache
+
+
+def test_truncate_a_rolling_cache_with_positions_so_far_back_that_the_next_query_misses_keys():
+    """A row's next query stands behind the furthest position that the row keeps; 0 and 1, or 2 and 3, were dropped."""
+    cache = KVCache(max_length=3)
+    cache.append(ones(2, 4, 4, 8), ones(2, 4, 4, 8), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5]]))
+    one_more(cache, torch.tensor([[4], [6]]))
+    said = "length: got {}; the cache holds slots 2..4 and rolls with max_length=3, so it can be cut to 4..5"
+    for came in (2, 3):
+        with refused(ValueError, said.format(came)):
+            cache.truncate(came)
+        assert (cache.first_position, cache.next_position) == (2, 5)
+    cache.truncate(5)
+    cache.truncate(4)
+    one_more(cache, torch.tensor([[4], [6]]))
+    cache.forget(cache.next_position)
+    cache.truncate(cache.next_position)
+
+
+def test_truncate_a_rolling_cache_whose_positions_were_given_after_it_rolled():
+    cache = filled(3, (4, 3))  # slots 0 and 1 are gone: a query at 4 is the first that misses nothing
+    one_more(cache, torch.tensor([7]))
+    said = "length: got 6; the cache holds slots 5..7 and rolls with max_length=3, so it can be cut to 7..8"
+    with refused(ValueError, said):
+        cache.truncate(6)
+    cache.truncate(7)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickle.dumps], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_a_copy_of_a_graph(name, copied):
+    cache, new = KVCache(), {"key": ones(2, 4, 3, 8), "value": ones(2, 4, 3, 8)}
+    new[name] = 2.0 * new[name].requires_grad_()
+    cache.append(**new)
+    said = "cache: what it holds is part of a graph, which a copy cannot carry; call detach() before you copy or..."
+    with refused(ValueError, said):
+        copied(cache)
+    cache.detach()
+    copied(cache)
+
+
+def test_truncate_to_nothing_leaves_a_cache_as_new():
+    cache = filled()
+    cache.truncate(0)
+    assert cache.keys is None and cache.values is None
+    cache.append(ones(3, 2, 1, 4), ones(3, 2, 1, 4))
+    assert (cache.length, cache.next_position) == (1, 1)
 
 
 def test_append_to_a_full_cache():

@@ -230,7 +230,7 @@ BESIDE_A_CACHE = {
     "attn_mask, of the new keys alone": (
         {"attn_mask": ones(3, 3, dtype=torch.bool)},
         ShapeError,
-        "attn_mask: got shape [3, 3]; expected one that broadcasts to [2, 4, 3, 8]...",
+        "attn_mask: got shape [3, 3] with a cache; expected a last axis of 8, every slot so far, or of 1",
     ),
     "attn_mask, integers": (
         {"attn_mask": ones(3, 8, dtype=torch.long)},
@@ -240,7 +240,17 @@ BESIDE_A_CACHE = {
     "segment_ids, of the new keys alone": (
         {"segment_ids": ones(2, 3, dtype=torch.long)},
         ShapeError,
-        "segment_ids: got shape [2, 3] for the key side; expected [2, 8]; give a pair...",
+        "segment_ids: got shape [2, 3] for the key side with a cache; expected [batch, 8], an id for every slot so far",
+    ),
+    "segment_ids, a pair of the new keys alone": (
+        {"segment_ids": (ones(2, 3, dtype=torch.long), ones(2, 3, dtype=torch.long))},
+        ShapeError,
+        "segment_ids: got shape [2, 3] for the key side with a cache; expected [batch, 8], an id for every slot so far",
+    ),
+    "segment_ids, floats": (
+        {"segment_ids": ones(2, 8)},
+        TypeError,
+        "segment_ids: got torch.float32; expected an integer tensor [batch, length]",
     ),
     "another batch": (
         {"query": ones(3, 3, 32)},
@@ -264,7 +274,7 @@ def test_a_refused_forward_leaves_the_cache_as_it_was(case):
 
 def test_a_refused_forward_leaves_a_rolling_cache_as_it_was():
     changes = {"attn_mask": ones(3, 3, dtype=torch.bool)}
-    said = "attn_mask: got shape [3, 3]; expected one that broadcasts to [2, 4, 3, 6]..."
+    said = "attn_mask: got shape [3, 3] with a cache; expected a last axis of 8, every slot so far, or of 1"
     assert_untouched(make(), KVCache(max_length=4), changes, ShapeError, said)
 
 
@@ -285,7 +295,8 @@ def assert_untouched(module, cache, changes, error, said):
 
 def test_a_refused_forward_does_not_claim_the_cache():
     cache = KVCache()
-    with refused(ShapeError, "attn_mask: got shape [3, 3]; expected one that broadcasts to [2, 4, 5, 5]..."):
+    said = "attn_mask: got shape [3, 3] with a cache; expected a last axis of 5, every slot so far, or of 1"
+    with refused(ShapeError, said):
         make()(ones(2, 5, 32), attn_mask=ones(3, 3), cache=cache)
     make()(ones(2, 5, 32), cache=cache)
     assert cache.length == 5
@@ -301,6 +312,37 @@ def test_one_cache_for_two_layers():
     for copied in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
         make()(y, cache=copied)
         assert (copied.length, cache.length) == (6, 3)
+
+
+def test_a_window_that_looks_ahead_in_a_rolling_cache():
+    changes = {"window": (3, 2), "is_causal": False}
+    said = (
+        "window: got (3, 2) with a rolling cache (max_length=4), which sees nothing ahead; set its right side to 0, or "
+        "take a KVCache() and its forget() for a context on both sides"
+    )
+    assert_untouched(make(), KVCache(max_length=4), changes, ValueError, said)
+
+
+def test_a_cache_of_another_encoding():
+    """Whether the layer's was replaced, or a copy serves another layer; a sum of them, or None."""
+    layer, x = make(RotaryEmbedding(8)), ones(2, 3, 32)
+    cache = KVCache()
+    with torch.no_grad():
+        layer(x, cache=cache)
+        copied, printed = copy.deepcopy(cache), repr(layer.encoding)
+        make(RotaryEmbedding(8))(x, cache=copy.deepcopy(copied))
+        for encoding in (AlibiBias(4), RotaryEmbedding(8) + AlibiBias(4), None):
+            other = " ".join(repr(encoding).split())
+            said = (
+                f"cache: its keys were prepared for the encoding {printed}, and the layer's is {other}; start a new "
+                "cache"
+            )
+            with refused(ValueError, said):
+                make(encoding)(x, cache=copied)
+            layer.encoding = encoding
+            with refused(ValueError, said):
+                layer(x, cache=cache)
+            assert cache.length == copied.length == 3
 
 
 def test_a_full_cache_of_another_layer():

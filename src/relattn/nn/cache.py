@@ -11,13 +11,22 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from relattn.arguments import check_size
-from relattn.nn.cache_checks import check_beside, check_index, check_keys_and_values, check_listed, check_not_behind
+from relattn.nn.cache_checks import (
+    check_beside,
+    check_copied,
+    check_encoding,
+    check_index,
+    check_keys_and_values,
+    check_listed,
+    check_not_behind,
+)
 from relattn.nn.growing import Growing
 from relattn.nn.kept_rows import KeptRows
 from relattn.score.checks import check_position
 from relattn.score.positions import Position, contiguous_range, is_explicit
 
 KEY_AXIS, POSITION_AXIS = 2, 1
+LEFT_BEHIND = ("kept_rows", "_layer", "_encoding")
 
 
 class KVCache:
@@ -33,9 +42,13 @@ class KVCache:
     parameters and an offset (Transformer-XL's projected sinusoids) are kept as well, so change no parameter during a
     cache's life.
 
-    max_length: None grows without end. With it the cache rolls: a query sees the positions up to its own and
+    max_length: None grows without end. With it the cache rolls: in a layer a query sees the positions up to its own and
         max_length - 1 before it, and whatever the sizes of the chunks, attention equals a full pass under
-        window=(max_length - 1, 0). It holds what the newest chunk saw.
+        is_causal=True, window=(max_length - 1, 0), which a caller without a layer passes. It holds what the newest
+        chunk saw.
+
+    Copies, shallow, deep or pickled, hold the same keys apart from this one, and may serve another layer of an encoding
+    that prints alike. ValueError where a graph holds them: `detach` first.
     """
 
     def __init__(self, max_length: int | None = None) -> None:
@@ -53,17 +66,20 @@ class KVCache:
         self._positions: Growing | None = None  # [B, L], where calls gave them
         self._rolled = 0  # how many slots it has dropped because it rolls
         self._complete_from: Int64[Tensor, "B"] | None = None  # given positions: earlier queries miss dropped keys
-        # These two are left behind by copies, which may serve another layer.
+        self._prepared_for: str | None = None  # the encoding that prepared the keys, as it prints
+        # These are left behind by copies, which may serve another layer.
         self.kept_rows = KeptRows()
         """Where encodings keep rows between calls."""
         self._layer: ref[object] | None = None
+        self._encoding: ref[object] | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        state = {name: value for name, value in vars(self).items() if name not in ("kept_rows", "_layer")}
+        check_copied(self.keys, self.values)
+        state = {name: value for name, value in vars(self).items() if name not in LEFT_BEHIND}
         return {name: value.compact() if isinstance(value, Growing) else value for name, value in state.items()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, kept_rows=KeptRows(), _layer=None)
+        vars(self).update(state, kept_rows=KeptRows(), _layer=None, _encoding=None)
 
     @property
     def length(self) -> int:
@@ -100,7 +116,8 @@ class KVCache:
 
         position: of each new key; one after the other from next_position on where None.
 
-        What it returns are views, good until the cache is truncated and appended to again.
+        The cache keeps copies; where gradients are recorded it holds the first part itself, which no one may then
+        change. What it returns are views, good until the cache is truncated and appended to again.
 
         Raises ShapeError when key and value differ in batch, heads or length, or from what the cache holds; ValueError
         when the cache is full, and where positions are missing after others were given, or go back behind what a
@@ -130,7 +147,9 @@ class KVCache:
     ) -> None:
         """Hold the prepared keys and the values of a memory, and take no more: cross-attention's cache.
 
-        key_position: as in `relative_attention`. Raises ValueError when the cache rolls or was appended to before.
+        The tensors are held themselves, not copied: do not change them. key_position: as in `relative_attention`.
+
+        Raises ValueError when the cache rolls or was appended to before.
         """
         check_keys_and_values(key, value)
         check_position("key_position", key_position, key.shape[0], key.shape[KEY_AXIS], key.device)
@@ -172,19 +191,20 @@ class KVCache:
     def truncate(self, length: int) -> None:
         """Forget all slots from `length` on, so that next_position is `length` (speculative decoding's way back).
 
+        truncate(0) leaves it as new, for any layer and batch. Where calls gave positions, a row's next query is taken
+        to stand behind the furthest position that the row keeps.
+
         Raises ValueError when `length` is negative, lies ahead, or so far back that the next query's keys are gone, and
         for a full cache.
         """
         check_size("length", length, least=0)
         self._refuse_full()
-        least = self.first_position
-        if self._rolled and self.max_length is not None and self._positions is None:  # a query needs its whole window
-            least = max(least, min(self._rolled + self.max_length - 1, self.next_position))
-        self._check_slot("length", length, least, "cut to")
+        self._check_slot("length", length, self._least_length(), "cut to")
+        if length == 0:
+            vars(self).update(vars(KVCache(self.max_length)))
+            return
         self._keep(0, length - self.first_position)
         self.next_position = length
-        if length == 0:  # nothing is left that has positions of its own
-            self._positions = self._complete_from = None
 
     def forget(self, first_position: int) -> None:
         """Forget all slots before `first_position`, the counterpart of `truncate` at the other end.
@@ -200,6 +220,8 @@ class KVCache:
 
     def reorder(self, index: Int[Tensor, "B2"]) -> None:
         """Row b of the batch becomes what row index[b] was (beam search); the batch may grow or shrink.
+
+        A cache that holds no keys yet has no rows to move, and stays as it is.
 
         Raises TypeError for an index that is no 1-d integer tensor, ValueError for one that names a row out of range.
         """
@@ -222,20 +244,43 @@ class KVCache:
             self._keys, self._values = self._keys.detach(), self._values.detach()
 
     @contextmanager
-    def serving(self, layer: object) -> Iterator[None]:
-        """Inside, `layer` appends and attends; an error puts the cache back as it was.
+    def serving(self, layer: object, encoding: object) -> Iterator[None]:
+        """Inside, `layer` appends and attends with its `encoding`; an error puts the cache back as it was.
 
-        Raises ValueError when another layer was served before: its keys are in here.
+        Raises ValueError when another layer was served before, or this one with another encoding: its keys are in here.
         """
         if self._layer is not None and self._layer() is not layer:
             raise ValueError("cache: already serves another layer; make one KVCache for each layer")
         before = dict(vars(self))
         self._layer = ref(layer)
         try:
+            self._check_encoding(encoding)
             yield
         except BaseException:
             vars(self).update(before)
             raise
+
+    def _check_encoding(self, encoding: object) -> None:
+        """The one that prepared the keys; of a copy one that prints alike."""
+        if encoding is not None and self._encoding is not None and self._encoding() is encoding:
+            return
+        printed = " ".join(repr(encoding).split())
+        if self.length and self._prepared_for is not None:
+            check_encoding(printed, self._prepared_for)
+        self._encoding, self._prepared_for = None if encoding is None else ref(encoding), printed
+
+    def _least_length(self) -> int:
+        """What it can be cut to: then every row's next query still finds its whole window."""
+        if not self._rolled or self.max_length is None:
+            return self.first_position
+        if self._positions is None:
+            return max(self.first_position, min(self._rolled + self.max_length - 1, self.next_position))
+        held = self._positions.held
+        complete_from = self._complete_from_of(held.shape[0], held.device)
+        assert complete_from is not None
+        dropped = complete_from.unsqueeze(1) - self.max_length  # the furthest position of each row that is gone
+        behind = torch.cat([dropped, held], dim=1).cummax(1).values + 1 < complete_from.unsqueeze(1)
+        return min(self.first_position + int(behind.any(0).sum()), self.next_position)
 
     def _roll(self, position: int | Int64[Tensor, "B n"]) -> None:
         """Drop what queries at `position` and after it no longer see."""
@@ -294,4 +339,8 @@ class KVCache:
 
 
 def _joined(held: Growing | None, part: Tensor, axis: int) -> Growing:
-    return Growing.of(part, axis) if held is None else held.append(part)
+    """`part` behind what is held: of a first part a copy too, unless a graph may need the tensor itself."""
+    if held is None:
+        first = Growing.of(part, axis)
+        return first if torch.is_grad_enabled() else first.part(0, 0).append(part)
+    return held.append(part)

@@ -70,6 +70,24 @@ def check_not_behind(
         )
 
 
+def check_encoding(printed: str, prepared_for: str) -> None:
+    """The layer's encoding is the one that prepared the keys."""
+    if printed != prepared_for:
+        raise ValueError(
+            f"cache: its keys were prepared for the encoding {prepared_for}, and the layer's is {printed}; start a new "
+            "cache"
+        )
+
+
+def check_copied(keys: Tensor | None, values: Tensor | None) -> None:
+    """Held without a graph."""
+    if any(held is not None and held.requires_grad for held in (keys, values)):
+        raise ValueError(
+            "cache: what it holds is part of a graph, which a copy cannot carry; call detach() before you copy or "
+            "pickle it"
+        )
+
+
 def check_index(index: object, keys: Tensor | None) -> None:
     """A 1-d integer tensor of rows that `keys` has."""
     if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in INTEGER_DTYPES:

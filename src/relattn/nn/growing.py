@@ -78,8 +78,8 @@ class Growing:
         return replace(self, room=self.room.detach())
 
     def compact(self) -> Growing:
-        """The same without spare room, which a copy need not carry; what a graph records stays as it is."""
-        return Growing.of(self.held if self.held.requires_grad else self.held.clone(), self.axis)
+        """The same without spare room, which a copy need not carry."""
+        return Growing.of(self.held.clone(), self.axis)
 
     @property
     def _writable(self) -> bool:

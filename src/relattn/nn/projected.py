@@ -10,11 +10,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from relattn.arguments import check_flag
-from relattn.encodings.base import RelativeEncoding, prepare
+from relattn.encodings.base import RelativeEncoding
 from relattn.errors import ShapeError
-from relattn.functional import AttentionMask, Segments, Window, is_autocast, lowered, relative_attention
+from relattn.functional import AttentionMask, Segments, Window, is_autocast, lowered, prepared, relative_attention
 from relattn.nn.cache import KVCache
-from relattn.score.checks import PADDED, check_boolean, check_float, check_layout, check_position, check_window, shape
+from relattn.nn.slots import held_attn_mask, held_key_mask, held_segments
+from relattn.score.checks import PADDED, check_float, check_layout, check_position, check_window, shape
 from relattn.score.positions import Position, Positions, limits
 
 
@@ -57,8 +58,11 @@ class ProjectedAttention(nn.Module):
 
         cache: self-attention appends the new keys and values and sees all that it holds, their positions following
             from it; give query_position, [Lq] or [B, Lq], only where rows do not all go on at the next slot (padding
-            on the right). key_mask then covers every slot so far, [B, next_position]. A full cache (`remember`) is
-            attended to as `key` would be: nothing is appended, and query_position is as without a cache.
+            on the right). Masks cover every slot so far, also those that the cache has dropped: key_mask
+            [B, next_position], attn_mask along its last axis, and segment_ids, one tensor [B, next_position] or a pair
+            whose second is that. A cache with a max_length rolls: attention is then causal, is_causal or not, within
+            that window. A full cache (`remember`) is attended to as `key` would be: nothing is appended, and
+            query_position is as without a cache.
 
         Raises ShapeError, TypeError or ValueError for inputs that do not fit; the cache is then as it was.
         """
@@ -67,12 +71,10 @@ class ProjectedAttention(nn.Module):
         q = self._heads("query", query, self.q_proj)
         attend = partial(
             relative_attention,
-            attn_mask=attn_mask,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=is_causal,
             scale=self.scale,
             enable_gqa=self.num_kv_heads != self.num_heads,
-            segment_ids=segment_ids,
             backend=self.backend,
         )
         if cache is None:
@@ -84,18 +86,24 @@ class ProjectedAttention(nn.Module):
                 )
             output = attend(
                 q, k, v, encoding=self.encoding, query_position=0 if query_position is None else query_position,
-                key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
+                key_position=0 if key_position is None else key_position, window=window, attn_mask=attn_mask,
+                key_mask=key_mask, segment_ids=segment_ids,
             )  # fmt: skip
         else:
             _check_cache(cache, key, key_position)
             check_window(window)
             check_flag("is_causal", is_causal)
-            with cache.serving(self):
+            window = _rolling_window(window, is_causal, cache)
+            with cache.serving(self, self.encoding):
                 if cache.is_full:
                     query_position = _position_of_queries(q, query_position, cache)
                 else:
                     query_position = self._extend(cache, query, query_position)
-                output = self._attend_to_cache(attend, q, query_position, is_causal, window, key_mask, cache)
+                attend = partial(
+                    attend, attn_mask=held_attn_mask(attn_mask, cache), key_mask=held_key_mask(key_mask, cache),
+                    segment_ids=held_segments(segment_ids, q.shape[2], cache),
+                )  # fmt: skip
+                output = self._attend_to_cache(attend, q, query_position, is_causal, window, cache)
         return self.out_proj(output.transpose(1, 2).flatten(2))
 
     def remember(
@@ -115,9 +123,9 @@ class ProjectedAttention(nn.Module):
         k, v = self._keys_and_values(key, value)
         check_position("key_position", key_position, k.shape[0], k.shape[2], k.device)
         if self.encoding is not None:
-            k = prepare(self.encoding, k, key_position)
+            k = prepared(self.encoding, k, key_position)
         cache = KVCache()
-        with cache.serving(self):
+        with cache.serving(self, self.encoding):
             cache.fill(k, v, key_position)
         return cache
 
@@ -167,7 +175,7 @@ class ProjectedAttention(nn.Module):
         k, v = self._keys_and_values(query, None)
         position = cache.place("query_position", query_position, k.shape[0], k.shape[2], k.device)
         if self.encoding is not None:
-            k = prepare(self.encoding, k, position)
+            k = prepared(self.encoding, k, position)
         cache.append(k, v, position if isinstance(position, Tensor) else None)
         return position
 
@@ -178,13 +186,11 @@ class ProjectedAttention(nn.Module):
         query_position: Position,
         is_causal: bool,
         window: Window | None,
-        key_mask: Bool[Tensor, "B next"] | None,
         cache: KVCache,
     ) -> Float[Tensor, "B Hq n D"]:
         """Attention to all that the cache holds."""
         k, v, key_position = cache.keys, cache.values, cache.key_position
         assert k is not None and v is not None
-        window = _rolling_window(window, cache)
         terms = None
         if self.encoding is not None:
             lowest, highest = limits(is_causal, window)
@@ -193,8 +199,7 @@ class ProjectedAttention(nn.Module):
             )
             terms = lowered(self.encoding, q, k, positions)
         return attend(
-            q, k, v, encoding=terms, query_position=query_position, key_position=key_position,
-            window=window, key_mask=None if key_mask is None else _held(key_mask, cache),
+            q, k, v, encoding=terms, query_position=query_position, key_position=key_position, window=window
         )  # fmt: skip
 
 
@@ -224,20 +229,14 @@ def _position_of_queries(q: Float[Tensor, "B Hq Lq D"], query_position: Position
     return query_position.to(torch.int64) if isinstance(query_position, Tensor) else query_position
 
 
-def _rolling_window(window: Window | None, cache: KVCache) -> Window | None:
+def _rolling_window(window: Window | None, is_causal: bool, cache: KVCache) -> Window | None:
     """The window that both the caller and a rolling cache set."""
     if cache.max_length is None:
         return window
-    left = None if window is None else window[0]
-    return cache.max_length - 1 if left is None else min(left, cache.max_length - 1), 0
-
-
-def _held(key_mask: Tensor, cache: KVCache) -> Tensor:
-    """The part of a mask over every slot that belongs to the keys the cache holds."""
-    check_boolean(key_mask)
-    if key_mask.dim() != 2 or key_mask.shape[1] != cache.next_position:
-        raise ShapeError(
-            f"key_mask: got shape {shape(key_mask)} with a cache; expected [batch, {cache.next_position}], a flag "
-            "for every slot so far"
+    left, right = (None, None) if window is None else window
+    if right and not is_causal:
+        raise ValueError(
+            f"window: got {window} with a rolling cache (max_length={cache.max_length}), which sees nothing ahead; set "
+            "its right side to 0, or take a KVCache() and its forget() for a context on both sides"
         )
-    return key_mask[:, cache.first_position :]
+    return cache.max_length - 1 if left is None else min(left, cache.max_length - 1), 0

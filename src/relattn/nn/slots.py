@@ -1,0 +1,59 @@
+"""Masks over every slot so far, cut to the keys that a cache still holds."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from relattn.errors import ShapeError
+from relattn.functional import AttentionMask, Segments
+from relattn.nn.cache import KVCache
+from relattn.score.checks import INTEGER_DTYPES, check_boolean, shape
+
+
+def held_key_mask(key_mask: Bool[Tensor, "B slots"] | None, cache: KVCache) -> Bool[Tensor, "B L"] | None:
+    """Its part for the keys that the cache holds."""
+    if key_mask is None:
+        return None
+    check_boolean(key_mask)
+    if key_mask.dim() != 2 or key_mask.shape[1] != cache.next_position:
+        raise ShapeError(
+            f"key_mask: got shape {shape(key_mask)} with a cache; expected [batch, {cache.next_position}], a flag "
+            "for every slot so far"
+        )
+    return key_mask[:, cache.first_position :]
+
+
+def held_attn_mask(attn_mask: AttentionMask | None, cache: KVCache) -> AttentionMask | None:
+    """Its part, along the last axis, for the keys that the cache holds; one number for all keys stays one."""
+    if not isinstance(attn_mask, Tensor) or attn_mask.dim() == 0 or attn_mask.shape[-1] == 1:
+        return attn_mask
+    if attn_mask.shape[-1] != cache.next_position:
+        raise ShapeError(
+            f"attn_mask: got shape {shape(attn_mask)} with a cache; expected a last axis of {cache.next_position}, "
+            "every slot so far, or of 1"
+        )
+    return attn_mask[..., cache.first_position :]
+
+
+def held_segments(segment_ids: Segments | None, count: int, cache: KVCache) -> Segments | None:
+    """The pair of ids of the `count` queries and of the keys that the cache holds.
+
+    One tensor [B, slots] names the queries too where they were appended: they are its last.
+    """
+    if isinstance(segment_ids, Tensor) and not cache.is_full:
+        queries = keys = segment_ids
+    elif isinstance(segment_ids, tuple | list) and len(segment_ids) == 2:
+        queries, keys = segment_ids
+    else:
+        return segment_ids
+    if not isinstance(keys, Tensor) or keys.dtype not in INTEGER_DTYPES:
+        return segment_ids
+    if keys.dim() != 2 or keys.shape[1] != cache.next_position:
+        raise ShapeError(
+            f"segment_ids: got shape {shape(keys)} for the key side with a cache; expected "
+            f"[batch, {cache.next_position}], an id for every slot so far"
+        )
+    if queries is keys:
+        queries = keys[:, cache.next_position - count :]
+    return queries, keys[:, cache.first_position :]
