@@ -20,7 +20,7 @@ DIFFERENT = (
     "key_query", "disentangled_buckets", "alibi_3_heads", "rope+shaw", "shaw+shaw_values", "terms_all",
     "terms_all_refuse", "terms_relative_queries", "terms_bias",
 )  # fmt: skip
-"""What the interpreter runs across tiles: every kind of table, shared or of a head, clipped, zero beyond or unclipped."""
+"""What the interpreter runs across tiles: every kind of table, shared or not, clipped, zero beyond it, or whole."""
 
 every_case = pytest.mark.parametrize("name", CASES)
 different_cases = pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str],
         empty = _fake_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
         return [gradient.zero_() for gradient in empty]
     with own_dtypes(call.query):
-        gradients = backward(call, output, lse, output_gradient, lse_gradient)
+        gradients = backward(call, output, lse, output_gradient, lse_gradient, wanted)
     return [getattr(gradients, name) for name in wanted]
 
 
