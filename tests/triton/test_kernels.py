@@ -12,20 +12,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.oracle.budget import EPS
+from relattn.backends.triton.call import Call, Gradients, Table
+from tests.oracle.budget import assert_within_budget, max_error
+from tests.triton import everywhere
 
-pytestmark = pytest.mark.triton
-triton = pytest.importorskip("triton")
-
-from relattn.backends.triton.backward import backward  # noqa: E402
-from relattn.backends.triton.bands import INTERPRETED  # noqa: E402
-from relattn.backends.triton.call import Call, Gradients, Table  # noqa: E402
-from relattn.backends.triton.forward import forward  # noqa: E402
-from relattn.backends.triton.launch import inputs  # noqa: E402
-from tests.triton.kernels import dump_kept  # noqa: E402
+pytest_plugins = ["tests.contract.fresh"]
 
 TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 LONGER, WIDER = 40, 3
+STRETCHED = {"cpu": 1, "cuda": 4}
+"""Every length and offset, as tiles are longer on a GPU than in the interpreter."""
+
+
+@pytest.fixture(autouse=True)
+def on_device(device: str, rng):
+    """Fresh tensors lie on the device of the test."""
+    with torch.device(device):
+        yield
 
 
 def random_rows(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -39,6 +42,7 @@ def make_call(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, heads: tuple[int, int] = (2, 1),
     lengths: tuple[int, int] = (21, 37), widths: tuple[int, int, int] = (24, 20, 18), tables: tuple[str, ...] = TABLES,
     rows: int = 9, first: int = -3, zero: bool = False, offset: int = -5, masks: str = "", shared: bool = False,
+    seed: int | None = None,
     **given: Any,
 ) -> Call:  # fmt: skip
     """Random numbers; every table has another extent, and every other one a head of its own for each query head.
@@ -53,15 +57,21 @@ def make_call(
         shape = (num_heads if n % 2 else 1, rows + n)
         values = torch.randn(shape).to(dtype) if width is None else random_rows(*shape, width, dtype=dtype)
         found[name] = Table(values, first - n, zero) if name in tables else None
-    segments = {"query_segments": (batch, queries), "key_segments": (batch, keys)} if "s" in masks else {}
+    segmented = "s" in masks
     return Call(
-        query, random_rows(batch, key_heads, keys, d, dtype=dtype), random_rows(batch, key_heads, keys, dv, dtype=dtype),
-        relative if "relative_keys" in tables else None, **found, offset=offset,
-        **{"lowest": None, "highest": None, "scale": 0.3, "dropout_p": 0.0, "seed": None} | given,
+        query=query,
+        key=random_rows(batch, key_heads, keys, d, dtype=dtype),
+        value=random_rows(batch, key_heads, keys, dv, dtype=dtype),
+        relative_query=relative if "relative_keys" in tables else None,
+        offset=offset,
+        seed=None if seed is None else torch.tensor(seed),
         key_mask=torch.rand(batch, keys) < 0.7 if "k" in masks else None,
+        query_segments=torch.randint(0, 3, (batch, queries)) if segmented else None,
+        key_segments=torch.randint(0, 3, (batch, keys)) if segmented else None,
         pair_mask=torch.rand(1, num_heads, queries, keys) < 0.6 if "p" in masks else None,
-        **{name: torch.randint(0, 3, segments[name]) if segments else None for name in ("query_segments", "key_segments")},
-    )  # fmt: skip
+        **found,
+        **{"lowest": None, "highest": None, "scale": 0.3, "dropout_p": 0.0} | given,
+    )
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -88,54 +98,176 @@ CALLS: dict[str, dict[str, Any]] = {
     "whole tiles": {"lengths": (32, 16), "offset": -1},
     "narrow": {"widths": (16, 16, 16)},
     "wide": {"widths": (250, 256, 130), "heads": (1, 1), "lengths": (16, 17)},
-    "dropout": {"dropout_p": 0.3, "seed": torch.tensor(12345678901)},
+    "dropout": {"dropout_p": 0.3, "seed": 12345678901},
 }
 
 
+def case(name: str, device: str) -> Call:
+    """A call of CALLS, stretched."""
+    by, given = STRETCHED[device], {"lengths": (21, 37), "rows": 9, "first": -3, "offset": -5} | CALLS[name]
+    lengths = ("rows", "first", "offset", "lowest", "highest")
+    given |= {key: given[key] * by for key in lengths if key in given}
+    return make_call(**given | {"lengths": tuple(length * by for length in given["lengths"])})
+
+
+@everywhere
 @pytest.mark.parametrize("name", CALLS)
-def test_output_and_every_gradient(name: str, seeded) -> None:
-    hold_to_the_equation(make_call(**CALLS[name]))
+def test_output_and_every_gradient(name: str, device: str) -> None:
+    hold_to_the_equation(case(name, device))
 
 
+@everywhere
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision(dtype: torch.dtype, seeded) -> None:
+def test_half_precision(dtype: torch.dtype, device: str) -> None:
     hold_to_the_equation(make_call(dtype, masks="k", highest=4))
 
 
-def test_tables_in_float32_beside_half_precision(seeded) -> None:
-    call = make_call(torch.bfloat16)
-    wide = {name: getattr(call, name)._replace(values=getattr(call, name).values.float()) for name in TABLES}
-    hold_to_the_equation(replace(call, **wide))
+@everywhere
+def test_tables_in_float32_beside_half_precision(device: str) -> None:
+    call = make_call(torch.bfloat16, lengths=(17, 18))
+    tables = {name: getattr(call, name) for name in TABLES}
+    hold_to_the_equation(
+        replace(call, **{name: table._replace(values=table.values.float()) for name, table in tables.items()})
+    )
 
 
-def test_gradients_are_the_same_bits_on_every_run(seeded) -> None:
+@everywhere
+def test_gradients_are_the_same_bits_on_every_run(device: str) -> None:
     call = make_call(batch=2)
-    first, second = (run(call, *cotangents(call)) for _ in range(2))
+    cotangents = random_cotangents(call)
+    first, second = run(call, *cotangents), run(call, *cotangents)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_only_wanted_tables_get_a_gradient(seeded) -> None:
+@everywhere
+def test_only_wanted_tables_get_a_gradient(device: str) -> None:
+    from relattn.backends.triton.backward import backward
+    from relattn.backends.triton.forward import forward
+
     call = make_call(lengths=(5, 6))
+    by_output, by_lse = random_cotangents(call)
     output, lse = forward(call)
-    by_output, by_lse = cotangents(call)
     found = backward(call, output, lse, by_output, by_lse, wanted={"query", "bias"})
     every = backward(call, output, lse, by_output, by_lse)
-    assert found.bias is not None and every.bias is not None and torch.equal(found.bias, every.bias)
-    assert found.relative_keys is None and found.relative_queries is None and found.relative_values is None
+    assert found.bias is not None and every.bias is not None
+    assert torch.equal(found.bias, every.bias)
+    assert [found.relative_keys, found.relative_queries, found.relative_values] == [None] * 3
 
 
 def hold_to_the_equation(call: Call) -> None:
-    """Output, lse and gradients within rounding of float64's; the gradients' magnitude is that of their own terms."""
-    by_output, by_lse = cotangents(call)
-    found = run(call, by_output, by_lse)
-    truth = equation(call, by_output, by_lse)
+    """Output, lse and every gradient, within the budget of sums over all pairs."""
+    cotangents = random_cotangents(call)
+    keep = kept_weights(call) if call.dropout_p > 0.0 else None
+    found = run(call, *cotangents)
+    truth = equation(call, torch.float64, keep, *cotangents)
+    plain = equation(call, call.query.dtype, keep, *cotangents)
     assert found.keys() == truth.keys()
-    half = call.query.dtype != torch.float32
+    pairs = call.query.shape[:3].numel() * call.key.shape[2]
+    name_of_dtype = str(call.query.dtype).removeprefix("torch.")
     for name, expected in truth.items():
-        assert found[name].dtype == (torch.float32 if name == "lse" else table_or_tensor(call, name).dtype), name
-        assert torch.equal(found[name].isfinite(), expected.isfinite()), name
-        finite = expected.isfinite()
-        size = max(float(expected[finite].abs().max(initial=0.0)) if False else largest(expected[finite]), 1.0)
-        eps = EPS[str(call.query.dtype).removeprefix("torch.")] * (2.0 if half else 32.0)
-        error = largest(found[name].double()[finite] - expected[finite])
-        assert error <= eps * size, f"{name}: {error:.2e} of {size:.2e}"
+        answer, oracle = found[name].double().cpu().numpy(), expected.cpu().numpy()
+        plain_error = max_error(plain[name].double().cpu().numpy(), oracle)
+        assert_within_budget(answer, oracle, plain_error, pairs, name_of_dtype, name)
+
+
+def random_cotangents(call: Call) -> tuple[Tensor, Tensor]:
+    """dO and dlse."""
+    rows = call.query.shape[:3]
+    return torch.randn(*rows, call.value.shape[3]).to(call.query.dtype), torch.randn(rows)
+
+
+def run(call: Call, by_output: Tensor, by_lse: Tensor) -> dict[str, Tensor]:
+    """What the kernels answer, by name."""
+    from relattn.backends.triton.backward import backward
+    from relattn.backends.triton.forward import forward
+
+    output, lse = forward(call)
+    gradients = backward(call, output, lse, by_output, by_lse)._asdict()
+    return {"output": output, "lse": lse} | {name: found for name, found in gradients.items() if found is not None}
+
+
+def equation(
+    call: Call, dtype: torch.dtype, keep: Tensor | None, by_output: Tensor, by_lse: Tensor
+) -> dict[str, Tensor]:
+    """The same answers from the equation, in this dtype, gradients by autograd."""
+    given = {field.name: getattr(call, field.name) for field in fields(call)}
+    leaves = {}
+    for name in Gradients._fields:
+        values = given[name].values if isinstance(given[name], Table) else given[name]
+        if values is None or (name == "relative_query" and values is call.query):
+            continue
+        leaves[name] = values.to(dtype).detach().clone().requires_grad_()
+    output, lse = attend(call, leaves, keep)
+    seen = lse.isfinite()
+    total = (output * by_output.to(dtype)).sum() + (lse[seen] * by_lse.to(dtype)[seen]).sum()
+    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return {"output": output.detach(), "lse": lse.detach()} | dict(zip(leaves, gradients, strict=True))
+
+
+def attend(call: Call, tensors: dict[str, Tensor], keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    """O and lse, a number for every pair; keep: the factors of dropout."""
+    query, queries, keys = tensors["query"], call.query.shape[2], call.key.shape[2]
+    key, value = (
+        tensors[name].repeat_interleave(call.query.shape[1] // call.key.shape[1], 1) for name in ("key", "value")
+    )
+    offsets = call.offset + torch.arange(keys) - torch.arange(queries)[:, None]
+
+    def rows(name: str) -> Tensor | None:
+        table = getattr(call, name)
+        if table is None:
+            return None
+        index = offsets - table.first
+        found = tensors[name][:, index.clamp(0, table.values.shape[1] - 1)]
+        inside = (index >= 0) & (index < table.values.shape[1]) | (not table.zero)
+        return torch.where(inside.reshape(inside.shape + (1,) * (found.dim() - 3)), found, 0.0)
+
+    relative_keys, relative_queries, relative_values, bias = map(rows, TABLES)
+    scores = query @ key.mT
+    if relative_keys is not None:
+        scores = scores + (tensors.get("relative_query", query).unsqueeze(-2) * relative_keys).sum(-1)
+    if relative_queries is not None:
+        scores = scores + (relative_queries * key.unsqueeze(-3)).sum(-1)
+    scores = call.scale * scores
+    if bias is not None:
+        scores = scores + bias
+    allowed = visible(call, offsets).expand(scores.shape)
+    alive = allowed.any(-1, keepdim=True)
+    scores = scores.masked_fill(~allowed & alive, -torch.inf)
+    weights = scores.softmax(-1).masked_fill(~alive, 0.0)
+    if keep is not None:
+        weights = weights * keep.to(weights.dtype)
+    values = value.unsqueeze(-3) if relative_values is None else value.unsqueeze(-3) + relative_values
+    return (weights.unsqueeze(-1) * values).sum(-2), scores.logsumexp(-1).masked_fill(~alive[..., 0], -torch.inf)
+
+
+def visible(call: Call, offsets: Tensor) -> Tensor:
+    """True where a pair attends, [B, Hq, Lq, Lk] or what broadcasts to it."""
+    allowed = torch.ones_like(offsets, dtype=torch.bool)[None, None]
+    if call.lowest is not None:
+        allowed = allowed & (offsets >= call.lowest)
+    if call.highest is not None:
+        allowed = allowed & (offsets <= call.highest)
+    if call.key_mask is not None:
+        allowed = allowed & call.key_mask[:, None, None]
+    if call.query_segments is not None and call.key_segments is not None:
+        allowed = allowed & (call.query_segments[:, :, None] == call.key_segments[:, None])[:, None]
+    return allowed if call.pair_mask is None else allowed & call.pair_mask
+
+
+def kept_weights(call: Call) -> Tensor:
+    """The factors by which dropout multiplies the weights, [B, Hq, Lq, Lk], read out of the forward kernel.
+
+    With no scores and one key's value at a time set to 1, an output is that key's weight, 1 / Lk, times its factor.
+    """
+    from relattn.backends.triton.forward import forward
+
+    keys, heads = call.key.shape[2], call.query.shape[1]
+    alone = {name: None for name in (*TABLES, "relative_query", "lowest", "highest")}
+    blank = replace(
+        call, **alone, scale=0.0, value=torch.eye(keys).expand(len(call.key), call.key.shape[1], keys, keys)
+    )
+    kept = forward(blank)[0] * keys
+    assert 0.5 < float((kept > 0.0).float().mean()) < 0.9
+    torch.testing.assert_close(kept[kept > 0.0], torch.full_like(kept[kept > 0.0], 1.0 / (1.0 - call.dropout_p)))
+    assert kept.shape == (len(call.query), heads, call.query.shape[2], keys)
+    return kept

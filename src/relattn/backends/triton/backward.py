@@ -10,6 +10,7 @@ every number is summed by one program in one order. With dropout P_ij and dP_ij 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 import torch
@@ -20,11 +21,11 @@ from torch import Tensor
 
 from relattn.backends.triton.bands import band_sum, dot, load_numbers, load_rows, padded, place, store_rows
 from relattn.backends.triton.call import Call, Gradients
+from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.known import Known, load_lse, side_sums, sides_of, store_sides
-from relattn.backends.triton.launch import inputs, rows
 from relattn.backends.triton.masks import kept, key_tiles, query_tiles
 from relattn.backends.triton.scores import by_keys, by_queries, finished
-from relattn.backends.triton.sizes import sizes
+from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import columns_from_pairs, rows_from_pairs
 from relattn.backends.triton.tables import table_gradients
 
@@ -52,12 +53,10 @@ def backward(
     relative_query = None if call.relative_query is call.query else call.relative_query
     relative = None if relative_query is None else relative_query.new_empty(relative_query.shape)
 
-    constants = sizes(call, "queries")
-    grid = (triton.cdiv(queries, constants["TILE"]) * batch * heads,)
-    queries_kernel[grid](x, known, sides, rows(query), rows(relative), **constants)
-    constants = sizes(call, "keys")
-    grid = (triton.cdiv(keys, constants["TILE"]) * batch * key_heads,)
-    keys_kernel[grid](x, known, sides, rows(key), rows(value), **constants)
+    arguments = x, known, sides, rows(query), rows(relative)
+    launch(queries_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)
+    arguments = x, known, sides, rows(key), rows(value)
+    launch(keys_kernel, call, lambda tile: math.ceil(keys / tile) * batch * key_heads, arguments)
     return Gradients(query, key, value, relative, **table_gradients(call, x, known, sides, wanted))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -18,10 +20,10 @@ from relattn.backends.triton.bands import (
     store_rows,
 )
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.launch import inputs, rows
+from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.masks import kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished
-from relattn.backends.triton.sizes import sizes
+from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import pairs_from_rows, rows_from_pairs
 
 
@@ -30,9 +32,8 @@ def forward(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B H
     batch, heads, queries = call.query.shape[:3]
     output = call.query.new_empty(batch, heads, queries, call.value.shape[3])
     lse = call.query.new_empty(batch, heads, queries, dtype=torch.float32)
-    constants = sizes(call, "forward")
-    grid = (triton.cdiv(queries, constants["TILE"]) * batch * heads,)
-    forward_kernel[grid](inputs(call), rows(output), lse, **constants)
+    arguments = inputs(call), rows(output), lse
+    launch(forward_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)
     return output, lse
 
 

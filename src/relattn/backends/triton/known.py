@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relattn.backends.triton.bands import load_numbers
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.launch import Rows, beyond
+from relattn.backends.triton.inputs import Rows, beyond
 from relattn.backends.triton.scores import LOG2_E
 
 

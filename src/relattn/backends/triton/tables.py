@@ -10,6 +10,7 @@ that part comes from the sums of `Sides`. No sum depends on which program comes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -21,14 +22,14 @@ from torch import Tensor
 
 from relattn.backends.triton.bands import dot, load_band, load_numbers, load_rows, padded, place, store_rows
 from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.inputs import Inputs, visible_offsets
 from relattn.backends.triton.known import Known, Sides, load_lse
-from relattn.backends.triton.launch import Inputs, visible_offsets
 from relattn.backends.triton.masks import kept
 from relattn.backends.triton.scores import finished
-from relattn.backends.triton.sizes import sizes
+from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import diagonals_from_tiles, tiles_from_diagonals
 
-PROGRAMS = 512  # keep a large GPU busy; where offsets and heads make fewer, queries are shared out
+BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; where offsets and heads make fewer, queries are shared out
 
 
 class Into(NamedTuple):
@@ -62,18 +63,16 @@ def table_gradients(
     sums: dict[str, Tensor] = {}
     if seen:
         first, end = min(extent[0] for extent in seen), max(extent[1] for extent in seen)
-        constants = sizes(call, "tables")
         heads, queries = call.query.shape[1:3]
-        blocks = -((first - end) // constants["TILE"])
-        parts = min(PROGRAMS // (blocks * heads), (queries + call.key.shape[2]) // (end - first))
-        parts = max(parts, 1)
+        blocks = math.ceil((end - first) / BLOCK)
+        parts = max(min(PROGRAMS // (blocks * heads), (queries + call.key.shape[2]) // (end - first)), 1)
         for name, (start, stop) in extents.items():
             if start < stop:
                 width = tables[name].values.shape[2:]
                 sums[name] = call.query.new_empty(parts, heads, stop - start, *width, dtype=torch.float32)
         into = Sums(**{name: _into(sums.get(name), extents.get(name)) for name in Sums._fields})
-        grid, batches = (blocks * heads * parts,), call.query.shape[0]
-        tables_kernel[grid](x, known, into, first, blocks, batches, parts, **constants)
+        arguments = x, known, into, first, end, call.query.shape[0], parts
+        launch(tables_kernel, call, lambda tile: math.ceil((end - first) / tile) * heads * parts, arguments)
     return {
         name: None if name not in tables else _gradient(call, known, sides, name, sums.get(name), extents[name])
         for name in Sums._fields
@@ -124,11 +123,11 @@ def _beyond(call: Call, known: Known, name: str, edges: Float[Tensor, "2 B Hq L"
 
 @triton.jit
 def tables_kernel(
-    x, known, into, first, blocks, batches, parts,
+    x, known, into, first, end, batches, parts,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sums of one block of offsets under one head over one part of the queries; into: `Sums`."""
-    program = tl.program_id(0)
+    program, blocks = tl.program_id(0), tl.cdiv(end - first, TILE)
     block, head, part = program % blocks, program // blocks % x.heads, program // blocks // x.heads
     offset = first + block * TILE
     offsets = offset + tl.arange(0, TILE)[None, :]
