@@ -229,7 +229,7 @@ def permuted(name: str, array: Tensor, order: Tensor) -> Tensor:
     kind, heads = name.split(".", 1)[-1], len(order)
     if kind == "bias" and "." in name:  # T5's [num_buckets, num_heads]
         return array[:, order]
-    if kind == "relative_embeddings":  # the heads come with the projections
+    if kind == "relative_embeddings" and array.dim() == 2:  # the heads come with the projections
         return array
     if kind.split(".")[0] in ("linear_pos", "pos_key_proj", "pos_query_proj"):
         return array.unflatten(0, (heads, -1))[order].flatten(0, 1)

@@ -21,7 +21,7 @@ NOISE = 12 * MIB  # pages and code that the process first touches in the step; a
 
 def beyond(backend: str, encoding: str, length: int, heads: int = 1) -> int:
     """Bytes of one causal training step in float32."""
-    workload = Workload(encoding, length, 64, heads, causal=True, training=True)
+    workload = Workload(encoding, length, 64, heads, causal=True, mode="training")
     return measure(f"relattn {backend}", workload, limit=8 * GIB, patience=PATIENCE).beyond
 
 
