@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from relattn import ShapeError, UnsupportedError
+from relattn import AlibiBias, ShapeError, UnsupportedError, relative_attention
 from relattn.nn import RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from tests.bad_input.refusal import ones, refused
 
@@ -56,6 +56,19 @@ def test_constructor(changes, error, said):
 def test_forward(changes, error, said):
     with refused(error, said):
         make()(**{"query": ones(2, 5, 32), **changes})
+
+
+def test_a_layer_is_no_encoding():
+    layer, q = make(), ones(1, 4, 5, 8)
+    with refused(TypeError, "encoding: got RelPositionMultiHeadedAttention; expected a RelativeEncoding or None"):
+        RelativeMultiheadAttention(32, 4, layer)
+    with refused(
+        TypeError, "encoding: got RelPositionMultiHeadedAttention; expected a RelativeEncoding, ScoreTerms..."
+    ):
+        relative_attention(q, q, q, encoding=layer)
+    for left, right in ((layer, AlibiBias(4)), (AlibiBias(4), layer)):
+        with refused(TypeError, "unsupported operand type(s) for +: ..."):
+            left + right
 
 
 def test_a_backend_that_cannot():

@@ -230,7 +230,7 @@ def assert_theirs(output: Tensor, x: Tensor, checkpoint: dict[str, Tensor], drop
 
 
 def test_copies_compute_with_their_own_weights(rng: np.random.Generator) -> None:
-    """The module is its own encoding, so a copy must not project with the original."""
+    """The encoding reads the layer's parameters, so a copy's must not read the original's."""
     first, second = weights(), weights()
     layer, x = layer_with(first), torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
     unlimited = np.zeros((1, LENGTH, LENGTH), dtype=bool)
@@ -239,6 +239,16 @@ def test_copies_compute_with_their_own_weights(rng: np.random.Generator) -> None
         assert_theirs(copied(x), x, second, unlimited)
     assert_theirs(torch.func.functional_call(layer, second, (x,)), x, second, unlimited)
     assert_theirs(layer(x), x, first, unlimited)
+
+
+def test_a_reset_leaves_nothing_of_the_old_weights() -> None:
+    layer = layer_with(weights(dtype=torch.float32))
+    before = {name: parameter.clone() for name, parameter in layer.named_parameters()}
+    layer.reset_parameters()
+    assert set(before) == set(shapes(True))
+    for name, parameter in layer.named_parameters():
+        assert not (parameter == before[name]).any(), name
+    assert not layer.pos_bias_u.any() and not layer.pos_bias_v.any()
 
 
 # --- in chunks ---

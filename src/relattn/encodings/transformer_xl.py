@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -98,12 +100,10 @@ class TransformerXLEmbedding(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """q := q + u, r := q + v, RK = W R."""
-        check_heads("TransformerXLEmbedding", self.num_heads, self.head_dim, query, self.pos_bias_u)
-        return ScoreTerms(
-            query=query + self.pos_bias_u.unsqueeze(1),
-            relative_query=query + self.pos_bias_v.unsqueeze(1),
-            relative_keys=self._learned_table(positions) if self.learned else self._projected_table(positions),
-        )
+        u, v = self.pos_bias_u, self.pos_bias_v
+        if self.learned:
+            return _terms(query, u, v, lambda: self._learned_table(positions))
+        return projected_terms(self, query, positions, u, v, self.linear_pos, self.interleaved)
 
     def _learned_table(self, positions: Positions) -> OffsetTable:
         assert self.max_length is not None
@@ -112,21 +112,44 @@ class TransformerXLEmbedding(RelativeEncoding):
         check_visible("TransformerXLEmbedding max_length", table, positions, lambda: way_out)
         return table
 
-    def _projected_table(self, positions: Positions) -> OffsetTable:
-        return OffsetTable(positions.rows(self, self._projected_sinusoids), positions.span.first, "refuse")
-
-    def _projected_sinusoids(self, span: Span) -> Float[Tensor, "H count D"]:
-        """W R[-d] for every offset d of the span."""
-        weight = self.linear_pos.weight
-        sinusoids = _sinusoids(-span.offsets(weight.device), self.embed_dim, self.interleaved).to(weight.dtype)
-        return self.linear_pos(sinusoids).unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
-
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
         return (
             f"{self.num_heads}, {self.head_dim}, embed_dim={self.embed_dim}, interleaved={self.interleaved}, "
             f"max_length={self.max_length}, learned={self.learned}"
         )
+
+
+def projected_terms(
+    owner: object,
+    query: Float[Tensor, "B Hq Lq D"],
+    positions: Positions,
+    u: Float[Tensor, "Hq D"],
+    v: Float[Tensor, "Hq D"],
+    linear_pos: nn.Linear,
+    interleaved: bool,
+) -> ScoreTerms:
+    """q := q + u, r := q + v, RK[d] = W R[-d]; a cache keeps the rows of RK for `owner`."""
+
+    def rows(span: Span) -> Float[Tensor, "H count D"]:
+        weight = linear_pos.weight
+        sinusoids = _sinusoids(-span.offsets(weight.device), linear_pos.in_features, interleaved).to(weight.dtype)
+        return linear_pos(sinusoids).unflatten(-1, tuple(u.shape)).transpose(0, 1)
+
+    return _terms(query, u, v, lambda: OffsetTable(positions.rows(owner, rows), positions.span.first, "refuse"))
+
+
+def _terms(
+    query: Float[Tensor, "B Hq Lq D"],
+    u: Float[Tensor, "Hq D"],
+    v: Float[Tensor, "Hq D"],
+    relative_keys: Callable[[], OffsetTable],
+) -> ScoreTerms:
+    num_heads, head_dim = u.shape
+    check_heads("TransformerXLEmbedding", num_heads, head_dim, query, u)
+    return ScoreTerms(
+        query=query + u.unsqueeze(1), relative_query=query + v.unsqueeze(1), relative_keys=relative_keys()
+    )
 
 
 def _sinusoids(distances: Int64[Tensor, "n"], width: int, interleaved: bool) -> Tensor:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from relattn.arguments import check_flag, check_probability, check_size
 from relattn.backends.select import check_backend
 from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.transformer_xl import TransformerXLEmbedding
+from relattn.encodings.transformer_xl import projected_terms
 from relattn.nn.projected import ProjectedAttention
+from relattn.score.positions import Positions
+from relattn.score.terms import ScoreTerms
 
 
-class RelPositionMultiHeadedAttention(ProjectedAttention, TransformerXLEmbedding):
+class RelPositionMultiHeadedAttention(ProjectedAttention):
     """S_ij = ((q_i + u) . k_j + (q_i + v) . W R[i - j]) / sqrt(head_dim);  linear_out(softmax(S) v).
 
     Its state_dict has the keys and shapes of ESPnet's RelPositionMultiHeadedAttention and NeMo's
@@ -21,7 +25,8 @@ class RelPositionMultiHeadedAttention(ProjectedAttention, TransformerXLEmbedding
         linear_pos W                               Linear(embed_dim, embed_dim, bias=False)
         pos_bias_u u, pos_bias_v v                 [num_heads, embed_dim / num_heads]
 
-    To keep them at the top, as there, the module is its own encoding: a TransformerXLEmbedding with interleaved=True.
+    They lie at the top, as there; `encoding`, TransformerXLEmbedding's equation with interleaved=True, has none of its
+    own and reads them.
 
     embed_dim: n_feat there, even. num_heads: n_head, a divisor of embed_dim. dropout: of the attention weights, in
         training mode. bias: use_bias in NeMo, always True in ESPnet. backend: as in `relative_attention`.
@@ -52,12 +57,28 @@ class RelPositionMultiHeadedAttention(ProjectedAttention, TransformerXLEmbedding
         check_probability("dropout", dropout)
         check_flag("bias", bias)
         check_backend(backend)
-        super().__init__(num_heads, embed_dim // num_heads, embed_dim=embed_dim, interleaved=True)
-        self.num_kv_heads, self.dropout, self.scale, self.backend = num_heads, dropout, None, backend
+        if embed_dim % 2:
+            raise ValueError(
+                f"embed_dim: got {embed_dim}; expected an even width, a sine and a cosine for each frequency"
+            )
+        super().__init__()
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_heads
+        self.head_dim, self.dropout, self.scale, self.backend = embed_dim // num_heads, dropout, None, backend
         self.linear_q = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.linear_k = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.linear_v = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.linear_out = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.linear_pos = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.pos_bias_u = nn.Parameter(torch.zeros(num_heads, self.head_dim))
+        self.pos_bias_v = nn.Parameter(torch.zeros(num_heads, self.head_dim))
+        object.__setattr__(self, "encoding", _LayersEncoding(self))  # no child: its parameters are ours
+
+    def reset_parameters(self) -> None:
+        """u = v = 0; the projections as torch initialises a Linear."""
+        nn.init.zeros_(self.pos_bias_u)
+        nn.init.zeros_(self.pos_bias_v)
+        for projection in (self.linear_q, self.linear_k, self.linear_v, self.linear_out, self.linear_pos):
+            projection.reset_parameters()
 
     @property
     def q_proj(self) -> nn.Linear:
@@ -79,11 +100,24 @@ class RelPositionMultiHeadedAttention(ProjectedAttention, TransformerXLEmbedding
         """linear_out."""
         return self.linear_out
 
-    @property
-    def encoding(self) -> RelativeEncoding:
-        """Itself."""
-        return self
-
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
         return f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, backend={self.backend!r}"
+
+
+class _LayersEncoding(RelativeEncoding):
+    """S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j]), of parameters that the layer has."""
+
+    def __init__(self, layer: RelPositionMultiHeadedAttention) -> None:
+        super().__init__()
+        object.__setattr__(self, "layer", layer)  # no child: the layer has this
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """q := q + u, r := q + v, RK = W R."""
+        layer = self.layer
+        assert isinstance(layer, RelPositionMultiHeadedAttention)
+        return projected_terms(
+            self, query, positions, layer.pos_bias_u, layer.pos_bias_v, layer.linear_pos, interleaved=True
+        )
