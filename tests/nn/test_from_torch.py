@@ -158,3 +158,14 @@ def test_an_encoding_comes_beside_the_weights() -> None:
     assert ours.encoding is encoding
     assert_equal(ours(x), same(x))
     assert (ours(x) - module(x, x, x)[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kdim", [None, 6], ids=["one weight", "three weights"])
+@torch.no_grad()
+def test_what_is_frozen_stays_frozen(kdim: int | None) -> None:
+    attention = nn.MultiheadAttention(8, 2, kdim=kdim)
+    for name, parameter in attention.named_parameters():
+        parameter.requires_grad_(name in ("in_proj_bias", "out_proj.weight"))
+    ours = RelativeMultiheadAttention.from_torch(attention)
+    trained = {name for name, parameter in ours.named_parameters() if parameter.requires_grad}
+    assert trained == {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.weight"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relattn.arguments import check_flag, check_probability, check_scale, check_size
 from relattn.backends.select import check_backend
@@ -83,8 +83,8 @@ class RelativeMultiheadAttention(ProjectedAttention):
         whatever `attention.batch_first` says. Boolean masks are True where a query attends: pass ~attn_mask, and
         key_mask=~key_padding_mask; a float mask stays.
 
-        Widths, biases, dropout, dtype, device and training mode are those of `attention`; the encoding is taken as it
-        is, put into that mode.
+        Widths, biases, dropout, dtype, device and training mode are those of `attention`, and what is frozen there
+        (requires_grad False) is frozen here; the encoding is taken as it is, put into that mode.
 
         Raises UnsupportedError for bias_k, bias_v or add_zero_attn, which add keys that stand at no position.
         """
@@ -102,16 +102,18 @@ class RelativeMultiheadAttention(ProjectedAttention):
                 bias=attention.in_proj_bias is not None, kdim=attention.kdim, vdim=attention.vdim,
             )  # fmt: skip
         if attention.in_proj_weight is not None:
-            weights = attention.in_proj_weight.chunk(3)
+            weights = _thirds(attention.in_proj_weight)
         else:
             weights = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
-        biases = (None,) * 3 if attention.in_proj_bias is None else attention.in_proj_bias.chunk(3)
+        biases = (None,) * 3 if attention.in_proj_bias is None else _thirds(attention.in_proj_bias)
         for projection, weight, bias in (
             *zip((ours.q_proj, ours.k_proj, ours.v_proj), weights, biases, strict=True),
             (ours.out_proj, attention.out_proj.weight, attention.out_proj.bias),
         ):
             theirs = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
             projection.load_state_dict({name: tensor.detach().clone() for name, tensor in theirs.items()}, assign=True)
+            for name, tensor in theirs.items():
+                projection.get_parameter(name).requires_grad_(tensor.requires_grad)
         return ours.train(attention.training)
 
     def extra_repr(self) -> str:
@@ -120,3 +122,8 @@ class RelativeMultiheadAttention(ProjectedAttention):
             f"{self.embed_dim}, {self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, "
             f"dropout={self.dropout}, backend={self.backend!r}"
         )
+
+
+def _thirds(parameter: Tensor) -> list[Tensor]:
+    """Those of the queries, keys and values, frozen where the parameter is."""
+    return [part.requires_grad_(parameter.requires_grad) for part in parameter.detach().chunk(3)]
