@@ -83,12 +83,17 @@ def complete_scaling(scaling: object) -> dict[str, Any] | None:
     """A rotation's scaling with a number for every key that its rope_type may have, and for attention_factor.
 
     ValueError for another rope_type, a key that is missing or one too many, a number that is not above 0, limits in the
-    wrong order. YaRN's attention_factor, unless given: 0.1 ln(factor) + 1 (Peng et al. 2023, section 3.4).
+    wrong order. YaRN's attention_factor, unless given or where None: 0.1 ln(factor) + 1 (Peng et al. 2023, section 3.4).
     """
     if scaling is None:
         return None
     if not isinstance(scaling, dict) or "rope_type" not in scaling:
-        raise ValueError(f"scaling: got {scaling!r}; expected None, or a dict with 'rope_type' and what it takes")
+        older = isinstance(scaling, dict) and "type" in scaling
+        way_out = "; name the 'type' of an older config 'rope_type'" if older else ""
+        raise ValueError(
+            f"scaling: got {scaling!r}; expected None, or a dict with 'rope_type' and what it takes{way_out}"
+        )
+    scaling = {name: value for name, value in scaling.items() if not (name == "attention_factor" and value is None)}
     check_choice("scaling['rope_type']", scaling["rope_type"], ROPE_SCALINGS)
     kind = scaling["rope_type"]
     needed, optional = ROPE_SCALINGS[kind]

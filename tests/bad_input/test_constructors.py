@@ -179,11 +179,27 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
 ABOVE_0 = "expected a finite number above 0"
 
 
-@pytest.mark.parametrize("came", ["linear", 2.0, True, {}, [("rope_type", "linear")], {"type": "linear"}], ids=repr)
+@pytest.mark.parametrize("came", ["linear", 2.0, True, {}, [("rope_type", "linear")]], ids=repr)
 def test_rotary_scaling_without_a_type(came):
     said = f"scaling: got {came!r}; expected None, or a dict with 'rope_type' and what it takes"
     with refused(ValueError, said):
         make(RotaryEmbedding, scaling=came)
+
+
+def test_rotary_scaling_of_an_older_config():
+    said = (
+        "scaling: got {'type': 'linear', 'factor': 2.0}; expected None, or a dict with 'rope_type' and what it takes; "
+        "name the 'type' of an older config 'rope_type'"
+    )
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling={"type": "linear", "factor": 2.0})
+
+
+def test_rotary_scaling_whose_attention_factor_is_not_given():
+    """None, as configs have it."""
+    query = torch.randn(1, 1, 4, 8)
+    given, left_out = (make(RotaryEmbedding, scaling=one) for one in ({**YARN, "attention_factor": None}, YARN))
+    assert torch.equal(given.prepare_keys(query, 0), left_out.prepare_keys(query, 0))
 
 
 @pytest.mark.parametrize("came", ["default", "dynamic", "longrope", "YaRN", None, ["linear"], 1], ids=repr)
@@ -229,7 +245,7 @@ def test_rotary_scaling_with_a_key_too_many(scaling, extra, way_out):
     ("scaling", "name"),
     [
         *((scaling, name) for scaling in (LINEAR, YARN, LLAMA3) for name in scaling if name != "rope_type"),
-        *((YARN, name) for name in ("beta_fast", "beta_slow", "attention_factor")),
+        *((YARN, name) for name in ("beta_fast", "beta_slow")),
     ],
 )
 def test_rotary_scaling_by_no_number(scaling, name, came):
