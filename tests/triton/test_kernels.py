@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from relattn import UnsupportedError
 from relattn.backends.triton.call import Call, Gradients, Table
 from tests.oracle.budget import assert_within_budget, max_error
 from tests.triton import everywhere
@@ -90,6 +91,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "a window": {"lowest": -7, "highest": 3, "offset": 2},
     "rows that see nothing": {"lowest": -3, "highest": -1, "offset": -20},
     "no row sees anything": {"highest": 0, "offset": 500},
+    "limits far away": {"lowest": -(2**40), "highest": 2**40},
+    "a limit far beyond every key": {"lowest": 2**40},
     "masks": {"masks": "ksp"},
     "the query itself": {"shared": True, "rows": 20, "first": -11},
     "groups of heads": {"heads": (6, 2), "lengths": (18, 17)},
@@ -152,6 +155,22 @@ def test_only_wanted_tables_get_a_gradient(device: str) -> None:
     assert found.bias is not None and every.bias is not None
     assert torch.equal(found.bias, every.bias)
     assert [found.relative_keys, found.relative_queries, found.relative_values] == [None] * 3
+
+
+@everywhere
+def test_what_the_kernels_do_not_take_is_refused(device: str) -> None:
+    call = make_call(lengths=(2, 3))
+    far = call.bias._replace(first=2**40) if call.bias else None
+    refused: dict[str, dict[str, Any]] = {
+        "key is torch.float64; the Triton kernels take float32, bfloat16 and float16": {"key": call.key.double()},
+        "value is 257 wide; the Triton kernels take widths up to 256": {"value": torch.zeros(1, 1, 3, 257)},
+        "offsets reach 1073741825; the Triton kernels take offsets up to 1073741824": {"offset": 4 - 2**30},
+        "bias starts at 1099511627776; the Triton kernels take offsets up to 1073741824": {"bias": far},
+    }
+    for sentence, changes in refused.items():
+        with pytest.raises(UnsupportedError) as error:
+            replace(call, **changes)
+        assert str(error.value) == sentence
 
 
 def hold_to_the_equation(call: Call) -> None:

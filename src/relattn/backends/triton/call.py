@@ -16,6 +16,7 @@ from torch import Tensor
 from relattn.errors import UnsupportedError
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
+FARTHEST = 2**30  # offsets are 32-bit numbers in the kernels, and so are sums of two
 
 
 class Table(NamedTuple):
@@ -37,7 +38,7 @@ class Call:
     pair_mask: True attends. seed: where dropout_p > 0, a number that fixes which weights are dropped.
 
     Raises:
-        UnsupportedError: a dtype or a width that the kernels do not have.
+        UnsupportedError: a dtype, a width or an offset that the kernels do not have.
     """
 
     query: Float[Tensor, "B Hq Lq D"]
@@ -62,9 +63,14 @@ class Call:
     def __post_init__(self) -> None:
         for field in fields(self):
             self._check(field.name, getattr(self, field.name))
+        farthest = abs(self.offset) + self.query.shape[2] + self.key.shape[2]
+        if farthest > FARTHEST:
+            raise UnsupportedError(f"offsets reach {farthest}; the Triton kernels take offsets up to {FARTHEST}")
 
     def _check(self, name: str, given: object) -> None:
         tensor = given.values if isinstance(given, Table) else given
+        if isinstance(given, Table) and abs(given.first) + len(given.values[0]) > FARTHEST:
+            raise UnsupportedError(f"{name} starts at {given.first}; the Triton kernels take offsets up to {FARTHEST}")
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             return
         if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):

@@ -143,9 +143,13 @@ def _mask(call: Call) -> Mask:
     steps: tuple[int | None, ...] = (None, None, None, None)
     if call.pair_mask is not None:
         steps = call.pair_mask.expand(*call.query.shape[:3], call.key.shape[2]).stride()
+    limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
+    # A limit that leaves nothing visible may lie far away; next to the pairs' offsets it says the same.
+    lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])
+    highest = None if limits[1] is None else max(limits[1], call.offset - call.query.shape[2])
     return Mask(
-        lowest=call.lowest if call.lowest == lowest else None,
-        highest=call.highest if call.highest == highest else None,
+        lowest=lowest,
+        highest=highest,
         keep=keep,
         keep_batch=None if keep is None else keep.stride(0),
         query_ids=query_ids,
