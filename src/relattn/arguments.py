@@ -83,7 +83,7 @@ def complete_scaling(scaling: object) -> dict[str, Any] | None:
     """A rotation's scaling with a number for every key that its rope_type may have, and for attention_factor.
 
     ValueError for another rope_type, a key that is missing or one too many, a number that is not above 0, limits in the
-    wrong order. YaRN's attention_factor, unless given or where None: 0.1 ln(factor) + 1 (Peng et al. 2023, section 3.4).
+    wrong order. YaRN's attention_factor where None or absent: 0.1 ln(factor) + 1 (Peng et al. 2023, section 3.4).
     """
     if scaling is None:
         return None

@@ -195,6 +195,12 @@ def test_rotary_scaling_of_an_older_config():
         make(RotaryEmbedding, scaling={"type": "linear", "factor": 2.0})
 
 
+@pytest.mark.parametrize("came", [0, -1.0, NAN, INF, "2", True, [2]], ids=repr)
+def test_rotary_scaling_whose_attention_factor_is_no_number(came):
+    with refused(ValueError, f"scaling['attention_factor']: got {came!r}; {ABOVE_0}"):
+        make(RotaryEmbedding, scaling={**YARN, "attention_factor": came})
+
+
 def test_rotary_scaling_whose_attention_factor_is_not_given():
     """None, as configs have it."""
     query = torch.randn(1, 1, 4, 8)
