@@ -11,7 +11,7 @@ import relattn.hf
 from relattn import UnsupportedError
 from relattn.hf import patching
 from tests.bad_input.refusal import refused
-from tests.peers.models import made
+from tests.peers.models import CASES, made
 
 
 def state(model: nn.Module) -> list[Any]:
@@ -118,6 +118,70 @@ def test_the_report_names_what_was_left() -> None:
     assert all(name.startswith("other.") for name in report.left)
     assert "left     other.encoder" in str(report)
     assert "changed  text.block.0.layer.0.SelfAttention: T5Attention -> RelattnT5Attention" in str(report)
+
+
+@pytest.mark.parametrize("name", ["t5", "mt5"])
+@pytest.mark.parametrize("part", ["encoder.block.0", "encoder.block.1", "decoder.block.1.layer.0.SelfAttention"])
+def test_a_layer_of_a_stack_that_shares_its_bias(name: str, part: str) -> None:
+    """It would hand the biases of the buckets to a layer that expects those of the pairs, or get these."""
+    layer = made(name).get_submodule(part)
+    before, kind = state(layer), name.upper()
+    with refused(
+        UnsupportedError,
+        f"model: relattn can change no attention of {type(layer).__name__} ({kind}Attention shares its bias with the "
+        f"other layers of a {kind}Stack; patch that, or the model); it is as it was",
+    ):
+        relattn.hf.patch(layer)
+    assert state(layer) == before
+
+
+@pytest.mark.parametrize("name", ["umt5", "deberta", "deberta_v3", "bloom", "mpt", "wav2vec2_bert", "vits"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_a_layer_alone(name: str, dtype: torch.dtype) -> None:
+    """Beside layers that are not patched, and with the mask that their model makes for them."""
+    case, model = CASES[name], made(name)
+    torch.manual_seed(0)
+    inputs = case.inputs()
+    if inputs["attention_mask"].dtype == torch.int64:
+        inputs["attention_mask"] = inputs["attention_mask"].to(dtype)
+    layer = next(module for module in model.modules() if isinstance(module, nn.ModuleList))[1]
+    with torch.no_grad():
+        expected = case.output(model(**{key: x.clone() for key, x in inputs.items()}), inputs)
+        assert relattn.hf.patch(layer).changed
+        found = case.output(model(**inputs), inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("t5", "T5Attention"), ("bloom", "BloomAttention")])
+def test_a_subclass_of_what_is_replaced(name: str, kind: str) -> None:
+    """Its forward may be another; and it takes its mask from where the others take theirs."""
+    model = made(name)
+    one = [module for module in model.modules() if type(module).__name__ == kind][1]
+    one.__class__ = type("Own", (type(one),), {})
+    before = state(model)
+    with refused(
+        UnsupportedError,
+        "model: ... cannot be changed (Own is a subclass, and may compute something else than its base) and takes its "
+        "masks from where others take theirs; nothing was changed",
+    ):
+        relattn.hf.patch(model)
+    assert state(model) == before
+
+
+def test_a_forward_behind_a_hook() -> None:
+    """Such as accelerate sets on each object: the class's forward is then called no more."""
+    model = made("umt5").encoder
+    for module in model.modules():
+        if type(module).__name__ == "UMT5Attention":
+            module.forward = module.forward
+    before = state(model)
+    with refused(
+        UnsupportedError,
+        "model: relattn can change no attention of UMT5Stack (a hook has taken the place of UMT5Attention.forward; "
+        "patch the model before, or remove the hook); it is as it was",
+    ):
+        relattn.hf.patch(model)
+    assert state(model) == before
 
 
 @pytest.mark.parametrize("version", ["5.22.1", "4.57.0", "6.0.0"])

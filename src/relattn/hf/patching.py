@@ -17,6 +17,7 @@ from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import NAME
 from relattn.hf.models import REPLACEMENTS
+from relattn.hf.replacement import Replacement
 
 ORIGINALS = {replacement: original for original, replacement in REPLACEMENTS.items()}
 """What stood where a replacement stands."""
@@ -62,12 +63,14 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
     for name, module in modules.items():
         if type(module) in REPLACEMENTS:
             replacement = REPLACEMENTS[type(module)]
-            reason = replacement.cannot(module)
+            reason = replacement.cannot(module) or _cannot_here(replacement, name, modules)
             if reason:
                 left[name] = reason
             else:
                 replaced.append(module)
                 changed[name] = f"{type(module).__name__} -> {replacement.__name__}"
+        elif isinstance(module, tuple(REPLACEMENTS)):
+            left[name] = f"{type(module).__name__} is a subclass, and may compute something else than its base"
         elif _attends(module):
             owner = _around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
             if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(type(module)):
@@ -146,6 +149,16 @@ def _around(name: str, modules: dict[str, nn.Module], wanted: Callable[[nn.Modul
     return modules[name]
 
 
+def _cannot_here(replacement: type[Replacement], name: str, modules: dict[str, nn.Module]) -> str | None:
+    """Why the replacement would not run, or not be understood, where this module stands; None where it would."""
+    kind, stack = type(modules[name]).__name__, replacement.stack
+    if "forward" in vars(modules[name]):
+        return f"a hook has taken the place of {kind}.forward; patch the model before, or remove the hook"
+    if stack is not None and _around(name, modules, lambda outer: isinstance(outer, stack)) is None:
+        return f"{kind} shares its bias with the other layers of a {stack.__name__}; patch that, or the model"
+    return None
+
+
 def _configs(names: Iterable[str], modules: dict[str, nn.Module]) -> dict[int, PreTrainedConfig]:
     """The configurations, by identity, by which masks are made for these modules."""
     holders = (
@@ -161,9 +174,10 @@ def _attends(module: nn.Module) -> bool:
 
 
 def _is_attention(module: nn.Module) -> bool:
-    """By its name; what it projects with may be wrapped, by adapters for instance."""
+    """By its name or its base; what it projects with may be wrapped, by adapters for instance."""
     named = "Attention" in type(module).__name__ and type(module).__module__.startswith("transformers.")
-    return named and any(True for _ in module.parameters())
+    known = named or isinstance(module, tuple(REPLACEMENTS))
+    return known and any(True for _ in module.parameters())
 
 
 @functools.cache

@@ -10,6 +10,8 @@ class Replacement:
 
     relattn_backend: str
     """The backend that `patch` was called with."""
+    stack: type[nn.Module] | None = None
+    """What must be patched as a whole, for its layers hand on to each other what only the replacements understand."""
 
     @staticmethod
     def cannot(module: nn.Module) -> str | None:

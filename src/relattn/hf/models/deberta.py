@@ -79,6 +79,8 @@ class _Attention(Replacement):
             positions = Positions(0, 0, query.shape[2], key.shape[2], query.device)
             relative_keys, relative_queries = self.tables(self.pos_dropout(rel_embeddings), positions)
         terms = ScoreTerms(relative_keys=relative_keys, relative_queries=relative_queries)
+        if isinstance(attention_mask, Tensor):  # of an encoder that is not patched: any number but 0 attends
+            attention_mask = attention_mask.bool()
         structure = as_structure(attention_mask, False, 0)
         scale = (query.shape[3] * self.scale_factor()) ** -0.5
         dropout = self.dropout.p if self.training else 0.0

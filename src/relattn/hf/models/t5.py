@@ -7,8 +7,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 from transformers import EncoderDecoderCache
-from transformers.models.mt5.modeling_mt5 import MT5Attention
-from transformers.models.t5.modeling_t5 import T5Attention
+from transformers.models.mt5.modeling_mt5 import MT5Attention, MT5Stack
+from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 from transformers.models.umt5.modeling_umt5 import UMT5Attention
 
 from relattn.encodings.t5 import bias_table
@@ -44,9 +44,13 @@ class _SharedBias(Replacement):
 class RelattnT5Attention(_SharedBias, T5Attention):
     """T5Attention on relattn."""
 
+    stack = T5Stack
+
 
 class RelattnMT5Attention(_SharedBias, MT5Attention):
     """MT5Attention on relattn."""
+
+    stack = MT5Stack
 
 
 class RelattnUMT5Attention(Replacement, UMT5Attention):
