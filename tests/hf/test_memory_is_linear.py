@@ -1,0 +1,60 @@
+"""A patched model makes no tensor of queries x keys in a training step, in its attention or beside it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import relattn.hf
+from tests.peers import models
+from tests.peers.models import CASES, made
+
+LENGTH = 384
+CHUNKED = "seamless_m4t_v2_chunks"
+"""The model itself hands over a mask of pairs for its chunks: docs/hf.md."""
+
+
+class Allocated(TorchDispatchMode):
+    """The most bytes that lie behind any tensor an operation returns; a view counts as what it looks at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most: tuple[int, str] = 0, "nothing"
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.most = max(self.most, (tensor.untyped_storage().nbytes(), str(function)))
+        return result
+
+
+def largest(name: str, length: int, monkeypatch: pytest.MonkeyPatch, patched: bool = True) -> tuple[int, str]:
+    """(bytes, operation) of the largest tensor of one forward and backward pass over `length` tokens."""
+    monkeypatch.setattr(models, "LENGTH", length)
+    monkeypatch.setattr(models, "TARGET", length - 1)
+    monkeypatch.setitem(models.DEBERTA, "max_position_embeddings", length)
+    torch.manual_seed(0)
+    model = made(name, max_seq_len=length) if name.startswith("mpt") else made(name)
+    if patched:
+        relattn.hf.patch(model, backend="tiled")
+    inputs = CASES[name].inputs()
+    with Allocated() as seen:
+        CASES[name].output(model(**inputs), inputs).square().mean().backward()
+    return seen.most
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != CHUNKED])
+def test_the_largest_tensor_grows_with_the_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the tokens, at most twice the bytes: blocks of pairs have a size of their own."""
+    (short, _), (long, where) = (largest(name, length, monkeypatch) for length in (LENGTH, 2 * LENGTH))
+    assert long <= 2.05 * short, f"{where}: {short} bytes at {LENGTH} tokens, {long} at {2 * LENGTH}"
+
+
+@pytest.mark.parametrize(("name", "patched"), [("t5", False), ("deberta_v3", False), (CHUNKED, True)])
+def test_what_is_quadratic_is_seen(name: str, patched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The originals, and the one mask of pairs that docs/hf.md tells of."""
+    (short, _), (long, _) = (largest(name, length, monkeypatch, patched) for length in (256, 512))
+    assert long >= 3.5 * short
