@@ -115,6 +115,24 @@ def test_a_mask_of_a_shape_that_has_no_name() -> None:
         relattn_mask(1, 3, 3, mask_function=chunks)
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["named", "a patched model's configuration"])
+def test_attention_that_calls_no_interface(shared: bool) -> None:
+    """BLOOM adds its mask to the scores itself."""
+    config = hf.BloomConfig(vocab_size=40, hidden_size=16, n_layer=1, n_head=4)
+    if shared:
+        model = hf.BloomModel(config)
+        relattn.hf.patch(hf.BloomModel(config))
+    else:
+        model = hf.BloomModel._from_config(config, attn_implementation="relattn")
+    with refused(
+        UnsupportedError,
+        "attn_implementation='relattn': attention that calls no interface got a mask without pairs, and calls add on "
+        "it; load the model without the name and call relattn.hf.patch, and give each model a configuration of its "
+        "own, for patch writes the name there",
+    ):
+        model(torch.randint(3, 40, (1, 5)))
+
+
 def test_capped_scores() -> None:
     query = torch.randn(1, 2, 3, 4)
     with refused(

@@ -36,6 +36,15 @@ class MaskStructure:
     ndim = 4
     """What tells transformers that it is no padding mask [B, Lk] but has been made already."""
 
+    @classmethod
+    def __torch_function__(cls, function: Callable, *_: object) -> None:
+        """UnsupportedError: attention that computes with its mask asks no interface, and would fail less clearly."""
+        raise UnsupportedError(
+            f"attn_implementation='relattn': attention that calls no interface got a mask without pairs, and calls "
+            f"{function.__name__} on it; load the model without the name and call relattn.hf.patch, and give each "
+            "model a configuration of its own, for patch writes the name there"
+        )
+
     def to(self, *_: object, **__: object) -> MaskStructure:
         """Itself: models convert the dtype of the mask of pairs that they expect here."""
         return self
