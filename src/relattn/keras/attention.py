@@ -75,18 +75,21 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
     ) -> None:
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a layer of relattn.keras or None")
-        if encoding is not None and kwargs.get("flash_attention"):
-            raise ValueError(
-                "flash_attention: got True beside an encoding; expected None: no fused kernel has the encoding's terms"
-            )
-        axes = kwargs.get("attention_axes")
-        if encoding is not None and axes not in (None, 1, (1,), [1]):
-            raise ValueError(
-                f"attention_axes: got {axes!r} beside an encoding; expected None: offsets are those of axis 1"
-            )
         check_scale(scale)
         if query_block is not None:
             check_size("query_block", query_block)
+        beside = "an encoding" if encoding is not None else "query_block"
+        axes = kwargs.get("attention_axes")
+        if encoding is not None or query_block is not None:
+            if kwargs.get("flash_attention"):
+                raise ValueError(
+                    f"flash_attention: got True beside {beside}; expected None: fused kernels have no relative terms "
+                    "and no blocks of queries"
+                )
+            if axes not in (None, 1, (1,), [1]):
+                raise ValueError(
+                    f"attention_axes: got {axes!r} beside {beside}; expected None: positions are those of axis 1"
+                )
         super().__init__(num_heads, key_dim, value_dim, dropout, use_bias, output_shape, **kwargs)
         self.encoding, self.scale, self.query_block = encoding, scale, query_block
         if scale is not None:
@@ -94,10 +97,8 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         """Makes the projections, and the weights of the encoding."""
-        if self.encoding is not None:
-            for name, shape in (("query", query_shape), ("value", value_shape), ("key", key_shape or value_shape)):
-                if len(shape) != 3:
-                    raise ShapeError(f"{name}: got shape {list(shape)}; expected [batch, length, features]")
+        if self.encoding is not None or self.query_block is not None:
+            _check_ranks(query_shape, value_shape)
         super().build(query_shape, value_shape, key_shape)
         if self.encoding is not None and not self.encoding.built:
             self.encoding.build((query_shape[0], self.num_heads, query_shape[1], self.key_dim))
@@ -121,7 +122,8 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         start, key_start = as_start("query_position", query_position), as_start("key_position", key_position)
         from_zero = isinstance(start, int) and isinstance(key_start, int) and start == key_start == 0
         if self.encoding is not None or self.query_block is not None or not from_zero:
-            attention_mask = _Call(start, key_start, attention_mask)
+            _check_ranks(query.shape, value.shape)
+            attention_mask = _Call(start, key_start, attention_mask, Mask(queries=query_mask))
         return super().call(
             query,
             value,
@@ -145,14 +147,16 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         attention_mask: Any = None,
         use_causal_mask: bool = False,
     ) -> Any:
-        masks: list[Tensor | None] = [query_mask, value_mask, key_mask]
         if isinstance(attention_mask, _Call):
-            queries, values, keys = (None if mask is None else ops.cast(mask, "bool") for mask in masks)
+            queries = _lengthwise("query_mask", attention_mask.mask.queries, query.shape)
+            values = _lengthwise("value_mask", value_mask, value.shape)
+            keys = _lengthwise("key_mask", key_mask, value.shape)
             if values is not None and keys is not None:
                 keys = ops.logical_and(values, keys)
-            mask = Mask(queries, values if keys is None else keys, _four_axes(attention_mask.attention_mask))
+            pairs = _pairwise(attention_mask.attention_mask, self.num_heads, query.shape, value.shape)
+            mask = Mask(queries, values if keys is None else keys, pairs)
             return attention_mask._replace(mask=mask, use_causal_mask=use_causal_mask)
-        unmasked = attention_mask is None and all(mask is None for mask in masks)
+        unmasked = all(mask is None for mask in (attention_mask, query_mask, value_mask, key_mask))
         if use_causal_mask and unmasked and self._sliding_window is None:
             return _ONLY_CAUSAL
         return super()._compute_attention_mask(
@@ -263,14 +267,39 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         return cls(**{**config, "encoding": keras.saving.deserialize_keras_object(config["encoding"])})
 
 
-def _four_axes(mask: Tensor | None) -> Tensor | None:
-    """A mask (Lq, Lk), (B, Lq, Lk) or (B, H, Lq, Lk) as booleans of the last form."""
+def _check_ranks(query_shape: Shape, value_shape: Shape) -> None:
+    """Relative positions, and blocks of queries, are those of one axis."""
+    for name, shape in (("query", query_shape), ("value", value_shape)):
+        if len(shape) != 3:
+            raise ShapeError(f"{name}: got shape {list(shape)}; expected [batch, length, features]")
+
+
+def _fits(shape: Shape, expected: Shape) -> bool:
+    """Whether a mask can be broadcast to the expected shape, as far as both are known."""
+    return len(shape) == len(expected) and all(
+        size in (1, None, full) or full is None for size, full in zip(shape, expected, strict=True)
+    )
+
+
+def _lengthwise(name: str, mask: Tensor | None, shape: Shape) -> Tensor | None:
+    """A mask (B, L) of the tensor of that shape, as booleans."""
     if mask is None:
         return None
-    if not 2 <= len(mask.shape) <= 4:
+    if not _fits(mask.shape, shape[:2]) or (mask.shape[1] == 1 and shape[1] not in (1, None)):
+        raise ShapeError(f"{name}: got shape {list(mask.shape)}; expected [batch, length], here {list(shape[:2])}")
+    return ops.cast(mask, "bool")
+
+
+def _pairwise(mask: Tensor | None, heads: int, query_shape: Shape, value_shape: Shape) -> Tensor | None:
+    """A mask (Lq, Lk), (B, Lq, Lk) or (B, H, Lq, Lk), as booleans of the last form."""
+    if mask is None:
+        return None
+    batch, query_length, key_length = query_shape[0], query_shape[1], value_shape[1]
+    by_rank = {2: (query_length, key_length), 3: (batch, query_length, key_length)}
+    if not _fits(mask.shape, by_rank.get(len(mask.shape), (batch, heads, query_length, key_length))):
         raise ShapeError(
             f"attention_mask: got shape {list(mask.shape)}; expected [Lq, Lk], [batch, Lq, Lk] or "
-            "[batch, heads, Lq, Lk]"
+            f"[batch, heads, Lq, Lk], here {query_length} queries and {key_length} keys"
         )
     full = ops.cast(mask, "bool")
     for _ in range(4 - len(mask.shape)):

@@ -10,7 +10,7 @@ from relattn.errors import UnsupportedError
 from relattn.keras.alibi import AlibiBias
 from relattn.keras.attention import RelativeMultiHeadAttention
 from relattn.keras.encoding import RelativeEncoding
-from relattn.keras.installed import ops
+from relattn.keras.installed import keras, ops
 from relattn.keras.relative import RelativePositionalEmbedding
 from relattn.keras.rotary import RotaryEmbedding
 from relattn.keras.shaw import ShawRelativeEmbedding
@@ -50,8 +50,6 @@ def to_torch(layer: RelativeEncoding | RelativeMultiHeadAttention) -> nn.Module:
     Raises TypeError for another layer, ValueError for one that is not built, UnsupportedError for one that has no
     counterpart: `value_dim` other than `key_dim`, an `output_shape`, a gate, a sliding window, several attention axes.
     """
-    import torch
-
     if isinstance(layer, RelativeMultiHeadAttention):
         return _attention_to_torch(layer)
     module = _encoding_to_torch(layer)
@@ -59,8 +57,7 @@ def to_torch(layer: RelativeEncoding | RelativeMultiHeadAttention) -> nn.Module:
         layer.build(None)
     parameters = dict(module.named_parameters())
     for name, parameter in parameters.items():
-        value = ops.convert_to_numpy(getattr(layer, name.removesuffix(".weight")))
-        parameter.data = torch.from_numpy(np.array(value))
+        parameter.data = _tensor(getattr(layer, name.removesuffix(".weight")))
     return module
 
 
@@ -195,8 +192,6 @@ def _attention_from_torch(module: Any) -> RelativeMultiHeadAttention:
 
 
 def _attention_to_torch(layer: Any) -> nn.Module:
-    import torch
-
     from relattn.nn import RelativeMultiheadAttention
 
     if not layer.built:
@@ -226,11 +221,11 @@ def _attention_to_torch(layer: Any) -> nn.Module:
     )
     for theirs, ours in PROJECTIONS.items():
         linear, dense = getattr(module, theirs), getattr(layer, f"{ours}_dense")
-        kernel = ops.convert_to_numpy(dense.kernel)
+        kernel = _tensor(dense.kernel)
         kernel = kernel.reshape(-1, kernel.shape[-1]) if ours == "output" else kernel.reshape(kernel.shape[0], -1)
-        linear.weight.data = torch.from_numpy(np.ascontiguousarray(kernel.T))
+        linear.weight.data = kernel.T.contiguous()
         if layer.use_bias:
-            linear.bias.data = torch.from_numpy(np.array(ops.convert_to_numpy(dense.bias)).reshape(-1))
+            linear.bias.data = _tensor(dense.bias).reshape(-1)
     return module
 
 
@@ -240,5 +235,20 @@ def _assign(layer: RelativeEncoding, arrays: dict[str, np.ndarray]) -> None:
         weight.assign(arrays[weight.name])
 
 
+# NumPy has no bfloat16; float32 holds its numbers exactly.
+
+
 def _array(parameter: Any) -> np.ndarray:
-    return parameter.detach().cpu().numpy()
+    """A module's parameter, to be assigned to a weight of its dtype."""
+    import torch
+
+    return (parameter.float() if parameter.dtype == torch.bfloat16 else parameter).detach().cpu().numpy()
+
+
+def _tensor(weight: Any) -> Any:
+    """A copy of a layer's weight, in its dtype."""
+    import torch
+
+    dtype = keras.backend.standardize_dtype(weight.dtype)
+    numbers = np.array(ops.convert_to_numpy(weight), dtype="float32" if dtype == "bfloat16" else dtype)
+    return torch.from_numpy(numbers).to(getattr(torch, dtype))

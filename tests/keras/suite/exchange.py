@@ -104,6 +104,13 @@ def test_attention_answers_alike_and_comes_back(name, bias):
         np.testing.assert_allclose(numpy_of(gradients[path]), gradient, err_msg=path, rtol=0, atol=1e-5 * largest)
 
 
+def test_bfloat16_is_carried_exactly():
+    module = random_weights(RelativeMultiheadAttention(WIDTH, HEADS, relattn.ShawEmbedding(5, 2))).to(torch.bfloat16)
+    layer = rk.from_torch(module)
+    assert {weight.dtype for weight in layer.weights} == {"bfloat16"}
+    assert_same_module(module, rk.to_torch(layer))
+
+
 def test_what_has_no_counterpart_is_refused():
     def module(**changes):
         return RelativeMultiheadAttention(WIDTH, HEADS, **changes)

@@ -39,6 +39,9 @@ def twin(layer, **arguments):
     return other
 
 
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}
+
+
 # --- a drop-in ---
 
 CALLS = [
@@ -109,6 +112,33 @@ def test_masks_that_keras_propagates(query_block):
     for row, length in enumerate((4, 3)):
         alone = layer(plain[row : row + 1, :length], plain[row : row + 1, :length], use_causal_mask=True)
         np.testing.assert_allclose(numpy_of(output)[row, :length], numpy_of(alone)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("query_block", [None, 4])
+def test_masks_given_by_hand(query_block):
+    query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
+    queries, values, keys = (normal(B, length, seed=length + i) > -0.5 for i, length in enumerate((LQ, LK, LK)))
+    layer = attention(rk.T5RelativeBias(HEADS), query_block=query_block)
+    actual = layer(query, value, key=value, query_mask=queries, value_mask=values, key_mask=keys)
+    pairs = queries[:, :, None] & (values & keys)[:, None]
+    assert (values != keys).any() and not queries.all()
+    np.testing.assert_allclose(numpy_of(actual), numpy_of(layer(query, value, attention_mask=pairs)), **CLOSE)
+
+
+@pytest.mark.parametrize("query_block", [None, 4])
+def test_window_and_positions(query_block):
+    """What causality and the window leave is told by positions: the same pairs, allowed by a mask."""
+    query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
+    layer = attention(rk.RotaryEmbedding(SIZE), query_block=query_block, sliding_window=3)
+    layer.build(query.shape, value.shape)
+    free = twin(layer)
+    offsets = 2 + np.arange(LK) - (5 + np.arange(LQ)[:, None])
+    starts = {"query_position": 5, "key_position": 2}
+    for causal in (False, True):
+        near = (np.abs(offsets) < 3) & (offsets <= 0 if causal else True)
+        expected = free(query, value, attention_mask=near, **starts)
+        actual = layer(query, value, use_causal_mask=causal, **starts)
+        np.testing.assert_allclose(numpy_of(actual), numpy_of(expected), **CLOSE)
 
 
 @every_encoding
@@ -223,6 +253,27 @@ def test_configs_describe_the_layer(name):
     for each in (layer, again):
         each.build((None, HEADS, None, SIZE))
     assert [(w.name, w.shape) for w in layer.weights] == [(w.name, w.shape) for w in again.weights]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rk.RelativePositionalEmbedding(SIZE, 9, num_heads=HEADS, causal=True),
+        lambda: rk.ShawRelativeEmbedding(SIZE, (3, 1), num_heads=HEADS, values=False),
+        lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE, embed_dim=6, interleaved=True),
+        lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE, sequence_length=9),
+        lambda: rk.T5RelativeBias(HEADS, num_buckets=4, max_distance=5, bidirectional=False),
+        lambda: rk.AlibiBias(HEADS),
+        lambda: rk.RotaryEmbedding(SIZE, 50.0, 2, True, scaling={"rope_type": "linear", "factor": 2.0}),
+    ],
+)
+def test_a_keras_file_gives_an_encoding_by_itself_back(make, tmp_path):
+    inputs = keras.Input((HEADS, None, SIZE))
+    model = keras.Model(inputs, make()(inputs))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    queries = normal(B, HEADS, LQ, SIZE)
+    np.testing.assert_array_equal(numpy_of(again(queries)), numpy_of(model(queries)))
 
 
 def test_an_encoding_shared_by_layers_is_one_after_loading(tmp_path):

@@ -83,12 +83,18 @@ def refuses(error, said, call):
         (
             lambda: rk.RelativeMultiHeadAttention(2, 4, encoding=rk.AlibiBias(2), flash_attention=True),
             ValueError,
-            "flash_attention: got True beside an encoding; expected None: no fused kernel has the encoding's terms",
+            "flash_attention: got True beside an encoding; expected None: fused kernels have no relative terms and no "
+            "blocks of queries",
+        ),
+        (
+            lambda: rk.RelativeMultiHeadAttention(2, 4, query_block=8, flash_attention=True),
+            ValueError,
+            "flash_attention: got True beside query_block; expected None...",
         ),
         (
             lambda: rk.RelativeMultiHeadAttention(2, 4, encoding=rk.AlibiBias(2), attention_axes=(1, 2)),
             ValueError,
-            "attention_axes: got (1, 2) beside an encoding; expected None: offsets are those of axis 1",
+            "attention_axes: got (1, 2) beside an encoding; expected None: positions are those of axis 1",
         ),
     ],
 )
@@ -175,7 +181,33 @@ def attend(encoding, query=X, value=X, **call):
         (
             lambda: attend(rk.AlibiBias(HEADS), attention_mask=np.ones(5, dtype=bool)),
             ShapeError,
-            "attention_mask: got shape [5]; expected [Lq, Lk], [batch, Lq, Lk] or [batch, heads, Lq, Lk]",
+            "attention_mask: got shape [5]; expected [Lq, Lk], [batch, Lq, Lk] or [batch, heads, Lq, Lk], here 5 "
+            "queries and 5 keys",
+        ),
+        (
+            lambda: attend(rk.AlibiBias(HEADS), attention_mask=np.ones((7, 5), dtype=bool)),
+            ShapeError,
+            "attention_mask: got shape [7, 5]; expected [Lq, Lk]",
+        ),
+        (
+            lambda: attend(rk.AlibiBias(HEADS), attention_mask=np.ones((1, 3, 5, 5), dtype=bool)),
+            ShapeError,
+            "attention_mask: got shape [1, 3, 5, 5]; expected [Lq, Lk]",
+        ),
+        (
+            lambda: attend(rk.AlibiBias(HEADS), value_mask=np.ones((1, 4), dtype=bool)),
+            ShapeError,
+            "value_mask: got shape [1, 4]; expected [batch, length], here [1, 5]",
+        ),
+        (
+            lambda: attend(rk.AlibiBias(HEADS), key=X, key_mask=np.ones((1, 1), dtype=bool)),
+            ShapeError,
+            "key_mask: got shape [1, 1]; expected [batch, length], here [1, 5]",
+        ),
+        (
+            lambda: attend(None, query=QUERIES, value=QUERIES, query_position=1),
+            ShapeError,
+            "query: got shape [1, 2, 5, 4]; expected [batch, length, features]",
         ),
         (
             lambda: rk.RelativeMultiHeadAttention(HEADS, SIZE, value_dim=3, encoding=rk.ShawRelativeEmbedding(SIZE, 2))(
