@@ -46,7 +46,7 @@ def test_memory_is_linear_in_the_length(name: str) -> None:
     """Beyond inputs, at 8192: at most 12 tensors like the query in float32 and as many like a per-head table.
 
     Output, three gradients, delta and lse, edge sums, partial sums, and contiguous or float32 copies of each make up
-    fewer. One head's score matrix in bfloat16 is as large as 16 queries of that head in float32, and there are eight.
+    fewer.
     """
     length = 8192
     tensors, encoding = inputs(length), ENCODINGS[name](length).to("cuda", torch.bfloat16)

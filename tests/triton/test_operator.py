@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from relattn import UnsupportedError, relative_attention
 from relattn.backends.triton import TritonBackend, operator
@@ -90,7 +91,7 @@ def test_every_kind_of_argument_is_checked(device: str, monkeypatch) -> None:
 @pytest.mark.parametrize("name", ["txl+shaw+t5", "relative", "terms_all"])
 def test_one_graph_for_every_length(name: str, device: str, rng: np.random.Generator) -> None:
     """torch.compile with open lengths: forward and backward as without it, nothing compiled again."""
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     setting = Setting(1, 4, 2, 20, 20, 4, 4, seed=int(rng.integers(2**32)))
     subject = make_subject(CASES[name], setting, "float32").on(device)
     others = {key: value for key, value in subject.arguments().items() if key not in ("query", "key", "value")}
@@ -104,7 +105,7 @@ def test_one_graph_for_every_length(name: str, device: str, rng: np.random.Gener
     rewritten = subject.arrays.get("terms.query") is not None or "terms.relative_query" in subject.arrays
     for queries, keys in [(20, 18)] if rewritten else [(12, 20), (13, 17), (20, 18)]:
         inputs = [
-            subject.arrays[which][:, :, :length].detach().requires_grad_()
+            subject.arrays[which][:, :, :length].detach().contiguous().requires_grad_()
             for which, length in (("query", queries), ("key", keys), ("value", keys))
         ]
         found, expected = ((y, *gradients((y,), inputs)) for y in (f(*inputs) for f in (compiled, attend)))

@@ -61,4 +61,4 @@ def kept(x, batch, head, i, j):
     """0 where dropout takes a weight away, 1 / (1 - p) elsewhere: a function of the seed and the pair alone."""
     row = batch * x.heads + head
     random = tl.philox(tl.load(x.seed), j + 0 * i, i + 0 * j, row + 0 * i + 0 * j, 0 * (i + j))[0]
-    return tl.where(tl.uint_to_uniform_float(random) >= x.dropout, 1.0 / (1.0 - x.dropout), 0.0)
+    return tl.where(tl.uint_to_uniform_float(random) >= x.dropout, 1.0 / tl.maximum(1.0 - x.dropout, 1e-30), 0.0)
