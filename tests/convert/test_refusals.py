@@ -40,8 +40,8 @@ def test_a_foreign_checkpoint() -> None:
     gpt = {f"h.{i}.attn.c_attn.weight": torch.ones(2, 2) for i in range(4)}
     with refused(
         ValueError,
-        "checkpoint: no attention layer of transfo_xl in it; looked for names ending in qkv_net.weight; got 4 names "
-        "such as h.0.attn.c_attn.weight, h.1.attn.c_attn.weight, h.2.attn.c_attn.weight; the formats are "
+        "checkpoint: no attention layer of transfo_xl in it; looked for names ending in qkv_net.weight or r_net."
+        "weight; got 4 names such as h.0.attn.c_attn.weight, h.1.attn.c_attn.weight, h.2.attn.c_attn.weight; the formats are "
         f"{FORMAT_NAMES}",
     ):
         to_relattn(gpt, "transfo_xl")
@@ -75,6 +75,7 @@ def other(name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Callabl
 SCOPE = "dot_product_self_attention_relative_v2"
 UNMASKED = "dot_product_unmasked_self_attention_relative_v2/key_relative_embeddings"
 BROKEN = [
+    ("transfo_xl", without("qkv_net.weight"), "has no qkv_net.weight, which transfo_xl needs"),
     ("transfo_xl", without("r_net.weight"), "has no r_net.weight, which transfo_xl needs"),
     ("transfo_xl", without("r_w_bias"), "has no r_w_bias, which transfo_xl needs"),
     (

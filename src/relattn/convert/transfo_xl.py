@@ -11,10 +11,10 @@ from relattn.convert.format import Axes, Format, Misfit, Tensors
 from relattn.convert.weights import refuse_biases
 from relattn.encodings import TransformerXLEmbedding
 
-FUSED = "qkv_net.weight"
+FUSED, POSITIONS = "qkv_net.weight", "r_net.weight"
 RENAMED = {
     "o_net.weight": "out_proj.weight",
-    "r_net.weight": "encoding.linear_pos.weight",
+    POSITIONS: "encoding.linear_pos.weight",
     "r_w_bias": "encoding.pos_bias_u",
     "r_r_bias": "encoding.pos_bias_v",
 }
@@ -65,7 +65,7 @@ def _shared_biases(names: Collection[str], layer: str) -> dict[str, str]:
 TRANSFO_XL = Format(
     name="transfo_xl",
     about="RelPartialLearnableMultiHeadAttn: Dai et al.'s code, TransfoXLModel (transformers 4)",
-    anchors=(FUSED,),
+    anchors=(FUSED, POSITIONS),
     needs=dict.fromkeys((FUSED, *RENAMED), (2,)),
     stays=("layer_norm.",),
     takes=(TAKES,),
