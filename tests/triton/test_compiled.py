@@ -63,3 +63,29 @@ def test_kernels_compile_for_hopper(name: str, monkeypatch: pytest.MonkeyPatch) 
         print(name, kernel.__name__, cost)
         assert cost.shared <= SHARED_MEMORY, (kernel.__name__, cost)
         assert cost.spilled <= 64, (kernel.__name__, cost)  # a few numbers a thread
+
+
+class Greedy:
+    """A kernel whose tiles of more than 32 rows do not fit."""
+
+    def __init__(self) -> None:
+        self.tried: list[int] = []
+
+    def __getitem__(self, grid: tuple[int]):
+        def run(*arguments: object, TILE: int, **constants: object) -> None:
+            self.tried.append(TILE)
+            if TILE > 32:
+                from triton.runtime.errors import OutOfResources
+
+                raise OutOfResources(10**6, SHARED_MEMORY, "shared memory")
+
+        return run
+
+
+def test_tiles_shrink_until_they_fit_and_that_is_remembered() -> None:
+    from relattn.backends.triton.sizes import launch
+
+    kernel, call = Greedy(), CALLS["no table"]
+    launch(kernel, call, lambda tile: 1, ())
+    launch(kernel, call, lambda tile: 1, ())
+    assert kernel.tried == [64, 64, 32, 32]

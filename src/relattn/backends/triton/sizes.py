@@ -17,7 +17,7 @@ from relattn.backends.triton.call import Call
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
 HALF: tuple[Sizes, ...] = ((64, 8, 2), (64, 8, 1), (32, 4, 2), (32, 4, 1), (16, 4, 1))
-SINGLE: tuple[Sizes, ...] = ((32, 4, 2), (32, 4, 1), (16, 4, 1))
+SINGLE: tuple[Sizes, ...] = ((32, 8, 1), (16, 4, 1))
 SMALLEST: tuple[Sizes, ...] = ((16, 4, 1),)
 
 _fits: dict[tuple, Sizes] = {}
