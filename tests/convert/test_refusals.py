@@ -41,8 +41,8 @@ def test_a_foreign_checkpoint() -> None:
     with refused(
         ValueError,
         "checkpoint: no attention layer of transfo_xl in it; looked for names ending in qkv_net.weight or r_net."
-        "weight; got 4 names such as h.0.attn.c_attn.weight, h.1.attn.c_attn.weight, h.2.attn.c_attn.weight; the formats are "
-        f"{FORMAT_NAMES}",
+        "weight; got 4 names such as h.0.attn.c_attn.weight, h.1.attn.c_attn.weight, h.2.attn.c_attn.weight; the "
+        f"formats are {FORMAT_NAMES}",
     ):
         to_relattn(gpt, "transfo_xl")
 
