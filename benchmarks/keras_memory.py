@@ -39,8 +39,8 @@ def naive(encoding, query, key, value, causal: bool):
     return ops.softmax(scores / SIZE**0.5, axis=-1) @ value
 
 
-def in_blocks(encoding, query, key, value, causal: bool, block: int):
-    """The same by relattn.keras."""
+def in_blocks(encoding, query, key, value, causal: bool, block: int | None):
+    """The same by relattn.keras; None: as it chooses by itself."""
     from relattn.keras.attend import Mask
     from relattn.keras.loop import attend
     from relattn.keras.positions import Positions
@@ -71,7 +71,7 @@ def make_step(way: str, length: int, causal: bool):
             if way == "naive":
                 output = naive(encoding, *tensors, causal)
             else:
-                output = in_blocks(encoding, *tensors, causal, int(way))
+                output = in_blocks(encoding, *tensors, causal, None if way == "default" else int(way))
         return ops.sum(output * output)
 
     arguments = [ops.convert_to_tensor(table.value), *inputs]
