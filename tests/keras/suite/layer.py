@@ -204,6 +204,13 @@ def test_dropout_drops_in_training_only_and_keeps_the_mean(query_block):
     assert np.abs(np.corrcoef(first.T, second.T)[:WIDTH, WIDTH:]).mean() < 0.2
 
 
+def test_every_block_drops_weights_of_its_own():
+    """Equal queries have equal weights: their outputs differ by what was dropped, and by nothing else."""
+    query, value = np.ones((1, 6, WIDTH), dtype="float32"), normal(1, 16, WIDTH)
+    output = numpy_of(attention(None, dropout=0.5, query_block=3, seed=1)(query, value, training=True))[0]
+    assert all(np.abs(output[i] - output[j]).max() > 1e-3 for i in range(6) for j in range(i))
+
+
 def test_dropout_of_a_block_is_the_same_in_its_gradient():
     """The output is linear in the values: with the same weights dropped, <dO/dV, V> is the output again."""
     x = normal(1, 6, WIDTH)
