@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from relattn.cli import console
 from relattn.convert import FORMATS, to_relattn
 from tests.cli.test_commands import call, refused
 from tests.convert.cases import CASES
@@ -26,7 +27,8 @@ def checkpoint(rng: np.random.Generator) -> dict[str, Tensor]:
     return CASES["transfo_xl"].checkpoint()
 
 
-def test_there_and_back(checkpoint: dict[str, Tensor], tmp_path: Path) -> None:
+def test_there_and_back(checkpoint: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console.out, "width", 160)  # so that no name is broken
     before, ours, after = (tmp_path / f"{name}.safetensors" for name in ("before", "ours", "after"))
     save_file(checkpoint, before)
     code, printed, errors = call("convert", before, ours, *TO)

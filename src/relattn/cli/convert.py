@@ -45,7 +45,7 @@ def _check_formats(from_format: str, to_format: str) -> str:
 def _table(title: str, found: dict[str, RelativeMultiheadAttention]) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in ("layer", "width", "heads", "encoding"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading == "layer")
     for name, layer in found.items():
         assert layer.encoding is not None
         encoding = f"{type(layer.encoding).__name__}({layer.encoding.extra_repr()})"
