@@ -63,10 +63,8 @@ def test_a_model_without_attention() -> None:
 
 
 def test_a_model_that_relattn_does_not_know() -> None:
-    """FNet's, XLNet's and the like write their attention themselves."""
-    config = hf.XLNetConfig(vocab_size=40, d_model=16, n_layer=1, n_head=4, d_inner=24)
+    """Funnel writes its attention itself."""
     model = hf.FunnelModel(hf.FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1]))
-    del config
     before = state(model)
     with refused(
         UnsupportedError,
