@@ -36,7 +36,7 @@ def check_one(name: str, backend: str, dtype: str, setting: Setting, return_lse:
     assert all(reason in str(refusal.value) for reason in refusal.value.reasons[backend])
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [3, pytest.param(25, marks=pytest.mark.slow)])
 def test_answers_and_gradients(name: str, backend: str, dtype: str, examples: int) -> None:
     """Over fresh settings, half of them bare, which every backend that runs the encoding at all must run."""
     requirements = CASES[name].requirements()

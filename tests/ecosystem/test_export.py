@@ -46,11 +46,10 @@ def test_every_length(name: str, backend: str, rng: np.random.Generator) -> None
         assert_equal(program.module()(*given, key_mask=keep(keys)), module(*given, key_mask=keep(keys)))
 
 
-@every_backend
 @every_encoding_slowly
-def test_self_attention_of_every_length(name: str, backend: str, rng: np.random.Generator) -> None:
-    """Queries and keys have one length, under one name."""
-    module = attention(name, rng, backend)
+def test_self_attention_of_every_length(name: str, rng: np.random.Generator) -> None:
+    """Queries and keys have one length, under one name: nothing in dense, which unrolls into the graph, compares it."""
+    module = attention(name, rng, "dense")
     length = torch.export.Dim("length", min=2, max=LONGEST)
     program = torch.export.export(module, tuple(inputs(11)), dynamic_shapes={"query": {1: length}})
     for count in (2, 7, LONGEST):
