@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relattn import UnsupportedError, relative_attention
 from relattn.backends.tiled import TiledBackend, operator
-from tests.contract.calls import assert_equal, gradients, self_attention
+from tests.contract.calls import assert_equal, gradients, operator_arguments, self_attention
 from tests.contract.cases import CASES
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, make_subject
@@ -45,20 +45,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
 def call_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """The operator's arguments in such a call, leaves of their own."""
     name, changes, dtype, dropout_p = CALLS[kind]
-    recorded: list[tuple[Any, ...]] = []
-    flat = operator._flat
-
-    def record(*arguments: Any) -> tuple[Any, ...]:
-        recorded.append(flat(*arguments))
-        return recorded[-1]
-
-    monkeypatch.setattr(operator, "_flat", record)
     subject = make_subject(CASES[name], replace(PLAIN, **changes), dtype)
-    relative_attention(**subject.arguments(), backend="tiled", dropout_p=dropout_p)
-    return tuple(
-        argument.detach().requires_grad_(argument.requires_grad) if isinstance(argument, Tensor) else argument
-        for argument in recorded[0]
-    )
+    return operator_arguments(operator, "tiled", subject, dropout_p, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", CALLS)

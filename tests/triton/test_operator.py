@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from relattn import UnsupportedError, relative_attention
 from relattn.backends.triton import TritonBackend, operator
-from tests.contract.calls import gradients
+from tests.contract.calls import gradients, operator_arguments
 from tests.contract.cases import CASES
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
@@ -37,20 +37,8 @@ every_call = pytest.mark.parametrize("kind", CALLS)
 def call_of(kind: str, device: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """The operator's arguments in such a call, leaves of their own."""
     name, changes, dropout_p = CALLS[kind]
-    recorded: list[tuple[Any, ...]] = []
-    flat = operator._flat
-
-    def record(*arguments: Any) -> tuple[Any, ...]:
-        recorded.append(flat(*arguments))
-        return recorded[-1]
-
-    monkeypatch.setattr(operator, "_flat", record)
     subject = make_subject(CASES[name], replace(PLAIN, **changes), "float32").on(device)
-    relative_attention(**subject.arguments(), backend="triton", dropout_p=dropout_p)
-    return tuple(
-        argument.detach().requires_grad_(argument.requires_grad) if isinstance(argument, Tensor) else argument
-        for argument in recorded[0]
-    )
+    return operator_arguments(operator, "triton", subject, dropout_p, monkeypatch)
 
 
 @everywhere

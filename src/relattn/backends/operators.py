@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from relattn.backends.base import under_torch_func
 from relattn.errors import UnsupportedError
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -16,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 def reasons_of_an_operator(onnx: str) -> list[str]:
     """Why no operator of ours runs where the call is made: a transform of torch.func, or (`onnx`) an export to ONNX."""
     reasons = []
-    if torch._C._are_functorch_transforms_active():  # pyright: ignore[reportPrivateImportUsage]
+    if under_torch_func():
         reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
     if _exports_to_onnx():
         reasons.append(onnx)

@@ -58,26 +58,9 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
         raise ValueError(
             "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
         )
-    changed, left = {}, {}
-    replaced, interfaced = [], []
-    for name, module in modules.items():
-        if type(module) in REPLACEMENTS:
-            replacement = REPLACEMENTS[type(module)]
-            reason = replacement.cannot(module) or _cannot_here(replacement, name, modules)
-            if reason:
-                left[name] = reason
-            else:
-                replaced.append(module)
-                changed[name] = f"{type(module).__name__} -> {replacement.__name__}"
-        elif isinstance(module, tuple(REPLACEMENTS)):
-            left[name] = f"{type(module).__name__} is a subclass, and may compute something else than its base"
-        elif _attends(module):
-            owner = _around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
-            if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(type(module)):
-                left[name] = f"{type(module).__name__} takes no attn_implementation, and relattn has no replacement"
-            else:
-                interfaced.append(module)
-                changed[name] = f"{type(module).__name__} with attn_implementation={NAME!r}"
+    verdicts = {name: said for name, module in modules.items() if (said := _verdict(name, module, modules)) is not None}
+    changed = {name: how for name, (can, how) in verdicts.items() if can}
+    left = {name: why for name, (can, why) in verdicts.items() if not can}
     if not changed:
         raise UnsupportedError(
             f"model: relattn can change no attention of {type(model).__name__} "
@@ -90,10 +73,9 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
             f"model: {torn} cannot be changed ({left[torn]}) and takes its masks from where others take theirs; "
             "nothing was changed"
         )
-    for module in replaced:
-        module.__class__ = REPLACEMENTS[type(module)]
-    for module in replaced + interfaced:
-        module.relattn_backend = backend
+    for module in (modules[name] for name in changed):
+        module.__class__ = REPLACEMENTS.get(type(module), type(module))
+        module.relattn_backend = backend  # pyright: ignore[reportArgumentType]
     model._relattn_configs = [  # pyright: ignore[reportArgumentType]
         (config, config._attn_implementation) for config in configs.values()
     ]
@@ -138,6 +120,23 @@ def _check_version() -> None:
             f"{'.'.join(map(str, first))} and later below {end[0]}; install transformers>={'.'.join(map(str, first))},"
             f"<{end[0]}"
         )
+
+
+def _verdict(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> tuple[bool, str] | None:
+    """Whether it can be changed, and how or why not; None for what is no attention."""
+    kind = type(module).__name__
+    if type(module) in REPLACEMENTS:
+        replacement = REPLACEMENTS[type(module)]
+        reason = replacement.cannot(module) or _cannot_here(replacement, name, modules)
+        return (False, reason) if reason else (True, f"{kind} -> {replacement.__name__}")
+    if isinstance(module, tuple(REPLACEMENTS)):
+        return False, f"{kind} is a subclass, and may compute something else than its base"
+    if not _attends(module):
+        return None
+    owner = _around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
+    if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(type(module)):
+        return False, f"{kind} takes no attn_implementation, and relattn has no replacement"
+    return True, f"{kind} with attn_implementation={NAME!r}"
 
 
 def _around(name: str, modules: dict[str, nn.Module], wanted: Callable[[nn.Module], bool]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from relattn.lab.corpus import SPLITS, Corpus, Words
 from relattn.lab.interpolation import Interpolation, Part
-from relattn.lab.windows import IGNORED, Windows
+from relattn.lab.windows import IGNORED, Windows, draw_crop
 
 ORDERS = 6
 """The n-gram's: it looks at up to five symbols back."""
@@ -70,9 +70,7 @@ class Sequences(Corpus):
 class RandomWindows:
     """`count` random crops of `pieces`, each {"input_ids", "labels"}, int64 [length]; labels[p] follows input_ids[p].
 
-    Example i is a function of (seed, i) alone. A piece is drawn in proportion to its length, then a crop's start from
-    half a window before the piece to half a window past its last whole window, and moved inside: so beginnings and ends
-    are seen about as often as the middle. A piece shorter than the window is padded.
+    Example i is a function of (seed, i) alone, drawn by `draw_crop`. A piece shorter than the window is padded.
     """
 
     def __init__(self, pieces: Sequence[np.ndarray], length: int, count: int, seed: int) -> None:
@@ -86,11 +84,8 @@ class RandomWindows:
         index = operator.index(index)
         if not 0 <= index < self._count:
             raise IndexError(f"index: expected 0..{self._count - 1}, got {index}")
-        random = np.random.default_rng([self._seed, index])
-        piece = self._pieces[int(np.searchsorted(self._ends, random.integers(self._ends[-1]), side="right"))]
-        last, half = max(0, len(piece) - self._length), self._length // 2
-        start = int(np.clip(random.integers(-half, last + half + 1), 0, last))
-        inputs, labels = _window(piece, start, self._length)
+        chosen, start = draw_crop(np.random.default_rng([self._seed, index]), self._ends, self._length)
+        inputs, labels = _window(self._pieces[chosen], start, self._length)
         return {"input_ids": inputs, "labels": labels}
 
 

@@ -25,6 +25,17 @@ class Windows:
     start: np.ndarray
 
 
+def draw_crop(random: np.random.Generator, ends: np.ndarray, size: int) -> tuple[int, int]:
+    """(a piece, the step at which a crop of `size` steps begins), for pieces that end at `ends`, one behind the other.
+
+    A piece is drawn in proportion to its length, then a start from half a crop before the piece to half a crop past its
+    last whole one, and moved inside: so beginnings and ends are seen about as often as the middle.
+    """
+    chosen = int(np.searchsorted(ends, random.integers(ends[-1]), side="right"))
+    last = max(0, int(ends[chosen] - (ends[chosen - 1] if chosen else 0)) - size)
+    return chosen, int(np.clip(random.integers(-(size // 2), last + size // 2 + 1), 0, last))
+
+
 def batches(windows: Windows, batch_size: int) -> Iterator[Windows]:
     """`windows` in batches of at most `batch_size` (1 or more), longest first, each trimmed to its longest window."""
     if batch_size < 1:

@@ -23,7 +23,7 @@ from relattn.nn.cache_checks import (
 from relattn.nn.growing import Growing
 from relattn.nn.kept_rows import KeptRows
 from relattn.score.checks import check_position
-from relattn.score.positions import Position, contiguous_range, is_explicit
+from relattn.score.positions import Position, contiguous_range, int64_start, is_explicit
 
 KEY_AXIS, POSITION_AXIS = 2, 1
 LEFT_BEHIND = ("kept_rows", "_layer", "_encoding")
@@ -156,8 +156,7 @@ class KVCache:
         if self.max_length is not None or self._keys is not None:
             state = f"rolls with max_length={self.max_length}" if self._keys is None else f"holds {self.length} keys"
             raise ValueError(f"cache: it {state} and cannot hold a memory; fill a new KVCache()")
-        if isinstance(key_position, Tensor):
-            key_position = key_position.to(torch.int64)
+        key_position = int64_start(key_position)
         if isinstance(key_position, Tensor) and is_explicit(key_position):
             self._positions = Growing.of(key_position.expand(key.shape[0], -1), POSITION_AXIS)
         else:

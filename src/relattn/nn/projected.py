@@ -16,7 +16,7 @@ from relattn.functional import AttentionMask, Segments, Window, is_autocast, low
 from relattn.nn.cache import KVCache
 from relattn.nn.slots import held_attn_mask, held_key_mask, held_segments
 from relattn.score.checks import PADDED, check_float, check_layout, check_position, check_window, shape
-from relattn.score.positions import Position, Positions, limits
+from relattn.score.positions import Position, Positions, int64_start, limits
 
 
 class ProjectedAttention(nn.Module):
@@ -226,7 +226,7 @@ def _position_of_queries(q: Float[Tensor, "B Hq Lq D"], query_position: Position
         )
     query_position = 0 if query_position is None else query_position
     check_position("query_position", query_position, q.shape[0], q.shape[2], q.device)
-    return query_position.to(torch.int64) if isinstance(query_position, Tensor) else query_position
+    return int64_start(query_position)
 
 
 def _rolling_window(window: Window | None, is_causal: bool, cache: KVCache) -> Window | None:

@@ -32,7 +32,7 @@ def expand_position(position: Position, length: int, device: torch.device) -> In
 
 
 def int64_start(position: Position) -> Position:
-    """A start of a narrower integer dtype would wrap in arithmetic."""
+    """In int64: a position of a narrower integer dtype would wrap in arithmetic."""
     return position.to(torch.int64) if isinstance(position, Tensor) else position
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from relattn.backends.base import under_torch_func
 from relattn.backends.dense.arrangement import arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
 from relattn.score.positions import Positions
@@ -101,16 +102,12 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
 
 def _add(scores: Float[Tensor, "B Hq Lq Lk"], more: Float[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
     """scores + more, in place, but for transforms of torch.func: vmap may batch `more` alone."""
-    return scores + more if _transformed() else scores.add_(more)
+    return scores + more if under_torch_func() else scores.add_(more)
 
 
 def _hide(scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
     """-inf where hidden, like `_add`."""
-    return scores.masked_fill(hidden, -torch.inf) if _transformed() else scores.masked_fill_(hidden, -torch.inf)
-
-
-def _transformed() -> bool:
-    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateImportUsage]
+    return scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
 
 
 def _relative_query_products(problem: Problem, table: OffsetTable) -> Float[Tensor, "B Hq Lq Lk"]:

@@ -15,18 +15,16 @@ import numpy as np
 
 from relattn.lab.music.data import VOICES, Piece
 from relattn.lab.music.tokens import Vocabulary, transpose, transpositions, voice_ranges
-from relattn.lab.windows import IGNORED, Windows
+from relattn.lab.windows import IGNORED, Windows, draw_crop
 
 
 class TrainingWindows:
     """`count` random crops of `pieces`, each {"input_ids", "labels"}, int64 [length]; labels[p] follows input_ids[p].
 
-    Example i is a function of (seed, i) alone, so a run that stopped goes on with the very same data. A piece is drawn
-    in proportion to its length and transposed by a uniform draw among the moves that keep each voice in the range it
-    has in `pieces`. The crop's start is drawn from half a window before the piece to half a window past its last whole
-    window, then moved inside: so beginnings and ends, which few starts would reach, are seen about as often as the
-    middle. A piece shorter than the window is padded. `length` is in tokens, a multiple of 4. Raises ValueError for no
-    pieces, a length, a count or a seed that cannot be, or a pitch outside the vocabulary.
+    Example i is a function of (seed, i) alone, so a run that stopped goes on with the very same data. A piece and its
+    crop are drawn by `draw_crop`, and transposed by a uniform draw among the moves that keep each voice in its range in
+    `pieces`. A piece shorter than the window is padded. `length` is in tokens, a multiple of 4. Raises ValueError for
+    no pieces, a length, a count or a seed that cannot be, or a pitch outside the vocabulary.
     """
 
     def __init__(self, pieces: Sequence[Piece], vocabulary: Vocabulary, length: int, count: int, seed: int) -> None:
@@ -51,10 +49,9 @@ class TrainingWindows:
         if not 0 <= index < self._count:
             raise IndexError(f"index: expected 0..{self._count - 1}, got {index}")
         random = np.random.default_rng([self._seed, index])
-        chosen = int(np.searchsorted(self._ends, random.integers(self._ends[-1]), side="right"))
-        moves, steps, size = self._moves[chosen], self._pieces[chosen].steps, self._length // len(VOICES)
-        last = max(0, len(steps) - size)
-        start = int(np.clip(random.integers(-(size // 2), last + size // 2 + 1), 0, last))
+        size = self._length // len(VOICES)
+        chosen, start = draw_crop(random, self._ends, size)
+        moves, steps = self._moves[chosen], self._pieces[chosen].steps
         moved = transpose(steps[max(0, start - 1) : start + size], moves[random.integers(len(moves))])
         inputs, labels = _window(moved, min(start, 1), self._vocabulary, self._length)
         return {"input_ids": inputs, "labels": labels}
