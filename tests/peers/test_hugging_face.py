@@ -29,6 +29,7 @@ pytest_plugins = ["tests.contract.fresh"]
 
 every_model = pytest.mark.parametrize("name", CASES)
 LAYERS = 2
+DRAWS = 5
 GENERATION: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "greedy, no cache": {"do_sample": False, "use_cache": False},
@@ -92,21 +93,36 @@ def test_outputs_and_gradients(name: str, rng: np.random.Generator) -> None:
     assert_same_numbers(ours, peer, arrays, TERMS, cancels=cancelling(case, arrays))
 
 
+@pytest.mark.slow
 @every_model
 def test_half_precision(name: str, rng: np.random.Generator) -> None:
     """In bfloat16 the patched model errs at most twice as much as the model itself, from the same rounded numbers.
 
-    Both errors are draws of one size, and a single array's may be a lucky one: what is compared is the median, over all
-    arrays, of one error as a multiple of the other.
+    Both errors are draws of one size. All arrays of a draw share what went wrong early in the model, so what is
+    compared is the geometric mean, over DRAWS, of the median over the arrays of one error as a multiple of the other.
     """
-    case, model = CASES[name], made(name)
-    arrays, fixed = split(case, model)
-    rounded = {key: tensor.bfloat16() for key, tensor in arrays.items()}
-    truth = outcomes(answer(case, model, fixed), rounded, torch.float64)
-    ours, theirs = (outcomes(answer(case, one, fixed), rounded, torch.bfloat16) for one in (patched_copy(model), model))
-    errors = {key: [np.linalg.norm(x[key] - exact) for x in (ours, theirs)] for key, exact in truth.items()}
-    assert all(0.0 < one < np.inf for one, _ in errors.values())
-    assert np.median([one / other for one, other in errors.values()]) <= 2.0
+    case, ratios = CASES[name], []
+    for _ in range(DRAWS):
+        model = without_kinks(made(name))
+        arrays, fixed = split(case, model)
+        rounded = {key: tensor.bfloat16() for key, tensor in arrays.items()}
+        truth = outcomes(answer(case, model, fixed), rounded, torch.float64)
+        ours, theirs = (
+            outcomes(answer(case, one, fixed), rounded, torch.bfloat16) for one in (patched_copy(model), model)
+        )
+        errors = [[np.linalg.norm(x[key] - exact) for x in (ours, theirs)] for key, exact in truth.items()]
+        assert all(0.0 < one < np.inf for one, _ in errors)
+        ratios.append(np.median([one / other for one, other in errors]))
+    assert np.exp(np.mean(np.log(ratios))) <= 2.0, ratios
+
+
+def without_kinks(model: nn.Module) -> nn.Module:
+    """GELU for ReLU: a rounding that carries one number across 0 would turn a whole gradient."""
+    for module in list(model.modules()):
+        for child, layer in module.named_children():
+            if isinstance(layer, nn.ReLU):
+                setattr(module, child, nn.GELU())
+    return model
 
 
 @every_model
