@@ -228,6 +228,8 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     ),
     "shaw+shaw_values": of(partial(shaw, max_distance=(3, 1)), partial(shaw, max_distance=(0, 2), shared=False)),
     "t5+alibi": of(t5, alibi),
+    "key_query+shaw": of(key_query, shaw),
+    "disentangled+key_query+t5": of(disentangled, partial(key_query, shared=False), t5),
     "terms_all": TermsCase(
         {
             "relative_keys": HandTable(shared=False, first=-2, rows=4, beyond="clamp"),
