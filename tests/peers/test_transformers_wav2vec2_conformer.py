@@ -2,19 +2,23 @@
 
 `pos_bias_u`, `pos_bias_v` and `linear_pos` are ours by the same names. Its embeddings hold the sine and the cosine of
 each frequency side by side (interleaved=True) for the distances L - 1 .. -(L - 1), query - key, which are minus the
-offset. linear_q, linear_k, linear_v and linear_out are q_proj, k_proj, v_proj and out_proj.
+offset. In RelativeMultiheadAttention, linear_q, linear_k, linear_v and linear_out are q_proj, k_proj, v_proj and
+out_proj; RelPositionMultiHeadedAttention has every name as it is.
 """
+
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import Wav2Vec2ConformerConfig
 from transformers.models.wav2vec2_conformer import modeling_wav2vec2_conformer as conformer
 
 from relattn import TransformerXLEmbedding
-from relattn.nn import RelativeMultiheadAttention
-from tests.peers.compare import assert_same_numbers, longest_sum
+from relattn.nn import RelativeMultiheadAttention, RelPositionMultiHeadedAttention
+from tests.contract.calls import assert_equal
+from tests.peers.compare import assert_same_numbers, everything_in_float64, longest_sum
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -31,30 +35,43 @@ def arrays() -> dict[str, Tensor]:
     return {**found, **biases, "x": torch.randn(B, LENGTH, WIDTH)}
 
 
-def theirs(a: dict[str, Tensor], kept: Tensor) -> Tensor:
+def weights_of(a: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: array for name, array in a.items() if name != "x"}
+
+
+def peer() -> tuple[nn.Module, nn.Module]:
+    """Its attention, and the module that makes the embeddings."""
     config = Wav2Vec2ConformerConfig(
         hidden_size=WIDTH, num_attention_heads=HEADS, position_embeddings_type="relative", max_source_positions=50,
         attn_implementation="eager",
     )  # fmt: skip
-    module = conformer.Wav2Vec2ConformerSelfAttention(config).eval()
-    embeddings = conformer.Wav2Vec2ConformerRelPositionalEmbedding(config)(a["x"])
+    attention = conformer.Wav2Vec2ConformerSelfAttention(config).eval()
+    return attention, conformer.Wav2Vec2ConformerRelPositionalEmbedding(config)
+
+
+def theirs(a: dict[str, Tensor], kept: Tensor) -> Tensor:
+    attention, embeddings = peer()
     mask = torch.where(kept[:, None, None], 0.0, torch.finfo(a["x"].dtype).min).to(a["x"].dtype)
-    weights = {name: array for name, array in a.items() if name != "x"}
-    return functional_call(module, weights, (a["x"], mask, embeddings))[0]
+    return functional_call(attention, weights_of(a), (a["x"], mask, embeddings(a["x"])))[0]
 
 
-def ours(a: dict[str, Tensor], kept: Tensor) -> Tensor:
+def by_our_names(a: dict[str, Tensor], kept: Tensor) -> Tensor:
     module = RelativeMultiheadAttention(WIDTH, HEADS, TransformerXLEmbedding(HEADS, HEAD_DIM, interleaved=True))
     weights = {}
-    for name, array in a.items():
+    for name, array in weights_of(a).items():
         head, _, kind = name.partition(".")
-        if name != "x":
-            weights[f"encoding.{name}" if head in ENCODING else f"{OURS[head]}.{kind}"] = array
-    return functional_call(module, weights, (a["x"],), {"key_mask": kept})
+        weights[f"encoding.{name}" if head in ENCODING else f"{OURS[head]}.{kind}"] = array
+    return functional_call(module, weights, (a["x"],), {"key_mask": kept}, strict=True)
 
 
+def by_their_names(a: dict[str, Tensor], kept: Tensor) -> Tensor:
+    module = RelPositionMultiHeadedAttention(WIDTH, HEADS)
+    return functional_call(module, weights_of(a), (a["x"],), {"key_mask": kept}, strict=True)
+
+
+@pytest.mark.parametrize("ours", [by_our_names, by_their_names])
 @pytest.mark.parametrize("padded", [0, 4])
-def test_whole_attention(padded: int, rng) -> None:
+def test_whole_attention(padded: int, ours: Callable[..., Tensor], rng) -> None:
     kept = torch.ones(B, LENGTH, dtype=torch.bool)
     kept[1, LENGTH - padded :] = False
     assert_same_numbers(
@@ -64,3 +81,17 @@ def test_whole_attention(padded: int, rng) -> None:
         longest_sum(B, LENGTH, LENGTH, WIDTH, HEAD_DIM),
         cancels={"linear_k.bias": "linear_k.weight"},
     )
+
+
+def test_its_state_dict_loads_and_comes_back(rng) -> None:
+    with everything_in_float64():
+        (first, embeddings), (second, _) = peer(), peer()
+    first.load_state_dict(weights_of(arrays()))
+    module = RelPositionMultiHeadedAttention(WIDTH, HEADS).double()
+    module.load_state_dict(first.state_dict())
+    second.load_state_dict(module.state_dict())
+    x = torch.randn(B, LENGTH, WIDTH, dtype=torch.float64)
+    with everything_in_float64():
+        expected = first(x, None, embeddings(x))[0]
+        assert torch.equal(second(x, None, embeddings(x))[0], expected)
+    assert_equal(module(x), expected)
