@@ -19,14 +19,23 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.triton.bands import band_sum, dot, load_numbers, load_rows, padded, place, store_rows
+from relattn.backends.triton.bands import (
+    band_product,
+    band_sum,
+    dot,
+    load_numbers,
+    load_rows,
+    padded,
+    place,
+    store_rows,
+)
 from relattn.backends.triton.call import Call, Gradients
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.known import Known, load_lse, side_sums, sides_of, store_sides
 from relattn.backends.triton.masks import kept, key_tiles, query_tiles
 from relattn.backends.triton.scores import by_keys, by_queries, finished
 from relattn.backends.triton.sizes import launch
-from relattn.backends.triton.skew import columns_from_pairs, rows_from_pairs
+from relattn.backends.triton.skew import columns_from_pairs, pairs_from_rows, rows_from_pairs
 from relattn.backends.triton.tables import table_gradients
 
 
@@ -61,23 +70,8 @@ def backward(
 
 
 @triton.jit
-def tile_gradients(
-    x, batch, head, first_query, first_key, q, k, v, r, grad_output, lse, delta,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """P and dS of a tile, as pairs [i, j], in float32."""
-    i = first_query + tl.arange(0, TILE)[:, None]
-    j = first_key + tl.arange(0, TILE)[None, :]
-    band = x.offset + first_key - first_query - (TILE - 1)
-    products = dot(q, tl.trans(k))
-    if x.relative_keys.at is not None:
-        products += by_queries(r, x.relative_keys, head, band, DR, TILE)
-    if x.relative_queries.at is not None:
-        products += by_keys(k, x.relative_queries, head, band, D, TILE)
-    weights = tl.exp2(finished(x, batch, head, i, j, products) - lse[:, None])
-    by_weight = dot(grad_output, tl.trans(v))
-    if x.relative_values.at is not None:
-        by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
+def score_gradients(x, batch, head, i, j, weights, by_weight, delta):
+    """P and dS of a tile from the P of dS and from dP, pairs [i, j] in float32: both P differ by what dropout takes."""
     dropped = weights
     if x.seed is not None:
         factors = kept(x, batch, head, i, j)
@@ -122,13 +116,30 @@ def queries_kernel(
     bias_before, bias_after = nothing, nothing
 
     first_key, end_key = key_tiles(x, first_query, TILE)
+    band = x.offset + first_key - first_query - (TILE - 1)
+    if x.relative_keys.at is not None and x.relative_values.at is None:
+        left = band_product(r, x.relative_keys, head, band, DR, TILE)
     for start in range(first_key, end_key, TILE):
+        j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
-        weights, scores = tile_gradients(
-            x, batch, head, first_query, start, q, k, v, r, grad_output, lse, delta, D, DV, DR, TILE
-        )
-        offsets = x.offset + start + tl.arange(0, TILE)[None, :] - query[:, None]
+        products = dot(q, tl.trans(k))
+        if x.relative_keys.at is not None:
+            if x.relative_values.at is not None:  # then carrying one half along would take registers that are not there
+                left = band_product(r, x.relative_keys, head, band, DR, TILE)
+            right = band_product(r, x.relative_keys, head, band + TILE, DR, TILE)
+            products += pairs_from_rows(left, right, TILE)
+            left = right  # of the next tile of keys
+        if x.relative_queries.at is not None:
+            products += by_keys(k, x.relative_queries, head, band, D, TILE)
+        weights = tl.exp2(finished(x, batch, head, query[:, None], j, products) - lse[:, None])
+        by_weight = dot(grad_output, tl.trans(v))
+        if x.relative_values.at is not None:
+            by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
+        weights, scores = score_gradients(x, batch, head, query[:, None], j, weights, by_weight, delta)
+
+        i = first_query + tl.arange(0, TILE)[:, None]  # anew: carried from above, the offsets would spill
+        offsets = x.offset + start + tl.arange(0, TILE)[None, :] - i
         if sides.relative_keys is not None:
             keys_before, keys_after = side_sums(keys_before, keys_after, scores, offsets, x.relative_keys, 1)
         if sides.relative_values is not None:
@@ -138,7 +149,6 @@ def queries_kernel(
         scores = scores.to(k.dtype)
         by_query += dot(scores, k)
         if x.relative_keys.at is not None:
-            band = x.offset + start - first_query - (TILE - 1)
             near, far = rows_from_pairs(scores, TILE)
             step = band_sum(near, x.relative_keys, head, band, DR, TILE)
             step += band_sum(far, x.relative_keys, head, band + TILE, DR, TILE)
@@ -146,6 +156,7 @@ def queries_kernel(
                 by_relative += step
             else:
                 by_query += step
+        band += TILE
 
     store_rows(place(grad_query, batch, head), grad_query.row, first_query, x.queries, by_query * x.scale, D, TILE)
     if x.r.at is not None:
@@ -191,17 +202,26 @@ def keys_kernel(
             grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
             lse = load_lse(known, numbers, start, x.queries, TILE)
             delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
-            weights, scores = tile_gradients(
-                x, batch, head, start, first_key, q, k, v, r, grad_output, lse, delta, D, DV, DR, TILE
-            )
+
+            band = x.offset + first_key - start - (TILE - 1)
+            products = dot(q, tl.trans(k))
+            if x.relative_keys.at is not None:
+                products += by_queries(r, x.relative_keys, head, band, DR, TILE)
+            if x.relative_queries.at is not None:
+                products += by_keys(k, x.relative_queries, head, band, D, TILE)
+            i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
+            weights = tl.exp2(finished(x, batch, head, i, j, products) - lse[:, None])
+            by_weight = dot(grad_output, tl.trans(v))
+            if x.relative_values.at is not None:
+                by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
+            weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
+
             if sides.relative_queries is not None:
-                i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
                 before, after = side_sums(before, after, scores, x.offset + j - i, x.relative_queries, 0)
             by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
             scores = scores.to(k.dtype)
             by_key += dot(tl.trans(scores), q)
             if x.relative_queries.at is not None:
-                band = x.offset + first_key - start - (TILE - 1)
                 near, far = columns_from_pairs(scores, TILE)
                 by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
                 by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)

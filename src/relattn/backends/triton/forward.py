@@ -20,6 +20,7 @@ from relattn.backends.triton.bands import (
     store_rows,
 )
 from relattn.backends.triton.call import Call
+from relattn.backends.triton.decoding import FEW, few_queries
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.masks import kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished
@@ -29,6 +30,8 @@ from relattn.backends.triton.skew import pairs_from_rows, rows_from_pairs
 
 def forward(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees nothing."""
+    if call.query.shape[2] <= FEW:
+        return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
     output = call.query.new_empty(batch, heads, queries, call.value.shape[3])
     lse = call.query.new_empty(batch, heads, queries, dtype=torch.float32)
@@ -60,6 +63,8 @@ def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.con
         if x.r.at is not None:
             r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
         left = band_product(r, x.relative_keys, head, band, DR, TILE)
+    if x.relative_values.at is not None:
+        far = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
@@ -79,13 +84,14 @@ def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.con
         if x.seed is not None:
             weights *= kept(x, batch, head, i, j)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
-        weights = weights.to(v.dtype)
-        weighted = weighted * older[:, None] + dot(weights, v)
+        weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
         if x.relative_values.at is not None:
+            older_far = far * older[:, None]  # the tile before met the same offsets
             near, far = rows_from_pairs(weights, TILE)
-            weighted += band_sum(near, x.relative_values, head, band, DV, TILE)
-            weighted += band_sum(far, x.relative_values, head, band + TILE, DV, TILE)
+            weighted += band_sum((near + older_far).to(v.dtype), x.relative_values, head, band, DV, TILE)
         band += TILE
+    if x.relative_values.at is not None:
+        weighted += band_sum(far.to(x.v.at.dtype.element_ty), x.relative_values, head, band, DV, TILE)
 
     total = tl.where(total == 0.0, 1.0, total)  # a row that saw nothing: output 0, lse -inf
     store_rows(place(output, batch, head), output.row, first_query, x.queries, weighted / total[:, None], DV, TILE)

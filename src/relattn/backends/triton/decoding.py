@@ -1,0 +1,116 @@
+"""The forward pass of a few queries over many keys: the keys shared out among programs, whose parts are merged.
+
+One query fills no tile for the tensor cores, and needs no rotation: the keys of its row meet neighbouring rows of a
+table. A program sums one row over one part of the keys in float32; a second kernel merges the parts by their lse,
+
+    O = sum_p exp(lse_p - lse) O_p,    lse = log sum_p exp(lse_p)
+
+in their order. How many parts there are is a function of the call's shape, so a call has the same bits on every GPU.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.triton.bands import load_band, load_rows, padded, place
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.inputs import inputs, visible_offsets
+from relattn.backends.triton.masks import kept, key_tiles
+from relattn.backends.triton.scores import LOG2_E, finished
+from relattn.backends.triton.sizes import launch
+
+FEW = 8
+"""Up to so many queries, one row a program does no more work than a tile of 64 rows on tensor cores."""
+PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; what one program merges; worth a program
+
+
+def few_queries(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
+    """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees nothing."""
+    batch, heads, queries = call.query.shape[:3]
+    width, rows, parts = call.value.shape[3], batch * heads * queries, _parts(call)
+    outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
+    sums = call.query.new_empty(parts, rows, dtype=torch.float32)
+    launch(part_kernel, call, lambda tile: parts * rows, (inputs(call), outputs, sums, parts))
+    output = call.query.new_empty(batch, heads, queries, width)
+    lse = sums.new_empty(batch, heads, queries)
+    merge_kernel[(rows,)](outputs, sums, output, lse, parts, DV=width, PARTS=MOST_PARTS)
+    return output, lse
+
+
+def _parts(call: Call) -> int:
+    """As many as keep a large GPU busy, each of a stretch of keys that is worth a program."""
+    rows = call.query.shape[:3].numel()
+    lowest, highest = visible_offsets(call)
+    keys = min(call.key.shape[2], max(highest - lowest + 1, 0))
+    return max(min(PROGRAMS // rows, math.ceil(keys / KEYS_OF_A_PART), MOST_PARTS), 1)
+
+
+@triton.jit
+def part_kernel(
+    x, outputs, sums, parts, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """O and lse (in base 2) of one query under one head over one part of its keys; x: `Inputs`."""
+    rows = tl.num_programs(0) // parts
+    part, row = tl.program_id(0) // rows, tl.program_id(0) % rows
+    query, head, batch = row % x.queries, row // x.queries % x.heads, row // x.queries // x.heads
+
+    k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
+    q = load_rows(place(x.q, batch, head), x.q.row, query, x.queries, D, 1).to(tl.float32)
+    r = q
+    if x.r.at is not None:
+        r = load_rows(place(x.r, batch, head), x.r.row, query, x.queries, DR, 1).to(tl.float32)
+    maximum, total = tl.full((1,), float("-inf"), tl.float32), tl.zeros((1,), tl.float32)
+    weighted = tl.zeros((padded(DV),), tl.float32)
+
+    first_key, end_key = key_tiles(x, query, 1)
+    length = tl.cdiv(tl.cdiv(end_key - first_key, TILE), parts) * TILE
+    start = first_key + part * length
+    for key in range(start, tl.minimum(start + length, end_key), TILE):
+        j = key + tl.arange(0, TILE)
+        offset = x.offset + key - query
+        k = load_rows(k_at, x.k.row, key, x.keys, D, TILE).to(tl.float32)
+        products = tl.sum(q * k, axis=1)
+        if x.relative_keys.at is not None:
+            products += tl.sum(r * load_band(x.relative_keys, head, offset, DR, TILE).to(tl.float32), axis=1)
+        if x.relative_queries.at is not None:
+            products += tl.sum(k * load_band(x.relative_queries, head, offset, D, TILE).to(tl.float32), axis=1)
+        scores = finished(x, batch, head, query, j, products)
+
+        before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=0))
+        shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
+        weights, older = tl.exp2(scores - shift), tl.exp2(before - shift)
+        total = total * older + tl.sum(weights, axis=0)
+        if x.seed is not None:
+            weights *= kept(x, batch, head, query, j)
+        v = load_rows(v_at, x.v.row, key, x.keys, DV, TILE).to(tl.float32)
+        if x.relative_values.at is not None:
+            v += load_band(x.relative_values, head, offset, DV, TILE).to(tl.float32)
+        weighted = weighted * older + tl.sum(weights[:, None] * v, axis=0)
+
+    total = tl.where(total == 0.0, 1.0, total)  # a part that saw nothing: output 0, lse -inf
+    here, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded(DV))
+    tl.store(outputs + here * DV + column, weighted / total, mask=column < DV)
+    tl.store(sums + here + tl.arange(0, 1), maximum + tl.log2(total))
+
+
+@triton.jit
+def merge_kernel(outputs, sums, output, lse, parts, DV: tl.constexpr, PARTS: tl.constexpr):
+    """O and lse of one row from those of its parts, PARTS at most."""
+    row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    part, column = tl.arange(0, PARTS), tl.arange(0, padded(DV))
+    found = tl.load(sums + part * rows + row, mask=part < parts, other=float("-inf"))
+    maximum = tl.max(found, axis=0)
+    weights = tl.exp2(found - tl.where(maximum == float("-inf"), 0.0, maximum))
+    total = tl.sum(weights, axis=0)
+    total = tl.where(total == 0.0, 1.0, total)  # no part saw anything
+    inside = (part[:, None] < parts) & (column[None, :] < DV)
+    values = tl.load(outputs + (part[:, None] * rows + row) * DV + column[None, :], mask=inside, other=0.0)
+    merged = tl.sum(weights[:, None] * values, axis=0) / total
+    tl.store(output + row * DV + column, merged.to(output.dtype.element_ty), mask=column < DV)
+    tl.store(lse + row, (maximum + tl.log2(total)) / LOG2_E)
