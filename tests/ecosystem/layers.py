@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from relattn import RelativeEncoding
-from relattn.nn import RelativeMultiheadAttention
+from relattn.nn import RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from tests.contract.calls import MODULES, self_attention
 from tests.contract.subject import Subject
 
-WIDTH = 5
+WIDTH = 6
+"""Even, as sinusoids ask; no multiple of the four heads that most encodings have here."""
 LONGEST = 24
 LENGTHS = [(12, 20), (13, 13), (19, 7), (LONGEST, LONGEST)]
 """Of queries and keys; PyTorch takes two lengths that start equal for one."""
@@ -32,17 +33,11 @@ every_encoding_slowly = pytest.mark.parametrize(
 
 
 class Attention(nn.Module):
-    """A layer with everything but its inputs fixed; causal where the encoding insists on it, float64 unless changed."""
+    """A layer with everything but its inputs fixed; float64 unless changed."""
 
-    def __init__(self, subject: Subject, backend: str, *, fixed: dict[str, Any] | None = None, **options: Any):
+    def __init__(self, layer: RelativeMultiheadAttention | RelPositionMultiHeadedAttention, **fixed: Any):
         super().__init__()
-        setting, encoding = subject.setting, subject.encoding()
-        assert isinstance(encoding, RelativeEncoding)
-        self.layer = RelativeMultiheadAttention(
-            WIDTH, setting.num_heads, encoding, num_kv_heads=setting.num_kv_heads, head_dim=setting.head_dim,
-            backend=backend, **options,
-        ).double()  # fmt: skip
-        self.fixed = {"is_causal": setting.is_causal} | (fixed or {})
+        self.layer, self.fixed = layer.double(), fixed
 
     def forward(
         self, query: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None, **more: Tensor
@@ -52,7 +47,18 @@ class Attention(nn.Module):
 
 def attention(name: str, rng: np.random.Generator, backend: str = "dense", **options: Any) -> Attention:
     """A module with the encoding of that name, random everywhere."""
-    return Attention(self_attention(name, rng, length=LONGEST), backend, **options)
+    return attention_of(self_attention(name, rng, length=LONGEST), backend, **options)
+
+
+def attention_of(subject: Subject, backend: str, *, fixed: dict[str, Any] | None = None, **options: Any) -> Attention:
+    """A module with the subject's encoding; causal where the encoding insists on it."""
+    setting, encoding = subject.setting, subject.encoding()
+    assert isinstance(encoding, RelativeEncoding)
+    layer = RelativeMultiheadAttention(
+        WIDTH, setting.num_heads, encoding, num_kv_heads=setting.num_kv_heads, head_dim=setting.head_dim,
+        backend=backend, **options,
+    )  # fmt: skip
+    return Attention(layer, **{"is_causal": setting.is_causal, **(fixed or {})})
 
 
 def inputs(*lengths: int, batch: int = 2, dtype: torch.dtype = torch.float64, grad: bool = False) -> list[Tensor]:

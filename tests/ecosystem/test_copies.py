@@ -38,10 +38,8 @@ def assert_same(ours: Attention, expected: Attention) -> None:
         assert torch.equal(ours(*given), expected(*given))
 
 
-@every_encoding
-@pytest.mark.parametrize("way", COPIES)
-def test_a_copy_gives_the_same_numbers_and_is_its_own(name: str, way: str, rng: np.random.Generator) -> None:
-    module = attention(name, rng, "auto")
+def assert_copied(way: str, module: Attention) -> None:
+    """The copy gives the same numbers, and its weights are its own."""
     copied = COPIES[way](module)
     assert_same(copied, module)
     given = inputs(7, 7)
@@ -51,6 +49,21 @@ def test_a_copy_gives_the_same_numbers_and_is_its_own(name: str, way: str, rng: 
             parameter.add_(1.0)
     assert torch.equal(module(*given), before)
     assert not torch.equal(copied(*given), before)
+
+
+def assert_saved(module: Attention, other: Attention) -> None:
+    """Weights through a file, into a module of other weights, and onto one made without any, on the meta device."""
+    weights, empty = saved(module.state_dict(), weights_only=True), copy.deepcopy(other).to("meta")
+    assert other.load_state_dict(weights) == ([], [])
+    assert_same(other, module)
+    empty.load_state_dict(weights, assign=True)
+    assert_same(empty, module)
+
+
+@every_encoding
+@pytest.mark.parametrize("way", COPIES)
+def test_a_copy_gives_the_same_numbers_and_is_its_own(name: str, way: str, rng: np.random.Generator) -> None:
+    assert_copied(way, attention(name, rng, "auto"))
 
 
 @pytest.mark.parametrize("way", COPIES)
@@ -63,14 +76,7 @@ def test_an_encoding_that_two_layers_share_stays_shared(way: str, rng: np.random
 
 @every_encoding
 def test_weights_through_a_file(name: str, rng: np.random.Generator) -> None:
-    """Into a module of other weights, and onto one that was made without any, on the meta device."""
-    module, other = attention(name, rng), attention(name, rng)
-    weights = saved(module.state_dict(), weights_only=True)
-    assert other.load_state_dict(weights) == ([], [])
-    assert_same(other, module)
-    empty = copy.deepcopy(other).to("meta")
-    empty.load_state_dict(weights, assign=True)
-    assert_same(empty, module)
+    assert_saved(attention(name, rng), attention(name, rng))
 
 
 NAMES = {

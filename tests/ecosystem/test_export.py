@@ -34,16 +34,20 @@ def keep(keys: int) -> Tensor:
     return torch.stack([torch.arange(keys) < keys - 1, torch.zeros(keys, dtype=torch.bool)])
 
 
-@every_backend
-@every_encoding_slowly
-def test_every_length(name: str, backend: str, rng: np.random.Generator) -> None:
-    module = attention(name, rng, backend)
+def assert_exported(module: Attention) -> None:
+    """The program of one pair of lengths gives the module's numbers at every other."""
     program = exported(module, inputs(11, 15), key_mask=keep(15))
     nodes = [node.target for node in program.graph.nodes if node.op == "call_function"]
-    assert nodes.count(torch.ops.relattn.tiled.default) == (backend == "tiled")
+    assert nodes.count(torch.ops.relattn.tiled.default) == (module.layer.backend == "tiled")
     for queries, keys in LENGTHS:
         given = inputs(queries, keys)
         assert_equal(program.module()(*given, key_mask=keep(keys)), module(*given, key_mask=keep(keys)))
+
+
+@every_backend
+@every_encoding_slowly
+def test_every_length(name: str, backend: str, rng: np.random.Generator) -> None:
+    assert_exported(attention(name, rng, backend))
 
 
 @every_encoding_slowly
