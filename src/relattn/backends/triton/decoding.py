@@ -39,7 +39,7 @@ def few_queries(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, 
     launch(part_kernel, call, lambda tile: parts * rows, (inputs(call), outputs, sums, parts))
     output = call.query.new_empty(batch, heads, queries, width)
     lse = sums.new_empty(batch, heads, queries)
-    merge_kernel[(rows,)](outputs, sums, output, lse, parts, DV=width, PARTS=MOST_PARTS)
+    merge_kernel[(rows,)](outputs, sums, output, lse, parts, DV=width, PARTS=MOST_PARTS)  # pyright: ignore[reportArgumentType]
     return output, lse
 
 
