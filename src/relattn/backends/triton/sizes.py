@@ -1,50 +1,145 @@
-"""How large a kernel's tiles are, and how many warps and stages compute one: the largest that a device has room for.
+"""How large a kernel's tiles are, and how many warps and stages compute one: timed once, then remembered.
 
-Sizes are not searched for by timing: a sum's order, and so a gradient's last bits, would change from run to run.
+The first large call of its kind (kernel, widths, what is there and its dtypes) times up to four candidates and takes
+the fastest. Later ones take the same: in this process, and through Triton's cache on disk in those that start later.
+Nothing is timed, and the first candidate that fits is taken, in small calls, in the interpreter, and where
+`torch.use_deterministic_algorithms(True)` holds; so it is while a CUDA graph is captured, unless the fastest is known.
+
+Sizes fix the order of sums, and so a gradient's last bits. They stay from run to run for as long as that cache does;
+on another machine, after it was emptied, or among processes that search at once, the fastest may be others.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
+from triton.compiler.compiler import make_backend
+from triton.runtime.cache import get_cache_manager, triton_key
+from triton.runtime.driver import driver
+from triton.runtime.errors import OutOfResources, PTXASError
+from triton.testing import do_bench
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
-HALF: tuple[Sizes, ...] = ((64, 8, 2), (64, 8, 1), (32, 4, 2), (32, 4, 1), (16, 4, 1))
-SINGLE: tuple[Sizes, ...] = ((32, 8, 1), (16, 4, 1))
-SMALLEST: tuple[Sizes, ...] = ((16, 4, 1),)
+SMALL: list[Sizes] = [(32, 8, 1), (16, 4, 1)]
+"""Where no candidate fits, the first of these that does."""
+WORTH_TIMING = 2**20
+"""Pairs a head from which on a call is large: with fewer, starting the kernels takes about as long as they do."""
+WARMUP, REPEATS = 5, 20  # milliseconds
+TOO_LARGE = (OutOfResources, PTXASError)
 
-_fits: dict[tuple, Sizes] = {}
+_fastest: dict[tuple, Sizes] = {}
+_first: dict[tuple, Sizes] = {}
 
 
 def launch(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple) -> None:
-    """Run the kernel in the largest tiles whose data the device's shared memory holds; programs: how many, by tile."""
-    relative = call.query if call.relative_query is None else call.relative_query
-    widths = {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
-    key = (kernel, call.query.device, *widths.values(), *_kinds(arguments))
-    candidates = (_fits[key],) if key in _fits else _candidates(call)
-    for tile, warps, stages in candidates:
-        options = {"num_warps": warps, "num_stages": stages}
-        try:
-            kernel[(programs(tile),)](*arguments, **widths, TILE=tile, **options)
-        except OutOfResources:
-            if (tile, warps, stages) == candidates[-1]:
-                raise
-        else:
-            _fits[key] = tile, warps, stages
-            return
+    """Run the kernel in tiles of the best sizes known, timing some where that may be; programs: how many, by tile.
+
+    Where sizes are tried the kernel runs several times, so it must not read what it writes.
+
+    Raises:
+        OutOfResources: the device has no room for the smallest tiles.
+    """
+    widths = _widths(call)
+    kind = *widths.values(), *_kinds(arguments)
+    key = kernel, call.query.device, kind
+
+    def run(sizes: Sizes) -> None:
+        tile, warps, stages = sizes
+        kernel[(programs(tile),)](*arguments, **widths, TILE=tile, num_warps=warps, num_stages=stages)
+
+    fastest = None
+    if _is_worth_timing(call):
+        fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, run)
+    if fastest is not None:
+        _fastest[key] = fastest
+        run(fastest)
+    elif key in _first:
+        run(_first[key])
+    else:
+        _first[key] = _run_the_first_that_fits(run, [*candidates(call), *SMALL])
 
 
-def _candidates(call: Call) -> tuple[Sizes, ...]:
+def candidates(call: Call) -> list[Sizes]:
+    """At most four sizes, the one that is taken untimed first; without what is known to spill registers.
+
+    Seen when compiled for sm_90, 64 wide in half precision: 8 warps spill little in tiles of 64, and up to 3400 bytes
+    in tiles of 128 with any table; 4 warps up to 1300 in tiles of 64 with two tables of vectors. 256 wide, with a table
+    of vectors, tiles of 64 do not fit and two stages spill up to 15000. In float32 4 warps spill 1600 in tiles of 32.
+    """
     if INTERPRETED:
-        return SMALLEST
-    return SINGLE if call.query.dtype == torch.float32 else HALF
+        return [(16, 4, 1)]
+    tables = [call.relative_keys, call.relative_queries, call.relative_values]
+    vectors = sum(table is not None for table in tables)
+    wide = max(*_widths(call).values()) > 128
+    if call.query.dtype == torch.float32 or (wide and vectors):
+        return SMALL
+    if wide:
+        return [(64, 8, 2), *SMALL]
+    found = [(64, 8, 2), (64, 8, 3)]
+    if vectors <= 1:
+        found.append((64, 4, 2))
+    found.append((128, 8, 2) if vectors == 0 and call.bias is None else (32, 4, 2))
+    return found
+
+
+def _widths(call: Call) -> dict[str, int]:
+    relative = call.query if call.relative_query is None else call.relative_query
+    return {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
+
+
+def _is_worth_timing(call: Call) -> bool:
+    large = call.query.shape[2] * call.key.shape[2] >= WORTH_TIMING
+    return large and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
+
+
+def _find_the_fastest(kernel: Any, call: Call, kind: tuple, run: Callable[[Sizes], None]) -> Sizes | None:
+    """From Triton's cache on disk, or timed and put there; None where it is unknown and a graph is being captured."""
+    several = candidates(call)
+    target = make_backend(driver.active.get_current_target()).hash()  # pyright: ignore[reportArgumentType]
+    told = triton_key(), target, kernel.cache_key, kind, several
+    cache = get_cache_manager(hashlib.sha256(repr(told).encode()).hexdigest())
+    name = f"{kernel.__name__}.sizes.json"
+    path = cache.get_file(name)
+    if path is not None:
+        tile, warps, stages = json.loads(Path(path).read_text())
+        return tile, warps, stages
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    times = {sizes: _milliseconds(run, sizes) for sizes in several}
+    fastest = min(several, key=times.__getitem__)
+    if times[fastest] == math.inf:
+        fastest = _run_the_first_that_fits(run, SMALL)
+    cache.put(json.dumps(fastest), name, binary=False)
+    return fastest
+
+
+def _milliseconds(run: Callable[[Sizes], None], sizes: Sizes) -> float:
+    """The median of a few runs; infinite where the sizes do not fit."""
+    try:
+        return do_bench(lambda: run(sizes), WARMUP, REPEATS, return_mode="median")  # pyright: ignore[reportReturnType]
+    except TOO_LARGE:
+        return math.inf
+
+
+def _run_the_first_that_fits(run: Callable[[Sizes], None], several: list[Sizes]) -> Sizes:
+    for sizes in several[:-1]:
+        try:
+            run(sizes)
+        except TOO_LARGE:
+            continue
+        return sizes
+    run(several[-1])
+    return several[-1]
 
 
 def _kinds(arguments: tuple) -> Iterator[Any]:

@@ -1,0 +1,26 @@
+"""Calls of tensors without memory, for what needs their shapes alone."""
+
+from typing import Any
+
+import torch
+
+from relattn.backends.triton.call import Call, Table
+
+BATCH, HEADS, WIDTH = 4, 16, 64
+ABSENT = (
+    "relative_keys", "relative_queries", "relative_values", "bias",
+    "lowest", "key_mask", "query_segments", "key_segments", "pair_mask", "seed",
+)  # fmt: skip
+
+
+def meta_call(
+    tables: tuple[str, ...] = (), rows: int = 1, *, length: int = 4096, width: int = WIDTH,
+    dtype: torch.dtype = torch.bfloat16, **changes: Any,
+) -> Call:  # fmt: skip
+    """A causal call of as many queries as keys; every table has a row for each of `rows` offsets around 0, per head."""
+    query, key, value = (torch.empty(BATCH, HEADS, length, width, dtype=dtype, device="meta") for _ in range(3))
+    shape = (HEADS, rows, width)
+    found = {name: Table(query.new_empty(shape[: 2 if name == "bias" else 3]), -(rows // 2), False) for name in tables}
+    given = dict.fromkeys(ABSENT) | found | {"offset": 0, "highest": 0, "scale": 0.125, "dropout_p": 0.0} | changes
+    relative_query = query if "relative_keys" in tables else None
+    return Call(**{"query": query, "key": key, "value": value, "relative_query": relative_query} | given)

@@ -1,0 +1,111 @@
+"""Memory linear in the length, at a length whose pairs fit nowhere: every tensor that a training step makes is counted.
+
+Kernels allocate nothing. Tensors on the "meta" device have shapes and no numbers, and nothing is launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from relattn.backends.triton.call import Call
+from tests.triton.calls import meta_call
+
+pytest.importorskip("triton", reason="Triton is a package for Linux")
+
+LENGTH = 2**20
+TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
+
+
+class Made(TorchDispatchMode):
+    """The bytes of all tensors that operations make, whether they still stand or not, and the most that one has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+        self.most: tuple[int, str] = 0, "nothing"
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        given = {tensor.untyped_storage()._cdata for tensor in args if isinstance(tensor, Tensor)}
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
+                size = tensor.untyped_storage().nbytes()
+                self.bytes += size
+                self.most = max(self.most, (size, str(function)))
+        return result
+
+
+def made(call: Call, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., None] = lambda *given: None) -> Made:
+    """By a forward and a backward pass whose kernels are `launch`."""
+    from relattn.backends.triton import backward, forward, tables
+
+    for module in (forward, backward, tables):
+        monkeypatch.setattr(module, "launch", launch)
+    with Made() as count:
+        output, lse = forward.forward(call)
+        backward.backward(call, output, lse, output, lse)
+    return count
+
+
+def allowed(call: Call) -> int:
+    """What the shapes explain, in bytes, as if all numbers were float32.
+
+    Tensors like the query: O, the gradients by query, key, value and relative query, and one for whatever has a number
+    a row (lse, delta, sums beyond tables). Beyond a clipped table its vectors meet two sums: three copies of them.
+    A table has a row for each of Lq + Lk offsets at most, and that four times: the sums of parts, those of all parts,
+    the gradient, and the gradient in the table's dtype.
+    """
+    batch, heads, length, width = call.query.shape
+    found = {name: getattr(call, name).values for name in TABLES if getattr(call, name) is not None}
+    clipped = [name for name, values in found.items() if name != "bias" and values.shape[1] < length]
+    widths = sum(1 if name == "bias" else width for name in found)
+    like_the_query = batch * heads * length * width
+    return 4 * ((6 + 3 * len(clipped)) * like_the_query + 4 * heads * 2 * length * widths)
+
+
+CLIPPED = 33
+CASES: dict[str, tuple[tuple[str, ...], int | None, dict[str, Any]]] = {
+    "no table": ((), None, {}),
+    "relative keys for every offset": (("relative_keys",), None, {}),
+    "clipped relative keys and values": (("relative_keys", "relative_values"), CLIPPED, {}),
+    "a bias for every offset": (("bias",), None, {}),
+    "a clipped bias": (("bias",), CLIPPED, {}),
+    "relative queries and values for every offset": (("relative_queries", "relative_values"), None, {}),
+    "every table, all offsets visible": (TABLES, None, {"highest": None}),
+    "every table, clipped": (TABLES, CLIPPED, {}),
+    "a window": (TABLES, None, {"lowest": -4096}),
+}
+
+
+def case(name: str, length: int) -> Call:
+    """A call of CASES; None rows: one for every offset."""
+    tables, rows, changes = CASES[name]
+    return meta_call(tables, 2 * length + 1 if rows is None else rows, length=length, **changes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_memory_is_linear_in_the_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a million tokens, and twice that of half as many."""
+    call = case(name, LENGTH)
+    count, half = made(call, monkeypatch), made(case(name, LENGTH // 2), monkeypatch)
+    assert count.bytes <= allowed(call), f"{count.bytes / allowed(call):.2f} of what is allowed; most: {count.most}"
+    assert count.bytes <= 2.01 * half.bytes
+    assert allowed(call) < LENGTH**2, "less than a byte for every pair of one head"
+
+
+def test_one_number_for_every_pair_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, shared by all heads and batch elements."""
+
+    def launch(kernel, call: Call, programs, arguments) -> None:
+        if kernel.__name__ == "forward_kernel":
+            call.query.new_empty(LENGTH, LENGTH, dtype=torch.bool)
+
+    for name in CASES:
+        call = case(name, LENGTH)
+        assert made(call, monkeypatch, launch).bytes > allowed(call)

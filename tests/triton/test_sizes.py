@@ -1,0 +1,237 @@
+"""Which tiles a kernel is run in: what is timed, what is remembered, and where nothing is.
+
+The kernel is a stand-in that notes how it is run, its times are made up, and the GPU is a name: none is needed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.triton.calls import meta_call
+
+sizes = pytest.importorskip("relattn.backends.triton.sizes", reason="Triton is a package for Linux")
+
+LARGE, SMALL = meta_call(), meta_call(length=512)
+FIRST, LAST = (64, 8, 2), (128, 8, 2)
+A_PAIR_OF_TABLES = ("relative_keys", "relative_values")
+
+
+class Kernel:
+    """A kernel that takes `times` milliseconds by sizes, and has no room for sizes that raise an error instead."""
+
+    __name__, cache_key = "stand_in", "its source"
+
+    def __init__(self, times: dict[Any, float] | None = None, errors: dict[Any, Exception] | None = None) -> None:
+        self.times, self.errors = times or {}, errors or {}
+        self.runs: list[Any] = []
+        self.refused = 0
+
+    def __getitem__(self, grid: tuple[int]):
+        def run(*arguments: object, TILE: int, num_warps: int, num_stages: int, **widths: int) -> None:
+            chosen = TILE, num_warps, num_stages
+            if chosen in self.errors:
+                self.refused += 1
+                raise self.errors[chosen]
+            assert grid == (4096 // TILE,)
+            self.runs.append(chosen)
+
+        return run
+
+    def launched(self, call: Any = LARGE, *arguments: object) -> Any:
+        """The sizes in which a launch runs last: those whose numbers stay."""
+        sizes.launch(self, call, lambda tile: 4096 // tile, arguments)
+        return self.runs[-1]
+
+
+class Clock(list):
+    """In place of Triton's `do_bench`: notes every kernel that is timed."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __call__(self, run, warmup: float, rep: float, *, return_mode: str) -> float:
+        assert warmup + rep < 100 and return_mode == "median"
+        run()
+        self.append(self.kernel.runs[-1])
+        return self.kernel.times.get(self.kernel.runs[-1], 5.0)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """A GPU of which nothing is known yet; what a test changes of it: `capturing`, and `arch`."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    state = SimpleNamespace(capturing=False, arch=90)
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setattr(sizes, "INTERPRETED", False)
+    active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", state.arch, 32))
+    monkeypatch.setattr(sizes, "driver", SimpleNamespace(active=active))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
+    state.forget = lambda: [monkeypatch.setattr(sizes, memory, {}) for memory in ("_fastest", "_first")]
+    state.forget()
+    state.empty_the_disk = lambda: monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "empty"))
+    return state
+
+
+@pytest.fixture
+def clock(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Of a kernel that runs fastest in LAST."""
+    timing = Clock(Kernel({LAST: 1.0}))
+    monkeypatch.setattr(sizes, "do_bench", timing)
+    return timing
+
+
+def out_of_shared_memory() -> Exception:
+    from triton.runtime.errors import OutOfResources
+
+    return OutOfResources(2**20, 227 * 1024, "shared memory")
+
+
+def test_the_fastest_is_taken_and_remembered(clock: Clock, machine: SimpleNamespace) -> None:
+    assert clock.kernel.launched() == LAST
+    assert clock == sizes.candidates(LARGE)
+    assert (clock[0], clock[-1]) == (FIRST, LAST)
+    machine.empty_the_disk()
+    assert clock.kernel.launched() == LAST
+    assert len(clock) == len(sizes.candidates(LARGE)), "a second call times nothing"
+
+
+def test_what_does_not_fit_is_passed_over(clock: Clock) -> None:
+    from triton.runtime.errors import PTXASError
+
+    rest = sizes.candidates(LARGE)[1:-1]
+    clock.kernel.errors = {LAST: out_of_shared_memory(), FIRST: PTXASError("too much shared data")}
+    assert clock.kernel.launched() == rest[0]
+    assert clock == rest
+
+
+def test_smaller_tiles_where_no_candidate_fits(clock: Clock) -> None:
+    clock.kernel.errors = {refused: out_of_shared_memory() for refused in sizes.candidates(LARGE)}
+    for call in (LARGE, SMALL, LARGE):
+        assert clock.kernel.launched(call) == sizes.SMALL[0]
+    assert clock == []
+
+
+@pytest.mark.parametrize("call", [LARGE, SMALL], ids=["large", "small"])
+def test_what_fits_in_no_size_raises(call: Any, clock: Clock) -> None:
+    from triton.runtime.errors import OutOfResources
+
+    refused = [*sizes.candidates(call), *sizes.SMALL]
+    clock.kernel.errors = {each: out_of_shared_memory() for each in refused}
+    with pytest.raises(OutOfResources, match="shared memory"):
+        clock.kernel.launched(call)
+
+
+def test_an_error_of_another_kind_is_not_hidden(clock: Clock) -> None:
+    clock.kernel.errors = {LAST: RuntimeError("an illegal memory access was encountered")}
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        clock.kernel.launched()
+
+
+def test_a_later_process_reads_what_an_earlier_one_timed(clock: Clock, machine: SimpleNamespace) -> None:
+    clock.kernel.launched()
+    clock.clear()
+    machine.forget()
+    clock.kernel.times = {FIRST: 0.1}
+    assert clock.kernel.launched() == LAST
+    assert clock == []
+
+
+@pytest.mark.parametrize("other", ["source", "arch", "dtype", "tables", "width", "candidates"])
+def test_another_kind_is_timed_on_its_own(
+    other: str, clock: Clock, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a kernel is compiled for; also where the first is known on disk alone."""
+    call, argument = LARGE, torch.empty(1, dtype=torch.bfloat16)
+    clock.kernel.launched(call, argument)
+    clock.clear()
+    machine.forget()
+    match other:
+        case "source":
+            monkeypatch.setattr(clock.kernel, "cache_key", "another source", raising=False)
+        case "arch":
+            machine.arch = 80
+        case "dtype":
+            argument = argument.to(torch.float16)
+        case "tables":
+            argument = None
+        case "width":
+            call = meta_call(width=80)
+        case "candidates":
+            monkeypatch.setattr(sizes, "candidates", lambda call: [FIRST, LAST])
+    clock.kernel.launched(call, argument)
+    assert clock == sizes.candidates(call)
+
+
+def no_clock(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, why: str) -> Any:
+    """Make it so that nothing may be timed; returns a call."""
+    if why == "capturing":
+        machine.capturing = True
+    elif why == "interpreted":
+        monkeypatch.setattr(sizes, "INTERPRETED", True)
+    elif why == "deterministic":
+        monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    return SMALL if why == "small" else LARGE
+
+
+@pytest.mark.parametrize("why", ["small", "deterministic", "capturing", "interpreted"])
+def test_without_a_clock_the_first_that_fits_is_taken(
+    why: str, clock: Clock, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs once, and keeps no later call from being timed."""
+    with monkeypatch.context() as patches:
+        call = no_clock(machine, patches, why)
+        first, *others = [*sizes.candidates(call), *sizes.SMALL]
+        if why != "interpreted":
+            clock.kernel.errors, first = {first: out_of_shared_memory()}, others[0]
+        assert [clock.kernel.launched(call), clock.kernel.launched(call)] == [first, first] == clock.kernel.runs
+        assert clock.kernel.refused == len(clock.kernel.errors), "what does not fit is tried once"
+        assert clock == []
+    machine.capturing = False
+    assert clock.kernel.launched() == LAST
+    assert clock != []
+
+
+@pytest.mark.parametrize("why", ["small", "deterministic"])
+def test_such_calls_have_the_same_sizes_once_the_fastest_are_known(
+    why: str, clock: Clock, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.kernel.launched()
+    assert clock.kernel.launched(no_clock(machine, monkeypatch, why)) == FIRST
+
+
+def test_a_captured_call_takes_the_fastest_once_they_are_known(clock: Clock, machine: SimpleNamespace) -> None:
+    clock.kernel.launched()
+    machine.capturing = True
+    assert clock.kernel.launched() == LAST
+    machine.forget()
+    assert clock.kernel.launched() == LAST, "from the disk"
+
+
+SMALL_TILES = {(32, 8, 1), (16, 4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {(64, 8, 2), (64, 8, 3), (64, 4, 2), (128, 8, 2)}),
+        ({"tables": ("bias",)}, {(64, 8, 2), (64, 8, 3), (64, 4, 2), (32, 4, 2)}),
+        ({"tables": ("relative_keys", "bias")}, {(64, 8, 2), (64, 8, 3), (64, 4, 2), (32, 4, 2)}),
+        ({"tables": A_PAIR_OF_TABLES}, {(64, 8, 2), (64, 8, 3), (32, 4, 2)}),
+        ({"tables": A_PAIR_OF_TABLES, "dtype": torch.float16, "width": 128}, {(64, 8, 2), (64, 8, 3), (32, 4, 2)}),
+        ({"tables": ("bias",), "width": 136}, {(64, 8, 2), *SMALL_TILES}),
+        ({"tables": ("relative_queries",), "width": 136}, SMALL_TILES),
+        ({"dtype": torch.float32}, SMALL_TILES),
+    ],
+)
+def test_what_is_timed(changes: dict[str, Any], expected: set[Any], machine: SimpleNamespace) -> None:
+    """Four at most, without what spills."""
+    found = sizes.candidates(meta_call(**changes))
+    assert set(found) == expected
+    assert len(found) == len(expected) <= 4
