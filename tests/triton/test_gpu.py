@@ -1,9 +1,13 @@
-"""What only a GPU shows: memory linear in the length, capture by CUDA graphs, a first call that does not take minutes.
+"""What only a GPU shows: memory linear in the length, capture by CUDA graphs, tile sizes that are timed once.
 
 The bounds stand before any measurement: they follow from shapes, or are the promise itself.
 """
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,7 +54,7 @@ def test_memory_is_linear_in_the_length(name: str) -> None:
     """
     length = 8192
     tensors, encoding = inputs(length), ENCODINGS[name](length).to("cuda", torch.bfloat16)
-    step(tensors, encoding)  # tries its tile sizes, which allocates
+    step(tensors, encoding)  # times its tile sizes, which allocates
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -63,10 +67,10 @@ def test_memory_is_linear_in_the_length(name: str) -> None:
     assert all(tensor.isfinite().all() for tensor in returned)
 
 
+@pytest.mark.parametrize("length", [200, 1100], ids=["small", "of timed sizes"])
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_a_cuda_graph_captures_a_training_step(name: str) -> None:
+def test_a_cuda_graph_captures_a_training_step(name: str, length: int) -> None:
     """Replayed on new numbers it gives what a call gives."""
-    length = 200
     tensors, encoding = inputs(length), ENCODINGS[name](length).to("cuda", torch.bfloat16)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -98,13 +102,56 @@ def test_a_replayed_graph_drops_other_weights() -> None:
     assert not torch.equal(first, output)
 
 
-def test_a_first_call_does_not_take_minutes() -> None:
-    """A width that nothing else here uses: compiling and trying sizes, forward and backward, in under a minute."""
+def test_a_first_call_does_not_take_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing compiled before: compiling and timing sizes, forward and backward, in under a minute."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     start = time.perf_counter()
     tensors = [torch.randn(1, 2, 1024, 72, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     step(tensors, ShawEmbedding(72, 16).to("cuda", torch.bfloat16))
     torch.cuda.synchronize()
     assert time.perf_counter() - start < 60.0
+    assert list(tmp_path.rglob("*.sizes.json")), "sizes were timed"
+
+
+TRAINING_STEP = """
+import hashlib, sys, torch, relattn
+from relattn.backends.triton import sizes
+
+timed, do_bench = [], sizes.do_bench
+sizes.do_bench = lambda *args, **kwargs: timed.append(1) or do_bench(*args, **kwargs)
+torch.use_deterministic_algorithms(sys.argv[1] == "deterministic")
+torch.manual_seed(0)
+tensors = [torch.randn(2, 4, 1500, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+encoding = relattn.ShawEmbedding(64, 16).to("cuda", torch.bfloat16)
+output = relattn.relative_attention(*tensors, encoding=encoding, is_causal=True, backend="triton")
+found = torch.autograd.grad(output, [*tensors, *encoding.parameters()], torch.ones_like(output))
+bits = [tensor.detach().view(torch.int16).cpu().numpy().tobytes() for tensor in (output, *found)]
+print(len(timed), hashlib.sha256(b"".join(bits)).hexdigest())
+"""
+
+
+def run_a_step(mode: str, cache: Path) -> tuple[int, str]:
+    """In a process of its own: how many sizes it timed, and a hash of the output's and every gradient's bits."""
+    deterministic_cublas = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # PyTorch's deterministic mode asks for it
+    environment = {**os.environ, **deterministic_cublas, "TRITON_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", TRAINING_STEP, mode]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr
+    timed, bits = run.stdout.split()
+    return int(timed), bits
+
+
+def test_a_later_process_times_nothing_and_has_the_same_bits(tmp_path: Path) -> None:
+    timed, bits = run_a_step("timed", tmp_path)
+    assert timed > 0
+    assert run_a_step("timed", tmp_path) == (0, bits)
+
+
+def test_a_deterministic_process_times_nothing_whatever_the_disk_holds(tmp_path: Path) -> None:
+    timed, bits = run_a_step("deterministic", tmp_path)
+    assert timed == 0
+    run_a_step("timed", tmp_path)
+    assert run_a_step("deterministic", tmp_path) == (0, bits)
 
 
 @pytest.mark.parametrize("backend", ["dense", "tiled"])

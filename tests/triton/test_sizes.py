@@ -64,18 +64,17 @@ class Clock(list):
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """A GPU of which nothing is known yet; what a test changes of it: `capturing`, and `arch`."""
-    import triton
     from triton.backends.compiler import GPUTarget
 
     state = SimpleNamespace(capturing=False, arch=90)
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sizes, "INTERPRETED", False)
     active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", state.arch, 32))
     monkeypatch.setattr(sizes, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
     state.forget = lambda: [monkeypatch.setattr(sizes, memory, {}) for memory in ("_fastest", "_first")]
     state.forget()
-    state.empty_the_disk = lambda: monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "empty"))
+    state.empty_the_disk = lambda: monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "empty"))
     return state
 
 
