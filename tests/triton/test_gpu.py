@@ -102,6 +102,18 @@ def test_a_replayed_graph_drops_other_weights() -> None:
     assert not torch.equal(first, output)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_call_runs_where_its_tensors_lie() -> None:
+    """On the second GPU while the first one is the current one, with the same numbers."""
+    answers = []
+    for device in ("cuda:0", "cuda:1"):
+        torch.manual_seed(0)
+        tensors = [tensor.detach().to(device).requires_grad_() for tensor in inputs(200)]
+        encoding = ShawEmbedding(WIDTH, 16).to(device, torch.bfloat16)
+        answers.append([tensor.to("cpu") for tensor in step(tensors, encoding)])
+    assert all(torch.equal(a, b) for a, b in zip(*answers, strict=True))
+
+
 def test_a_first_call_does_not_take_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing compiled before: compiling and timing sizes, forward and backward, in under a minute."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -90,7 +90,7 @@ def _forward(*arguments) -> tuple[Tensor, Tensor]:
     if _has_no_pair(call):
         output, lse = _fake_forward(*arguments)
         return output.zero_(), lse.fill_(-torch.inf)
-    with own_dtypes(call.query):
+    with own_dtypes(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
         return forward(call)
 
 
@@ -109,7 +109,7 @@ def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str],
     if _has_no_pair(call):
         empty = _fake_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
         return [gradient.zero_() for gradient in empty]
-    with own_dtypes(call.query):
+    with own_dtypes(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
         gradients = backward(call, output, lse, output_gradient, lse_gradient, wanted)
     return [getattr(gradients, name) for name in wanted]
 
