@@ -33,7 +33,7 @@ Sizes = tuple[int, int, int]  # tile, warps, stages
 SMALL: list[Sizes] = [(32, 8, 1), (16, 4, 1)]
 """Where no candidate fits, the first of these that does."""
 WORTH_TIMING = 2**20
-"""Pairs a head from which on a call is large: with fewer, starting the kernels takes about as long as they do."""
+"""Pairs a head from which on a call is large, and its time worth a search."""
 WARMUP, REPEATS = 5, 20  # milliseconds
 TOO_LARGE = (OutOfResources, PTXASError)
 
