@@ -89,6 +89,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "one row": {"rows": 1, "first": 0},
     "causal": {"highest": 0},
     "a window": {"lowest": -7, "highest": 3, "offset": 2},
+    "nothing far to the left": {"lowest": -7},
     "rows that see nothing": {"lowest": -3, "highest": -1, "offset": -20},
     "no row sees anything": {"highest": 0, "offset": 500},
     "limits far away": {"lowest": -(2**40), "highest": 2**40},
@@ -123,6 +124,14 @@ def test_output_and_every_gradient(name: str, device: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision(dtype: torch.dtype, device: str) -> None:
     hold_to_the_equation(make_call(dtype, masks="k", highest=4))
+
+
+@everywhere
+def test_large_scores(device: str) -> None:
+    """e^200 is no float32: beyond the last query, where no lse takes it away, it must not appear."""
+    call = make_call(tables=("bias",))
+    assert call.bias is not None
+    hold_to_the_equation(replace(call, bias=call.bias._replace(values=call.bias.values + 200.0)))
 
 
 @everywhere

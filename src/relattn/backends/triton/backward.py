@@ -33,7 +33,7 @@ from relattn.backends.triton.call import Call, Gradients
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.known import Known, load_lse, side_sums, sides_of, store_sides
 from relattn.backends.triton.masks import kept, key_tiles, query_tiles
-from relattn.backends.triton.scores import by_keys, by_queries, finished
+from relattn.backends.triton.scores import by_keys, by_queries, finished_tile
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import columns_from_pairs, pairs_from_rows, rows_from_pairs
 from relattn.backends.triton.tables import table_gradients
@@ -132,20 +132,21 @@ def queries_kernel(
             left = right  # of the next tile of keys
         if x.relative_queries.at is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)
-        weights = tl.exp2(finished(x, batch, head, query[:, None], j, products) - lse[:, None])
+        weights = tl.exp2(finished_tile(x, batch, head, first_query, start, products, TILE) - lse[:, None])
         by_weight = dot(grad_output, tl.trans(v))
         if x.relative_values.at is not None:
             by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
         weights, scores = score_gradients(x, batch, head, query[:, None], j, weights, by_weight, delta)
 
-        i = first_query + tl.arange(0, TILE)[:, None]  # anew: carried from above, the offsets would spill
-        offsets = x.offset + start + tl.arange(0, TILE)[None, :] - i
+        offset = x.offset + start - first_query
         if sides.relative_keys is not None:
-            keys_before, keys_after = side_sums(keys_before, keys_after, scores, offsets, x.relative_keys, 1)
+            keys_before, keys_after = side_sums(keys_before, keys_after, scores, x.relative_keys, offset, 1, TILE)
         if sides.relative_values is not None:
-            values_before, values_after = side_sums(values_before, values_after, weights, offsets, x.relative_values, 1)
+            values_before, values_after = side_sums(
+                values_before, values_after, weights, x.relative_values, offset, 1, TILE
+            )
         if sides.bias is not None:
-            bias_before, bias_after = side_sums(bias_before, bias_after, scores, offsets, x.bias, 1)
+            bias_before, bias_after = side_sums(bias_before, bias_after, scores, x.bias, offset, 1, TILE)
         scores = scores.to(k.dtype)
         by_query += dot(scores, k)
         if x.relative_keys.at is not None:
@@ -210,14 +211,16 @@ def keys_kernel(
             if x.relative_queries.at is not None:
                 products += by_keys(k, x.relative_queries, head, band, D, TILE)
             i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
-            weights = tl.exp2(finished(x, batch, head, i, j, products) - lse[:, None])
+            weights = tl.exp2(finished_tile(x, batch, head, start, first_key, products, TILE) - lse[:, None])
             by_weight = dot(grad_output, tl.trans(v))
             if x.relative_values.at is not None:
                 by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
             weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
 
             if sides.relative_queries is not None:
-                before, after = side_sums(before, after, scores, x.offset + j - i, x.relative_queries, 0)
+                before, after = side_sums(
+                    before, after, scores, x.relative_queries, x.offset + first_key - start, 0, TILE
+                )
             by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
             scores = scores.to(k.dtype)
             by_key += dot(tl.trans(scores), q)

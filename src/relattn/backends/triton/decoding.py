@@ -21,7 +21,7 @@ from torch import Tensor
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import inputs, visible_offsets
-from relattn.backends.triton.masks import kept, key_tiles
+from relattn.backends.triton.masks import in_reach, kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, finished
 from relattn.backends.triton.sizes import launch
 
@@ -80,7 +80,8 @@ def part_kernel(
             products += tl.sum(r * load_band(x.relative_keys, head, offset, DR, TILE).to(tl.float32), axis=1)
         if x.relative_queries.at is not None:
             products += tl.sum(k * load_band(x.relative_queries, head, offset, D, TILE).to(tl.float32), axis=1)
-        scores = finished(x, batch, head, query, j, products)
+        every = in_reach(x, query, key, key + TILE - 1, offset, offset + TILE - 1)
+        scores = finished(x, batch, head, query, j, products, every)
 
         before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=0))
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0

@@ -23,7 +23,7 @@ from relattn.backends.triton.call import Call
 from relattn.backends.triton.decoding import FEW, few_queries
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.masks import kept, key_tiles
-from relattn.backends.triton.scores import LOG2_E, by_keys, finished
+from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import pairs_from_rows, rows_from_pairs
 
@@ -75,7 +75,7 @@ def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.con
             left = right  # of the next tile of keys
         if x.relative_queries.at is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)
-        scores = finished(x, batch, head, i, j, products)
+        scores = finished_tile(x, batch, head, first_query, start, products, TILE)
 
         before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=1))
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0

@@ -65,10 +65,14 @@ def load_lse(known, start, first, count, TILE: tl.constexpr):
 
 
 @triton.jit
-def side_sums(before, after, values, offsets, table, AXIS: tl.constexpr):
-    """The sums over a table's two outsides, with those of one more tile."""
-    before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
-    after += tl.sum(tl.where(offsets >= table.first + table.rows, values, 0.0), axis=AXIS)
+def side_sums(before, after, values, table, offset, AXIS: tl.constexpr, TILE: tl.constexpr):
+    """The sums over a table's two outsides, with those of one more tile; offset: of its first query and first key."""
+    if offset - (TILE - 1) < table.first:
+        offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
+        before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
+    if offset + TILE - 1 >= table.first + table.rows:
+        offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
+        after += tl.sum(tl.where(offsets >= table.first + table.rows, values, 0.0), axis=AXIS)
     return before, after
 
 

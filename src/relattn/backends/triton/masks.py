@@ -33,6 +33,17 @@ def visible(x, batch, head, i, j):
 
 
 @triton.jit
+def in_reach(x, last_query, first_key, last_key, lowest, highest):
+    """Whether every pair of a tile is in reach: all exist, and no limit cuts the offsets from lowest to highest."""
+    every = (last_query < x.queries) & (first_key >= 0) & (last_key < x.keys)
+    if x.mask.lowest is not None:
+        every = every & (lowest >= x.mask.lowest)
+    if x.mask.highest is not None:
+        every = every & (highest <= x.mask.highest)
+    return every
+
+
+@triton.jit
 def key_tiles(x, first_query, TILE: tl.constexpr):
     """The first key, a multiple of TILE, and the one after the last, that a tile of queries can see by its offsets."""
     first, end = 0, x.keys

@@ -24,7 +24,7 @@ from relattn.backends.triton.bands import dot, load_band, load_numbers, load_row
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.inputs import Inputs, visible_offsets
 from relattn.backends.triton.known import Known, Sides, load_lse
-from relattn.backends.triton.masks import kept
+from relattn.backends.triton.masks import in_reach, kept
 from relattn.backends.triton.scores import finished
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import diagonals_from_tiles, tiles_from_diagonals
@@ -172,7 +172,8 @@ def tables_kernel(
         lse = load_lse(known, numbers, start, x.queries, TILE)
         delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
         j = i + offsets - x.offset
-        weights = tl.exp2(finished(x, batch, head, i, j, products) - lse[:, None])
+        every = in_reach(x, start + TILE - 1, key, key + 2 * TILE - 2, offset, offset + TILE - 1)
+        weights = tl.exp2(finished(x, batch, head, i, j, products, every) - lse[:, None])
 
         grad_at = place(known.grad_output, batch, head)
         grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
