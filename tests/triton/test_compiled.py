@@ -21,6 +21,7 @@ CALLS = {
     "clipped relative keys and values": meta_call(("relative_keys", "relative_values"), 33, length=LENGTH),
     "a bias": meta_call(("bias",), 129, length=LENGTH),
     "relative keys in float32": meta_call(("relative_keys",), 33, length=LENGTH, dtype=torch.float32),
+    "one relative key": meta_call(("relative_keys",), 1, length=LENGTH),
     "wide relative keys": meta_call(("relative_keys",), 33, length=LENGTH, width=256),
 }
 SPILLED = 256

@@ -12,7 +12,7 @@ from relattn.keras.arrange import to_diagonals, to_offsets
 from relattn.keras.encoding import ScoreTerms
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
-from relattn.keras.tensors import Index, Tensor, is_known, slice_axis
+from relattn.keras.tensors import Index, Tensor, is_known, slice_axis, times_table
 
 
 class Mask(NamedTuple):
@@ -110,7 +110,7 @@ def attend_block(settings: Settings, count: Index, index: Index, arrays: dict[st
     kept = _dropped(weights, settings.dropout, arrays["seed"], index) if "seed" in arrays else weights
     output = kept @ arrays["value"]
     if "relative_values" in arrays:
-        output = output + to_offsets(kept) @ band("relative_values")
+        output = output + times_table(to_offsets(kept), band("relative_values"))
     return Block(output, weights)
 
 
@@ -120,7 +120,7 @@ def _scores(arrays: dict[str, Tensor], own: Callable[..., Tensor], band: Callabl
     _, _, size, key_length = ops.shape(scores)
     if "relative_keys" in arrays:
         rows = ops.swapaxes(band("relative_keys"), -1, -2)
-        scores = scores + to_diagonals(own("relative_query") @ rows, key_length)
+        scores = scores + to_diagonals(times_table(own("relative_query"), rows), key_length)
     if "bias" in arrays:
         row = band("bias")[None, :, None, :]
         row = ops.broadcast_to(row, (1, row.shape[1], size, size + key_length))

@@ -9,7 +9,7 @@ from relattn.keras.arrange import to_diagonals
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
 from relattn.keras.table import OffsetTable
-from relattn.keras.tensors import Index, Shape, Tensor, as_start, check_features, score_dtype
+from relattn.keras.tensors import Index, Shape, Tensor, as_start, check_features, score_dtype, times_table
 
 
 class ScoreTerms(NamedTuple):
@@ -72,7 +72,7 @@ class RelativeEncoding(keras.layers.Layer):
             products = ops.broadcast_to(rows, (1, ops.shape(rows)[1], query_length, positions.count + 1))
         elif terms.relative_keys is not None:
             rows = ops.cast(terms.relative_keys.rows(*span), dtype)
-            products = terms.relative_query @ ops.swapaxes(rows, -1, -2)
+            products = times_table(terms.relative_query, ops.swapaxes(rows, -1, -2))
         else:
             raise NotImplementedError(f"{type(self).__name__} adds nothing to scores; it has a call of its own")
         return ops.cast(to_diagonals(products, key_length), self.compute_dtype)

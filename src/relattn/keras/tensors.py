@@ -64,3 +64,16 @@ def slice_axis(x: Tensor, axis: int, start: Index, count: Index) -> Tensor:
     starts = [zero] * len(sizes)
     starts[axis], sizes[axis] = start, count
     return ops.slice(x, starts, sizes)
+
+
+def times_table(x: Tensor, table: Tensor) -> Tensor:
+    """x (B, H, L, N) @ table (1 or H, N, M), a product of two matrices where all heads share the table.
+
+    Broadcasting it over a batch of one head is where TensorFlow 2.21 on oneDNN writes beyond its memory
+    (tensorflow/tensorflow#117700).
+    """
+    if ops.shape(table)[0] != 1:
+        return x @ table
+    batch, heads, length, width = ops.shape(x)
+    product = ops.reshape(x, (batch * heads * length, width)) @ table[0]
+    return ops.reshape(product, (batch, heads, length, ops.shape(table)[2]))

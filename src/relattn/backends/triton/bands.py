@@ -68,7 +68,7 @@ def load_band(table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
     inside = column < WIDTH
     if table.beyond is not None:
         inside = inside & ((table.beyond == 0) | ((index >= 0) & (index < table.rows)))
-    row = tl.minimum(tl.maximum(index, 0), table.rows - 1)
+    row = tl.minimum(tl.maximum(index, 0), table.rows - 1).to(tl.int64)
     return tl.load(table.at + head.to(tl.int64) * table.head + row * table.row + column, mask=inside, other=0.0)
 
 
@@ -78,7 +78,7 @@ def load_edge(table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
     column = tl.arange(0, padded(WIDTH))
     start = table.at + head.to(tl.int64) * table.head
     if LAST:
-        start += (table.rows - 1) * table.row
+        start += tl.cast(table.rows - 1, tl.int64) * table.row
     return tl.load(start + column, mask=(column < WIDTH) & (table.beyond == 0), other=0.0).to(tl.float32)
 
 
@@ -87,7 +87,7 @@ def load_bias(table, head, offsets):
     """b at each of the offsets, in float32."""
     index = offsets - table.first
     row = tl.minimum(tl.maximum(index, 0), table.rows - 1)
-    bias = tl.load(table.at + head.to(tl.int64) * table.head + row * table.row).to(tl.float32)
+    bias = tl.load(table.at + head.to(tl.int64) * table.head + row.to(tl.int64) * table.row).to(tl.float32)
     if table.beyond is not None:
         bias = tl.where((table.beyond == 0) | (index == row), bias, 0.0)
     return bias

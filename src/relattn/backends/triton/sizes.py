@@ -28,6 +28,7 @@ from triton.testing import do_bench
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
+from relattn.backends.triton.inputs import beyond
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
 SMALL: list[Sizes] = [(32, 8, 1), (16, 4, 1)]
@@ -73,8 +74,9 @@ def candidates(call: Call) -> list[Sizes]:
     """At most four sizes, the one that is taken untimed first; without what is known to spill registers.
 
     Seen when compiled for sm_90, 64 wide in half precision: 8 warps spill little in tiles of 64, and up to 3400 bytes
-    in tiles of 128 with any table; 4 warps up to 1300 in tiles of 64 with two tables of vectors. 256 wide, with a table
-    of vectors, tiles of 64 do not fit and two stages spill up to 15000. In float32 4 warps spill 1600 in tiles of 32.
+    in tiles of 128 with any table; 4 warps up to 1300 in tiles of 64 with two tables of vectors, 670 with one, clipped.
+    256 wide, with a table of vectors, tiles of 64 do not fit and two stages spill up to 15000. In float32 4 warps spill
+    1600 in tiles of 32.
     """
     if INTERPRETED:
         return [(16, 4, 1)]
@@ -86,7 +88,7 @@ def candidates(call: Call) -> list[Sizes]:
     if wide:
         return [(64, 8, 2), *SMALL]
     found = [(64, 8, 2), (64, 8, 3)]
-    if vectors <= 1:
+    if vectors <= 1 and not any(beyond(call, table) for table in tables if table is not None):
         found.append((64, 4, 2))
     found.append((128, 8, 2) if vectors == 0 and call.bias is None else (32, 4, 2))
     return found
