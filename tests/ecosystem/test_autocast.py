@@ -17,7 +17,7 @@ from tests.ecosystem.layers import LONGEST, WIDTH, Attention, attention_of, ever
 
 pytest_plugins = ["tests.contract.fresh"]
 
-DRAWS = 8
+DRAWS = 16
 BIASES_OF_KEYS = ("k_proj.bias", "key_proj.bias", "linear_k.bias")
 """Their gradients are zero, for the softmax does not see what keys share."""
 

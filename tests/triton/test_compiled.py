@@ -1,6 +1,8 @@
 """Every kernel compiles for an H100 or H200 without one, fits its shared memory, and keeps its numbers in registers."""
 
 import os
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -53,37 +55,80 @@ def test_kernels_compile_for_hopper(name: str, monkeypatch: pytest.MonkeyPatch) 
         assert fits[0], kernel.__name__
 
 
-@pytest.mark.parametrize("tables", [(), ("relative_keys",), TABLES], ids=str)
-def test_decoding_compiles_for_hopper(tables: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One query over 8192 keys, in the size that is taken untimed; and the merging of its parts."""
-    from relattn.backends.triton import decoding, sizes
+def mask_of(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.bool, device="meta")
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int64, device="meta")
+
+
+LOOKED_UP = {
+    "key_mask": mask_of(4, LENGTH), "query_segments": numbers(4, LENGTH), "key_segments": numbers(4, LENGTH),
+    "pair_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
+}  # fmt: skip
+BRANCHES = {
+    "everything": meta_call(TABLES, 33, length=LENGTH, **LOOKED_UP),
+    "a relative query of its own": meta_call(
+        TABLES, 33, length=LENGTH, relative_query=torch.empty(4, 16, LENGTH, 64, dtype=torch.bfloat16, device="meta")
+    ),
+    "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
+    "one row": meta_call(TABLES, 1, length=LENGTH),
+    "one position": meta_call(TABLES, 33, length=1),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In small tiles, with heads that share keys, and tables that end in their edge rows or in nothing.
+
+    The interpreter does not show what fails to compile; an argument that is 1, for instance, is a constant here.
+    """
+    from relattn.backends.triton import backward, decoding, forward, tables
     from tests.triton.compiled import compiled
 
-    launched = []
-    monkeypatch.setattr(decoding, "launch", lambda kernel, call, programs, given: launched.append(given))
-    merge = Recorder()
+    call = BRANCHES[name]
+    shared = {part: getattr(call, part)[:, ::4] for part in ("key", "value")}
+    zero = {table: getattr(call, table)._replace(zero=True) for table in TABLES}
+    launched: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(decoding, "part_kernel", Recorder(decoding.part_kernel))
+    monkeypatch.setattr(decoding, "merge_kernel", Recorder(decoding.merge_kernel))
+    for module in (forward, backward, tables):
+        monkeypatch.setattr(module, "launch", lambda kernel, call, programs, given: launched.append((kernel, given)))
+    for one in (call, replace(call, **shared), replace(call, **zero)):
+        launched.clear()
+        output, lse = forward.forward(one)
+        backward.backward(one, output, lse, output, lse)
+        for kernel, given in launched:
+            compiled(kernel, given, {"D": 64, "DV": 64, "DR": 64, "TILE": 16}, 4, 1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lowest": -300, "dropout_p": 0.1, "seed": numbers()}], ids=str)
+@pytest.mark.parametrize("tables", [(), ("relative_keys",), TABLES], ids=str)
+def test_decoding_compiles_for_hopper(
+    tables: tuple[str, ...], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One query over 8192 keys, and the merging of its parts."""
+    from relattn.backends.triton import decoding
+    from tests.triton.compiled import compiled
+
+    part, merge = Recorder(decoding.part_kernel), Recorder(decoding.merge_kernel)
+    monkeypatch.setattr(decoding, "part_kernel", part)
     monkeypatch.setattr(decoding, "merge_kernel", merge)
-    key = torch.empty(4, 16, 8192, 64, dtype=torch.bfloat16, device="meta")
-    call = meta_call(tables, 33, length=1, key=key, value=key, offset=8191)
-    decoding.few_queries(call)
-    tile, warps, stages = sizes.candidates(call)[0]
-    constants = {"D": 64, "DV": 64, "DR": 64, "TILE": tile}
-    for cost in (
-        compiled(decoding.part_kernel, *launched, constants, warps, stages),
-        compiled(merge.kernel, merge.arguments, merge.constants, warps=4, stages=3),
-    ):
+    key = torch.empty(4, 4, 8192, 64, dtype=torch.bfloat16, device="meta")
+    decoding.few_queries(meta_call(tables, 33, length=1, key=key, value=key, offset=8191, **changes))
+    for one in (part, merge):
+        cost = compiled(one.kernel, one.arguments, one.constants, warps=4, stages=3)
         print(tables, cost)
         assert cost.spilled == 0
         assert cost.shared <= SHARED_MEMORY
 
 
 class Recorder:
-    """In place of the kernel that merges: notes what it is launched with."""
+    """In place of a kernel: notes what it is launched with."""
 
-    def __init__(self) -> None:
-        from relattn.backends.triton.decoding import merge_kernel
-
-        self.kernel = merge_kernel
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
 
     def __getitem__(self, grid: tuple[int]):
         def run(*arguments: object, **constants: int) -> None:

@@ -1,12 +1,11 @@
 """Every encoding on the kernels: outputs, lse and every gradient within the budget; on a GPU the other backends too."""
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula, by_oracle, check
-from tests.contract.settings import Setting, random_setting, settings_of
+from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
 from tests.triton import GPU, INTERPRETED, everywhere
 
@@ -22,6 +21,8 @@ DIFFERENT = (
 )  # fmt: skip
 """What the interpreter runs across tiles: every kind of table, shared or not, clipped, zero beyond it, or whole."""
 
+TIMES = {"cpu": 1, "cuda": 20}
+
 every_case = pytest.mark.parametrize("name", CASES)
 different_cases = pytest.mark.parametrize(
     ("name", "device"),
@@ -30,27 +31,43 @@ different_cases = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture
+def in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few queries there are, they are computed in tiles."""
+    from relattn.backends.triton import forward
+
+    monkeypatch.setattr(forward, "FEW", 0)
+
+
+def hold_short_sequences_to_the_oracle(name: str, device: str, rng: np.random.Generator) -> None:
+    for _ in range(TIMES[device]):
+        setting = random_setting(rng, **CASES[name].requirements(), kind="diagonal")
+        subject, return_lse = make_subject(CASES[name], setting, "float32"), bool(rng.integers(3))
+        check(subject, "triton", "float32", return_lse=return_lse, device=device)
+
+
 @everywhere
 @every_case
-def test_short_sequences_are_the_oracles(name: str, device: str) -> None:
+def test_short_sequences_are_the_oracles(name: str, device: str, rng, in_tiles) -> None:
     """Within one tile, whose rest lies outside of the sequence."""
+    hold_short_sequences_to_the_oracle(name, device, rng)
 
-    @settings(max_examples=1 if device == "cpu" else 20)
-    @given(settings_of(**CASES[name].requirements(), kind="diagonal"), st.sampled_from((True, True, False)))
-    def body(setting: Setting, return_lse: bool) -> None:
-        check(make_subject(CASES[name], setting, "float32"), "triton", "float32", return_lse=return_lse, device=device)
 
-    body()
+@everywhere
+@every_case
+def test_few_queries_are_the_oracles(name: str, device: str, rng) -> None:
+    """A row a program; see also tests/triton/test_decoding.py."""
+    hold_short_sequences_to_the_oracle(name, device, rng)
 
 
 @different_cases
-def test_sequences_across_tiles(name: str, device: str, rng) -> None:
+def test_sequences_across_tiles(name: str, device: str, rng, in_tiles) -> None:
     setting = random_setting(rng, **CASES[name].requirements(), kind="diagonal", longest=ACROSS_TILES[device])
     check(make_subject(CASES[name], setting, "float32"), "triton", "float32", truth=by_formula, device=device)
 
 
 @different_cases
-def test_half_precision(name: str, device: str, rng) -> None:
+def test_half_precision(name: str, device: str, rng, in_tiles) -> None:
     """The inputs alone, beside float32 parameters, or all of them."""
     dtype, parameters = rng.choice(HALVES), rng.choice(("same", "float32"))
     setting = random_setting(rng, **CASES[name].requirements(), kind="diagonal", longest=ACROSS_TILES[device] // 2)

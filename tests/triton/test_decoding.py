@@ -26,9 +26,10 @@ def on_device(device: str, rng):
 
 @pytest.fixture
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part is as long as the interpreter's tile: KEYS keys make five."""
+    """A part is one tile of 16 keys, at a width of 24: KEYS keys make five."""
     from relattn.backends.triton import decoding
 
+    monkeypatch.setattr(decoding, "NUMBERS", 16 * 32)
     monkeypatch.setattr(decoding, "KEYS_OF_A_PART", 16)
 
 

@@ -5,7 +5,9 @@ Kernels allocate nothing. Tensors on the "meta" device have shapes and no number
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,10 +45,12 @@ class Made(TorchDispatchMode):
 
 def made(call: Call, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., None] = lambda *given: None) -> Made:
     """By a forward and a backward pass whose kernels are `launch`."""
-    from relattn.backends.triton import backward, forward, tables
+    from relattn.backends.triton import backward, decoding, forward, tables
 
     for module in (forward, backward, tables):
         monkeypatch.setattr(module, "launch", launch)
+    for kernel in ("part_kernel", "merge_kernel"):
+        monkeypatch.setattr(decoding, kernel, defaultdict(lambda: lambda *given, **named: None))
     with Made() as count:
         output, lse = forward.forward(call)
         backward.backward(call, output, lse, output, lse)
@@ -97,6 +101,22 @@ def test_memory_is_linear_in_the_length(name: str, monkeypatch: pytest.MonkeyPat
     assert count.bytes <= allowed(call), f"{count.bytes / allowed(call):.2f} of what is allowed; most: {count.most}"
     assert count.bytes <= 2.01 * half.bytes
     assert allowed(call) < LENGTH**2, "less than a byte for every pair of one head"
+
+
+@pytest.mark.parametrize("queries", [1, 8])
+def test_memory_of_decoding_does_not_grow_with_the_keys(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward pass: O, lse and those of each part, of which 1024 rows are the most, or one for each."""
+    from relattn.backends.triton import decoding
+
+    for kernel in ("part_kernel", "merge_kernel"):
+        monkeypatch.setattr(decoding, kernel, defaultdict(lambda: lambda *given, **named: None))
+    query = meta_call(TABLES, CLIPPED, length=queries)
+    rows, width = query.query.shape[:3].numel(), query.query.shape[3]
+    for keys in (LENGTH // 2, LENGTH):
+        key = query.key.new_empty(*query.key.shape[:2], keys, width)
+        with Made() as count:
+            decoding.few_queries(replace(query, key=key, value=key, offset=keys - queries))
+        assert count.bytes <= 4 * (width + 1) * (max(1024, rows) + rows)
 
 
 def test_one_number_for_every_pair_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,17 +19,18 @@ from tests.triton import everywhere
 
 pytest_plugins = ["tests.contract.fresh"]
 
-PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=5, key_length=6, head_dim=4, value_dim=3)
-IDS = np.arange(22).reshape(2, 11) // 4
+PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=10, key_length=6, head_dim=4, value_dim=3)
+IDS = np.arange(32).reshape(2, 16) // 4
 # Every kind of argument that the operator has: which case, what the call asks for, and its dropout.
 CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "no tables": ("none", {}, 0.0),
     "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}, 0.0),
     "rewritten query and key": ("terms_all_refuse", {}, 0.0),
     "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}, 0.0),
-    "segments": ("alibi_4_heads", {"segment_ids": (IDS[:, :5], IDS[:, 5:])}, 0.0),
-    "a boolean mask": ("shaw", {"attn_mask": np.eye(5, 6, dtype=bool)[None, None]}, 0.0),
+    "segments": ("alibi_4_heads", {"segment_ids": (IDS[:, :10], IDS[:, 10:])}, 0.0),
+    "a boolean mask": ("shaw", {"attn_mask": np.eye(10, 6, dtype=bool)[None, None]}, 0.0),
     "dropout": ("terms_all", {}, 0.3),
+    "few queries": ("terms_all", {"query_length": 5}, 0.0),
 }
 every_call = pytest.mark.parametrize("kind", CALLS)
 

@@ -5,6 +5,7 @@ The kernel is a stand-in that notes how it is run, its times are made up, and th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,13 +50,12 @@ class Kernel:
 
 
 class Clock(list):
-    """In place of Triton's `do_bench`: notes every kernel that is timed."""
+    """In place of the GPU's: notes every kernel that is timed."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
-    def __call__(self, run, warmup: float, rep: float, *, return_mode: str) -> float:
-        assert warmup + rep < 100 and return_mode == "median"
+    def __call__(self, run: Callable[[], None]) -> float:
         run()
         self.append(self.kernel.runs[-1])
         return self.kernel.times.get(self.kernel.runs[-1], 5.0)
@@ -63,14 +63,15 @@ class Clock(list):
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
-    """A GPU of which nothing is known yet; what a test changes of it: `capturing`, and `arch`."""
+    """A GPU of which nothing is known yet; what a test changes of it: `capturing`, `arch`, `gpu`."""
     from triton.backends.compiler import GPUTarget
 
-    state = SimpleNamespace(capturing=False, arch=90)
+    state = SimpleNamespace(capturing=False, arch=90, gpu="H200")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sizes, "INTERPRETED", False)
     active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", state.arch, 32))
     monkeypatch.setattr(sizes, "driver", SimpleNamespace(active=active))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: state.gpu)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
     state.forget = lambda: [monkeypatch.setattr(sizes, memory, {}) for memory in ("_fastest", "_first")]
     state.forget()
@@ -82,7 +83,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
 def clock(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Of a kernel that runs fastest in LAST."""
     timing = Clock(Kernel({LAST: 1.0}))
-    monkeypatch.setattr(sizes, "do_bench", timing)
+    monkeypatch.setattr(sizes, "_timed", timing)
     return timing
 
 
@@ -142,7 +143,7 @@ def test_a_later_process_reads_what_an_earlier_one_timed(clock: Clock, machine: 
     assert clock == []
 
 
-@pytest.mark.parametrize("other", ["source", "arch", "dtype", "tables", "width", "candidates"])
+@pytest.mark.parametrize("other", ["source", "arch", "gpu", "dtype", "tables", "width", "length", "candidates"])
 def test_another_kind_is_timed_on_its_own(
     other: str, clock: Clock, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,16 +157,46 @@ def test_another_kind_is_timed_on_its_own(
             monkeypatch.setattr(clock.kernel, "cache_key", "another source", raising=False)
         case "arch":
             machine.arch = 80
+        case "gpu":
+            machine.gpu = "H100 PCIe"
         case "dtype":
             argument = argument.to(torch.float16)
         case "tables":
             argument = None
         case "width":
             call = meta_call(width=80)
+        case "length":
+            call = meta_call(length=8192)
         case "candidates":
             monkeypatch.setattr(sizes, "candidates", lambda call: [FIRST, LAST])
     clock.kernel.launched(call, argument)
     assert clock == sizes.candidates(call)
+
+
+def test_what_another_process_found_meanwhile_is_taken(
+    clock: Clock, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two searches at once: both processes go on with the sizes of the first that was done."""
+    clock.kernel.launched()
+    machine.forget()
+    found, before = sizes._read, [None]  # nothing yet at the first look
+    monkeypatch.setattr(sizes, "_read", lambda cache, name: before.pop() if before else found(cache, name))
+    clock.kernel.times = {FIRST: 0.5}
+    assert clock.kernel.launched() == LAST
+    assert FIRST in clock, "it was timed, and in vain"
+
+
+SLOW, QUICK = 30.0, 4.0
+
+
+@pytest.mark.parametrize(("milliseconds", "runs"), [(SLOW, 1), (QUICK, 5)])
+def test_runs_are_timed_until_there_are_enough(milliseconds: float, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a first one, which may compile; one long run is enough."""
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: milliseconds)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    seen: list[None] = []
+    assert sizes._timed(lambda: seen.append(None)) == milliseconds
+    assert len(seen) == 1 + runs
 
 
 def no_clock(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, why: str) -> Any:

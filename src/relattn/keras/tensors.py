@@ -67,10 +67,10 @@ def slice_axis(x: Tensor, axis: int, start: Index, count: Index) -> Tensor:
 
 
 def times_table(x: Tensor, table: Tensor) -> Tensor:
-    """x (B, H, L, N) @ table (1 or H, N, M), a product of two matrices where all heads share the table.
+    """x (B, H, L, N) @ table (1 or H, N, M).
 
-    Broadcasting it over a batch of one head is where TensorFlow 2.21 on oneDNN writes beyond its memory
-    (tensorflow/tensorflow#117700).
+    A table of one head is a matrix, and meets the rows of a matrix: broadcast over a batch of one head it would have
+    TensorFlow 2.21 on oneDNN write beyond its memory (tensorflow/tensorflow#117700).
     """
     if ops.shape(table)[0] != 1:
         return x @ table

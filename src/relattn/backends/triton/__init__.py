@@ -15,7 +15,7 @@ class TritonBackend:
 
     Inputs are bfloat16, float16 or float32; scores, softmax and all sums are float32. What Q @ RK^T adds is a product
     of two tiles on the tensor cores, moved to its diagonals on chip. Gradients of tables are sums in a fixed order,
-    bit-equal on every run. Dao et al. 2022; docs/triton.md has the kernels.
+    bit-equal on every run in the same tile sizes (sizes.py). Dao et al. 2022; docs/triton.md has the kernels.
     """
 
     name = "triton"

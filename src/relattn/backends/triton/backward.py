@@ -124,12 +124,12 @@ def queries_kernel(
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         products = dot(q, tl.trans(k))
-        if x.relative_keys.at is not None:
-            if x.relative_values.at is not None:  # then carrying one half along would take registers that are not there
-                left = band_product(r, x.relative_keys, head, band, DR, TILE)
+        if x.relative_keys.at is not None and x.relative_values.at is None:
             right = band_product(r, x.relative_keys, head, band + TILE, DR, TILE)
             products += pairs_from_rows(left, right, TILE)
             left = right  # of the next tile of keys
+        elif x.relative_keys.at is not None:  # beside relative values, a half carried along would spill registers
+            products += by_queries(r, x.relative_keys, head, band, DR, TILE)
         if x.relative_queries.at is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)
         weights = tl.exp2(finished_tile(x, batch, head, first_query, start, products, TILE) - lse[:, None])

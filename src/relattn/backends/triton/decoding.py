@@ -5,8 +5,10 @@ table. A program sums one row over one part of the keys in float32; a second ker
 
     O = sum_p exp(lse_p - lse) O_p,    lse = log sum_p exp(lse_p)
 
-in their order. How many parts there are is a function of the call's shape, so a call has the same bits on every GPU.
+in their order. Tiles and parts follow from the call's shapes and limits, so a call has the same bits on every GPU.
 """
+
+# pyright: reportArgumentType=false (constexprs are given as ints)
 
 from __future__ import annotations
 
@@ -20,26 +22,28 @@ from torch import Tensor
 
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import inputs, visible_offsets
+from relattn.backends.triton.inputs import inputs, visible_offsets, widths_of
 from relattn.backends.triton.masks import in_reach, kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, finished
-from relattn.backends.triton.sizes import launch
 
 FEW = 8
-"""Up to so many queries, one row a program does no more work than a tile of 64 rows on tensor cores."""
+"""Up to so many queries: each reads the keys anew; a tile of 64 rows would compute eight times as many as there are."""
+NUMBERS = 4096  # of a tile of keys: 32 a thread, so that a few such tiles stay in registers
 PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; what one program merges; worth a program
 
 
 def few_queries(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees nothing."""
     batch, heads, queries = call.query.shape[:3]
-    width, rows, parts = call.value.shape[3], batch * heads * queries, _parts(call)
+    widths = widths_of(call)
+    width, rows, parts = widths["DV"], batch * heads * queries, _parts(call)
+    tile = NUMBERS // triton.next_power_of_2(max(*widths.values(), 16))
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
     sums = call.query.new_empty(parts, rows, dtype=torch.float32)
-    launch(part_kernel, call, lambda tile: parts * rows, (inputs(call), outputs, sums, parts))
+    part_kernel[(parts * rows,)](inputs(call), outputs, sums, parts, **widths, TILE=tile)
     output = call.query.new_empty(batch, heads, queries, width)
     lse = sums.new_empty(batch, heads, queries)
-    merge_kernel[(rows,)](outputs, sums, output, lse, parts, DV=width, PARTS=MOST_PARTS)  # pyright: ignore[reportArgumentType]
+    merge_kernel[(rows,)](outputs, sums, output, lse, parts, DV=width, PARTS=MOST_PARTS)
     return output, lse
 
 

@@ -109,6 +109,12 @@ def rows(tensor: Tensor | None) -> Rows:
     return Rows(tensor, *tensor.stride()[:3])
 
 
+def widths_of(call: Call) -> dict[str, int]:
+    """Of queries and keys, of values, and of relative queries."""
+    relative = call.query if call.relative_query is None else call.relative_query
+    return {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
+
+
 def visible_offsets(call: Call) -> tuple[int, int]:
     """The lowest and the highest offset that a pair of the call may have."""
     lowest = call.offset - (call.query.shape[2] - 1)

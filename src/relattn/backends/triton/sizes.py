@@ -1,7 +1,8 @@
 """How large a kernel's tiles are, and how many warps and stages compute one: timed once, then remembered.
 
-The first large call of its kind (kernel, widths, what is there and its dtypes) times up to four candidates and takes
-the fastest. Later ones take the same: in this process, and through Triton's cache on disk in those that start later.
+The first large call of its kind (kernel, widths, what is there and its dtypes, how many pairs to a power of four) times
+up to four candidates and takes the fastest. Later ones take the same: in this process, and through Triton's cache on
+disk in those that start later, on a GPU of the same name.
 Nothing is timed, and the first candidate that fits is taken, in small calls, in the interpreter, and where
 `torch.use_deterministic_algorithms(True)` holds; so it is while a CUDA graph is captured, unless the fastest is known.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,18 +26,18 @@ from triton.compiler.compiler import make_backend
 from triton.runtime.cache import get_cache_manager, triton_key
 from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources, PTXASError
-from triton.testing import do_bench
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import beyond
+from relattn.backends.triton.inputs import beyond, widths_of
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
 SMALL: list[Sizes] = [(32, 8, 1), (16, 4, 1)]
 """Where no candidate fits, the first of these that does."""
 WORTH_TIMING = 2**20
 """Pairs a head from which on a call is large, and its time worth a search."""
-WARMUP, REPEATS = 5, 20  # milliseconds
+ENOUGH = 20.0
+"""Milliseconds of runs by which a size is judged."""
 TOO_LARGE = (OutOfResources, PTXASError)
 
 _fastest: dict[tuple, Sizes] = {}
@@ -50,8 +52,8 @@ def launch(kernel: Any, call: Call, programs: Callable[[int], int], arguments: t
     Raises:
         OutOfResources: the device has no room for the smallest tiles.
     """
-    widths = _widths(call)
-    kind = *widths.values(), *_kinds(arguments)
+    widths = widths_of(call)
+    kind = *widths.values(), _magnitude(call), *_kinds(arguments)
     key = kernel, call.query.device, kind
 
     def run(sizes: Sizes) -> None:
@@ -67,7 +69,7 @@ def launch(kernel: Any, call: Call, programs: Callable[[int], int], arguments: t
     elif key in _first:
         run(_first[key])
     else:
-        _first[key] = _run_the_first_that_fits(run, [*candidates(call), *SMALL])
+        _first[key] = _run_the_first_that_fits(run, list(dict.fromkeys([*candidates(call), *SMALL])))
 
 
 def candidates(call: Call) -> list[Sizes]:
@@ -82,7 +84,7 @@ def candidates(call: Call) -> list[Sizes]:
         return [(16, 4, 1)]
     tables = [call.relative_keys, call.relative_queries, call.relative_values]
     vectors = sum(table is not None for table in tables)
-    wide = max(*_widths(call).values()) > 128
+    wide = max(*widths_of(call).values()) > 128
     if call.query.dtype == torch.float32 or (wide and vectors):
         return SMALL
     if wide:
@@ -94,11 +96,6 @@ def candidates(call: Call) -> list[Sizes]:
     return found
 
 
-def _widths(call: Call) -> dict[str, int]:
-    relative = call.query if call.relative_query is None else call.relative_query
-    return {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
-
-
 def _is_worth_timing(call: Call) -> bool:
     large = call.query.shape[2] * call.key.shape[2] >= WORTH_TIMING
     return large and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
@@ -108,29 +105,60 @@ def _find_the_fastest(kernel: Any, call: Call, kind: tuple, run: Callable[[Sizes
     """From Triton's cache on disk, or timed and put there; None where it is unknown and a graph is being captured."""
     several = candidates(call)
     target = make_backend(driver.active.get_current_target()).hash()  # pyright: ignore[reportArgumentType]
-    told = triton_key(), target, kernel.cache_key, kind, several
+    gpu = torch.cuda.get_device_name(call.query.device)
+    told = triton_key(), target, gpu, kernel.cache_key, kind, several
     cache = get_cache_manager(hashlib.sha256(repr(told).encode()).hexdigest())
     name = f"{kernel.__name__}.sizes.json"
-    path = cache.get_file(name)
-    if path is not None:
-        tile, warps, stages = json.loads(Path(path).read_text())
-        return tile, warps, stages
+    if (known := _read(cache, name)) is not None:
+        return known
     if torch.cuda.is_current_stream_capturing():
         return None
     times = {sizes: _milliseconds(run, sizes) for sizes in several}
     fastest = min(several, key=times.__getitem__)
     if times[fastest] == math.inf:
         fastest = _run_the_first_that_fits(run, SMALL)
+    if (others := _read(cache, name)) is not None:  # another process was first
+        return others
     cache.put(json.dumps(fastest), name, binary=False)
     return fastest
 
 
+def _read(cache: Any, name: str) -> Sizes | None:
+    path = cache.get_file(name)
+    if path is None:
+        return None
+    tile, warps, stages = json.loads(Path(path).read_text())
+    return tile, warps, stages
+
+
+def _magnitude(call: Call) -> int:
+    """The pairs of a call, of all heads, as a power of four: other lengths may have another fastest size."""
+    return (call.query.shape[:3].numel() * call.key.shape[2]).bit_length() // 2
+
+
 def _milliseconds(run: Callable[[Sizes], None], sizes: Sizes) -> float:
-    """The median of a few runs; infinite where the sizes do not fit."""
+    """The time of a run; infinite where the sizes do not fit."""
     try:
-        return do_bench(lambda: run(sizes), WARMUP, REPEATS, return_mode="median")  # pyright: ignore[reportReturnType]
+        return _timed(lambda: run(sizes))
     except TOO_LARGE:
         return math.inf
+
+
+def _timed(run: Callable[[], None]) -> float:
+    """The median of some runs, ENOUGH milliseconds of them, after a first one, which may compile.
+
+    Unlike Triton's `do_bench` it sets no memory aside, waits for nothing but the runs, and one long run is enough.
+    """
+    run()
+    times = []
+    while sum(times) < ENOUGH:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
 
 
 def _run_the_first_that_fits(run: Callable[[Sizes], None], several: list[Sizes]) -> Sizes:

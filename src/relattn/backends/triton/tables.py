@@ -5,7 +5,8 @@
 
 The keys that a tile of queries meets at T neighbouring offsets lie in two neighbouring tiles of keys; S of both,
 moved to diagonals [i, c], is computed again as everywhere. What lies beyond a table's rows belongs to its edge rows:
-that part comes from the sums of `Sides`. No sum depends on which program comes first: the same bits on every run.
+that part comes from the sums of `Sides`. No sum depends on which program comes first: in tiles of one size, the same
+bits on every run.
 """
 
 from __future__ import annotations
