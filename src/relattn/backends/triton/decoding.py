@@ -8,7 +8,7 @@ table. A program sums one row over one part of the keys in float32; a second ker
 in their order. Tiles and parts follow from the call's shapes and limits, so a call has the same bits on every GPU.
 """
 
-# pyright: reportArgumentType=false (constexprs are given as ints)
+# pyright: reportArgumentType=false
 
 from __future__ import annotations
 
