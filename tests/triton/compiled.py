@@ -1,4 +1,4 @@
-"""A kernel compiled for a GPU that is not there: what it takes of registers, spills and shared memory, from ptxas."""
+"""A kernel compiled for a GPU that is not there: its registers, spills and shared memory, and its atomics."""
 
 import re
 import subprocess
@@ -23,11 +23,12 @@ TYPES = {
 
 
 class Cost(NamedTuple):
-    """Of one program: registers and spilled bytes a thread, shared memory in bytes."""
+    """Of one program: registers and spilled bytes a thread, bytes of shared memory, and how many atomic instructions."""
 
     registers: int
     spilled: int
     shared: int
+    atomics: int
 
 
 def compiled(kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int) -> Cost:
@@ -41,7 +42,8 @@ def compiled(kernel, arguments: tuple, constants: dict[str, Any], warps: int, st
     signature |= {name: "constexpr" for name in constants}
     source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constexprs, attributes)
     result = triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": stages})
-    return Cost(*_registers(result.asm["ptx"]), result.metadata.shared)
+    atomics = re.findall(r"\b(?:atom|red)\.", result.asm["ptx"])
+    return Cost(*_registers(result.asm["ptx"]), result.metadata.shared, len(atomics))
 
 
 def _type(argument: Any, path: tuple, constexprs: dict[tuple, Any], attributes: dict[tuple, list]) -> Any:
