@@ -23,7 +23,7 @@ TYPES = {
 
 
 class Cost(NamedTuple):
-    """Of one program: registers and spilled bytes a thread, bytes of shared memory, and how many atomic instructions."""
+    """Of one program: registers and spilled bytes a thread, bytes of shared memory, number of atomic instructions."""
 
     registers: int
     spilled: int
