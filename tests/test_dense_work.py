@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import relattn
 from relattn.backends import dense
@@ -20,6 +19,7 @@ from tests.contract.cases import CASES
 from tests.contract.check import check
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
+from tests.made import Made
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -50,22 +50,6 @@ ENCODINGS: dict[str, Callable[[], relattn.RelativeEncoding]] = {
 }
 
 
-class Written(TorchDispatchMode):
-    """The most elements that any operation writes into a tensor of its own, with its name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most: tuple[int, str] = 0, "nothing"
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        held = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Tensor)}
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in held:
-                self.most = max(self.most, (tensor.numel(), str(function)))
-        return result
-
-
 def cached(batch: int, dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
     """One query, and keys and values that lie in a cache with room for more."""
     held = torch.randn(2, batch, key_heads, CAPACITY, WIDTH).to(dtype)[:, :, :, :KEYS]
@@ -88,7 +72,7 @@ def test_one_token_copies_no_keys_and_no_table(name: str, batch: int, key_heads:
     encoding, inputs, memo = ENCODINGS[name](), cached(batch, torch.float32, key_heads), KeptRows()
     with torch.no_grad():
         decoded(encoding, inputs, memo)  # what the encoding computes once is kept from here on
-        with Written() as written:
+        with Made() as written:
             decoded(encoding, inputs, memo)
     scores = batch * HEADS * KEYS
     assert written.most[0] <= scores < batch * HEADS * KEYS * WIDTH, written.most
@@ -98,7 +82,7 @@ def test_one_token_meets_relative_queries_in_linear_memory() -> None:
     """Every key meets its own row; a strip for all diagonals would be quadratic in the keys."""
     query, key, value = cached(2, torch.float32)
     table = relattn.OffsetTable(torch.randn(HEADS, CAPACITY, WIDTH), -(CAPACITY - 1))
-    with torch.no_grad(), Written() as written:
+    with torch.no_grad(), Made() as written:
         relattn.relative_attention(
             query, key, value, is_causal=True, query_position=KEYS - 1, backend="dense",
             encoding=relattn.ScoreTerms(relative_queries=table),
@@ -117,7 +101,7 @@ def test_few_queries_meet_relative_queries_in_linear_memory(queries: int, place:
         explicit = {"query_position": torch.arange(keys - queries, keys), "key_position": torch.arange(keys)}
         positions: dict[str, Any] = explicit if place == "explicit" else {"query_position": keys - queries}
         encoding = relattn.ScoreTerms(relative_queries=relattn.OffsetTable(values, -(keys - 1)))
-        with Written() as written:
+        with Made() as written:
             output = relattn.relative_attention(
                 *tensors, is_causal=True, encoding=encoding, backend="dense", **positions
             )
@@ -176,7 +160,7 @@ def test_no_more_is_widened_than_allowed(monkeypatch, heads_at_once: int) -> Non
     query, key, value = cached(3, torch.bfloat16)
     allowed = heads_at_once * KEYS * WIDTH
     monkeypatch.setattr(products, "WIDENED", 4 * allowed)
-    with torch.no_grad(), Written() as written:
+    with torch.no_grad(), Made() as written:
         relattn.relative_attention(
             query, key, value, encoding=relattn.AlibiBias(HEADS), query_position=KEYS - 1, backend="dense"
         )

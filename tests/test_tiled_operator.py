@@ -12,10 +12,17 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from relattn import UnsupportedError, relative_attention
+from relattn import relative_attention
 from relattn.backends.tiled import TiledBackend, operator
-from tests.contract.calls import assert_equal, gradients, operator_arguments, self_attention
+from tests.contract.calls import assert_equal, gradients, self_attention
 from tests.contract.cases import CASES
+from tests.contract.operators import (
+    LAYOUTS,
+    assert_double_backward_is_refused,
+    assert_vmap_is_refused,
+    laid_out,
+    operator_arguments,
+)
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, make_subject
 from tests.contract.tiles import SMALL_TILES
@@ -86,25 +93,13 @@ def test_every_kind_of_argument_is_checked(monkeypatch) -> None:
 
 
 def test_vmap_is_refused(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the backend, and by the operator, which an exported graph calls without asking any backend."""
-    stacked = [torch.randn(3, 1, 2, 5, 4) for _ in INPUTS]
-    asked = torch.vmap(lambda *inputs: relative_attention(*inputs, backend="tiled"))
-    with pytest.raises(UnsupportedError, match=r"backend='tiled' cannot run this: it .* vmap, grad and .* 'dense'"):
-        asked(*stacked)
-    monkeypatch.setattr(TiledBackend, "reasons", lambda *_: [])
-    with pytest.raises(UnsupportedError, match=r"backend='tiled' .* vmap; use 'dense'") as refusal:
-        asked(*stacked)
-    assert refusal.value.reasons == {"tiled": ["it does not run under vmap"]}
+    assert_vmap_is_refused("tiled", TiledBackend, monkeypatch)
 
 
 def test_double_backward_is_refused(rng: np.random.Generator) -> None:
     subject = self_attention("shaw", rng)
-    arrays = list(subject.arrays.values())
     output = subject.run("tiled", return_lse=False)
-    first = torch.autograd.grad(output.sum(), arrays, create_graph=True)
-    with pytest.raises(UnsupportedError, match=r"backend='tiled' .* double backward; use 'dense'") as refusal:
-        torch.autograd.grad(sum(gradient.sum() for gradient in first), arrays)
-    assert refusal.value.reasons == {"tiled": ["it has no double backward"]}
+    assert_double_backward_is_refused("tiled", output, list(subject.arrays.values()))
 
 
 # --- how it is called
@@ -138,23 +133,15 @@ def test_some_gradients_alone(wanted: list[str], backend: str, rng: np.random.Ge
 
 
 @both_tilings
-@pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_inputs_that_are_not_contiguous(layout: str, backend: str, rng: np.random.Generator) -> None:
-    """Heads and positions exchanged in memory, as a projection leaves them; every other feature; one head for all."""
     subject = self_attention("shaw", rng)
-    lay = {
-        "transposed": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-        "sliced": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
-        "expanded": lambda x: x[:, :1].expand_as(x),
-    }[layout]
-    laid = {name: lay(subject.arrays[name]) for name in INPUTS}
-    assert not any(tensor.is_contiguous() for tensor in laid.values())
     arrays = list(subject.arrays.values())
     found, expected = (
         (output, *gradients((output,), arrays))
         for output in (
             relative_attention(**{**subject.arguments(), **inputs}, backend=backend)
-            for inputs in (laid, {name: tensor.contiguous() for name, tensor in laid.items()})
+            for inputs in laid_out(layout, subject)
         )
     )
     assert_equal(found, expected)

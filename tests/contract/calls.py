@@ -50,20 +50,3 @@ def chunk_sizes(rng: np.random.Generator, length: int) -> list[int]:
     while sum(sizes) < length:
         sizes.append(min(int(rng.integers(1, 5)), length - sum(sizes)))
     return [int(size) for size in rng.permutation(sizes)]
-
-
-def operator_arguments(operator: Any, backend: str, subject: Subject, dropout_p: float, monkeypatch: Any) -> tuple:
-    """What a call hands the operator of that module, leaves of their own."""
-    recorded: list[tuple[Any, ...]] = []
-    flat = operator._flat
-
-    def record(*arguments: Any) -> tuple[Any, ...]:
-        recorded.append(flat(*arguments))
-        return recorded[-1]
-
-    monkeypatch.setattr(operator, "_flat", record)
-    relative_attention(**subject.arguments(), backend=backend, dropout_p=dropout_p)
-    return tuple(
-        argument.detach().requires_grad_(argument.requires_grad) if isinstance(argument, Tensor) else argument
-        for argument in recorded[0]
-    )

@@ -20,6 +20,13 @@ def state(model: nn.Module) -> list[Any]:
     return [*modules, *(m.config._attn_implementation for m in model.modules() if hasattr(m, "config"))]
 
 
+def assert_refused_and_unchanged(model: nn.Module, message: str) -> None:
+    before = state(model)
+    with refused(UnsupportedError, message):
+        relattn.hf.patch(model)
+    assert state(model) == before
+
+
 def deberta(**changes: Any) -> hf.DebertaModel:
     config = hf.DebertaConfig(
         vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, **changes
@@ -65,26 +72,20 @@ def test_a_model_without_attention() -> None:
 def test_a_model_that_relattn_does_not_know() -> None:
     """Funnel writes its attention itself."""
     model = hf.FunnelModel(hf.FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1]))
-    before = state(model)
-    with refused(
-        UnsupportedError,
+    assert_refused_and_unchanged(
+        model,
         "model: relattn can change no attention of FunnelModel (FunnelRelMultiheadAttention takes no "
         "attn_implementation, and relattn has no replacement); it is as it was",
-    ):
-        relattn.hf.patch(model)
-    assert state(model) == before
+    )
 
 
 def test_heads_that_talk() -> None:
     model = deberta(talking_head=True, relative_attention=True, pos_att_type=["c2p"])
-    before = state(model)
-    with refused(
-        UnsupportedError,
+    assert_refused_and_unchanged(
+        model,
         "model: relattn can change no attention of DebertaModel (talking_head=True mixes the scores of all heads); it "
         "is as it was",
-    ):
-        relattn.hf.patch(model)
-    assert state(model) == before
+    )
 
 
 def test_bloom_that_adds_in_slices() -> None:
@@ -97,14 +98,11 @@ def test_some_of_a_model() -> None:
     """Changed and left modules that take their masks from one place cannot part."""
     model = hf.BloomModel(hf.BloomConfig(vocab_size=40, hidden_size=16, n_layer=2, n_head=4))
     model.h[1].self_attention.pretraining_tp, model.h[1].self_attention.slow_but_exact = 2, True
-    before = state(model)
-    with refused(
-        UnsupportedError,
+    assert_refused_and_unchanged(
+        model,
         "model: h.1.self_attention cannot be changed (slow_but_exact=True adds up the output projection in slices) and "
         "takes its masks from where others take theirs; nothing was changed",
-    ):
-        relattn.hf.patch(model)
-    assert state(model) == before
+    )
 
 
 def test_the_report_names_what_was_left() -> None:
@@ -156,14 +154,11 @@ def test_a_subclass_of_what_is_replaced(name: str, kind: str) -> None:
     model = made(name)
     one = [module for module in model.modules() if type(module).__name__ == kind][1]
     one.__class__ = type("Own", (type(one),), {})
-    before = state(model)
-    with refused(
-        UnsupportedError,
+    assert_refused_and_unchanged(
+        model,
         "model: ... cannot be changed (Own is a subclass, and may compute something else than its base) and takes its "
         "masks from where others take theirs; nothing was changed",
-    ):
-        relattn.hf.patch(model)
-    assert state(model) == before
+    )
 
 
 def test_a_forward_behind_a_hook() -> None:
@@ -172,14 +167,11 @@ def test_a_forward_behind_a_hook() -> None:
     for module in model.modules():
         if type(module).__name__ == "UMT5Attention":
             module.forward = module.forward
-    before = state(model)
-    with refused(
-        UnsupportedError,
+    assert_refused_and_unchanged(
+        model,
         "model: relattn can change no attention of UMT5Stack (a hook has taken the place of UMT5Attention.forward; "
         "patch the model before, or remove the hook); it is as it was",
-    ):
-        relattn.hf.patch(model)
-    assert state(model) == before
+    )
 
 
 @pytest.mark.parametrize("version", ["5.22.1", "4.57.0", "6.0.0"])

@@ -12,8 +12,9 @@ from torch import Tensor
 from relattn import attention_weights, relative_attention
 from tests.contract.calls import gradients
 from tests.contract.cases import CASES
+from tests.contract.operators import LAYOUTS, laid_out
 from tests.contract.settings import Setting
-from tests.contract.subject import INPUTS, Subject, make_subject
+from tests.contract.subject import Subject, make_subject
 from tests.triton import everywhere
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -78,17 +79,10 @@ def test_runs_are_bit_equal(name: str, device: str, rng: np.random.Generator) ->
 
 
 @everywhere
-@pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_inputs_that_are_not_contiguous(layout: str, device: str, rng: np.random.Generator) -> None:
     subject = subject_of("shaw", device, rng, num_heads=4, num_kv_heads=2)
-    lay = {
-        "transposed": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-        "sliced": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
-        "expanded": lambda x: x[:, :1].expand_as(x),
-    }[layout]
-    laid = {name: lay(subject.arrays[name]) for name in INPUTS}
-    assert not any(tensor.is_contiguous() for tensor in laid.values())
-    dense = {name: tensor.contiguous() for name, tensor in laid.items()}
+    laid, dense = laid_out(layout, subject)
     assert all(torch.equal(a, b) for a, b in zip(outcome(subject, **laid), outcome(subject, **dense), strict=True))
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from relattn.backends.triton.call import Call
+from tests.made import Made
 from tests.triton.calls import meta_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -24,33 +23,12 @@ LENGTH = 2**20
 TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 
 
-class Made(TorchDispatchMode):
-    """The bytes of all tensors that operations make, whether they still stand or not, and the most that one has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-        self.most: tuple[int, str] = 0, "nothing"
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        given = {tensor.untyped_storage()._cdata for tensor in args if isinstance(tensor, Tensor)}
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
-                size = tensor.untyped_storage().nbytes()
-                self.bytes += size
-                self.most = max(self.most, (size, str(function)))
-        return result
-
-
 def made(call: Call, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., None] = lambda *given: None) -> Made:
     """By a forward and a backward pass whose kernels are `launch`."""
-    from relattn.backends.triton import backward, decoding, forward, tables
+    from relattn.backends.triton import backward, forward, tables
 
     for module in (forward, backward, tables):
         monkeypatch.setattr(module, "launch", launch)
-    for kernel in ("part_kernel", "merge_kernel"):
-        monkeypatch.setattr(decoding, kernel, defaultdict(lambda: lambda *given, **named: None))
     with Made() as count:
         output, lse = forward.forward(call)
         backward.backward(call, output, lse, output, lse)

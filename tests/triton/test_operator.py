@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from relattn import UnsupportedError, relative_attention
+from relattn import relative_attention
 from relattn.backends.triton import TritonBackend, operator
-from tests.contract.calls import gradients, operator_arguments
+from tests.contract.calls import gradients
 from tests.contract.cases import CASES
+from tests.contract.operators import assert_double_backward_is_refused, assert_vmap_is_refused, operator_arguments
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
 from tests.triton import everywhere
@@ -120,22 +121,10 @@ def test_an_exported_program_calls_the_operator(device: str, rng: np.random.Gene
 
 @everywhere
 def test_vmap_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the backend, and by the operator, which an exported graph calls without asking any backend."""
-    stacked = [torch.randn(3, 1, 2, 5, 4, device=device) for _ in range(3)]
-    asked = torch.vmap(lambda *inputs: relative_attention(*inputs, backend="triton"))
-    with pytest.raises(UnsupportedError, match=r"backend='triton' cannot run this: it .* vmap, grad and .* 'dense'"):
-        asked(*stacked)
-    monkeypatch.setattr(TritonBackend, "reasons", lambda *_: [])
-    with pytest.raises(UnsupportedError, match=r"backend='triton' .* vmap; use 'dense'") as refusal:
-        asked(*stacked)
-    assert refusal.value.reasons == {"triton": ["it does not run under vmap"]}
+    assert_vmap_is_refused("triton", TritonBackend, monkeypatch, device)
 
 
 @everywhere
 def test_double_backward_is_refused(device: str) -> None:
     inputs = [torch.randn(1, 2, 5, 4, device=device, requires_grad=True) for _ in range(3)]
-    output = relative_attention(*inputs, backend="triton")
-    first = torch.autograd.grad(output.sum(), inputs, create_graph=True)
-    with pytest.raises(UnsupportedError, match=r"backend='triton' .* double backward; use 'dense'") as refusal:
-        torch.autograd.grad(sum(gradient.sum() for gradient in first), inputs)
-    assert refusal.value.reasons == {"triton": ["it has no double backward"]}
+    assert_double_backward_is_refused("triton", relative_attention(*inputs, backend="triton"), inputs)
