@@ -66,7 +66,10 @@ def load_lse(known, start, first, count, TILE: tl.constexpr):
 
 @triton.jit
 def side_sums(before, after, values, table, offset, AXIS: tl.constexpr, TILE: tl.constexpr):
-    """The sums over a table's two outsides, with those of one more tile; offset: of its first query and first key."""
+    """The sums over a table's two outsides, with those of one more tile; offset: of its first query and first key.
+
+    Most tiles lie on one side alone; offsets made once for both would be held in registers, and spill others.
+    """
     if offset - (TILE - 1) < table.first:
         offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
         before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
