@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 import relattn
+from relattn import door
 from relattn.backends import dense
 from relattn.backends.dense import products
-from relattn.functional import lowered
 from relattn.nn.kept_rows import KeptRows
+from relattn.score.position import Run
 from relattn.score.positions import Positions, RowMemo
 from tests.contract.cases import CASES
 from tests.contract.check import check
@@ -59,10 +60,9 @@ def cached(batch: int, dtype: torch.dtype, key_heads: int = HEADS) -> tuple[Tens
 def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Tensor], memo: RowMemo) -> Tensor:
     """The attention of the newest token, as a module with a cache calls it."""
     query, key, value = inputs
-    positions = Positions(KEYS - 1, 0, 1, KEYS, query.device, None, 0, memo)
-    options: dict[str, Any] = {"is_causal": True, "query_position": KEYS - 1, "backend": "dense"}
-    terms = lowered(encoding, query, key, positions)
-    return relattn.relative_attention(query, key, value, encoding=terms, enable_gqa=True, **options)
+    positions = Positions(Run(KEYS - 1), Run(0), 1, KEYS, query.device, None, 0, memo)
+    tensors = door.checked(query, key, value, enable_gqa=True)
+    return door.request(*tensors, positions, encoding=encoding, keys_are_prepared=True, backend="dense").run()[0]
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, HEADS])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from relattn import T5Bias, TransformerXLEmbedding, attention_weights, relative_attention
 from relattn.nn import KVCache, RelativeMultiheadAttention
+from relattn.score.position import Run
 from relattn.score.positions import Positions
 from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, t5
 from tests.contract.check import check, numpy_of
@@ -237,7 +238,7 @@ def test_a_cache_of_sinusoids_keyed_without_the_layout() -> None:
     encodings = [TransformerXLEmbedding(2, 4, interleaved=interleaved).double() for interleaved in (False, True)]
     encodings[1].load_state_dict(encodings[0].state_dict())
     query, key = torch.randn(1, 2, 3, 4).double(), torch.randn(1, 2, 5, 4).double()
-    alone = Positions(2, 0, 3, 5, query.device, highest=0)
+    alone = Positions(Run(2), Run(0), 3, 5, query.device, highest=0)
     kept = replace(alone, memo=KVCache().kept_rows)
 
     def rows(encoding: TransformerXLEmbedding, positions: Positions) -> np.ndarray:

@@ -24,10 +24,12 @@ PACKAGE = "relattn"
 ROOMS = (
     "errors",
     "arguments",
+    "autocast",
     "offsets",
     "score",
     "encodings",
     "backends",
+    "door",
     "functional",
     "flex",
     "nn",

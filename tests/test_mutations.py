@@ -23,8 +23,9 @@ from relattn import (
     TransformerXLEmbedding,
 )
 from relattn.backends.select import BACKENDS
+from relattn.score.position import Listed, Position, Run
 from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.score.problem import TABLES, Problem
 from tests.contract.cases import CASES, expected_answer
 from tests.contract.check import assert_red, check
 from tests.contract.settings import Setting
@@ -101,7 +102,6 @@ def later(table: OffsetTable) -> OffsetTable:
     return replace(table, first=table.first + 1)
 
 
-TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 TABLE_MUTATIONS: dict[str, Callable[[OffsetTable], OffsetTable | None]] = {
     "sign flipped": lambda table: replace(table, values=-table.values),
     "offset reversed": backwards,
@@ -119,20 +119,36 @@ def test_a_mutated_table_is_seen(
     table: str, mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
 ) -> None:
     mutate = TABLE_MUTATIONS[mutation]
-    mutate_problem(monkeypatch, backend, lambda p: replace(p, **{table: mutate(p.tables[table])}))
+    mutate_problem(monkeypatch, backend, lambda p: retabled(p, **{table: mutate(p.sequence.tables[table])}))
     assert_red(subject_of(name, layout, rng), backend)
+
+
+def retabled(p: Problem, **fields: Any) -> Problem:
+    """The sequence with other terms."""
+    return replace(p, axes=(replace(p.sequence, **fields),))
 
 
 def without(name: str) -> Callable[[Problem], Problem]:
     """The equation less one table."""
     absent: dict[str, Any] = {name: None}
-    return lambda p: replace(p, **absent, **({"relative_query": None} if name == "relative_keys" else {}))
+    return lambda p: retabled(p, **absent, **({"relative_query": None} if name == "relative_keys" else {}))
 
 
-def standing(p: Problem, query: Any, key: Any) -> Problem:
+def moved(position: Position, change: Callable[[Any], Any]) -> Position:
+    """A run from another start, or other positions."""
+    return Run(change(position.start)) if isinstance(position, Run) else Listed(change(position.positions))
+
+
+def standing(p: Problem, query: Callable[[Any], Any], key: Callable[[Any], Any]) -> Problem:
     """Queries and keys stand elsewhere, for tables and mask alike."""
-    positions = replace(p.positions, query=query, key=key)
-    return replace(p, positions=positions, mask=replace(p.mask, positions=positions))
+    before = p.sequence.positions
+    positions = replace(before, query=moved(before.query, query), key=moved(before.key, key))
+    return replace(retabled(p, positions=positions), mask=replace(p.mask, positions=positions))
+
+
+def times(table: OffsetTable, factor: float) -> OffsetTable:
+    """factor * T[d]."""
+    return replace(table, values=table.values * factor)
 
 
 def remasked(p: Problem, **fields: Any) -> Problem:
@@ -143,19 +159,17 @@ def remasked(p: Problem, **fields: Any) -> Problem:
 PROBLEM_MUTATIONS: dict[str, Callable[[Problem], Problem]] = {
     **{f"no {name}": without(name) for name in TABLES},
     "q . k with its sign flipped": lambda p: replace(p, query=-p.query),
-    "r . RK with its sign flipped": lambda p: replace(p, relative_query=-p.relative_query),
+    "r . RK with its sign flipped": lambda p: retabled(p, relative_query=-p.sequence.relative_query),
     "values with their sign flipped": lambda p: replace(p, value=-p.value),
     "no scale": lambda p: replace(p, scale=1.0),
-    "r . RK not scaled": lambda p: replace(p, relative_query=p.relative_query / p.scale),
-    "RQ . k not scaled": lambda p: replace(
-        p, relative_queries=replace(p.relative_queries, values=p.relative_queries.values / p.scale)
-    ),
-    "bias scaled": lambda p: replace(p, bias=replace(p.bias, values=p.bias.values * p.scale)),
+    "r . RK not scaled": lambda p: retabled(p, relative_query=p.sequence.relative_query / p.scale),
+    "RQ . k not scaled": lambda p: retabled(p, relative_queries=times(p.sequence.relative_queries, 1.0 / p.scale)),
+    "bias scaled": lambda p: retabled(p, bias=times(p.sequence.bias, p.scale)),
     "key mask inverted": lambda p: remasked(p, key_mask=~p.mask.key_mask),
     "no key mask": lambda p: remasked(p, key_mask=None),
-    "queries one position late": lambda p: standing(p, p.positions.query + 1, p.positions.key),
-    "keys one position late": lambda p: standing(p, p.positions.query, p.positions.key + 1),
-    "positions negated": lambda p: standing(p, -p.positions.query, -p.positions.key),
+    "queries one position late": lambda p: standing(p, lambda q: q + 1, lambda k: k),
+    "keys one position late": lambda p: standing(p, lambda q: q, lambda k: k + 1),
+    "positions negated": lambda p: standing(p, lambda q: -q, lambda k: -k),
     "key heads interleaved over the query heads": lambda p: replace(
         p, key=p.key.repeat(1, p.num_groups, 1, 1), value=p.value.repeat(1, p.num_groups, 1, 1)
     ),
@@ -220,12 +234,19 @@ def mutate_offsets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 
 
 def mutate_diagonal(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    """The matrix of scores, or a tile of it, has another first diagonal."""
-    offset = Positions.offset
-    monkeypatch.setattr(Positions, "offset", lambda self, query, key: change(offset(self, query, key)))
+    """The matrix of scores, or a tile of it, starts at another offset."""
+    finish = Positions.__post_init__
+
+    def changed(self: Positions) -> None:
+        finish(self)
+        if self.known_origin is not None:
+            for name in ("origin", "known_origin"):
+                object.__setattr__(self, name, change(self.known_origin))
+
+    monkeypatch.setattr(Positions, "__post_init__", changed)
 
 
-# By what each layout goes through: starts through rows and the first diagonal, explicit positions through offsets; the
+# By what each layout goes through: starts through rows and the origin, explicit positions through offsets; the
 # reference writes every pair's offset out in either.
 SOURCES = [
     (mutate_rows, "dense", "starts"),
@@ -322,7 +343,7 @@ DEBERTA_TERMS: dict[str, Callable[[ScoreTerms], ScoreTerms]] = {
     "W_k and W_q exchanged": lambda terms: replace(
         terms, relative_keys=terms.relative_queries, relative_queries=terms.relative_keys
     ),
-    "no c2p": lambda terms: replace(terms, relative_query=None, relative_keys=None),
+    "no c2p": lambda terms: replace(terms, relative_keys=None),
     "no p2c": lambda terms: replace(terms, relative_queries=None),
     "delta(j, i) in p2c": lambda terms: replace(terms, relative_queries=backwards(terms.relative_queries)),
 }
@@ -375,7 +396,9 @@ def mutate_slopes(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any])
 def mutate_key_positions(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """RoPE turns the keys by another position than the queries."""
     whole = RotaryEmbedding.prepare_keys
-    monkeypatch.setattr(RotaryEmbedding, "prepare_keys", lambda self, key, position: whole(self, key, change(position)))
+    monkeypatch.setattr(
+        RotaryEmbedding, "prepare_keys", lambda self, key, position: whole(self, key, moved(position, change))
+    )
 
 
 ENCODING_MUTATIONS = {

@@ -51,7 +51,7 @@ def test_listed_positions_are_not_read_for_a_table_that_clamps(monkeypatch: pyte
     def read(self: Positions) -> tuple[int, int]:
         raise AssertionError("positions were read")
 
-    monkeypatch.setattr(Positions, "_visible_explicit", read)
+    monkeypatch.setattr(Positions, "_visible_listed", read)
     encoding = RelativeEmbedding(8, 4, beyond="clamp")
     relative_attention(query, query, query, encoding=encoding, query_position=position, key_position=position)
 

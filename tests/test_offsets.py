@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from relattn import AlibiBias, RotaryEmbedding, T5Bias, TransformerXLEmbedding
 from relattn.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
+from relattn.score.position import Run
 from relattn.score.positions import Positions
 from tests.oracle.alibi import slopes as oracle_slopes
 from tests.oracle.rope import Rule
@@ -67,7 +68,7 @@ def test_sinusoids(half: int, interleaved: bool, first: int, count: int) -> None
 
 def table_of(encoding: TransformerXLEmbedding, queries: int, keys: int) -> tuple[np.ndarray, np.ndarray]:
     """The offsets of the rows that the encoding makes for a call, and the rows [H, count, D]."""
-    positions = Positions(3, 1, queries, keys, torch.device("cpu"), None, None)
+    positions = Positions(Run(3), Run(1), queries, keys, torch.device("cpu"), None, None)
     query = torch.zeros(1, encoding.num_heads, queries, encoding.head_dim).to(encoding.pos_bias_u.dtype)
     table = encoding.terms(query, query, positions).relative_keys
     assert table is not None
@@ -137,7 +138,7 @@ def test_rotary_angles(half: int, base: float, name: str, data: st.DataObject) -
     scaling = SCALINGS[name][0]
     encoding = RotaryEmbedding(width, base=base, scaling=scaling, interleaved=True)
     key = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(half).expand(1, 1, 5, width)
-    turned = encoding.prepare_keys(key, start)[0, 0].numpy()
+    turned = encoding.prepare_keys(key, Run(start))[0, 0].numpy()
     frequencies, root = rope_frequencies(width, base, scaling)
     angles = np.arange(start, start + 5)[:, None] * frequencies
     allowed = 16 * EPS * (1.0 + np.abs(angles).max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
 # Of each rope_type: the keys that a scaling must have, and those that it may have, with what stands for them.
@@ -23,6 +24,26 @@ SAID_ELSEWHERE = {
     "mscale": "give attention_factor",
     "mscale_all_dim": "give attention_factor",
 }
+
+
+_LONGEST_SHOWN = 2**64
+"""Python refuses to print ints of more than 4300 digits, and no message gains by those of more than 20."""
+
+
+def came(value: object) -> str:
+    """How a message shows what came: its repr, or of an int beyond 64 bits how long it is."""
+    if isinstance(value, int) and abs(value) >= _LONGEST_SHOWN:
+        return f"an int of {value.bit_length()} bits"
+    return repr(value)
+
+
+def as_int(value: object) -> int | None:
+    """An int, or an integer of NumPy as an int; None for anything else: bools, floats and tensors are none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    return int(value) if isinstance(value, Integral) else None
 
 
 def check_size(name: str, value: object, least: int = 1) -> None:

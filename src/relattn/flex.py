@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.encodings.base import RelativeEncoding
-from relattn.errors import UnsupportedError
-from relattn.functional import lowered
+from relattn.encodings.base import RelativeEncoding, lower
+from relattn.errors import ShapeError, UnsupportedError
 from relattn.score import checks
 from relattn.score.check_terms import check_terms
-from relattn.score.positions import Position, Positions, int64_start
+from relattn.score.position import PositionLike
+from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -30,12 +30,12 @@ _MORE_THAN_A_BIAS = {
 
 
 def flex_score_mod(
-    encoding: RelativeEncoding,
+    encoding: RelativeEncoding | ScoreTerms,
     query: Float[Tensor, "B Hq Lq D"],
     key: Float[Tensor, "B Hk Lk D"],
     *,
-    query_position: Position = 0,
-    key_position: Position = 0,
+    query_position: PositionLike = 0,
+    key_position: PositionLike = 0,
 ) -> ScoreMod:
     """score_mod(score, b, h, i, j) = score + bias[h, d], d = key position j - query position i, for FlexAttention.
 
@@ -43,32 +43,42 @@ def flex_score_mod(
     key: its score arrives scaled and the bias is added unscaled, so the numbers are those of `relative_attention`.
     Causality, windows and segments are the caller's, in a block mask.
 
-    encoding: one that is a bias, or a sum of such: T5Bias, AlibiBias, or any RelativeEncoding whose terms are a bias.
+    encoding: one that is a bias, or a sum of such: T5Bias, AlibiBias, any RelativeEncoding whose terms are a bias, or
+        ScoreTerms with a bias alone.
     query, key: only their shapes, dtype and device count. With FlexAttention's enable_gqa, Hk may divide Hq.
     query_position, key_position: as in `relative_attention`.
 
-    The score_mod captures a table of one row an offset, as the parameters are now: while training, make it in every
+    The score_mod captures a table of one row per offset, as the parameters are now: while training, make it in every
     forward pass. Gradients reach the encoding's parameters wherever FlexAttention differentiates what is captured.
 
-    Raises TypeError for anything but a RelativeEncoding, UnsupportedError for an encoding that is more than a bias, and
-    what `relative_attention` raises for tensors, positions and encodings that do not fit.
+    Raises TypeError for anything but a RelativeEncoding or ScoreTerms, UnsupportedError for one that is more than a
+    bias, and what `relative_attention` raises for tensors, positions and encodings that do not fit.
     """
-    if not isinstance(encoding, RelativeEncoding):
-        raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding")
+    if not isinstance(encoding, (RelativeEncoding, ScoreTerms)):
+        raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or ScoreTerms")
     checks.check_tensors(query, key, key, enable_gqa=True)
-    checks.check_position("query_position", query_position, query.shape[0], query.shape[2], query.device)
-    checks.check_position("key_position", key_position, key.shape[0], key.shape[2], key.device)
-    starts = int64_start(query_position), int64_start(key_position)
-    positions = Positions(*starts, query.shape[2], key.shape[2], query.device)
-    terms = lowered(encoding, query, key, positions)
-    check_terms(terms, query, key, None, positions)
+    for name, tensor in (("query", query), ("key", key)):
+        if tensor.dim() != 4:
+            raise ShapeError(
+                f"{name}: got shape {checks.shape(tensor)}; expected four axes [batch, heads, length, width], as "
+                "FlexAttention takes them"
+            )
+    batch, lengths, device = query.shape[:1], (query.shape[2], key.shape[2]), query.device
+    query_at = checks.position_of("query_position", query_position, batch, lengths[0], device)
+    key_at = checks.position_of("key_position", key_position, batch, lengths[1], device)
+    positions = Positions(query_at, key_at, *lengths, device)
+    if isinstance(encoding, ScoreTerms):
+        terms = encoding
+        check_terms(terms, query, key, None, positions)
+    else:
+        terms = lower(encoding, query, key, None, positions)
     return _adding(_only_a_bias(encoding, terms), query.shape[1], _offset_of(positions))
 
 
-def _only_a_bias(encoding: RelativeEncoding, terms: ScoreTerms) -> OffsetTable:
+def _only_a_bias(encoding: RelativeEncoding | ScoreTerms, terms: ScoreTerms) -> OffsetTable:
     """The encoding's bias; UnsupportedError where it does anything else."""
     present = {name for name in _MORE_THAN_A_BIAS if getattr(terms, name) is not None}
-    if encoding.rewrites_keys:
+    if isinstance(encoding, RelativeEncoding) and encoding.rewrites_keys:
         present.add("key")
     if present or terms.bias is None:
         does = " and ".join(doing for name, doing in _MORE_THAN_A_BIAS.items() if name in present) or "has no bias"
@@ -94,9 +104,9 @@ def _adding(bias: OffsetTable, heads: int, offset: Offset) -> ScoreMod:
 
 def _offset_of(positions: Positions) -> Offset:
     """(b, i, j) -> key position j - query position i, in batch element b where the positions are listed."""
-    if positions.contiguous:
-        start = positions.offset(0, 0)
-        return lambda b, i, j: j - i + start
+    origin = positions.origin
+    if origin is not None:
+        return lambda b, i, j: j - i + origin
     query, key = positions.query_positions(), positions.key_positions()
     return lambda b, i, j: _listed(key, b, j) - _listed(query, b, i)
 

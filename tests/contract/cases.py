@@ -247,6 +247,9 @@ CASES: dict[str, EncodingCase | TermsCase] = {
         relative_width=5,
         rewrites=True,
     ),
+    "terms_callers_query": TermsCase(
+        {"relative_keys": HandTable(shared=False, first=-2, rows=4, beyond="clamp")}, rewrites=True
+    ),
     "terms_relative_queries": TermsCase({"relative_queries": HandTable(shared=True, first=1, rows=2, beyond="clamp")}),
     "terms_bias": TermsCase({"bias": HandTable(shared=True, first=-4, rows=2, beyond="zero")}),
 }

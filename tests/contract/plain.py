@@ -170,8 +170,8 @@ PAPERS = {
 }
 
 
-def hand_made(f: Formula, subject: Subject, query: Tensor, key: Tensor, arrays: Mapping[str, Tensor]) -> Added:
-    """ScoreTerms, by the equation."""
+def hand_made(f: Formula, subject: Subject, key: Tensor, arrays: Mapping[str, Tensor]) -> Added:
+    """ScoreTerms, by the equation; without a relative query of their own, r is the query as the caller gave it."""
 
     def rows(name: str) -> Tensor | None:
         if name not in subject.hand_tables:
@@ -182,7 +182,7 @@ def hand_made(f: Formula, subject: Subject, query: Tensor, key: Tensor, arrays: 
         found = f.rows(values, index.clip(0, values.shape[1] - 1))
         return found if table.beyond == "clamp" else f.kept(found, inside)
 
-    relative_query = arrays.get("terms.relative_query", query)
+    relative_query = arrays.get("terms.relative_query", arrays["query"])
     relative_keys, relative_queries, bias = rows("relative_keys"), rows("relative_queries"), rows("bias")
     scaled = 0.0 if relative_keys is None else dot_rows(relative_query, relative_keys)
     scaled = scaled if relative_queries is None else scaled + (relative_queries * key.unsqueeze(-3)).sum(-1)
@@ -214,7 +214,7 @@ def score(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype, bo
     key = arrays.get("terms.key", arrays["key"]).repeat_interleave(groups, dim=1)
     value = arrays["value"].repeat_interleave(groups, dim=1)
     if subject.hand_tables:
-        each = [hand_made(f, subject, query, key, arrays)]
+        each = [hand_made(f, subject, key, arrays)]
     else:
         each = [
             PAPERS[part.oracle](f, query, key, parameters_of(i, arrays), **part.settings)

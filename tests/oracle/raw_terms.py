@@ -23,7 +23,8 @@ class Table(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The terms of the equation; None: q itself, k itself, q for r, or no such term."""
+    """The terms of the equation; None: q itself, k itself, the caller's own query for r, whatever `query` holds, or no
+    such term."""
 
     query: np.ndarray | None = None
     key: np.ndarray | None = None
@@ -82,10 +83,10 @@ def raw_terms(
     num_heads = query.shape[-3]
     if scale is None:
         scale = 1.0 / np.sqrt(query.shape[-1])
+    relative_query = query if terms.relative_query is None else terms.relative_query
     query = query if terms.query is None else terms.query
     key = expand_groups(key if terms.key is None else terms.key, num_heads)
     value = expand_groups(value, num_heads)
-    relative_query = query if terms.relative_query is None else terms.relative_query
     batch, query_length, key_length = query.shape[-4], query.shape[-2], key.shape[-2]
     pairs = make_pairs(query_length, key_length, query_position, key_position, is_causal, window)
     allowed = allowed_pairs(pairs, key_mask, segment_ids, attn_mask)

@@ -28,19 +28,19 @@ class ReferenceBackend:
         q = problem.query.double()
         k = problem.key.double().repeat_interleave(problem.num_groups, dim=1)
         v = problem.value.double().repeat_interleave(problem.num_groups, dim=1)
-        offsets = problem.positions.offsets()
+        offsets = [axis.positions.offsets() for axis in problem.axes]
 
         products = torch.einsum("bhid,bhjd->bhij", q, k)
-        if problem.relative_keys is not None:
-            assert problem.relative_query is not None
-            products = products + torch.einsum(
-                "bhid,bhijd->bhij", problem.relative_query.double(), _pairs(problem.relative_keys, offsets)
-            )
-        if problem.relative_queries is not None:
-            products = products + torch.einsum("bhijd,bhjd->bhij", _pairs(problem.relative_queries, offsets), k)
+        for axis, d in zip(problem.axes, offsets, strict=True):
+            if axis.relative_keys is not None:
+                r = q if axis.relative_query is None else axis.relative_query.double()
+                products = products + torch.einsum("bhid,bhijd->bhij", r, _pairs(axis.relative_keys, d))
+            if axis.relative_queries is not None:
+                products = products + torch.einsum("bhijd,bhjd->bhij", _pairs(axis.relative_queries, d), k)
         scores = problem.scale * products
-        if problem.bias is not None:
-            scores = scores + _pairs(problem.bias, offsets)
+        for axis, d in zip(problem.axes, offsets, strict=True):
+            if axis.bias is not None:
+                scores = scores + _pairs(axis.bias, d)
         added = problem.mask.added()
         if added is not None:
             scores = scores + added.double()
@@ -55,8 +55,9 @@ class ReferenceBackend:
         weights = F.dropout(weights, problem.dropout_p)
 
         output = weights @ v
-        if problem.relative_values is not None:
-            output = output + torch.einsum("bhij,bhijd->bhid", weights, _pairs(problem.relative_values, offsets))
+        for axis, d in zip(problem.axes, offsets, strict=True):
+            if axis.relative_values is not None:
+                output = output + torch.einsum("bhij,bhijd->bhid", weights, _pairs(axis.relative_values, d))
         output = output.masked_fill(~alive, 0.0).to(problem.output_dtype)
         if not problem.return_lse:
             return output, None

@@ -16,8 +16,8 @@ class SdpaBackend:
 
     def reasons(self, problem: Problem) -> list[str]:
         """What of the problem scaled_dot_product_attention has no argument for."""
-        mask, positions = problem.mask, problem.positions
-        reasons = [f"it has no {name.replace('_', ' ')}" for name in problem.tables]
+        mask, positions = problem.mask, problem.sequence.positions
+        reasons = [f"it has no {name.replace('_', ' ')}" for axis in problem.axes for name in axis.tables]
         if mask.key_mask is not None:
             reasons.append("it has no key mask")
         if mask.segments is not None:
@@ -53,7 +53,5 @@ class SdpaBackend:
 
 def _is_plain_causal(problem: Problem) -> bool:
     """Whether the limits allow exactly key index <= query index."""
-    positions = problem.positions
-    if positions.binding != (None, 0) or not positions.contiguous:
-        return False
-    return isinstance(positions.first_diagonal, int) and positions.first_diagonal == -(positions.query_length - 1)
+    positions = problem.sequence.positions
+    return positions.lowest is None and positions.highest == 0 and positions.known_origin == 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch.fx.experimental.symbolic_shapes import statically_known_true
-
 from relattn.arguments import check_choice
 from relattn.backends.base import Backend
 from relattn.backends.dense import DenseBackend
@@ -14,6 +12,7 @@ from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
 from relattn.backends.triton import TritonBackend
 from relattn.errors import UnsupportedError
+from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
 
 BACKENDS: dict[str, Backend] = {
@@ -92,9 +91,9 @@ def _by_preference(problem: Problem) -> list[Backend]:
     batch, heads, queries, _ = problem.query.shape
     per_element = heads * queries * problem.key.shape[2]
     small = (
-        statically_known_true(queries < FEW_QUERIES)
-        or statically_known_true(per_element < FEW_PAIRS_PER_ELEMENT)
-        or statically_known_true(batch * per_element < FEW_PAIRS)
+        certainly(queries < FEW_QUERIES)
+        or certainly(per_element < FEW_PAIRS_PER_ELEMENT)
+        or certainly(batch * per_element < FEW_PAIRS)
     )
     interpreted = problem.query.device.type != "cuda"
     backends = [backend for backend in BACKENDS.values() if not (interpreted and backend.name == "triton")]

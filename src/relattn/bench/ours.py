@@ -7,10 +7,11 @@ from functools import partial
 from torch import Tensor
 
 import relattn
+from relattn import door
 from relattn.bench.formula import Call
 from relattn.bench.workload import Case
-from relattn.functional import lowered
 from relattn.nn.kept_rows import KeptRows
+from relattn.score.position import Run
 from relattn.score.positions import Positions
 
 
@@ -36,12 +37,15 @@ def arguments(case: Case, backend: str) -> dict[str, object]:
 
 def _decoding(case: Case, backend: str) -> Call:
     """As RelativeMultiheadAttention does it with a cache: keys are prepared, rows that parameters decide are kept."""
-    asked, last = arguments(case, backend), case.workload.length - 1
-    positions = Positions(last, 0, 1, case.workload.length, case.query.device, None, 0, KeptRows())
-    encoding = case.encoding
+    last = case.workload.length - 1
+    memo = KeptRows()
 
     def call() -> Tensor:
-        terms = None if encoding is None else lowered(encoding, case.query, case.key, positions)
-        return relattn.relative_attention(**(asked | {"encoding": terms}))  # pyright: ignore[reportCallIssue, reportArgumentType]
+        positions = Positions(Run(last), Run(0), 1, case.workload.length, case.query.device, None, 0, memo)
+        tensors = door.checked(case.query, case.key, case.value, enable_gqa=True)
+        output, _ = door.request(
+            *tensors, positions, encoding=case.encoding, keys_are_prepared=True, backend=backend
+        ).run()
+        return output
 
     return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -10,10 +11,12 @@ from operator import add
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from relattn.autocast import without_autocast
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.check_terms import check_terms
 from relattn.score.checks import shape
-from relattn.score.positions import Position, Positions
+from relattn.score.position import Position
+from relattn.score.positions import Positions
 from relattn.score.terms import ScoreTerms
 
 
@@ -21,8 +24,8 @@ class RelativeEncoding(nn.Module, ABC):
     """A function from offsets to rows: what a position encoding adds to the score equation.
 
     A new encoding writes `terms`, and `prepare_keys` where it changes keys by their own position. Encodings add with
-    `+`: biases add, tables over the same relative query add, over different ones they are joined along the feature
-    axis; one operand at most may rewrite queries and keys.
+    `+`: biases add, relative keys over the caller's query add, over other relative queries they are joined along the
+    feature axis; one operand at most may rewrite queries and keys.
     """
 
     @property
@@ -33,7 +36,8 @@ class RelativeEncoding(nn.Module, ABC):
     def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
         """The keys as attention and caches hold them, once per key, when it arrives; unchanged unless overridden.
 
-        key_position: the position of the first key, or of every key, as in `relative_attention`.
+        key_position: where the keys stand, a Run or Listed; key_position.expand(key.shape[2], key.device) is the
+            position of every key.
         """
         return key
 
@@ -55,8 +59,14 @@ class RelativeEncoding(nn.Module, ABC):
 def prepare(
     encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_position: Position
 ) -> Float[Tensor, "B Hk Lk D"]:
-    """encoding.prepare_keys(key, key_position), held to its contract: a tensor of the same shape."""
-    prepared = encoding.prepare_keys(key, key_position)
+    """encoding.prepare_keys(key, key_position), held to its contract: a tensor of the same shape.
+
+    In the encoding's own dtypes under autocast too, as `lower`.
+    """
+    if not encoding.rewrites_keys:
+        return key
+    with without_autocast(key):
+        prepared = encoding.prepare_keys(key, key_position)
     name = f"{type(encoding).__name__}.prepare_keys"
     if not isinstance(prepared, Tensor):
         raise TypeError(f"{name}: returned {type(prepared).__name__}; expected a tensor")
@@ -69,12 +79,21 @@ def lower(
     encoding: RelativeEncoding,
     query: Float[Tensor, "B Hq Lq D"],
     key: Float[Tensor, "B Hk Lk D"],
+    value: Float[Tensor, "B Hk Lk Dv"] | None,
     positions: Positions,
 ) -> ScoreTerms:
-    """encoding.terms(query, key, positions), held to its contract: ScoreTerms."""
-    terms = encoding.terms(query, key, positions)
+    """encoding.terms(query, key, positions), held to its contract: ScoreTerms that fit the call (`check_terms`).
+
+    Of a sum every operand is held to it, once. value: None where the values are not at hand.
+    """
+    with without_autocast(query):
+        if isinstance(encoding, EncodingSum):
+            parts = [lower(operand, query, key, value, positions) for operand in encoding.encodings]
+            return encoding.added(parts, query)
+        terms = encoding.terms(query, key, positions)
     if not isinstance(terms, ScoreTerms):
         raise TypeError(f"{type(encoding).__name__}.terms: returned {type(terms).__name__}; expected ScoreTerms")
+    check_terms(terms, query, key, value, positions)
     return terms
 
 
@@ -106,14 +125,15 @@ class EncodingSum(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """The sum of every operand's terms; each sees the query as the caller gave it."""
-        parts = []
-        for operand in self.encodings:
-            part = lower(operand, query, key, positions)
-            check_terms(part, query, key, None, positions)
-            if part.relative_keys is not None and part.relative_query is None:
-                part = replace(part, relative_query=query)
-            parts.append(part)
-        combined = reduce(add, parts)
+        return lower(self, query, key, None, positions)
+
+    def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> ScoreTerms:
+        """The operands' terms in one: those over the caller's query add first, then the others are joined to them."""
+        others = [part for part in parts if part.relative_query is not None]
+        combined = reduce(add, [part for part in parts if part.relative_query is None], ScoreTerms())
+        if others and combined.relative_keys is not None:
+            combined = replace(combined, relative_query=query)
+        combined = reduce(add, others, combined)
         if self.rewrites_keys and combined.relative_queries is not None:
             raise UnsupportedError(
                 "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "

@@ -75,15 +75,14 @@ class DisentangledEmbedding(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """RK = W_k P[delta] over the query itself, and RQ = W_q P[delta], projected once a row of P."""
+        """RK = W_k P[delta] over the caller's query, and RQ = W_q P[delta], projected once a row of P."""
         check_heads("DisentangledEmbedding", self.num_heads, self.head_dim, query, self.relative_embeddings)
         projections = self.pos_key_proj, self.pos_query_proj
         relative_keys, relative_queries = (
             None if projection is None else self._table(projection(self.relative_embeddings), positions)
             for projection in projections
         )
-        relative_query = None if relative_keys is None else query
-        return ScoreTerms(relative_query=relative_query, relative_keys=relative_keys, relative_queries=relative_queries)
+        return ScoreTerms(relative_keys=relative_keys, relative_queries=relative_queries)
 
     def _table(self, projected: Float[Tensor, "rows HD"], positions: Positions) -> OffsetTable:
         rows = projected.unflatten(-1, (self.num_heads, self.head_dim)).transpose(0, 1)
@@ -102,9 +101,9 @@ def disentangled_table(
     rows: Float[Tensor, "H 2K D"], max_distance: int, num_buckets: int | None, positions: Positions
 ) -> OffsetTable:
     """rows[delta(d)] for every visible offset d; from 2 * max_distance on all rows are the edge's."""
-    first, last = positions.visible_within(2 * max_distance)
-    delta = _delta(-torch.arange(first, last + 1, device=rows.device), max_distance, num_buckets, rows.shape[1])
-    return OffsetTable(gather_rows(rows, delta), first, "clamp")
+    span = positions.span_within(2 * max_distance)
+    delta = _delta(-span.offsets(rows.device), max_distance, num_buckets, rows.shape[1])
+    return OffsetTable(gather_rows(rows, delta), span.first, "clamp")
 
 
 def _delta(

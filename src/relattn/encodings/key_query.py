@@ -45,11 +45,11 @@ class KeyQueryEmbedding(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """RK = RQ = E, over the query itself."""
+        """RK = RQ = E, over the caller's query."""
         table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "refuse")
         way_out = f"make it with a larger max_length than {self.max_length}"
         check_visible("KeyQueryEmbedding max_length", table, positions, lambda: way_out)
-        return ScoreTerms(relative_query=query, relative_keys=table, relative_queries=table)
+        return ScoreTerms(relative_keys=table, relative_queries=table)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

@@ -58,10 +58,10 @@ class RelativeEmbedding(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """RK = E, over the query itself."""
+        """RK = E, over the caller's query."""
         table = OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond)
         check_visible("RelativeEmbedding max_length", table, positions, lambda: self._way_out(positions))
-        return ScoreTerms(relative_query=query, relative_keys=table)
+        return ScoreTerms(relative_keys=table)
 
     def _way_out(self, positions: Positions) -> str:
         _, last = positions.visible

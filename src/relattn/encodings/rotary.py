@@ -13,7 +13,8 @@ from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.frequencies import rope_frequencies
 from relattn.errors import ShapeError
 from relattn.score.checks import shape
-from relattn.score.positions import Position, Positions, expand_position
+from relattn.score.position import Position
+from relattn.score.positions import Positions
 from relattn.score.terms import ScoreTerms
 
 
@@ -97,7 +98,7 @@ class RotaryEmbedding(RelativeEncoding):
         The angles are float64, for a position of many digits leaves a float32 angle few; their cosines are then rounded
         to the dtype of the scores.
         """
-        positions = expand_position(position, features.shape[2], features.device).double()
+        positions = position.expand(features.shape[2], features.device).double()
         frequencies = rope_frequencies(self.rotary_dim, self.base, self._rule, features.device)
         angles = positions.unsqueeze(-1) * frequencies
         if angles.dim() == 3:

@@ -61,11 +61,11 @@ class ShawEmbedding(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """RK = a^K and RV = a^V, clamped, over the query itself."""
+        """RK = a^K and RV = a^V, clamped, over the caller's query."""
         relative_keys = OffsetTable(self.relative_keys, -self.left, "clamp")
         values = self.relative_values
         relative_values = None if values is None else OffsetTable(values, -self.left, "clamp")
-        return ScoreTerms(relative_query=query, relative_keys=relative_keys, relative_values=relative_values)
+        return ScoreTerms(relative_keys=relative_keys, relative_values=relative_values)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.score.check_terms import check_heads, check_kind
-from relattn.score.positions import Positions
+from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
 
@@ -49,8 +49,8 @@ class T5Bias(RelativeEncoding):
         """b[d] = bias[bucket(d)] for the visible |d| <= max_distance; further away the bucket no longer changes."""
         check_heads("T5Bias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)
-        reach = positions.visible_within(self.max_distance)
-        return ScoreTerms(bias=bias_table(self.bias, self.max_distance, self.bidirectional, *reach))
+        span = positions.span_within(self.max_distance)
+        return ScoreTerms(bias=bias_table(self.bias, self.max_distance, self.bidirectional, span))
 
     def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """bucket(d) of every offset, in float32 arithmetic whatever the parameters' dtype."""
@@ -64,13 +64,10 @@ class T5Bias(RelativeEncoding):
         )
 
 
-def bias_table(
-    bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirectional: bool, first: int, last: int
-) -> OffsetTable:
-    """b[d] = bias[bucket(d)] for first <= d <= last, whose edges hold beyond where |d| = max_distance is reached."""
-    offsets = torch.arange(first, last + 1, device=bias.device)
-    rows = gather_rows(bias.transpose(0, 1), _buckets(offsets, bias.shape[0], max_distance, bidirectional))
-    return OffsetTable(rows, first, "clamp")
+def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirectional: bool, span: Span) -> OffsetTable:
+    """b[d] = bias[bucket(d)] over a span, whose edges hold beyond where |d| = max_distance is reached."""
+    buckets = _buckets(span.offsets(bias.device), bias.shape[0], max_distance, bidirectional)
+    return OffsetTable(gather_rows(bias.transpose(0, 1), buckets), span.first, "clamp")
 
 
 def _buckets(

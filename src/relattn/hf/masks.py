@@ -12,9 +12,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import masking_utils
 
+from relattn.door import AttentionMask
 from relattn.errors import UnsupportedError
-from relattn.functional import AttentionMask, Window
-from relattn.score.positions import Position
+from relattn.score.position import PositionLike
+from relattn.score.positions import Window
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class MaskStructure:
     packed sequences. attn_mask: a mask of pairs that the caller wrote down himself, broadcastable to [B, H, Lq, Lk].
     """
 
-    query_position: Position = 0
-    key_position: Position = 0
+    query_position: PositionLike = 0
+    key_position: PositionLike = 0
     is_causal: bool = False
     window: Window | None = None
     key_mask: Bool[Tensor, "B Lk"] | None = None
@@ -134,7 +135,7 @@ def _both(a: MaskStructure, b: MaskStructure) -> MaskStructure:
     )
 
 
-def as_structure(mask: MaskStructure | Tensor | None, is_causal: bool, query_position: Position) -> MaskStructure:
+def as_structure(mask: MaskStructure | Tensor | None, is_causal: bool, query_position: PositionLike) -> MaskStructure:
     """What a model handed its attention, as a structure.
 
     A tensor is a mask of pairs, boolean (True attends) or float (added). It knows nothing of positions, nor does None,

@@ -10,6 +10,7 @@ from relattn.backends.select import check_backend
 from relattn.encodings.base import RelativeEncoding
 from relattn.errors import UnsupportedError
 from relattn.nn.projected import ProjectedAttention
+from relattn.score.terms import ScoreTerms
 
 
 class RelativeMultiheadAttention(ProjectedAttention):
@@ -63,7 +64,13 @@ class RelativeMultiheadAttention(ProjectedAttention):
         check_scale(scale)
         check_flag("bias", bias)
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
-            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or None")
+            way_out = ""
+            if isinstance(encoding, ScoreTerms):
+                way_out = (
+                    "; ScoreTerms fit one call: give them to relative_attention, or return them from `terms` of a "
+                    "RelativeEncoding of your own"
+                )
+            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or None{way_out}")
         check_backend(backend)
         self.embed_dim, self.num_heads, self.num_kv_heads, self.head_dim = embed_dim, num_heads, num_kv_heads, head_dim
         self.dropout, self.scale, self.backend = dropout, scale, backend

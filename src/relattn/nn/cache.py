@@ -22,8 +22,8 @@ from relattn.nn.cache_checks import (
 )
 from relattn.nn.growing import Growing
 from relattn.nn.kept_rows import KeptRows
-from relattn.score.checks import check_position
-from relattn.score.positions import Position, contiguous_range, int64_start, is_explicit
+from relattn.score.checks import position_of
+from relattn.score.position import Listed, Position, PositionLike, Run
 
 KEY_AXIS, POSITION_AXIS = 2, 1
 LEFT_BEHIND = ("kept_rows", "_layer", "_encoding")
@@ -62,7 +62,7 @@ class KVCache:
         # Every attribute is replaced by a new value, never changed in place (`serving` relies on it), but for the rows.
         self._keys: Growing | None = None
         self._values: Growing | None = None
-        self._start: Position = 0  # the position of slot 0, where positions follow one another
+        self._start = Run(0)  # where slot 0 stands, while positions follow one another
         self._positions: Growing | None = None  # [B, L], where calls gave them
         self._rolled = 0  # how many slots it has dropped because it rolls
         self._complete_from: Int64[Tensor, "B"] | None = None  # given positions: earlier queries miss dropped keys
@@ -102,9 +102,16 @@ class KVCache:
         return None if self._values is None else self._values.held
 
     @property
-    def key_position(self) -> Position:
+    def key_position(self) -> PositionLike:
         """Where the keys that it holds stand, as `relative_attention` takes it."""
-        return self._start + self.first_position if self._positions is None else self._positions.held
+        return self.position.start if isinstance(self.position, Run) else self.position.positions
+
+    @property
+    def position(self) -> Position:
+        """Where the keys that it holds stand."""
+        if self._positions is not None:
+            return Listed(self._positions.held)
+        return self._start.part(slice(self.first_position, self.next_position))
 
     def append(
         self,
@@ -130,20 +137,23 @@ class KVCache:
                 "to a new KVCache()"
             )
         check_beside(key, value, self.keys, self.values)
-        count = key.shape[KEY_AXIS]
-        place = self.place("position", position, key.shape[0], count, key.device)
-        if isinstance(place, Tensor):
-            self._list_positions(key.shape[0], key.device)
-        self._roll(place)
-        if isinstance(place, Tensor):
-            self._positions = _joined(self._positions, place, POSITION_AXIS)
-        self._keys = _joined(self._keys, key, KEY_AXIS)
-        self._values = _joined(self._values, value, KEY_AXIS)
-        self.next_position += count
+        self.hold(key, value, self.place("position", position, key.shape[0], key.shape[KEY_AXIS], key.device))
+        assert self._keys is not None and self._values is not None
         return self._keys.held, self._values.held
 
+    def hold(self, key: Float[Tensor, "B Hk n D"], value: Float[Tensor, "B Hk n Dv"], position: Position) -> None:
+        """`append`, of keys and values that fit what it holds, at a position that `place` returned."""
+        if isinstance(position, Listed):
+            self._list_positions(key.shape[0], key.device)
+        self._roll(position)
+        if isinstance(position, Listed):
+            self._positions = _joined(self._positions, position.positions, POSITION_AXIS)
+        self._keys = _joined(self._keys, key, KEY_AXIS)
+        self._values = _joined(self._values, value, KEY_AXIS)
+        self.next_position += key.shape[KEY_AXIS]
+
     def fill(
-        self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], key_position: Position = 0
+        self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], key_position: PositionLike = 0
     ) -> None:
         """Hold the prepared keys and the values of a memory, and take no more: cross-attention's cache.
 
@@ -152,22 +162,22 @@ class KVCache:
         Raises ValueError when the cache rolls or was appended to before.
         """
         check_keys_and_values(key, value)
-        check_position("key_position", key_position, key.shape[0], key.shape[KEY_AXIS], key.device)
+        self.keep(key, value, position_of("key_position", key_position, key.shape[:1], key.shape[KEY_AXIS], key.device))
+
+    def keep(self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], position: Position) -> None:
+        """`fill`, of keys and values that fit one another, at a position already parsed."""
         if self.max_length is not None or self._keys is not None:
             state = f"rolls with max_length={self.max_length}" if self._keys is None else f"holds {self.length} keys"
             raise ValueError(f"cache: it {state} and cannot hold a memory; fill a new KVCache()")
-        key_position = int64_start(key_position)
-        if isinstance(key_position, Tensor) and is_explicit(key_position):
-            self._positions = Growing.of(key_position.expand(key.shape[0], -1), POSITION_AXIS)
+        if isinstance(position, Listed):
+            self._positions = Growing.of(position.positions.expand(key.shape[0], -1), POSITION_AXIS)
         else:
-            self._start = key_position
+            self._start = position
         self._keys, self._values = Growing.of(key, KEY_AXIS), Growing.of(value, KEY_AXIS)
         self.next_position, self.is_full = key.shape[KEY_AXIS], True
 
-    def place(
-        self, name: str, position: Position | None, batch: int, count: int, device: torch.device
-    ) -> int | Int64[Tensor, "B n"]:
-        """Where the next `count` keys stand: a start, or every position once positions were given.
+    def place(self, name: str, position: PositionLike | None, batch: int, count: int, device: torch.device) -> Position:
+        """Where the next `count` keys stand: a run, or every position [B, n] once positions were given.
 
         name: of the argument `position`, for the messages. Raises as `append`.
         """
@@ -177,15 +187,14 @@ class KVCache:
                     f"{name}: is missing, and the cache does not guess it, for positions were given before; give that "
                     f"of every new token, [{count}] or [{batch}, {count}]"
                 )
-            return self.next_position
+            return Run(self.next_position)
         check_listed(name, position, batch, count)
-        check_position(name, position, batch, count, device)
-        assert isinstance(position, Tensor)
-        position = position.to(torch.int64).expand(batch, count)
+        place = position_of(name, position, (batch,), count, device)
+        listed = place.expand(count, device).expand(batch, count)
         complete_from = self._complete_from_of(batch, device)
         if complete_from is not None and count:
-            check_not_behind(name, position, complete_from, f"max_length={self.max_length}")
-        return position
+            check_not_behind(name, listed, complete_from, f"max_length={self.max_length}")
+        return Listed(listed)
 
     def truncate(self, length: int) -> None:
         """Forget all slots from `length` on, so that next_position is `length` (speculative decoding's way back).
@@ -281,17 +290,17 @@ class KVCache:
         behind = torch.cat([dropped, held], dim=1).cummax(1).values + 1 < complete_from.unsqueeze(1)
         return min(self.first_position + int(behind.any(0).sum()), self.next_position)
 
-    def _roll(self, position: int | Int64[Tensor, "B n"]) -> None:
+    def _roll(self, position: Position) -> None:
         """Drop what queries at `position` and after it no longer see."""
         if self.max_length is None or self._keys is None:
             return
-        if not isinstance(position, Tensor):
+        if isinstance(position, Run):
             dropped = max(self.length - (self.max_length - 1), 0)
-        elif position.shape[1] == 0 or self._positions is None:
+        elif position.positions.shape[1] == 0 or self._positions is None:
             dropped = 0
         else:
             held = self._positions.held
-            gone = (held <= position.amin(1, keepdim=True) - self.max_length).all(0)
+            gone = (held <= position.positions.amin(1, keepdim=True) - self.max_length).all(0)
             dropped = int(gone.long().cumprod(0).sum())
             if dropped:
                 complete_from = held[:, :dropped].amax(1) + self.max_length
@@ -310,7 +319,7 @@ class KVCache:
     def _list_positions(self, batch: int, device: torch.device) -> None:
         """From now on positions are kept per key; those so far followed one another."""
         if self._positions is None and self._keys is not None:
-            so_far = contiguous_range(self.first_position, self.length, device)
+            so_far = self.position.expand(self.length, device)
             self._positions = Growing.of(so_far.expand(batch, -1), POSITION_AXIS)
 
     def _keep(self, start: int, stop: int) -> None:

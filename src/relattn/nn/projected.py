@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from relattn import door
 from relattn.arguments import check_flag
-from relattn.encodings.base import RelativeEncoding
-from relattn.errors import ShapeError
-from relattn.functional import AttentionMask, Segments, Window, is_autocast, lowered, prepared, relative_attention
+from relattn.autocast import is_autocast
+from relattn.door import AttentionMask, Segments
+from relattn.encodings.base import RelativeEncoding, prepare
+from relattn.errors import ShapeError, UnsupportedError
+from relattn.functional import relative_attention
 from relattn.nn.cache import KVCache
+from relattn.nn.cache_checks import check_beside
 from relattn.nn.slots import held_attn_mask, held_key_mask, held_segments
-from relattn.score.checks import PADDED, check_float, check_layout, check_position, check_window, shape
-from relattn.score.positions import Position, Positions, int64_start, limits
+from relattn.score.checks import PADDED, check_float, check_layout, check_window, position_of, shape
+from relattn.score.position import Position, PositionLike
+from relattn.score.positions import Positions, Window, limits
 
 
 class ProjectedAttention(nn.Module):
@@ -48,9 +50,10 @@ class ProjectedAttention(nn.Module):
         key_mask: Bool[Tensor, "B Lk"] | None = None,
         segment_ids: Segments | None = None,
         window: Window | None = None,
-        query_position: Position | None = None,
-        key_position: Position | None = None,
+        query_position: PositionLike | None = None,
+        key_position: PositionLike | None = None,
         cache: KVCache | None = None,
+        need_weights: bool = False,
     ) -> Float[Tensor, "B Lq embed_dim"]:
         """Self-attention over `query`, or cross-attention to `key` (and `value`, which is `key` unless given).
 
@@ -64,46 +67,42 @@ class ProjectedAttention(nn.Module):
             that window. A full cache (`remember`) is attended to as `key` would be: nothing is appended, and
             query_position is as without a cache.
 
-        Raises ShapeError, TypeError or ValueError for inputs that do not fit; the cache is then as it was.
+        need_weights: as torch.nn.MultiheadAttention has it; only False.
+
+        Raises ShapeError, TypeError or ValueError for inputs that do not fit, UnsupportedError for need_weights=True;
+        the cache is then as it was.
         """
+        _check_weights_are_not_needed(need_weights)
         if key is None and value is not None:
             raise ValueError("value: came without key; give key as well (value defaults to key, not the reverse)")
         q = self._heads("query", query, self.q_proj)
-        attend = partial(
-            relative_attention,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=is_causal,
-            scale=self.scale,
-            enable_gqa=self.num_kv_heads != self.num_heads,
-            backend=self.backend,
-        )
-        if cache is None:
+        dropout_p, enable_gqa = self.dropout if self.training else 0.0, self.num_kv_heads != self.num_heads
+        if cache is not None:
+            _check_cache(cache, key, key_position)
+            check_flag("is_causal", is_causal)
+            within = limits(is_causal, _rolling_window(check_window(window), is_causal, cache))
+            with cache.serving(self, self.encoding):
+                positions = self._placed(cache, query, q, query_position, within)
+                assert cache.keys is not None and cache.values is not None
+                output, _ = door.request(
+                    *door.checked(q, cache.keys, cache.values, enable_gqa), positions, encoding=self.encoding,
+                    keys_are_prepared=True, attn_mask=held_attn_mask(attn_mask, cache),
+                    key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
+                    dropout_p=dropout_p, scale=self.scale, backend=self.backend,
+                ).run()  # fmt: skip
+        else:
             key = query if key is None else key
             k, v = self._keys_and_values(key, value)
             if key.shape[0] != query.shape[0]:
                 raise ShapeError(
                     f"key: got batch {key.shape[0]} ({shape(key)}) beside query {shape(query)}; expected the same"
                 )
-            output = attend(
-                q, k, v, encoding=self.encoding, query_position=0 if query_position is None else query_position,
-                key_position=0 if key_position is None else key_position, window=window, attn_mask=attn_mask,
-                key_mask=key_mask, segment_ids=segment_ids,
+            output = relative_attention(
+                q, k, v, attn_mask, dropout_p, is_causal, self.scale, enable_gqa, encoding=self.encoding,
+                query_position=0 if query_position is None else query_position,
+                key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
+                segment_ids=segment_ids, backend=self.backend,
             )  # fmt: skip
-        else:
-            _check_cache(cache, key, key_position)
-            check_window(window)
-            check_flag("is_causal", is_causal)
-            window = _rolling_window(window, is_causal, cache)
-            with cache.serving(self, self.encoding):
-                if cache.is_full:
-                    query_position = _position_of_queries(q, query_position, cache)
-                else:
-                    query_position = self._extend(cache, query, query_position)
-                attend = partial(
-                    attend, attn_mask=held_attn_mask(attn_mask, cache), key_mask=held_key_mask(key_mask, cache),
-                    segment_ids=held_segments(segment_ids, q.shape[2], cache),
-                )  # fmt: skip
-                output = self._attend_to_cache(attend, q, query_position, is_causal, window, cache)
         return self.out_proj(output.transpose(1, 2).flatten(2))
 
     def remember(
@@ -111,7 +110,7 @@ class ProjectedAttention(nn.Module):
         key: Float[Tensor, "B Lk kdim"],
         value: Float[Tensor, "B Lk vdim"] | None = None,
         *,
-        key_position: Position = 0,
+        key_position: PositionLike = 0,
     ) -> KVCache:
         """A full cache of a memory (an encoder's output): its keys and values, projected and prepared once.
 
@@ -121,12 +120,10 @@ class ProjectedAttention(nn.Module):
         Raises ShapeError, TypeError or ValueError for inputs that do not fit.
         """
         k, v = self._keys_and_values(key, value)
-        check_position("key_position", key_position, k.shape[0], k.shape[2], k.device)
-        if self.encoding is not None:
-            k = prepared(self.encoding, k, key_position)
+        place = position_of("key_position", key_position, k.shape[:1], k.shape[2], k.device)
         cache = KVCache()
         with cache.serving(self, self.encoding):
-            cache.fill(k, v, key_position)
+            cache.keep(k if self.encoding is None else prepare(self.encoding, k, place), v, place)
         return cache
 
     def _keys_and_values(
@@ -168,39 +165,33 @@ class ProjectedAttention(nn.Module):
             )
         return projection(features).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _extend(
-        self, cache: KVCache, query: Float[Tensor, "B n embed_dim"], query_position: Position | None
-    ) -> Position:
-        """Append the keys and values of the new tokens; returns their positions."""
-        k, v = self._keys_and_values(query, None)
-        position = cache.place("query_position", query_position, k.shape[0], k.shape[2], k.device)
-        if self.encoding is not None:
-            k = prepared(self.encoding, k, position)
-        cache.append(k, v, position if isinstance(position, Tensor) else None)
-        return position
-
-    def _attend_to_cache(
+    def _placed(
         self,
-        attend: Callable[..., Tensor],
-        q: Float[Tensor, "B Hq n D"],
-        query_position: Position,
-        is_causal: bool,
-        window: Window | None,
         cache: KVCache,
-    ) -> Float[Tensor, "B Hq n D"]:
-        """Attention to all that the cache holds."""
-        k, v, key_position = cache.keys, cache.values, cache.key_position
-        assert k is not None and v is not None
-        terms = None
-        if self.encoding is not None:
-            lowest, highest = limits(is_causal, window)
-            positions = Positions(
-                query_position, key_position, q.shape[2], k.shape[2], q.device, lowest, highest, cache.kept_rows
-            )
-            terms = lowered(self.encoding, q, k, positions)
-        return attend(
-            q, k, v, encoding=terms, query_position=query_position, key_position=key_position, window=window
-        )  # fmt: skip
+        query: Float[Tensor, "B n embed_dim"],
+        q: Float[Tensor, "B Hq n D"],
+        query_position: PositionLike | None,
+        within: tuple[int | None, int | None],
+    ) -> Positions:
+        """Where queries and the cache's keys stand, after those of the new tokens are appended to it."""
+        if cache.is_full:
+            place = _position_of_queries(q, query_position, cache)
+        else:
+            k, v = self._keys_and_values(query, None)
+            place = cache.place("query_position", query_position, k.shape[0], k.shape[2], k.device)
+            check_beside(k, v, cache.keys, cache.values)
+            cache.hold(k if self.encoding is None else prepare(self.encoding, k, place), v, place)
+        return Positions(place, cache.position, q.shape[2], cache.length, q.device, *within, cache.kept_rows)
+
+
+def _check_weights_are_not_needed(need_weights: object) -> None:
+    """torch.nn.MultiheadAttention's need_weights, as far as this layer has it: False."""
+    check_flag("need_weights", need_weights)
+    if need_weights:
+        raise UnsupportedError(
+            "need_weights: got True; the layer returns its output alone; relattn.attention_weights gives the weights "
+            "for the same query, key and encoding, head by head"
+        )
 
 
 def _check_cache(cache: object, key: object, key_position: object) -> None:
@@ -216,7 +207,9 @@ def _check_cache(cache: object, key: object, key_position: object) -> None:
         raise ValueError("key_position: came with a cache, which knows where its keys stand; leave it out")
 
 
-def _position_of_queries(q: Float[Tensor, "B Hq Lq D"], query_position: Position | None, cache: KVCache) -> Position:
+def _position_of_queries(
+    q: Float[Tensor, "B Hq Lq D"], query_position: PositionLike | None, cache: KVCache
+) -> Position:
     """Where queries stand that attend to a full cache: at 0 unless given."""
     assert cache.keys is not None
     if cache.keys.shape[0] != q.shape[0]:
@@ -224,9 +217,8 @@ def _position_of_queries(q: Float[Tensor, "B Hq Lq D"], query_position: Position
             f"query: got batch {q.shape[0]} with a full cache of batch {cache.keys.shape[0]}; expected the same; "
             "reorder repeats and drops rows of the cache"
         )
-    query_position = 0 if query_position is None else query_position
-    check_position("query_position", query_position, q.shape[0], q.shape[2], q.device)
-    return int64_start(query_position)
+    given = 0 if query_position is None else query_position
+    return position_of("query_position", given, q.shape[:1], q.shape[2], q.device)
 
 
 def _rolling_window(window: Window | None, is_causal: bool, cache: KVCache) -> Window | None:

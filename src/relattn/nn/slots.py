@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxtyping import Bool
 from torch import Tensor
 
+from relattn.door import AttentionMask, Segments
 from relattn.errors import ShapeError
-from relattn.functional import AttentionMask, Segments
 from relattn.nn.cache import KVCache
 from relattn.score.checks import INTEGER_DTYPES, check_boolean, shape
 

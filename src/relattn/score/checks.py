@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from relattn.arguments import as_int, came
 from relattn.errors import ShapeError
-from relattn.score.positions import Position
+from relattn.score.position import Listed, Position, Run
+from relattn.score.positions import Window
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 FAR = 2**60
@@ -37,16 +42,19 @@ def check_float(name: str, tensor: Tensor) -> None:
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
-    """query [B, Hq, Lq, D], key [B, Hk, Lk, D], value [B, Hk, Lk, Dv] of one dtype on one device; Hk divides Hq with
-    GQA.
+    """query [*B, Hq, Lq, D], key [*B, Hk, Lk, D], value [*B, Hk, Lk, Dv] of one dtype on one device; the axes *B, any
+    number of them, broadcast; Hk divides Hq with GQA.
     """
     named = {"query": query, "key": key, "value": value}
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
         check_layout(name, tensor, PADDED)
-        if tensor.dim() != 4:
-            raise ShapeError(f"{name}: got shape {shape(tensor)}; expected four axes [batch, heads, length, width]")
+        if tensor.dim() < 3:
+            raise ShapeError(
+                f"{name}: got shape {shape(tensor)}; expected [..., heads, length, width], such as four axes [batch, "
+                "heads, length, width]; give one head an axis of its own with .unsqueeze(-3)"
+            )
         check_float(name, tensor)
         if tensor.dtype != query.dtype:
             raise TypeError(
@@ -57,24 +65,22 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
             raise ValueError(
                 f"{name}: lies on {tensor.device} and query on {query.device}; expected one device; move it with .to()"
             )
-        if tensor.shape[0] != query.shape[0]:
-            raise ShapeError(
-                f"{name}: got batch {tensor.shape[0]} ({shape(tensor)}) beside query {shape(query)}; expected the "
-                "same batch"
-            )
-    if query.shape[3] == 0 or query.shape[1] == 0:
+        if tensor.shape[:-3] != query.shape[:-3]:
+            _check_batch(name, tensor, query)
+    if query.shape[-1] == 0 or query.shape[-3] == 0:
         raise ShapeError(f"query: got shape {shape(query)}; expected at least one head and one feature")
-    if key.shape[3] != query.shape[3]:
+    if key.shape[-1] != query.shape[-1]:
         raise ShapeError(
-            f"key: got width {key.shape[3]} ({shape(key)}) beside query {shape(query)}; expected width {query.shape[3]}"
+            f"key: got width {key.shape[-1]} ({shape(key)}) beside query {shape(query)}; expected width "
+            f"{query.shape[-1]}"
         )
-    for axis, what in ((1, "heads"), (2, "length")):
+    for axis, what in ((-3, "heads"), (-2, "length")):
         if value.shape[axis] != key.shape[axis]:
             raise ShapeError(
                 f"value: got {what} {value.shape[axis]} ({shape(value)}) beside key {shape(key)}; expected {what} "
                 f"{key.shape[axis]}"
             )
-    query_heads, key_heads = query.shape[1], key.shape[1]
+    query_heads, key_heads = query.shape[-3], key.shape[-3]
     if query_heads == key_heads:
         return
     if not enable_gqa:
@@ -89,37 +95,72 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
         )
 
 
-def check_position(name: str, position: Position, batch: int, length: int, device: torch.device) -> None:
-    """A start (int or 0-d integer tensor), or explicit integer positions [length] or [batch, length]."""
-    if isinstance(position, Tensor):
-        check_layout(name, position)
-        if position.dtype not in INTEGER_DTYPES:
-            raise TypeError(f"{name}: got dtype {position.dtype}; expected integer positions; convert with .long()")
-        if position.device != device and (position.dim() > 0 or position.device.type != "cpu"):
-            raise ValueError(f"{name}: lies on {position.device} and query on {device}; move it with .to()")
-        if position.dim() > 0 and tuple(position.shape) not in ((length,), (batch, length)):
-            raise ShapeError(
-                f"{name}: got shape {shape(position)}; expected a start, [{length}] or [{batch}, {length}]"
-            )
-    elif isinstance(position, bool) or not isinstance(position, int | torch.SymInt):
-        raise TypeError(
-            f"{name}: got {position!r}; expected an int, or an integer tensor with a start or with every position"
+def _check_batch(name: str, tensor: Tensor, query: Tensor) -> None:
+    """The axes before the heads broadcast with the query's, as in scaled_dot_product_attention."""
+    pairs = zip(reversed(tensor.shape[:-3]), reversed(query.shape[:-3]), strict=False)
+    if any(size != other and size != 1 and other != 1 for size, other in pairs):
+        raise ShapeError(
+            f"{name}: got batch {_sizes(tensor.shape[:-3])} ({shape(tensor)}) beside query {shape(query)}; expected "
+            "the same batch"
         )
-    elif not -FAR < position < FAR:
-        raise ValueError(f"{name}: got {position}; expected an int between -2**60 and 2**60")
 
 
-def check_window(window: tuple[int | None, int | None] | None) -> None:
-    """(left, right), each an int of at least 0, or None for no limit."""
+def _sizes(sizes: Sequence[int]) -> str:
+    """Axes as the error messages print them: one as a number, any others as a list."""
+    return str(sizes[0]) if len(sizes) == 1 else str(list(sizes))
+
+
+def position_of(name: str, given: object, batch: Sequence[int], length: int, device: torch.device) -> Position:
+    """The sum type of a caller's `PositionLike`: a start (int or 0-d integer tensor), or [length] or [*batch, length].
+
+    Raises TypeError for another type or dtype, ShapeError for another shape, ValueError for another device or a start
+    beyond 2**60, where offsets could leave int64.
+    """
+    if isinstance(given, Tensor):
+        return _position_of_tensor(name, given, batch, length, device)
+    start = given if isinstance(given, torch.SymInt) else as_int(given)
+    if start is None:
+        raise TypeError(
+            f"{name}: got {came(given)}; expected an int, or an integer tensor with a start or with every position"
+        )
+    if not -FAR < start < FAR:
+        raise ValueError(f"{name}: got {came(start)}; expected an int between -2**60 and 2**60")
+    return Run(start)  # pyright: ignore[reportArgumentType]  (an open length of a graph is as good as an int)
+
+
+def _position_of_tensor(name: str, given: Tensor, batch: Sequence[int], length: int, device: torch.device) -> Position:
+    check_layout(name, given)
+    if given.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"{name}: got dtype {given.dtype}; expected integer positions; convert with .long()")
+    is_start = given.dim() == 0
+    if given.device != device and not (is_start and given.device.type == "cpu"):
+        raise ValueError(f"{name}: lies on {given.device} and query on {device}; move it with .to()")
+    positions = given.to(torch.int64)  # a narrower dtype would wrap in arithmetic
+    if is_start:
+        return Run(positions)
+    if tuple(given.shape) not in ((length,), (*batch, length)):
+        raise ShapeError(f"{name}: got shape {shape(given)}; expected a start, [{length}] or {[*batch, length]}")
+    return Listed(positions if given.dim() <= 2 else positions.reshape(math.prod(batch), length))
+
+
+def check_window(window: Window | None) -> Window | None:
+    """(left, right), each an int of at least 0, or None for no limit; returned as plain ints.
+
+    Raises ValueError for anything else.
+    """
     if window is None:
-        return
-    good = isinstance(window, tuple | list) and len(window) == 2
-    good = good and all(w is None or (isinstance(w, int) and not isinstance(w, bool) and 0 <= w < FAR) for w in window)
-    if not good:
+        return None
+    sides = [as_int(side) for side in window] if isinstance(window, (tuple, list)) else []
+    if len(sides) != 2 or not all(_is_reach(side, given) for side, given in zip(sides, window, strict=True)):
         raise ValueError(
             f"window: got {window!r}; expected (left, right), each an int of at least 0 and below 2**60, or None for "
             "no limit on that side"
         )
+    return sides[0], sides[1]
+
+
+def _is_reach(side: int | None, given: object) -> bool:
+    return given is None if side is None else 0 <= side < FAR
 
 
 def check_boolean(key_mask: object) -> None:
@@ -133,23 +174,25 @@ def check_boolean(key_mask: object) -> None:
     check_layout("key_mask", key_mask)
 
 
-def check_key_mask(key_mask: Tensor | None, key: Tensor) -> None:
-    """A boolean [B, Lk], True where a key is kept."""
+def check_key_mask(key_mask: Tensor | None, batch: Sequence[int], key: Tensor) -> None:
+    """A boolean [*B, Lk], True where a key is kept."""
     if key_mask is None:
         return
     check_boolean(key_mask)
-    batch, length = key.shape[0], key.shape[2]
-    if tuple(key_mask.shape) != (batch, length):
-        raise ShapeError(f"key_mask: got shape {shape(key_mask)}; expected [{batch}, {length}] (batch, key length)")
+    expected = (*batch, key.shape[-2])
+    if tuple(key_mask.shape) != expected:
+        raise ShapeError(f"key_mask: got shape {shape(key_mask)}; expected {list(expected)} (batch, key length)")
     if key_mask.device != key.device:
         raise ValueError(f"key_mask: lies on {key_mask.device} and key on {key.device}; move it with .to()")
 
 
-def check_segments(segment_ids: object, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Integer ids [B, L] for both sides, or a pair ([B, Lq], [B, Lk]); returns the pair."""
+def check_segments(
+    segment_ids: object, batch: Sequence[int], query: Tensor, key: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Integer ids [*B, L] for both sides, or a pair ([*B, Lq], [*B, Lk]); returns the pair."""
     if segment_ids is None:
         return None
-    pair = tuple(segment_ids) if isinstance(segment_ids, tuple | list) else (segment_ids, segment_ids)
+    pair = tuple(segment_ids) if isinstance(segment_ids, (tuple, list)) else (segment_ids, segment_ids)
     if len(pair) != 2:
         raise ValueError(
             f"segment_ids: got {len(pair)} tensors; expected one [batch, length], or a pair for queries and keys"
@@ -159,18 +202,19 @@ def check_segments(segment_ids: object, query: Tensor, key: Tensor) -> tuple[Ten
             came = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
             raise TypeError(f"segment_ids: got {came}; expected an integer tensor [batch, length]")
         check_layout("segment_ids", ids)
-        if tuple(ids.shape) != (like.shape[0], like.shape[2]):
+        expected = (*batch, like.shape[-2])
+        if tuple(ids.shape) != expected:
             raise ShapeError(
-                f"segment_ids: got shape {shape(ids)} for the {side} side; expected [{like.shape[0]}, "
-                f"{like.shape[2]}]; give a pair (query ids, key ids) where the lengths differ"
+                f"segment_ids: got shape {shape(ids)} for the {side} side; expected {list(expected)}; give a pair "
+                "(query ids, key ids) where the lengths differ"
             )
         if ids.device != like.device:
             raise ValueError(f"segment_ids: lies on {ids.device} and {side} on {like.device}; move it with .to()")
     return pair  # pyright: ignore[reportReturnType]
 
 
-def check_attn_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> None:
-    """Boolean (True attends) or float (added), broadcastable to [B, Hq, Lq, Lk]."""
+def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tensor, key: Tensor) -> None:
+    """Boolean (True attends) or float (added), broadcastable to [*B, Hq, Lq, Lk]."""
     if attn_mask is None:
         return
     if not isinstance(attn_mask, Tensor):
@@ -183,8 +227,8 @@ def check_attn_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Non
             f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends), or {query.dtype} or torch.float32 "
             f"(added to the scores); {way_out}"
         )
-    full = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    fits = attn_mask.dim() <= 4 and all(
+    full = (*batch, query.shape[-3], query.shape[-2], key.shape[-2])
+    fits = attn_mask.dim() <= len(full) and all(
         size in (1, whole) for size, whole in zip(reversed(attn_mask.shape), reversed(full), strict=False)
     )
     if not fits:

@@ -32,7 +32,7 @@ class Mask:
     @property
     def limits_positions(self) -> bool:
         """Whether causality or window forbid any pair; starts given as ints tell without looking at a pair."""
-        return self.positions.binding != (None, None)
+        return not (self.positions.lowest is None and self.positions.highest is None)
 
     @property
     def keeps_all(self) -> bool:
@@ -59,7 +59,7 @@ class Mask:
         """The mask of a tile: of these queries and keys under these query heads of one batch element."""
         explicit = None if self.explicit is None else tile_of(self.explicit, batch, heads, queries, keys)
         return Mask(
-            positions=self.positions.tile(batch, queries, keys),
+            positions=self.positions.part(queries, keys, batch),
             key_mask=None if self.key_mask is None else self.key_mask[batch : batch + 1, keys],
             segments=None
             if self.segments is None
@@ -75,13 +75,11 @@ class Mask:
             return True
         if not self.limits_positions:
             return False
-        first = positions.first_diagonal if positions.contiguous else None
-        if not isinstance(first, int):
+        first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
+        if first_with_first is None:
             return True
         # The first query needs the first key not to lie ahead of it, the last query the last key not too far behind.
-        first_with_first = first + positions.query_length - 1
-        last_with_last = first + positions.key_length - 1
-        lowest, highest = positions.binding
+        last_with_last = first_with_first + positions.key_length - positions.query_length
         return (highest is not None and first_with_first > highest) or (lowest is not None and last_with_last < lowest)
 
     def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
@@ -95,15 +93,13 @@ class Mask:
         if not self.limits_positions:
             return None
         positions = self.positions
-        lowest, highest = positions.binding
-        first = positions.first_diagonal if positions.contiguous else None
-        if isinstance(first, int):
-            main = first + positions.query_length - 1  # the offset of the main diagonal, i = j
+        lowest, highest, origin = positions.lowest, positions.highest, positions.known_origin
+        if origin is not None:
             within = torch.ones(positions.query_length, positions.key_length, dtype=torch.bool, device=positions.device)
             if highest is not None:
-                within.tril_(highest - main)
+                within.tril_(highest - origin)
             if lowest is not None:
-                within.triu_(lowest - main)
+                within.triu_(lowest - origin)
             return within[None, None]
         query, key = positions.query_positions().unsqueeze(-1), positions.key_positions().unsqueeze(-2)
         sides = []

@@ -17,12 +17,13 @@ class ScoreTerms:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d];  O_i = sum_j softmax(S)_ij * (v_j + RV[d]).
 
     query [B, Hq, Lq, D], key [B, Hk, Lk, D]: rewritten q and k; None leaves the call's own.
-    relative_query r [B, Hq, Lq, Dr], of any width Dr; None means the call's own query, unrewritten.
+    relative_query r [B, Hq, Lq, Dr], of any width Dr; None means the caller's own query, as it came in, before any
+        encoding rewrote it.
     relative_keys RK [Hq or 1, R, Dr], relative_queries RQ [Hq or 1, R, D], relative_values RV [Hq or 1, R, Dv] and
     bias b [Hq or 1, R]: OffsetTables, None where the equation lacks the term.
 
     The sum of two holds both encodings' terms: biases, relative queries and relative values add; relative keys over the
-    same relative query add; over different ones the relative queries and the tables are joined along the feature axis.
+    caller's own query add; over other relative queries, these and the tables are joined along the feature axis.
     """
 
     query: Float[Tensor, "B Hq Lq D"] | None = None
@@ -89,12 +90,12 @@ def _add_relative_keys(a: ScoreTerms, b: ScoreTerms) -> tuple[Tensor | None, Off
         return b.relative_query, b.relative_keys
     if b.relative_keys is None:
         return a.relative_query, a.relative_keys
-    if a.relative_query is b.relative_query:
-        return a.relative_query, add_tables(a.relative_keys, b.relative_keys)
+    if a.relative_query is None and b.relative_query is None:
+        return None, add_tables(a.relative_keys, b.relative_keys)
     if a.relative_query is None or b.relative_query is None:
         raise ValueError(
-            "ScoreTerms sum: one relative_query is None (the call's own query) and the other is not; give both as "
-            "tensors"
+            "ScoreTerms sum: got one relative_query that is None (the caller's own query) and one that is a tensor; "
+            "expected both of a kind; give the query itself in place of None"
         )
     if a.relative_query.shape[:3] != b.relative_query.shape[:3]:
         raise ShapeError(

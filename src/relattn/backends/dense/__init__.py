@@ -42,8 +42,10 @@ class DenseBackend:
         if problem.dropout_p > 0.0:
             weights = F.dropout(weights, problem.dropout_p)
         output = value_sums(weights, problem.value)
-        if problem.relative_values is not None:
-            arranged = arrange_by_query(problem.relative_values, problem.positions, weights.dtype)
+        for axis in problem.axes:
+            if axis.relative_values is None:
+                continue
+            arranged = arrange_by_query(axis.relative_values, axis.positions, weights.dtype)
             # Only visible pairs have a column of their own in the strip: a row without any must not enter it.
             visible = weights if alive is None else weights.masked_fill(~alive, 0.0)
             output = output + row_sums(arranged.collect(visible), arranged.rows)
@@ -82,21 +84,21 @@ def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Bool[
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d]."""
-    dtype, positions = problem.score_dtype, problem.positions
+    dtype = problem.score_dtype
     query = problem.query.to(dtype) * problem.scale
     scores = key_products(query, problem.key)
-    if problem.relative_keys is not None:
-        assert problem.relative_query is not None
-        arranged = arrange_by_query(problem.relative_keys, positions, dtype)
-        same = problem.relative_query is problem.query
-        relative_query = query if same else problem.relative_query.to(dtype) * problem.scale
-        scores = _add(scores, arranged.spread(row_products(relative_query, arranged.rows)))
-    if problem.relative_queries is not None:
-        scores = _add(scores, _relative_query_products(problem, problem.relative_queries))
-    if problem.bias is not None:
-        arranged = arrange_by_query(problem.bias, positions, dtype)
-        bias = arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
-        scores = _add(scores, bias)
+    for axis in problem.axes:
+        positions = axis.positions
+        if axis.relative_keys is not None:
+            arranged = arrange_by_query(axis.relative_keys, positions, dtype)
+            r = query if axis.relative_query is None else axis.relative_query.to(dtype) * problem.scale
+            scores = _add(scores, arranged.spread(row_products(r, arranged.rows)))
+        if axis.relative_queries is not None:
+            scores = _add(scores, _relative_query_products(problem, axis.relative_queries, positions))
+        if axis.bias is not None:
+            arranged = arrange_by_query(axis.bias, positions, dtype)
+            bias = arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
+            scores = _add(scores, bias)
     return scores
 
 
@@ -110,27 +112,25 @@ def _hide(scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq 
     return scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
 
 
-def _relative_query_products(problem: Problem, table: OffsetTable) -> Float[Tensor, "B Hq Lq Lk"]:
+def _relative_query_products(problem: Problem, table: OffsetTable, positions: Positions) -> Float[Tensor, "B Hq Lq Lk"]:
     """scale * RQ[d] . k_j: for one query each key's own row; else a strip with a row per key, of Lq + Lk - 1 numbers.
 
     Where queries are few the keys come a block at a time: a strip for all of them would be quadratic in the keys. A
     compiled graph would depend on the lengths.
     """
-    dtype, positions = problem.score_dtype, problem.positions
+    dtype = problem.score_dtype
     key = problem.key.to(dtype) * problem.scale
     key = key if problem.num_groups == 1 else key.repeat_interleave(problem.num_groups, dim=1)
-    if positions.query_length == 1 and positions.contiguous:
-        first, count = positions.first_diagonal, positions.key_length
+    if positions.query_length == 1 and positions.origin is not None:
+        first, count = positions.origin, positions.key_length
         rows = table.narrowed(first, count).to(dtype).rows(first, count)
         return (key * rows).sum(-1).unsqueeze(-2)
     at_once = max(positions.query_length, KEYS_AT_ONCE)
     if torch.compiler.is_compiling() or positions.key_length <= 2 * at_once:
         return _strip_products(key, table, positions)
-    firsts = range(0, positions.key_length, at_once)
-    blocks = [
-        _strip_products(block, table, positions.of_keys(first, block.shape[2]))
-        for first, block in zip(firsts, key.split(at_once, dim=2), strict=True)
-    ]
+    queries = slice(0, positions.query_length)
+    parts = [slice(first, min(first + at_once, key.shape[2])) for first in range(0, key.shape[2], at_once)]
+    blocks = [_strip_products(key[:, :, keys], table, positions.part(queries, keys)) for keys in parts]
     return torch.cat(blocks, dim=-1)
 
 

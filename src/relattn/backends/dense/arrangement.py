@@ -38,12 +38,13 @@ class Arrangement(Protocol):
 
 def arrange_by_query(table: OffsetTable, positions: Positions, dtype: torch.dtype) -> Arrangement:
     """For a strip with a row of numbers per query, and rows in `dtype`: relative keys, relative values, bias."""
-    if not positions.contiguous:
+    if positions.origin is None:
         return _Pairs.of(table.to(dtype), positions.offsets())
-    first, num_queries, num_keys = positions.first_diagonal, positions.query_length, positions.key_length
-    width = _width(num_queries, num_keys)
-    if positions.highest is not None and isinstance(first, int) and not torch.compiler.is_compiling():
-        width = max(min(width, positions.highest - first + 1), _narrowest(num_queries, num_keys))
+    num_queries, num_keys = positions.query_length, positions.key_length
+    first, width = positions.origin - num_queries + 1, _width(num_queries, num_keys)
+    if positions.highest is not None and positions.known_origin is not None and not torch.compiler.is_compiling():
+        needed = positions.highest - positions.known_origin + num_queries  # strips end at the last visible offset
+        width = max(min(width, needed), _narrowest(num_queries, num_keys))
     table = table.narrowed(first, width).to(dtype)
     margins = _Margins.of(table, first, width)
     if margins is not None and (num_queries == 1 or 2 * table.num_rows <= width):
@@ -56,12 +57,11 @@ def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype)
 
     Seen from the keys the offset falls along a row, so the table's rows run backwards.
     """
-    if not positions.contiguous:
+    if positions.origin is None:
         return _Pairs.of(table.to(dtype), positions.offsets().transpose(-1, -2))
     num_queries, num_keys = positions.query_length, positions.key_length
-    last = positions.first_diagonal + num_queries + num_keys - 2
     width = _width(num_keys, num_queries)
-    first = last - width + 1
+    first = positions.origin + num_keys - width
     return _Diagonals(table.narrowed(first, width).to(dtype).rows(first, width).flip(1), num_queries)
 
 

@@ -47,10 +47,16 @@ def backward(
 
     Where r is q itself, "query" holds the sum of both gradients.
     """
+    inputs = {
+        "query": problem.query,
+        "key": problem.key,
+        "value": problem.value,
+        "relative_query": problem.sequence.relative_query,
+    }
     sums = {
-        name: torch.empty_like(getattr(problem, name), memory_format=torch.contiguous_format)
-        for name in ("query", "key", "value", "relative_query")
-        if name in wanted
+        name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        for name, tensor in inputs.items()
+        if tensor is not None and name in wanted
     }
     explicit_mask = None
     if "explicit_mask" in wanted:
@@ -66,7 +72,7 @@ def backward(
                 tile.add(keys, dropout)
             tile.write()
         group.write()
-    for name, table in problem.tables.items():
+    for name, table in problem.sequence.tables.items():
         if name in wanted:
             sums[name] = call.bands[name].table_gradient(table)
     if explicit_mask is not None:
@@ -122,9 +128,7 @@ class _TileGradients:
         self.delta = (self.toward_scores * rows(answers.output, queries)).sum(dim=2, keepdim=True)
         self.delta -= rows(answers.lse_gradient.unsqueeze(3), queries).masked_fill(unseeing, 0.0) / total * LN_2
         self.query = torch.zeros_like(tile.query)
-        self.relative_query = self.query
-        if tile.relative_query is not None and tile.relative_query is not tile.query:
-            self.relative_query = torch.zeros_like(tile.relative_query)
+        self.relative_query = self.query if tile.relative_query is None else torch.zeros_like(tile.relative_query)
 
     def add(self, keys: slice, dropout: Dropout) -> None:
         """Add up what the tile's pairs with `keys` contribute to every gradient."""
@@ -177,7 +181,8 @@ class _TileGradients:
         if key is not None:
             key[:, keys] += torch.bmm(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
         if "relative_keys" in bands:
-            bands["relative_keys"].collect(dS, tile.relative_query, offsets, self.relative_query)
+            r = tile.query if tile.relative_query is None else tile.relative_query
+            bands["relative_keys"].collect(dS, r, offsets, self.relative_query)
         if "relative_queries" in bands:
             for block in tile.key_blocks(keys, offsets):
                 sums = torch.zeros_like(block.key)

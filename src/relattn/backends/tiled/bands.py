@@ -208,7 +208,8 @@ def make_band(
     assert isinstance(table.first, int)
     lowest, highest = table.first, table.first + table.num_rows - 1
     margin, spare = 1, 0  # a row beyond either end for pairs outside of the table
-    if positions.contiguous:
+    listed = positions.known_origin is None
+    if not listed:
         first, last = positions.visible
         assert isinstance(first, int) and isinstance(last, int)
         lowest = min(max(first, lowest), highest)
@@ -216,7 +217,7 @@ def make_band(
         margin, spare = height - 1, ALIGNED - 1
     rows = table.rows(lowest - margin, highest - lowest + 1 + 2 * margin + spare)
     rows = (rows.to(scratch.dtype) * factor).contiguous()
-    return (DiagonalBand if positions.contiguous else PairBand)(
+    return (PairBand if listed else DiagonalBand)(
         rows=rows,
         columns=rows.transpose(1, 2).contiguous() if rows.dim() == 3 else None,
         gradient=torch.zeros_like(rows.movedim(1, -1), memory_format=torch.contiguous_format) if gradient else None,

@@ -16,8 +16,9 @@ from relattn.backends.tiled.backward import Answers, backward
 from relattn.backends.tiled.forward import Forward, forward
 from relattn.backends.tiled.sizes import tile_sizes
 from relattn.score.mask import Mask
+from relattn.score.position import Listed, Run
 from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.score.problem import TABLES, Axis, Problem
 from relattn.score.table import OffsetTable
 
 ARGUMENTS = (
@@ -29,10 +30,8 @@ ARGUMENTS = (
     "ScalarType output_dtype"
 )
 DIFFERENTIABLE: tuple[str, ...] = (
-    "query", "key", "value", "relative_query", "relative_keys", "relative_queries", "relative_values", "bias",
-    "explicit_mask",
+    "query", "key", "value", "relative_query", *TABLES, "explicit_mask",
 )  # fmt: skip
-TABLES = DIFFERENTIABLE[4:8]
 
 torch.library.define("relattn::tiled", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 torch.library.define(
@@ -55,11 +54,11 @@ def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
 
     starts: of the queries, of the keys, and of each table; a tensor of them, where any is one, comes beside them.
     """
-    positions, mask = problem.positions, problem.mask
-    tables = [getattr(problem, name) for name in TABLES]
+    axis, positions, mask = problem.sequence, problem.sequence.positions, problem.mask
+    tables = [getattr(axis, name) for name in TABLES]
     query_positions, key_positions, starts = None, None, [0, 0]
-    if positions.contiguous:
-        starts = [positions.query, positions.key]
+    if isinstance(positions.query, Run) and isinstance(positions.key, Run):
+        starts = [positions.query.start, positions.key.start]
     else:
         query_positions, key_positions = positions.query_positions(), positions.key_positions()
     starts += [0 if table is None else table.first for table in tables]
@@ -68,9 +67,8 @@ def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
         starts_tensor = torch.stack([torch.as_tensor(start, device=positions.device) for start in starts])
         starts = [0] * len(starts)
     segments = mask.segments or (None, None)
-    same = problem.relative_query is problem.query
     return (
-        problem.query, problem.key, problem.value, None if same else problem.relative_query,
+        problem.query, problem.key, problem.value, axis.relative_query,
         *(None if table is None else table.values for table in tables), mask.explicit,
         query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
         starts, ["" if table is None else table.beyond for table in tables], positions.lowest, positions.highest,
@@ -88,8 +86,8 @@ def _problem(
         starts = starts_tensor.tolist()
     query_start, key_start, *firsts = starts
     positions = Positions(
-        query_start if query_positions is None else query_positions,
-        key_start if key_positions is None else key_positions,
+        Run(query_start) if query_positions is None else Listed(query_positions),
+        Run(key_start) if key_positions is None else Listed(key_positions),
         query.shape[2], key.shape[2], query.device, lowest, highest,
     )  # fmt: skip
     values = (relative_keys, relative_queries, relative_values, bias)
@@ -99,11 +97,9 @@ def _problem(
         if rows is not None
     }
     segments = None if query_segments is None else (query_segments, key_segments)
-    if relative_keys is not None and relative_query is None:
-        relative_query = query
     return Problem(
-        query, key, value, positions, Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype,
-        relative_query=relative_query, dropout_p=dropout_p, return_lse=True, **tables,
+        query, key, value, (Axis(positions, relative_query, **tables),),
+        Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
     )  # fmt: skip
 
 

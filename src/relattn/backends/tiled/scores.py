@@ -46,13 +46,13 @@ class Call:
         bands = {
             name: make_band(
                 table,
-                problem.positions,
+                problem.sequence.positions,
                 sizes.queries,
                 scratch,
                 factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
                 gradient=name in gradients,
             )
-            for name, table in problem.tables.items()
+            for name, table in problem.sequence.tables.items()
         }
         return cls(problem, sizes, scratch, bands)
 
@@ -117,7 +117,7 @@ class Group:
 
 @dataclass(frozen=True)
 class QueryTile:
-    """Neighbouring queries of a group, last one first: q and r times the scale."""
+    """Neighbouring queries of a group, last one first: q and r times the scale; r is None where it is q."""
 
     group: Group
     queries: slice
@@ -129,21 +129,15 @@ class QueryTile:
         """The tile of `queries`."""
         problem = group.problem
         query = group.rows(problem.query, queries) * group.scale
-        relative_query = None
-        if problem.relative_keys is not None:
-            assert problem.relative_query is not None
-            same = problem.relative_query is problem.query
-            relative_query = query if same else group.rows(problem.relative_query, queries) * group.scale
-        return cls(group, queries, query, relative_query)
+        r = problem.sequence.relative_query
+        return cls(group, queries, query, None if r is None else group.rows(r, queries) * group.scale)
 
     def offsets(self, keys: slice) -> Offsets:
         """The offset of the last query and first key, or of every pair where positions are explicit."""
-        positions = self.group.problem.positions
-        if not positions.contiguous:
-            return positions.tile(self.group.heads.batch, self.queries, keys).offsets().flip(0)
-        first = positions.offset(self.queries.stop - 1, keys.start)
-        assert isinstance(first, int)
-        return first
+        positions = self.group.problem.sequence.positions
+        if positions.known_origin is None:
+            return positions.part(self.queries, keys, self.group.heads.batch).offsets().flip(0)
+        return positions.known_origin + keys.start - (self.queries.stop - 1)
 
     def scores(self, keys: slice) -> Float[Tensor, "H n m"] | None:
         """S in base 2 with -inf where a pair may not attend; None where no pair may. The next call overwrites them."""
@@ -158,7 +152,8 @@ class QueryTile:
         torch.bmm(group.per_key_head(self.query), group.key_columns[:, :, keys], out=group.per_key_head(scores))
         offsets = self.offsets(keys)
         if "relative_keys" in bands:
-            bands["relative_keys"].spread(scores, self.relative_query, offsets)
+            r = self.query if self.relative_query is None else self.relative_query
+            bands["relative_keys"].spread(scores, r, offsets)
         if "relative_queries" in bands:
             for block in self.key_blocks(keys, offsets):
                 bands["relative_queries"].spread(block.transposed(scores), block.key, block.offsets)
@@ -171,7 +166,7 @@ class QueryTile:
                 scores += in_base_two.clamp_(min=torch.finfo(scores.dtype).min)
         if kept is not None and not kept.all():
             scores.masked_fill_(~kept[0].flip(1), -torch.inf)
-        for columns in _crossing(group.problem.positions, offsets, *scores.shape[1:]):
+        for columns in _crossing(group.problem.sequence.positions, offsets, *scores.shape[1:]):
             hidden = self._hidden(slice(keys.start + columns.start, keys.start + columns.stop))
             if hidden is not None:
                 scores[:, :, columns].masked_fill_(hidden, -torch.inf)
@@ -184,10 +179,10 @@ class QueryTile:
 
     def _hidden(self, keys: slice) -> Bool[Tensor, "n m"] | None:
         """Where causality and window hide a pair: the same for all tiles at the same offset; None for nowhere."""
-        positions = self.group.problem.positions.tile(self.group.heads.batch, self.queries, keys)
+        positions = self.group.problem.sequence.positions.part(self.queries, keys, self.group.heads.batch)
         known, place = self.group.call.hidden, None
-        if positions.contiguous:
-            place = positions.first_diagonal, positions.query_length, positions.key_length
+        if positions.known_origin is not None:
+            place = positions.known_origin, positions.query_length, positions.key_length
             if place in known:
                 return known[place]
         within = Mask(positions).within_limits()

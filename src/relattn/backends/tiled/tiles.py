@@ -55,7 +55,7 @@ def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int
     Limits on contiguous positions are arithmetic; explicit positions, segments and the key mask are looked at, a number
     a key.
     """
-    first, end = _within_limits(problem.positions, queries)
+    first, end = _within_limits(problem.sequence.positions, queries)
     candidates = _candidates(problem, batch, queries, slice(first, end)) if first < end else None
     if candidates is None:
         return first, end
@@ -64,22 +64,22 @@ def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int
 
 
 def _within_limits(positions: Positions, queries: slice) -> tuple[int, int]:
-    if not positions.contiguous:
+    origin = positions.known_origin
+    if origin is None:
         return 0, positions.key_length
-    at_first, at_last = positions.offset(queries.start, 0), positions.offset(queries.stop - 1, 0)
-    assert isinstance(at_first, int) and isinstance(at_last, int)
-    first = 0 if positions.lowest is None else positions.lowest - at_first
-    end = positions.key_length if positions.highest is None else positions.highest - at_last + 1
+    first = 0 if positions.lowest is None else positions.lowest - origin + queries.start
+    end = positions.key_length if positions.highest is None else positions.highest - origin + queries.stop
     return max(first, 0), min(end, positions.key_length)
 
 
 def _candidates(problem: Problem, batch: int, queries: slice, keys: slice) -> Bool[Tensor, "n"] | None:
     """False for keys that certainly none of the queries sees; None where that is not known of any."""
-    if problem.positions.contiguous and problem.mask.keeps_all:
+    listed = problem.sequence.positions.known_origin is None
+    if not listed and problem.mask.keeps_all:
         return None
     tile = problem.mask.tile(batch, slice(0, 1), queries, keys)
     conditions = []
-    if not tile.positions.contiguous:
+    if listed:
         query, key = tile.positions.query_positions(), tile.positions.key_positions()
         if tile.positions.lowest is not None:
             conditions.append(key >= query.min() + tile.positions.lowest)

@@ -59,8 +59,7 @@ def backward(
         lse.new_empty(lse.shape),
     )
     query, key, value = (t.new_empty(t.shape) for t in (call.query, call.key, call.value))
-    relative_query = None if call.relative_query is call.query else call.relative_query
-    relative = None if relative_query is None else relative_query.new_empty(relative_query.shape)
+    relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
 
     arguments = x, known, sides, rows(query), rows(relative)
     launch(queries_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)

@@ -34,6 +34,7 @@ class Table(NamedTuple):
 class Call:
     """One call: tensors on one device, of any strides; None is absent.
 
+    relative_query: None where it is the query.
     offset: of query 0 and key 0. lowest, highest: the offsets that are visible, both included; None is no limit.
     pair_mask: True attends. seed: where dropout_p > 0, a number that fixes which weights are dropped.
 

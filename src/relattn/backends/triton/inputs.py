@@ -83,7 +83,7 @@ def inputs(call: Call) -> Inputs:
         q=rows(call.query),
         k=rows(call.key),
         v=rows(call.value),
-        r=rows(None if call.relative_query is call.query else call.relative_query),
+        r=rows(call.relative_query),
         relative_keys=_band(call, call.relative_keys),
         relative_queries=_band(call, call.relative_queries),
         relative_values=_band(call, call.relative_values),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relattn.backends.operators import own_dtypes, register_refusals
 from relattn.backends.triton.call import Call, Table
-from relattn.score.problem import Problem
+from relattn.score.problem import TABLES, Problem
 from relattn.score.table import OffsetTable
 
 ARGUMENTS = (
@@ -24,7 +24,6 @@ ARGUMENTS = (
     "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? pair_mask, Tensor? seed, "
     "SymInt[] firsts, bool[] zeros, SymInt offset, SymInt? lowest, SymInt? highest, float scale, float dropout_p"
 )
-TABLES: tuple[str, ...] = ("relative_keys", "relative_queries", "relative_values", "bias")
 DIFFERENTIABLE: tuple[str, ...] = ("query", "key", "value", "relative_query", *TABLES)
 
 torch.library.define("relattn::triton", f"({ARGUMENTS}) -> (Tensor, Tensor)")
@@ -42,22 +41,21 @@ def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
-    """The problem as the operators' ARGUMENTS; a relative query that is the query itself is not named twice.
+    """The problem as the operators' ARGUMENTS.
 
     Inputs of several dtypes meet in the one that holds them all; a table stays in that, or comes in float32.
     """
-    positions, mask = problem.positions, problem.mask
-    relative_query = None if problem.relative_query is problem.query else problem.relative_query
-    inputs = (problem.query, problem.key, problem.value, relative_query)
+    axis, positions, mask = problem.sequence, problem.sequence.positions, problem.mask
+    inputs = (problem.query, problem.key, problem.value, axis.relative_query)
     dtype = reduce(torch.promote_types, [tensor.dtype for tensor in inputs if tensor is not None])
-    tables: list[OffsetTable | None] = [getattr(problem, name) for name in TABLES]
+    tables: list[OffsetTable | None] = [getattr(axis, name) for name in TABLES]
     return (
         *(None if tensor is None else tensor.to(dtype) for tensor in inputs),
         *(None if table is None else _values(table, dtype) for table in tables),
         mask.key_mask, *(mask.segments or (None, None)), mask.explicit, seed,
         [0 if table is None else table.first for table in tables],
         [table is not None and table.beyond == "zero" for table in tables],
-        positions.offset(0, 0), positions.lowest, positions.highest, problem.scale, problem.dropout_p,
+        positions.known_origin, positions.lowest, positions.highest, problem.scale, problem.dropout_p,
     )  # fmt: skip
 
 
@@ -73,8 +71,6 @@ def _call(arguments: tuple[Any, ...]) -> Call:
     given = _named(arguments)
     for name, first, zero in zip(TABLES, given.pop("firsts"), given.pop("zeros"), strict=True):
         given[name] = None if given[name] is None else Table(given[name], first, zero)
-    if given["relative_keys"] is not None and given["relative_query"] is None:
-        given["relative_query"] = given["query"]
     return Call(**given)
 
 

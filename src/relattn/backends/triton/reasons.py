@@ -25,20 +25,20 @@ def reasons_of(problem: Problem) -> list[str]:
 
 
 def _of_the_call(problem: Problem) -> list[str]:
-    reasons, positions, explicit = [], problem.positions, problem.mask.explicit
+    reasons, axis, positions, explicit = [], problem.sequence, problem.sequence.positions, problem.mask.explicit
     given = {
-        "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": problem.relative_query,
-        **{name: table.values for name, table in problem.tables.items()},
+        "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
+        **{name: table.values for name, table in axis.tables.items()},
     }  # fmt: skip
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
     if double:
         reasons.append(f"it computes in float32, and {double[0]} is float64")
-    if not positions.contiguous:
+    if positions.origin is None:
         reasons.append("it takes no explicit positions, only where queries and keys start")
-    elif isinstance(positions.query, torch.Tensor) or isinstance(positions.key, torch.Tensor):
+    elif positions.known_origin is None:
         reasons.append("it takes starts as ints, not as tensors")
-    elif any(isinstance(table.first, torch.Tensor) for table in problem.tables.values()):
+    elif any(isinstance(table.first, torch.Tensor) for table in axis.tables.values()):
         reasons.append("it takes the first offset of a table as an int, not as a tensor")
     if explicit is not None and explicit.dtype != torch.bool:
         reasons.append("it takes a boolean mask, not a float one")

@@ -116,7 +116,8 @@ def _beyond(call: Call, known: Known, name: str, edges: Float[Tensor, "2 B Hq L"
     """What the edge rows get from the offsets beyond them: the sums of a query, or of a key, times its vector."""
     if name == "bias":
         return edges.sum((1, 3))
-    vectors = {"relative_keys": call.relative_query, "relative_queries": call.key}.get(name, known.grad_output.at)
+    r = call.query if call.relative_query is None else call.relative_query
+    vectors = {"relative_keys": r, "relative_queries": call.key}.get(name, known.grad_output.at)
     assert vectors is not None
     grouped = edges.unflatten(2, (vectors.shape[1], -1))  # query heads by the head of their vectors
     return (grouped @ vectors.to(torch.float32)).sum(1).flatten(1, 2)

@@ -15,6 +15,7 @@ from relattn.encodings.t5 import bias_table
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
+from relattn.score.positions import Span
 from relattn.score.terms import ScoreTerms
 
 
@@ -88,7 +89,7 @@ def _forward(
     if bias is not None:
         furthest = module.relative_attention_max_distance
         bidirectional = not module.is_decoder
-        terms = ScoreTerms(bias=bias_table(bias, furthest, bidirectional, -furthest, furthest))
+        terms = ScoreTerms(bias=bias_table(bias, furthest, bidirectional, Span(-furthest, 2 * furthest + 1)))
     dropout = module.dropout if module.training else 0.0
     with_weights = asks_for_weights(module, kwargs)
     output, weights = attend(module, query, key, value, structure, terms, module.scaling, dropout, with_weights)

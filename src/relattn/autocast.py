@@ -1,0 +1,31 @@
+"""torch.autocast: what it does to the inputs of attention, and how the equation runs without it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import Tensor
+
+NARROWED = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether torch.autocast is on for the tensor's device."""
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What torch.autocast does to the inputs of scaled_dot_product_attention; the first one's device counts."""
+    if not isinstance(tensors[0], Tensor) or not is_autocast(tensors[0]):
+        return tensors
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
+    return tuple(t.to(dtype) if isinstance(t, Tensor) and t.dtype in NARROWED else t for t in tensors)
+
+
+def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager:
+    """No autocast inside: the equation's own dtypes hold (scores and sums in float32)."""
+    if not is_autocast(tensor):
+        return contextlib.nullcontext()
+    return torch.autocast(tensor.device.type, enabled=False)

@@ -1,0 +1,162 @@
+"""The door: a call of attention is checked, placed and lowered once, and written down as a `Request`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relattn.arguments import check_flag, check_probability, check_scale
+from relattn.autocast import narrowed, without_autocast
+from relattn.backends.select import Explanation, check_backend, explain_choice, select
+from relattn.encodings.base import RelativeEncoding, lower, prepare
+from relattn.score import checks
+from relattn.score.check_terms import check_terms
+from relattn.score.mask import Mask
+from relattn.score.positions import Positions
+from relattn.score.problem import Axis, Problem
+from relattn.score.terms import ScoreTerms
+
+Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
+AttentionMask = Bool[Tensor, "*#B #Hq #Lq #Lk"] | Float[Tensor, "*#B #Hq #Lq #Lk"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A problem, the backend that the caller named, and the caller's axes before the heads."""
+
+    problem: Problem
+    backend: str
+    batch: tuple[int, ...]
+
+    def run(self) -> tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"] | None]:
+        """O and, where the problem asks for it, lse."""
+        with without_autocast(self.problem.query):
+            output, lse = select(self.backend, self.problem).run(self.problem)
+        return self.unfolded(output), None if lse is None else self.unfolded(lse)
+
+    def explain(self) -> Explanation:
+        """Which backend runs it, and why not each of the others."""
+        return explain_choice(self.backend, self.problem)
+
+    def unfolded(self, answer: Float[Tensor, "B *rest"]) -> Float[Tensor, "*B *rest"]:
+        """An answer with the caller's axes."""
+        return answer if len(self.batch) == 1 else answer.reshape(*self.batch, *answer.shape[1:])
+
+
+def checked(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v, narrowed as autocast narrows them, and fit for one another; raises as `checks.check_tensors`."""
+    check_flag("enable_gqa", enable_gqa)
+    query, key, value = narrowed(query, key, value)
+    checks.check_tensors(query, key, value, enable_gqa)
+    return query, key, value
+
+
+def batch_of(*tensors: Float[Tensor, "*B H L D"]) -> tuple[int, ...]:
+    """The axes before the heads, broadcast."""
+    first, *others = (tensor.shape[:-3] for tensor in tensors)
+    return tuple(first if all(shape == first for shape in others) else torch.broadcast_shapes(first, *others))
+
+
+def request(
+    query: Float[Tensor, "*B Hq Lq D"],
+    key: Float[Tensor, "*B Hk Lk D"],
+    value: Float[Tensor, "*B Hk Lk Dv"],
+    positions: Positions,
+    *,
+    encoding: RelativeEncoding | ScoreTerms | None,
+    keys_are_prepared: bool = False,
+    attn_mask: AttentionMask | None = None,
+    key_mask: Bool[Tensor, "*B Lk"] | None = None,
+    segment_ids: Segments | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    backend: str = "auto",
+    return_lse: bool = False,
+) -> Request:
+    """The request for attention at `positions`, of tensors that `checked` returned.
+
+    Layers come in here, for a cache places its keys itself.
+
+    keys_are_prepared: whether `key` comes from a cache, as the encoding prepared it. The others as in
+    `relative_attention`.
+    """
+    check_backend(backend)
+    check_probability("dropout_p", dropout_p)
+    check_scale(scale)
+    check_flag("return_lse", return_lse)
+    batch = batch_of(query, key, value)
+    checks.check_key_mask(key_mask, batch, key)
+    checks.check_attn_mask(attn_mask, batch, query, key)
+    segments = checks.check_segments(segment_ids, batch, query, key)
+    if len(batch) != 1 or not query.shape[0] == key.shape[0] == value.shape[0]:
+        query, key, value = (_folded(tensor, batch) for tensor in (query, key, value))
+        key_mask = None if key_mask is None else _one_batch_axis(key_mask)
+        if segments is not None:
+            segments = _one_batch_axis(segments[0]), _one_batch_axis(segments[1])
+        encoding = _folded_terms(encoding, batch) if isinstance(encoding, ScoreTerms) else encoding
+    if isinstance(encoding, RelativeEncoding) and not keys_are_prepared:
+        key = prepare(encoding, key, positions.key)
+    terms = _terms(encoding, query, key, value, positions)
+    relative_query = terms.relative_query
+    if terms.relative_keys is not None and relative_query is None and terms.query is not None:
+        relative_query = query  # the caller's own, before the encoding rewrote it
+    axis = Axis(
+        positions, relative_query, terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
+    )
+    problem = Problem(
+        query=query if terms.query is None else terms.query,
+        key=key if terms.key is None else terms.key,
+        value=value,
+        axes=(axis,),
+        mask=Mask(positions, key_mask, segments, _folded_mask(attn_mask, batch)),
+        scale=1.0 / math.sqrt(query.shape[3]) if scale is None else scale,
+        output_dtype=query.dtype,
+        dropout_p=dropout_p,
+        return_lse=return_lse,
+    )
+    return Request(problem, backend, batch)
+
+
+def _terms(
+    encoding: RelativeEncoding | ScoreTerms | None, query: Tensor, key: Tensor, value: Tensor, positions: Positions
+) -> ScoreTerms:
+    """What the encoding adds to the equation, fit for the call."""
+    if encoding is None:
+        return ScoreTerms()
+    if isinstance(encoding, RelativeEncoding):
+        return lower(encoding, query, key, value, positions)
+    if not isinstance(encoding, ScoreTerms):
+        raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding, ScoreTerms, or None")
+    check_terms(encoding, query, key, value, positions)
+    return encoding
+
+
+def _folded(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:
+    """The axes before the heads as one."""
+    return tensor.expand(*batch, *tensor.shape[-3:]).reshape(math.prod(batch), *tensor.shape[-3:])
+
+
+def _one_batch_axis(per_element: Tensor) -> Tensor:
+    """[*B, L] as [B, L]."""
+    return per_element.reshape(math.prod(per_element.shape[:-1]), per_element.shape[-1])
+
+
+def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
+    """Terms whose tensors have the caller's axes."""
+    names = ("query", "key", "relative_query")
+    given = {name: getattr(terms, name) for name in names}
+    return replace(terms, **{name: None if t is None else _folded(t, batch) for name, t in given.items()})
+
+
+def _folded_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:
+    """The mask with four axes, each of them 1 where it broadcasts."""
+    if mask is None or (mask.dim() == 4 and len(batch) == 1):
+        return mask
+    mask = mask.reshape((1,) * (len(batch) + 3 - mask.dim()) + mask.shape)
+    if all(size == 1 for size in mask.shape[:-3]):
+        return mask.reshape(1, *mask.shape[-3:])
+    return _folded(mask, batch)

@@ -1,0 +1,56 @@
+"""Position: where the elements of one side stand, as a run from a start or as a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int, Int64
+from torch import Tensor
+
+PositionLike = int | Int[Tensor, ""] | Int[Tensor, "L"] | Int[Tensor, "*B L"]
+"""What a caller may give: a start, or every position."""
+
+
+def counted(first: int | Int64[Tensor, ""], count: int, device: torch.device) -> Int64[Tensor, "count"]:
+    """first, first + 1, ..., first + count - 1."""
+    if isinstance(first, Tensor):
+        return torch.arange(count, device=device) + first
+    return torch.arange(first, first + count, device=device)
+
+
+@dataclass(frozen=True)
+class Run:
+    """p(i) = start + i: the elements follow one another.
+
+    start: an int, or a 0-d int64 tensor, which is never read.
+    """
+
+    start: int | Int64[Tensor, ""]
+
+    def expand(self, length: int, device: torch.device) -> Int64[Tensor, "L"]:
+        """The position of each of `length` elements."""
+        return counted(self.start, length, device)
+
+    def part(self, elements: slice, batch: int | None = None) -> Run:
+        """The position of some of the elements, the same in every batch element."""
+        return Run(self.start + elements.start)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """p(i) = positions[..., i]: every element's position, int64, [L] for the whole batch or [B, L]."""
+
+    positions: Int64[Tensor, "*B L"]
+
+    def expand(self, length: int, device: torch.device) -> Int64[Tensor, "*B L"]:
+        """The position of each of `length` elements."""
+        return self.positions
+
+    def part(self, elements: slice, batch: int | None = None) -> Listed:
+        """The position of some of the elements; [L] where `batch` names one element of the batch."""
+        one = batch is not None and self.positions.dim() == 2
+        return Listed(self.positions[batch, elements] if one else self.positions[..., elements])
+
+
+Position = Run | Listed
