@@ -92,7 +92,7 @@ def request(
     checks.check_key_mask(key_mask, batch, key)
     checks.check_attn_mask(attn_mask, batch, query, key)
     segments = checks.check_segments(segment_ids, batch, query, key)
-    if len(batch) != 1 or not query.shape[0] == key.shape[0] == value.shape[0]:
+    if any(tensor.dim() != 4 or tensor.shape[:1] != batch for tensor in (query, key, value)):
         query, key, value = (_folded(tensor, batch) for tensor in (query, key, value))
         key_mask = None if key_mask is None else _one_batch_axis(key_mask)
         if segments is not None:
