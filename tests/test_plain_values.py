@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from relattn import (
     AlibiBias,
@@ -16,6 +17,7 @@ from relattn import (
     TransformerXLEmbedding,
 )
 from relattn.arguments import as_finite, as_int, came, check_base, check_buckets, check_positive, check_size
+from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
 
 INTEGERS = [np.int64, np.int8, np.uint16, int]
@@ -71,6 +73,19 @@ def test_encodings_keep_plain_numbers(encoding: Any) -> None:
     assert repr(made) == repr(plain)
     assert not [name for name, value in vars(made).items() if isinstance(value, np.generic)]
     assert [p.shape for p in made.parameters()] == [p.shape for p in plain.parameters()]
+
+
+def test_modules_and_caches_keep_plain_numbers() -> None:
+    two, six = np.int64(2), np.int64(6)
+    layer = RelativeMultiheadAttention(six, two, num_kv_heads=two, head_dim=two, kdim=six, vdim=six)
+    conformer, cache = RelPositionMultiHeadedAttention(six, two), KVCache(six)
+    x = torch.zeros(1, 3, 6)
+    layer(x, cache=cache)
+    cache.forget(np.int64(1))
+    cache.truncate(np.int64(2))
+    assert (cache.first_position, cache.next_position) == (1, 2)
+    for made in (layer, layer.k_proj, layer.v_proj, conformer, conformer.linear_q, cache):
+        assert not [name for name, value in vars(made).items() if isinstance(value, np.generic)]
 
 
 def test_scalings_keep_plain_numbers() -> None:
