@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -80,8 +79,7 @@ class RotaryEmbedding(RelativeEncoding):
         self._rule = complete_scaling(scaling, rotary_dim // 2)
         self.scaling = None
         if scaling is not None and self._rule is not None:  # as it came, its numbers as plain ones
-            kept = {name: None if value is None else self._rule[name] for name, value in scaling.items()}
-            self.scaling = copy.deepcopy(kept)
+            self.scaling = {name: None if value is None else self._rule[name] for name, value in scaling.items()}
 
     def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
         """Rot(j) k_j, for the length of these keys."""
