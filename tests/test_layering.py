@@ -25,6 +25,7 @@ ROOMS = (
     "errors",
     "arguments",
     "autocast",
+    "rope_scaling",
     "offsets",
     "score",
     "encodings",
@@ -45,7 +46,7 @@ APART = {("encodings", "backends"), ("backends", "encodings")}
 
 # What the Keras face shares with the PyTorch side, but for the module that carries weights from one to the other; and
 # the modules of it that reach, inside of functions, for the packages under Keras.
-UNDER_KERAS = {"errors", "arguments", "offsets"}
+UNDER_KERAS = {"errors", "arguments", "rope_scaling", "offsets"}
 EXCHANGE = f"{PACKAGE}.keras.exchange"
 KERAS_BACKENDS = {
     f"{PACKAGE}.keras.loop": {"tensorflow", "jax", "torch"},
@@ -73,7 +74,7 @@ def packages_of(room: str, importer: str = "") -> set[str]:
     declared = declared_packages()
     if room == "keras":
         return {"numpy"} | declared["keras"] | KERAS_BACKENDS.get(importer, set())
-    if room in ("errors", "arguments"):
+    if room in ("errors", "arguments", "rope_scaling"):
         return set()
     if room == "offsets":
         return declared[""] - {"torch"}

@@ -389,8 +389,8 @@ def mutate_delta(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) 
 
 def mutate_slopes(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """ALiBi's slopes are others."""
-    whole = AlibiBias.slopes
-    monkeypatch.setattr(AlibiBias, "slopes", lambda self, device: change(whole(self, device)))
+    whole = AlibiBias._slopes
+    monkeypatch.setattr(AlibiBias, "_slopes", lambda self, device: change(whole(self, device)))
 
 
 def mutate_key_positions(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:

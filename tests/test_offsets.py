@@ -1,5 +1,7 @@
 """relattn.offsets against the papers' oracles, and the torch side of every encoding against relattn.offsets."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from relattn import AlibiBias, RotaryEmbedding, T5Bias, TransformerXLEmbedding
 from relattn.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
-from relattn.score.position import Run
+from relattn.score.position import Listed, Run
 from relattn.score.positions import Positions
 from tests.oracle.alibi import slopes as oracle_slopes
 from tests.oracle.rope import Rule
@@ -46,14 +48,57 @@ def test_t5_buckets_keep_the_shape_and_the_sign() -> None:
     assert t5_buckets(offsets, bidirectional=False).tolist() == [[3, 0], [0, 0]]
 
 
+def slopes_of(encoding: AlibiBias, dtype: torch.dtype = torch.float64) -> np.ndarray:
+    """What the encoding takes off the key before the query, by head."""
+    query = torch.zeros(1, encoding.num_heads, 1, 2, dtype=dtype)
+    table = encoding.terms(query, query, Positions(Run(1), Run(0), 1, 1, query.device)).bias
+    assert table is not None
+    assert table.values.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    return -table.values[:, -1 - table.first].detach().numpy()
+
+
+GIVEN = [0.1, 0.7, 1 / 3]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("slopes", [GIVEN, tuple(GIVEN), np.array(GIVEN), torch.tensor(GIVEN, dtype=torch.float64)])
+def test_given_slopes(slopes: Any, learned: bool) -> None:
+    """A float64 model has them to the last digit, and one in half precision too where they are not learned."""
+    encoding = AlibiBias(3, slopes, learned=learned)
+    if learned:
+        assert encoding.slopes.dtype == torch.float32
+        np.testing.assert_array_equal(slopes_of(encoding, torch.float32), np.float32(GIVEN))
+        with torch.no_grad():
+            encoding.double().slopes.copy_(torch.tensor(GIVEN, dtype=torch.float64))
+        assert list(encoding.state_dict()) == ["slopes"]
+    else:
+        assert encoding.slopes == tuple(GIVEN)
+        assert not encoding.state_dict()
+        np.testing.assert_array_equal(slopes_of(encoding.half(), torch.float16), np.float32(GIVEN))
+    np.testing.assert_array_equal(slopes_of(encoding), GIVEN)
+
+
+def test_learned_slopes_start_where_they_are_given() -> None:
+    """And at those of the paper without; reset_parameters brings them back."""
+    for encoding, start in ((AlibiBias(3, GIVEN, learned=True), GIVEN), (AlibiBias(6, learned=True), alibi_slopes(6))):
+        for _ in range(2):
+            np.testing.assert_array_equal(encoding.slopes.detach().numpy(), np.float32(start))
+            with torch.no_grad():
+                encoding.slopes.fill_(9.0)
+            encoding.reset_parameters()
+
+
+def test_alibi_without_an_argument_has_no_state() -> None:
+    assert not AlibiBias(4).state_dict()
+    assert AlibiBias(4).slopes is None
+
+
 @pytest.mark.parametrize("num_heads", [*range(1, 34), 40, 64, 71, 112])
 def test_alibi_slopes(num_heads: int) -> None:
     """The powers of two to a rounding of the power; as many as there are heads."""
     expected = oracle_slopes(num_heads)
     np.testing.assert_allclose(alibi_slopes(num_heads), expected, rtol=2 * EPS)
-    torch_slopes = AlibiBias(num_heads).slopes(torch.device("cpu"))
-    assert torch_slopes.dtype == torch.float64
-    np.testing.assert_allclose(torch_slopes.numpy(), expected, rtol=2 * EPS)
+    np.testing.assert_allclose(slopes_of(AlibiBias(num_heads)), expected, rtol=2 * EPS)
 
 
 @settings(max_examples=30)
@@ -115,18 +160,37 @@ SCALINGS: dict[str, tuple[dict | None, float, Rule | None]] = {
         8.0,
         Rule("llama3", 4096, 1.0, 4.0),
     ),
+    "dynamic": ({"rope_type": "dynamic", "factor": 2.0, **LENGTHS}, 2.0, Rule("dynamic", 4096)),
+    "dynamic, by its length alone": ({"rope_type": "dynamic", "factor": 1, **LENGTHS}, 1.0, Rule("dynamic", 4096)),
 }
 BASES = [10000.0, 500000.0, 50.0]
 
 
+LONGEST = 4096 * 5
+
+
+def longrope(width: int, **more: Any) -> tuple[dict[str, Any], Rule]:
+    """A scaling with another factor for every pair, up to a length of 4096 and beyond, and the oracle's rule."""
+    short, long = (tuple(first + 0.01 * t for t in range(width // 2)) for first in (1.0, 3.0))
+    scaling = {"rope_type": "longrope", "short_factor": list(short), "long_factor": long, **LENGTHS, "factor": 4}
+    root = more.get("attention_factor", np.sqrt(1.0 + np.log(4.0) / np.log(4096.0)))
+    return {**scaling, **more}, Rule("longrope", 4096, root=root, short=short, long=long)
+
+
+@pytest.mark.parametrize("length", [0, 4096, 4097, LONGEST])
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("width", [2, 8, 64, 128])
-@pytest.mark.parametrize("name", SCALINGS)
-def test_rope_frequencies(name: str, width: int, base: float) -> None:
+@pytest.mark.parametrize("name", [*SCALINGS, "longrope", "longrope, its own temperature"])
+def test_rope_frequencies(name: str, width: int, base: float, length: int) -> None:
     """The papers' frequencies, pair by pair; the ramp's steepness passes on the rounding of its ends."""
-    scaling, factor, rule = SCALINGS[name]
-    frequencies, attention_factor = rope_frequencies(width, base, scaling)
-    np.testing.assert_allclose(frequencies, rope_angles(1, width, base, factor, rule), rtol=200 * EPS)
+    if name in SCALINGS:
+        scaling, factor, rule = SCALINGS[name]
+    else:
+        scaling, rule = longrope(width, **({} if name == "longrope" else {"attention_factor": 1.5}))
+        factor = 4.0
+    frequencies, attention_factor = rope_frequencies(width, base, scaling, length)
+    expected = rope_angles(1, width, base, factor, rule, length)
+    np.testing.assert_allclose(frequencies, expected, rtol=200 * EPS)
     assert attention_factor == pytest.approx(1.0 if rule is None else rule.root, rel=2 * EPS)
 
 
@@ -139,11 +203,25 @@ def test_rotary_angles(half: int, base: float, name: str, data: st.DataObject) -
     encoding = RotaryEmbedding(width, base=base, scaling=scaling, interleaved=True)
     key = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(half).expand(1, 1, 5, width)
     turned = encoding.prepare_keys(key, Run(start))[0, 0].numpy()
-    frequencies, root = rope_frequencies(width, base, scaling)
+    frequencies, root = rope_frequencies(width, base, scaling, max(start + 5, 0))
     angles = np.arange(start, start + 5)[:, None] * frequencies
     allowed = 16 * EPS * (1.0 + np.abs(angles).max())
     np.testing.assert_allclose(turned[:, 0::2], root * np.cos(angles), rtol=0, atol=allowed)
     np.testing.assert_allclose(turned[:, 1::2], root * np.sin(angles), rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize("start", [0, 4091, 4092, 20_000])
+def test_longrope_angles(start: int) -> None:
+    """As above, from 5 positions that end below, at and beyond the original length."""
+    scaling, _ = longrope(8)
+    encoding = RotaryEmbedding(8, scaling=scaling, interleaved=True)
+    key = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(4).expand(1, 1, 5, 8)
+    frequencies, root = rope_frequencies(8, 10000.0, scaling, start + 5)
+    expected = root * np.cos(np.arange(start, start + 5)[:, None] * frequencies)
+    listed = torch.arange(start, start + 5)
+    for position in (Run(start), Run(torch.tensor(start)), Listed(listed), Listed(listed[None])):
+        turned = encoding.prepare_keys(key, position)[0, 0].numpy()
+        np.testing.assert_allclose(turned[:, 0::2], expected, rtol=0, atol=16 * EPS * (start + 6))
 
 
 def test_the_paper_s_ramp_is_not_that_of_its_code() -> None:

@@ -154,11 +154,12 @@ def module_of(encoding: dict[str, Any], tensors: dict[str, torch.Tensor]) -> tor
         case "relative":
             return RelativeEmbedding(width, num_heads=table_heads, **settings)
         case "transformer_xl":
+            assert settings.pop("learned") == ("max_length" in settings)
             return TransformerXLEmbedding(heads, width, **settings)
         case "t5":
             return T5Bias(heads, **settings)
         case "alibi":
-            return AlibiBias(heads)
+            return AlibiBias(heads, **settings)
         case "disentangled":
             return DisentangledEmbedding(heads, width, **settings)
         case "rope":

@@ -113,9 +113,10 @@ def t5(num_buckets: int, max_distance: int, *, bidirectional: bool) -> Part:
     return Part("t5", parameters, {"num_buckets": num_buckets} | shared, "t5", shared)
 
 
-def alibi() -> Part:
-    """No parameters, no settings."""
-    return Part("alibi", {}, {}, "alibi", {})
+def alibi(*, signed: bool = False) -> Part:
+    """No parameters; the paper's has no settings."""
+    settings = {"signed": True} if signed else {}
+    return Part("alibi", {}, settings, "alibi", settings)
 
 
 def disentangled(rows: int, max_distance: int, *, bucketed: bool) -> Part:
@@ -168,6 +169,22 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
 }
 LLAMA3_RULE = Rule("llama3", 8192, low=1.0, high=4.0)
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 16}
+DYNAMIC_RULE = Rule("dynamic", 16)
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "short_factor": [1.0, 1.0, 1.0, 1.25, 1.25, 1.5, 1.5, 2.0],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0],
+}
+LONGROPE_RULE = Rule(
+    "longrope",
+    16,
+    root=math.sqrt(1.0 + math.log(4.0) / math.log(16.0)),
+    short=tuple(LONGROPE["short_factor"]),
+    long=tuple(LONGROPE["long_factor"]),
+)
 
 
 # --- the calls
@@ -205,6 +222,7 @@ FILES: dict[str, File] = {
     "t5_unidirectional": File([t5(32, 128, bidirectional=False)], FAR_PAST | FAR_CAUSAL, eq.T5, eq.RAFFEL, FAR, 1.0),
     "alibi_4_heads": File([alibi()], THREE_CALLS, eq.ALIBI, eq.PRESS, Sizes(heads=4)),
     "alibi_3_heads": File([alibi()], THREE_CALLS, eq.ALIBI, eq.PRESS, Sizes(heads=3)),
+    "alibi_signed": File([alibi(signed=True)], THREE_CALLS, eq.ALIBI_SIGNED, eq.PRESS, Sizes(heads=4)),
     "rope": File([rope()], THREE_CALLS, eq.ROPE + eq.HALVES, eq.SU, WIDE, 0.25),
     "rope_interleaved": File([rope(interleaved=True)], THREE_CALLS, eq.ROPE + eq.NEIGHBOURS, eq.SU, WIDE, 0.25),
     "rope_partial": File([rope(rotary_dim=8)], FULL | CAUSAL, eq.ROPE + eq.HALVES, eq.SU, WIDE, 0.25),
@@ -229,6 +247,22 @@ FILES: dict[str, File] = {
         FULL | FAR_APART,
         eq.ROPE + eq.HALVES + eq.LLAMA3_ANGLES,
         eq.LLAMA,
+        WIDE,
+        0.25,
+    ),
+    "rope_dynamic": File(
+        [rope(scaling=DYNAMIC, rule=DYNAMIC_RULE)],
+        FULL | FAR_APART,
+        eq.ROPE + eq.HALVES + eq.DYNAMIC_ANGLES,
+        eq.HUGGING_FACE,
+        WIDE,
+        0.25,
+    ),
+    "rope_longrope": File(
+        [rope(scaling=LONGROPE, rule=LONGROPE_RULE)],
+        FULL | FAR_APART,
+        eq.ROPE + eq.HALVES + eq.LONGROPE_ANGLES,
+        eq.DING,
         WIDE,
         0.25,
     ),

@@ -22,6 +22,7 @@ ALIBI = (
     "S_ij = scale * q_i . k_j - slope_h |d|;  O_i = sum_j softmax(S)_ij v_j;  slope_h = 2^(-8 h / n), h = 1 .. n, for "
     "n heads, a power of two; else those of the power below n, then the first, third, ... of twice that power"
 )
+ALIBI_SIGNED = ALIBI.replace("- slope_h |d|", "+ slope_h d")
 ROPE = (
     "S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j);  O_i = sum_j softmax(S)_ij v_j;  Rot(p) turns pair t of the first "
     "rotary_dim features by p * base^(-2 t / rotary_dim), "
@@ -38,6 +39,17 @@ LLAMA3_ANGLES = (
     "; the angle is multiplied by g + (1 - g) / factor, g = (n_t - low_freq_factor) / (high_freq_factor - "
     "low_freq_factor) within 0 .. 1; n_t = L base^(-2 t / rotary_dim) / (2 pi): how often the pair turns within "
     "L = original_max_position_embeddings positions"
+)
+LENGTH = (
+    "L = original_max_position_embeddings; the length of keys is their largest position + 1, the length of queries the "
+    "largest position of queries and keys + 1"
+)
+DYNAMIC_ANGLES = (
+    "; base is multiplied by g^(rotary_dim / (rotary_dim - 2)), g = factor max(length, L) / L - (factor - 1), " + LENGTH
+)
+LONGROPE_ANGLES = (
+    "; the angle of pair t is divided by short_factor[t] where length <= L, else by long_factor[t]; rotated features "
+    "are multiplied by sqrt(1 + ln(factor) / ln(L)), " + LENGTH
 )
 DEBERTA = (
     "S_ij = scale * (q_i . k_j + q_i . (W_k P[t] + w_k) + (W_q P[t] + w_q) . k_j);  O_i = sum_j softmax(S)_ij v_j;  "
@@ -60,6 +72,8 @@ RAFFEL = "Raffel et al. 2020 (T5), section 2.1, and the buckets of its published
 PRESS = "Press, Smith and Lewis 2022 (ALiBi), section 3, and the slopes of its published code"
 SU = "Su et al. 2021 (RoFormer), eq. 14, 15 and 34"
 PENG = "Peng et al. 2023 (YaRN), section 3.4, and its published code's ramp"
+HUGGING_FACE = "Hugging Face's transformers 5.23, rope_type dynamic"
+DING = "Ding et al. 2024 (LongRoPE), as in Hugging Face's transformers 5.23, rope_type longrope"
 LLAMA = "Llama 3.1's published code"
 HE = "He et al. 2021 (DeBERTa), eq. 3 and 4, and its published code, whose third term reads the row of the second"
 CHEN = "Chen et al. 2023 (position interpolation), section 2.3"

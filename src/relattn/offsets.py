@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from relattn.arguments import ROPE_LIMITS, check_base, check_buckets, check_size, complete_scaling
+from relattn.arguments import check_base, check_buckets, check_size
+from relattn.rope_scaling import BY_LENGTH, complete_scaling, scaled_frequencies
 
 
 def t5_buckets(
@@ -24,9 +25,12 @@ def t5_buckets(
     bucket = |d| below m, else min(n - 1, m + floor(log(|d| / m) / log(max_distance / m) * (n - m))). When not
     bidirectional a key in the future falls into bucket 0.
 
+    Raises TypeError: for offsets that are no integers, or a `bidirectional` that is no bool; ValueError: for sizes that
+    do not split evenly.
+
     Source: Raffel et al. 2020 (T5), section 2.1, as implemented in its published code, whose arithmetic is float32.
     """
-    check_buckets(num_buckets, max_distance, bidirectional)
+    num_buckets, max_distance = check_buckets(num_buckets, max_distance, bidirectional)
     offsets = _integers("offsets", offsets)
     if bidirectional:
         num_buckets //= 2
@@ -47,9 +51,13 @@ def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
     """slope_h = 2^(-8 h / n) for h = 1..n when n is a power of two.
 
     For another head count: the slopes of the next lower power of two m, then every other slope of 2m heads, from the
-    first. Source: Press, Smith and Lewis 2022 (ALiBi), section 3 and the code it is published with.
+    first.
+
+    Raises ValueError: for a num_heads that is no int of at least 1.
+
+    Source: Press, Smith and Lewis 2022 (ALiBi), section 3 and the code it is published with.
     """
-    check_size("num_heads", num_heads)
+    num_heads = check_size("num_heads", num_heads)
     lower = 1 << (num_heads.bit_length() - 1)
     regular = 8.0 * np.arange(1, lower + 1) / lower
     between = 8.0 * np.arange(1, 2 * (num_heads - lower), 2) / (2 * lower)
@@ -59,73 +67,54 @@ def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
 def inverse_frequencies(width: int, base: float = 10000.0) -> Float64[np.ndarray, "half"]:
     """base^(-2 i / width) for i = 0 .. width/2 - 1; `width` is even.
 
+    Raises ValueError: for a width that is odd or below 2, or a base that is not above 1.
+
     Source: Vaswani et al. 2017, section 3.5; Su et al. 2021, eq. 15.
     """
-    check_size("width", width, least=2)
+    width = check_size("width", width, least=2)
     if width % 2:
         raise ValueError(f"width: got {width}; expected an even int, a sine and a cosine for each frequency")
-    check_base(base)
-    return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    return check_base(base) ** (-np.arange(0, width, 2, dtype=np.float64) / width)
 
 
 def rope_frequencies(
-    width: int, base: float = 10000.0, scaling: dict[str, Any] | None = None
+    width: int, base: float = 10000.0, scaling: dict[str, Any] | None = None, length: int | None = None
 ) -> tuple[Float64[np.ndarray, "half"], float]:
     """The angle by which each of the width / 2 pairs turns a position, and what cosine and sine are multiplied by.
 
     scaling: as `RotaryEmbedding` takes it; with None, theta_t = base^(-2 t / width) and 1. With s its factor and L its
     original_max_position_embeddings:
 
-        linear   theta_t / s
-        yarn     gamma_t theta_t + (1 - gamma_t) theta_t / s,  times 0.1 ln(s) + 1 or attention_factor
-        llama3   the same, times 1
+        linear    theta_t / s
+        dynamic   theta_t g^(-2 t / (width - 2)),  g = s max(length, L) / L - (s - 1): theta_t of a base that grows
+        yarn      gamma_t theta_t + (1 - gamma_t) theta_t / s,  times 0.1 ln(s) + 1 or attention_factor
+        longrope  theta_t / short_factor_t up to a length of L, theta_t / long_factor_t beyond,  times
+                  sqrt(1 + ln(s) / ln(L)) or attention_factor
+        llama3    as yarn, times 1
 
     gamma_t goes from 0 to 1 as r_t = L theta_t / (2 pi), the pair's rotations within L positions, goes from the lower
     to the upper limit (yarn: beta_slow, beta_fast; llama3: low_freq_factor, high_freq_factor). It is linear in r_t; but
     in t for yarn's ramp "pairs", between the t where r_t is one limit and the other, which truncate rounds outwards.
 
+    length: the largest position of the call + 1, at least 0; only dynamic and longrope need it and read it.
+
+    Raises ValueError: for a width that is odd or below 2, a base that is not above 1, a scaling that is none, or no
+    length where one is needed; TypeError: for a "truncate" that is no bool.
+
     Sources: Chen et al. 2023; Peng et al. 2023 (YaRN), section 3.2 and 3.4, and the code it is published with, whose
-    ramp is "pairs" where the paper's is "rotations"; Llama 3.1's published code.
+    ramp is "pairs" where the paper's is "rotations"; Ding et al. 2024 (LongRoPE), and its published code; Llama 3.1's
+    published code. dynamic: Hugging Face's transformers; in Peng et al. 2023, section 3.3, g is max(1, length / L).
     """
-    theta, rule = inverse_frequencies(width, base), complete_scaling(scaling)
+    theta, rule = inverse_frequencies(width, base), complete_scaling(scaling, width // 2)
     if rule is None:
         return theta, 1.0
-    return scaled_frequencies(theta, np.arange(width // 2, dtype=np.float64), base, rule), rule["attention_factor"]
-
-
-def scaled_frequencies(theta: Any, pairs: Any, base: float, rule: dict[str, Any]) -> Any:
-    """`rope_frequencies` of the frequencies of pairs 0, 1, ...: float64 arrays of NumPy, or tensors, which come back.
-
-    rule: as `complete_scaling` returns it.
-    """
-    interpolated = theta / rule["factor"]
-    if rule["rope_type"] == "linear":
-        return interpolated
-    low, high = (rule[name] for name in ROPE_LIMITS[rule["rope_type"]])
-    length = rule["original_max_position_embeddings"]
-    if rule.get("ramp") == "pairs":
-        gamma = 1.0 - _ramp(pairs, *_pairs_between(low, high, 2 * len(theta), base, length, rule["truncate"]))
-    else:
-        gamma = _ramp(length * theta / (2.0 * math.pi), low, high)
-    return gamma * theta + (1.0 - gamma) * interpolated
-
-
-def _ramp(values: Any, first: float, last: float) -> Any:
-    """0 up to first, 1 from last on, linear between."""
-    return ((values - first) / (last - first)).clip(0.0, 1.0)
-
-
-def _pairs_between(
-    low: float, high: float, width: int, base: float, length: float, truncate: bool
-) -> tuple[float, float]:
-    """The t at which r_t = high, and the t at which r_t = low, as YaRN's published code bounds them."""
-    first, last = (
-        width * math.log(length / (rotations * 2.0 * math.pi)) / (2.0 * math.log(base)) for rotations in (high, low)
-    )
-    if truncate:
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0.0), min(last, width - 1.0)
-    return first, max(last, first + 0.001)  # a step, where the bounds leave no pair between
+    if rule["rope_type"] in BY_LENGTH and length is None:
+        raise ValueError(
+            f"length: got None; rope_type {rule['rope_type']!r} expects the largest position of the call + 1"
+        )
+    reached = np.float64(0 if length is None else check_size("length", length, least=0))
+    pairs = np.arange(width // 2, dtype=np.float64)
+    return scaled_frequencies(theta, pairs, float(base), rule, reached, np.array), rule["attention_factor"]
 
 
 def sinusoids(
@@ -135,6 +124,8 @@ def sinusoids(
 
     All sines then all cosines (Dai et al. 2019's code, RETURNN), or sine and cosine of each frequency side by side
     (Vaswani et al. 2017; ESPnet). `width` is even.
+
+    Raises TypeError: for distances that are no integers; ValueError: for a width that is odd or below 2.
     """
     angles = _integers("distances", distances).astype(np.float64)[:, None] * inverse_frequencies(width)
     if interleaved:

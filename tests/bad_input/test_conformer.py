@@ -15,7 +15,7 @@ def make(**changes) -> RelPositionMultiHeadedAttention:
 
 
 @pytest.mark.parametrize("name", ["embed_dim", "num_heads"])
-@pytest.mark.parametrize("came", [0, -1, 1.5, "4", True, None, np.int64(4), torch.tensor(4)], ids=repr)
+@pytest.mark.parametrize("came", [0, -1, 1.5, "4", True, None, np.int64(0), np.bool_(True), torch.tensor(4)], ids=repr)
 def test_sizes(name, came):
     with refused(ValueError, f"{name}: got {came!r}; expected an int of at least 1"):
         make(**{name: came})

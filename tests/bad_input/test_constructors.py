@@ -7,6 +7,8 @@ import torch
 import relattn
 from relattn import (
     AlibiBias,
+    DisentangledEmbedding,
+    KeyQueryEmbedding,
     RelativeEmbedding,
     RelativeEncoding,
     RotaryEmbedding,
@@ -14,16 +16,19 @@ from relattn import (
     T5Bias,
     TransformerXLEmbedding,
 )
+from relattn.score.position import Run
 from tests.bad_input.refusal import refused
 
 NAN, INF = float("nan"), float("inf")
-NO_SIZES = (0, -1, 1.5, 4.0, "4", True, NAN, [4], np.int64(4), torch.tensor(4))
+NO_SIZES = (0, -1, 1.5, 4.0, "4", True, NAN, [4], np.int64(0), np.float64(4), np.bool_(True), torch.tensor(4))
 GOOD = {
     RelativeEmbedding: {"head_dim": 8, "max_length": 4},
     ShawEmbedding: {"head_dim": 8, "max_distance": 4},
     TransformerXLEmbedding: {"num_heads": 4, "head_dim": 8},
     T5Bias: {"num_heads": 4},
     AlibiBias: {"num_heads": 4},
+    KeyQueryEmbedding: {"head_dim": 8, "max_length": 4},
+    DisentangledEmbedding: {"num_heads": 4, "head_dim": 8},
     RotaryEmbedding: {"head_dim": 8},
 }
 
@@ -44,7 +49,7 @@ def make(encoding, **changes):
         (TransformerXLEmbedding, "num_heads", {}),
         (TransformerXLEmbedding, "head_dim", {}),
         (TransformerXLEmbedding, "embed_dim", {}),
-        (TransformerXLEmbedding, "max_length", {"learned": True}),
+        (TransformerXLEmbedding, "max_length", {}),
         (T5Bias, "num_heads", {}),
         (AlibiBias, "num_heads", {}),
         (RotaryEmbedding, "head_dim", {}),
@@ -62,15 +67,16 @@ def test_sizes_given_as_none(encoding):
             make(encoding, **{name: None})
 
 
-@pytest.mark.parametrize("came", ["no", None, 1, torch.tensor(True)], ids=repr)
+@pytest.mark.parametrize("came", ["no", None, 1, np.bool_(True), torch.tensor(True)], ids=repr)
 @pytest.mark.parametrize(
     ("encoding", "name"),
     [
         (RelativeEmbedding, "causal"),
         (ShawEmbedding, "values"),
         (TransformerXLEmbedding, "interleaved"),
-        (TransformerXLEmbedding, "learned"),
         (T5Bias, "bidirectional"),
+        (AlibiBias, "learned"),
+        (AlibiBias, "signed"),
         (RotaryEmbedding, "interleaved"),
     ],
 )
@@ -102,22 +108,14 @@ def test_shaw_max_distance(came):
             "embed_dim: got 15; expected an even width, a sine and a cosine for each frequency",
         ),
         (
-            {"max_length": 9},
-            "max_length: got 9 with learned=False; sinusoids have no end, leave it out or set learned=True",
+            {"max_length": 9, "embed_dim": 32},
+            "max_length: got 9 beside embed_dim=32, interleaved=False; a learned table has no sinusoids, leave those "
+            "out or max_length",
         ),
         (
-            {"learned": True},
-            "max_length: got None with learned=True; expected the number of positions the table reaches",
-        ),
-        (
-            {"learned": True, "max_length": 9, "embed_dim": 32},
-            "embed_dim: got 32 with learned=True; a learned table projects no sinusoids, leave it out or set "
-            "learned=False",
-        ),
-        (
-            {"learned": True, "max_length": 9, "interleaved": True},
-            "interleaved: got True with learned=True; a learned table has no sinusoids to lay out, leave it out or set "
-            "learned=False",
+            {"max_length": 9, "interleaved": True},
+            "max_length: got 9 beside embed_dim=None, interleaved=True; a learned table has no sinusoids, leave those "
+            "out or max_length",
         ),
     ],
 )
@@ -176,6 +174,15 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 LINEAR = {"rope_type": "linear", "factor": 2.0}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}
+LISTS = {"short_factor": [1.0, 1.0, 1.5, 2.0], "long_factor": [1.0, 2.0, 3.0, 4]}
+LONGROPE = {"rope_type": "longrope", **LISTS, "original_max_position_embeddings": 64, "factor": 4.0}
+NUMBERS = [
+    (scaling, name)
+    for scaling in (LINEAR, DYNAMIC, YARN, LONGROPE, LLAMA3)
+    for name in scaling
+    if name not in ("rope_type", *LISTS)
+]
 ABOVE_0 = "expected a finite number above 0"
 
 
@@ -205,24 +212,66 @@ def test_rotary_scaling_whose_attention_factor_is_not_given():
     """None, as configs have it."""
     query = torch.randn(1, 1, 4, 8)
     given, left_out = (make(RotaryEmbedding, scaling=one) for one in ({**YARN, "attention_factor": None}, YARN))
-    assert torch.equal(given.prepare_keys(query, 0), left_out.prepare_keys(query, 0))
+    assert torch.equal(given.prepare_keys(query, Run(0)), left_out.prepare_keys(query, Run(0)))
 
 
-@pytest.mark.parametrize("came", ["default", "dynamic", "longrope", "YaRN", None, ["linear"], 1], ids=repr)
+@pytest.mark.parametrize("came", ["default", "proportional", "YaRN", None, ["linear"], 1], ids=repr)
 def test_rotary_scaling_of_another_type(came):
-    said = f"scaling['rope_type']: got {came!r}; expected one of 'linear', 'yarn', 'llama3'"
+    said = f"scaling['rope_type']: got {came!r}; expected one of 'linear', 'dynamic', 'yarn', 'longrope', 'llama3'"
     with refused(ValueError, said):
         make(RotaryEmbedding, scaling={"rope_type": came, "factor": 2.0})
 
 
-@pytest.mark.parametrize(("scaling", "missing"), [
-    *((scaling, name) for scaling in (LINEAR, YARN, LLAMA3) for name in scaling if name != "rope_type")
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scaling", "missing"),
+    [*((LONGROPE, name) for name in LISTS), *(one for one in NUMBERS if one != (LONGROPE, "factor"))],
+)
 def test_rotary_scaling_that_lacks_a_number(scaling, missing):
     came = {name: value for name, value in scaling.items() if name != missing}
     said = f"scaling: got {came!r} without {missing!r}, which rope_type {came['rope_type']!r} needs"
+    if (scaling, missing) == (DYNAMIC, "original_max_position_embeddings"):
+        said += "; it is the config's max_position_embeddings"
     with refused(ValueError, said):
         make(RotaryEmbedding, scaling=came)
+
+
+@pytest.mark.parametrize("nothing", [{}, {"factor": None}, {"factor": None, "attention_factor": None}])
+def test_longrope_without_a_factor(nothing):
+    """transformers takes it from the config around the scaling."""
+    came = {name: value for name, value in LONGROPE.items() if name != "factor"}
+    said = (
+        f"scaling: got {came!r} without 'factor' and 'attention_factor', one of which rope_type 'longrope' needs; "
+        "factor is the config's max_position_embeddings / original_max_position_embeddings"
+    )
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling={**came, **nothing})
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("came", [None, 2.0, "1234", [1.0] * 3, [1.0] * 5, [], np.ones(4)], ids=repr)
+def test_longrope_by_another_list(name, came):
+    said = f"scaling[{name!r}]: got {came!r}; expected a list of 4 numbers, one for each pair of features"
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling={**LONGROPE, name: came})
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("came", [0, -1.0, NAN, INF, "2", True, None, [2], 10**400], ids=lambda v: repr(v)[:9])
+def test_longrope_by_a_list_of_no_numbers(name, came):
+    shown = "an int of 1329 bits" if came == 10**400 else repr(came)
+    with refused(ValueError, f"scaling[{name!r}][2]: got {shown}; {ABOVE_0}"):
+        make(RotaryEmbedding, scaling={**LONGROPE, name: [1.0, 1.0, came, 1.0]})
+
+
+def test_longrope_of_a_length_that_has_no_logarithm():
+    said = (
+        "scaling['original_max_position_embeddings']: got 1; rope_type 'longrope' expects a number above 1, or "
+        "attention_factor"
+    )
+    came = {**LONGROPE, "original_max_position_embeddings": 1}
+    with refused(ValueError, said):
+        make(RotaryEmbedding, scaling=came)
+    make(RotaryEmbedding, scaling={**came, "attention_factor": 1.5})
 
 
 @pytest.mark.parametrize(
@@ -231,6 +280,9 @@ def test_rotary_scaling_that_lacks_a_number(scaling, missing):
         (LINEAR, "beta_fast", ""),
         (LINEAR, "attention_factor", ""),
         (LLAMA3, "attention_factor", ""),
+        (DYNAMIC, "attention_factor", ""),
+        (DYNAMIC, "short_factor", ""),
+        (LONGROPE, "beta_fast", ""),
         (LLAMA3, "truncate", ""),
         (YARN, "low_freq_factor", ""),
         (YARN, "type", ""),
@@ -249,12 +301,11 @@ def test_rotary_scaling_with_a_key_too_many(scaling, extra, way_out):
 @pytest.mark.parametrize("came", [0, -1, 0.0, NAN, INF, "2", True, None, [2]], ids=repr)
 @pytest.mark.parametrize(
     ("scaling", "name"),
-    [
-        *((scaling, name) for scaling in (LINEAR, YARN, LLAMA3) for name in scaling if name != "rope_type"),
-        *((YARN, name) for name in ("beta_fast", "beta_slow")),
-    ],
+    [*NUMBERS, *((YARN, name) for name in ("beta_fast", "beta_slow"))],
 )
 def test_rotary_scaling_by_no_number(scaling, name, came):
+    if (name, came) == ("factor", None) and scaling is LONGROPE:
+        return  # as configs have it: see test_longrope_without_a_factor
     with refused(ValueError, f"scaling[{name!r}]: got {came!r}; {ABOVE_0}"):
         make(RotaryEmbedding, scaling={**scaling, name: came})
 
@@ -262,6 +313,8 @@ def test_rotary_scaling_by_no_number(scaling, name, came):
 @pytest.mark.parametrize(
     ("came", "said"),
     [
+        ({**DYNAMIC, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'dynamic' expects at least 1"),
+        ({**LONGROPE, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'longrope' expects at least 1"),
         ({**YARN, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'yarn' expects at least 1"),
         ({**LLAMA3, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'llama3' expects at least 1"),
         (
@@ -291,6 +344,61 @@ def test_rotary_scaling_that_contradicts_itself(came, said):
 def test_rotary_scaling_truncate():
     with refused(TypeError, "scaling['truncate']: got 1; expected True or False"):
         make(RotaryEmbedding, scaling={**YARN, "truncate": 1})
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        [1.0] * 3, [1.0] * 5, [], 1.0, "1234", {1: 2}, [1.0, 0.0, 1.0, 1.0], [1.0, -1.0, 1.0, 1.0],
+        [1.0, NAN, 1.0, 1.0], [INF] * 4, ["1"] * 4, [True] * 4, [None] * 4, np.ones((2, 2)), torch.ones(3),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_alibi_slopes(came):
+    said = (
+        f"slopes: got {came!r}; expected 4 finite numbers above 0, one for each head; leave it out for those of the "
+        "paper"
+    )
+    for learned in (False, True):
+        with refused(ValueError, said):
+            make(AlibiBias, slopes=came, learned=learned)
+
+
+HUGE = 10**12
+ALL_IN_MEMORY = "expected a size whose parameters fit into memory; make it smaller"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "changes", "said"),
+    [
+        (RelativeEmbedding, {"max_length": HUGE}, f"max_length: got {HUGE} with head_dim=8, num_heads=1"),
+        (RelativeEmbedding, {"max_length": 10**400}, "max_length: got an int of 1329 bits with head_dim=8..."),
+        (RelativeEmbedding, {"head_dim": 2**62}, f"head_dim: got {2**62} with max_length=4, num_heads=1"),
+        (ShawEmbedding, {"max_distance": (3, HUGE)}, f"max_distance: got {HUGE} with head_dim=8, num_heads=1"),
+        (KeyQueryEmbedding, {"max_length": HUGE}, f"max_length: got {HUGE} with head_dim=8, num_heads=1"),
+        (TransformerXLEmbedding, {"max_length": HUGE}, f"max_length: got {HUGE} with num_heads=4, head_dim=8"),
+        (TransformerXLEmbedding, {"embed_dim": 4 * HUGE}, f"embed_dim: got {4 * HUGE} with num_heads=4, head_dim=8"),
+        (TransformerXLEmbedding, {"num_heads": 10**15}, f"num_heads: got {10**15} with head_dim=8"),
+        (T5Bias, {"num_heads": 10 * HUGE}, f"num_heads: got {10 * HUGE} with num_buckets=32"),
+        (AlibiBias, {"num_heads": 10**15, "learned": True}, f"num_heads: got {10**15}"),
+        (DisentangledEmbedding, {"max_distance": HUGE}, f"max_distance: got {HUGE} with embed_dim=32"),
+        (DisentangledEmbedding, {"num_heads": 10**15, "embed_dim": 8}, f"num_heads: got {10**15} with head_dim=8..."),
+    ],
+)  # fmt: skip
+def test_a_table_that_no_memory_holds(encoding, changes, said):
+    with refused(ValueError, f"{said}; {ALL_IN_MEMORY}"):
+        make(encoding, **changes)
+
+
+def test_another_failure_than_memory_keeps_its_own_words(monkeypatch):
+    """A device that is not there has nothing to do with the size."""
+
+    def fail(*size):
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(torch, "empty", fail)
+    with refused(RuntimeError, "the device is gone"):
+        make(RelativeEmbedding)
 
 
 def test_the_contract_is_abstract():

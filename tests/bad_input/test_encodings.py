@@ -116,7 +116,7 @@ def test_a_sum_of_narrow_and_float32_tables():
     [
         ("relative_keys", RelativeEmbedding(8, 9)), ("relative_keys", ShawEmbedding(8, 3)), ("T5Bias", T5Bias(4)),
         ("TransformerXLEmbedding", TransformerXLEmbedding(4, 8)),
-        ("TransformerXLEmbedding", TransformerXLEmbedding(4, 8, learned=True, max_length=9)),
+        ("TransformerXLEmbedding", TransformerXLEmbedding(4, 8, max_length=9)),
     ],
     ids=str,
 )  # fmt: skip

@@ -26,7 +26,9 @@ def forward(module=None, **changes):
 
 
 @pytest.mark.parametrize("name", ["embed_dim", "num_heads", "num_kv_heads", "head_dim", "kdim", "vdim"])
-@pytest.mark.parametrize("came", [0, -1, 1.5, 8.0, "4", True, NAN, [4], np.int64(4), torch.tensor(4)], ids=repr)
+@pytest.mark.parametrize(
+    "came", [0, -1, 1.5, 8.0, "4", True, NAN, [4], np.int64(0), np.bool_(True), torch.tensor(4)], ids=repr
+)
 def test_sizes(name, came):
     with refused(ValueError, f"{name}: got {came!r}; expected an int of at least 1"):
         make(**{name: came})

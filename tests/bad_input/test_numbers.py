@@ -26,6 +26,13 @@ def test_scale(came):
         call(scale=came)
 
 
+@pytest.mark.parametrize("came", [10**400, -(10**400), 10**5000], ids=["positive", "negative", "too long to print"])
+def test_a_scale_that_no_float_holds(came):
+    said = f"scale: got an int of {came.bit_length()} bits; expected a finite number, or None for 1/sqrt(width)"
+    with refused(ValueError, said):
+        call(scale=came)
+
+
 @pytest.mark.parametrize("name", ["is_causal", "enable_gqa", "return_lse"])
 @pytest.mark.parametrize("came", ["no", None, 0.125, 1, torch.tensor(True)], ids=repr)
 def test_flags(name, came):

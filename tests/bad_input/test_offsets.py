@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relattn.backends import skew
-from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
+from relattn.offsets import alibi_slopes, inverse_frequencies, rope_frequencies, sinusoids, t5_buckets
 from tests.bad_input.refusal import ones, refused
 
 OFFSETS = np.arange(-3, 4)
@@ -31,6 +31,28 @@ def test_width(came):
 def test_base(came):
     with refused(ValueError, f"base: got {came!r}; expected a finite number above 1"):
         inverse_frequencies(8, came)
+
+
+def test_a_base_that_no_float_holds():
+    with refused(ValueError, "base: got an int of 1329 bits; expected a finite number above 1"):
+        inverse_frequencies(8, 10**400)
+
+
+SCALINGS = {
+    "dynamic": {"factor": 2.0},
+    "longrope": {"factor": 2.0, "short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0]},
+}
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_length(kind):
+    scaling = {"rope_type": kind, "original_max_position_embeddings": 8, **SCALINGS[kind]}
+    said = f"length: got None; rope_type {kind!r} expects the largest position of the call + 1"
+    with refused(ValueError, said):
+        rope_frequencies(4, scaling=scaling)
+    for came in (-1, 2.0, True):
+        with refused(ValueError, f"length: got {came!r}; expected an int of at least 0"):
+            rope_frequencies(4, scaling=scaling, length=came)
 
 
 @pytest.mark.parametrize(

@@ -112,10 +112,10 @@ def test_past_a_table(case):
 def test_past_a_learned_table_of_distances():
     said = (
         "TransformerXLEmbedding max_length: offsets -4..5 are visible and its rows cover -2..2; make it with a larger "
-        "max_length than 3, or with learned=False"
+        "max_length than 3, or without, for sinusoids"
     )
     with refused(ValueError, said):
-        call(encoding=TransformerXLEmbedding(4, 8, learned=True, max_length=3))
+        call(encoding=TransformerXLEmbedding(4, 8, max_length=3))
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_past_a_learned_table_of_distances():
             "than 9, or with beyond='clamp' or 'zero'",
         ),
         (
-            TransformerXLEmbedding(4, 8, learned=True, max_length=9),
+            TransformerXLEmbedding(4, 8, max_length=9),
             "TransformerXLEmbedding max_length: offsets beyond its 17 rows are visible; make it with a larger "
-            "max_length than 9, or with learned=False",
+            "max_length than 9, or without, for sinusoids",
         ),
         (
             ScoreTerms(relative_values=OffsetTable(ones(1, 17, 8), -8)),

@@ -70,9 +70,7 @@ def txl(s: Setting, *, embed_dim: int | None = None, interleaved: bool = False) 
 
 def txl_learned(s: Setting) -> Part:
     """TransformerXLEmbedding over a learned table."""
-    return Part(
-        TransformerXLEmbedding(s.num_heads, s.head_dim, max_length=s.reach(), learned=True), "transformer_xl", {}
-    )
+    return Part(TransformerXLEmbedding(s.num_heads, s.head_dim, max_length=s.reach()), "transformer_xl", {})
 
 
 def t5(s: Setting, *, bidirectional: bool = True, num_buckets: int = 8, max_distance: int = 6) -> Part:
@@ -81,9 +79,11 @@ def t5(s: Setting, *, bidirectional: bool = True, num_buckets: int = 8, max_dist
     return Part(T5Bias(s.num_heads, num_buckets=num_buckets, **settings), "t5", settings)
 
 
-def alibi(s: Setting) -> Part:
-    """AlibiBias."""
-    return Part(AlibiBias(s.num_heads), "alibi", {})
+def alibi(s: Setting, *, given: bool = False, learned: bool = False, signed: bool = False) -> Part:
+    """AlibiBias; given: slopes that are no powers of two. Learned ones are drawn like every parameter."""
+    slopes = [0.3 + 0.25 * head for head in range(s.num_heads)] if given else None
+    module = AlibiBias(s.num_heads, slopes=slopes, learned=learned, signed=signed)
+    return Part(module, "alibi", {"given": slopes, "signed": signed})
 
 
 def key_query(s: Setting, *, shared: bool = True) -> Part:
@@ -120,6 +120,22 @@ ROPE_RULES: dict[str, tuple[dict[str, Any], Rule]] = {
         },
         Rule("llama3", 16, 0.125, 4),
     ),
+    "dynamic": (
+        {"rope_type": "dynamic", "original_max_position_embeddings": 3},
+        Rule("dynamic", 3),
+    ),
+    "dynamic_below": (
+        {"rope_type": "dynamic", "original_max_position_embeddings": 4096},
+        Rule("dynamic", 4096),
+    ),
+    "longrope": (
+        {"rope_type": "longrope", "original_max_position_embeddings": 4},
+        Rule("longrope", 4, root=np.sqrt(1.0 + np.log(3.0) / np.log(4.0))),
+    ),
+    "longrope_below": (
+        {"rope_type": "longrope", "original_max_position_embeddings": 4096, "attention_factor": 1.25},
+        Rule("longrope", 4096, root=1.25),
+    ),
 }  # fmt: skip
 
 
@@ -128,6 +144,11 @@ def rope(
 ) -> Part:
     """RotaryEmbedding; part: rotate only that many features; rule: scale by one of ROPE_RULES, not linearly."""
     ours, oracle = ROPE_RULES[rule] if rule else ({"rope_type": "linear"}, None)
+    if oracle is not None and oracle.name == "longrope":
+        pairs = (part or s.head_dim) // 2
+        short, long = ([first + 0.375 * t for t in range(pairs)] for first in (0.75, 2.5))
+        ours = {**ours, "short_factor": short, "long_factor": long}
+        oracle = oracle._replace(short=tuple(short), long=tuple(long))
     scaling = None if factor == 1.0 else {**ours, "factor": factor}
     width = {"rotary_dim": part} if part else {}
     module = RotaryEmbedding(s.head_dim, base=base, interleaved=interleaved, scaling=scaling, **width)
@@ -206,6 +227,10 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     "alibi_4_heads": of(alibi, num_heads=4),
     "alibi_3_heads": of(alibi, num_heads=3),
     "alibi_6_heads": of(alibi, num_heads=6),
+    "alibi_signed": of(partial(alibi, signed=True)),
+    "alibi_given": of(partial(alibi, given=True)),
+    "alibi_learned": of(partial(alibi, learned=True)),
+    "alibi_given_learned_signed": of(partial(alibi, given=True, learned=True, signed=True)),
     "rope": of(rope),
     "rope_interleaved": of(partial(rope, interleaved=True)),
     "rope_partial": of(partial(rope, part=2)),
@@ -214,6 +239,10 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     "rope_yarn_rotations": of(partial(rope, factor=3.0, rule="yarn_rotations", base=50.0, interleaved=True)),
     "rope_yarn_partial": of(partial(rope, factor=3.0, rule="yarn", part=2)),
     "rope_llama3": of(partial(rope, factor=3.0, rule="llama3", base=50.0)),
+    "rope_dynamic": of(partial(rope, factor=3.0, rule="dynamic", base=50.0)),
+    "rope_dynamic_below": of(partial(rope, factor=3.0, rule="dynamic_below", interleaved=True)),
+    "rope_longrope": of(partial(rope, factor=3.0, rule="longrope", base=50.0, interleaved=True)),
+    "rope_longrope_below": of(partial(rope, factor=3.0, rule="longrope_below", part=2)),
     "rope_other_base": of(partial(rope, base=50.0, interleaved=True)),
     "txl+shaw+t5": of(txl, shaw, t5),
     "rope+shaw": of(rope, shaw),
@@ -253,6 +282,10 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     "terms_relative_queries": TermsCase({"relative_queries": HandTable(shared=True, first=1, rows=2, beyond="clamp")}),
     "terms_bias": TermsCase({"bias": HandTable(shared=True, first=-4, rows=2, beyond="zero")}),
 }
+
+
+TIED_TO_THE_LENGTH = ("rope_dynamic", "rope_longrope")
+"""Keys that arrive in another call are rotated otherwise: decoding through a cache is not the full pass."""
 
 
 def sdpa_answer(case: EncodingCase | TermsCase, setting: Setting, return_lse: bool) -> str:

@@ -21,7 +21,7 @@ from tests.oracle.budget import EPS
 from tests.oracle.disentangled import delta
 from tests.oracle.equation import Answer
 from tests.oracle.pairs import Pairs, allowed_pairs, make_pairs
-from tests.oracle.rope import angles
+from tests.oracle.rope import angles, length_of
 from tests.oracle.t5 import relative_position_bucket
 from tests.oracle.transformer_xl import sinusoid
 
@@ -132,9 +132,13 @@ def key_query(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -
     return Added(scaled=dot_rows(query, rows) + (key.unsqueeze(-3) * rows).sum(-1))
 
 
-def alibi(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
-    slope = slopes(query.shape[1])[:, None, None]
-    return Added(unscaled=f.constant(-slope * np.abs(f.pairs.offset)[:, None]))
+def alibi(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, given=None, signed=False) -> Added:
+    offset = f.pairs.offset[:, None]
+    distance = offset if signed else -np.abs(offset)
+    if "slopes" in p:
+        return Added(unscaled=p["slopes"][:, None, None] * f.constant(distance))
+    slope = slopes(query.shape[1]) if given is None else np.array(given)
+    return Added(unscaled=f.constant(slope[:, None, None] * distance))
 
 
 def rope(
@@ -143,8 +147,8 @@ def rope(
 ) -> Added:  # fmt: skip
     width = query.shape[-1] if rotary_dim is None else rotary_dim
 
-    def rotate(x: Tensor, position: np.ndarray) -> Tensor:
-        angle = angles(position, width, base, factor, rule)[:, None]
+    def rotate(x: Tensor, position: np.ndarray, reached: int) -> Tensor:
+        angle = angles(position, width, base, factor, rule, reached)[:, None]
         root = 1.0 if rule is None else rule.root
         cos, sin = root * f.wave(np.cos(angle), angle), root * f.wave(np.sin(angle), angle)
         turning, still = x[..., :width], x[..., width:]
@@ -153,8 +157,8 @@ def rope(
         # One layout is the other with its features permuted, on both sides of the dot product.
         return torch.cat([a * cos + b * minus, b * cos + a * sin, still], dim=-1)
 
-    content = rotate(query, f.pairs.query_position) @ rotate(key, f.pairs.key_position).transpose(-1, -2)
-    return Added(content=content)
+    i, j = f.pairs.query_position, f.pairs.key_position
+    return Added(content=rotate(query, i, length_of(i, j)) @ rotate(key, j, length_of(j)).transpose(-1, -2))
 
 
 PAPERS = {

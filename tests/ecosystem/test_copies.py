@@ -87,6 +87,8 @@ NAMES = {
     "txl_learned": ["pos_bias_u", "pos_bias_v", "relative_keys"],
     "t5": ["bias"],
     "alibi_4_heads": [],
+    "alibi_given": [],
+    "alibi_learned": ["slopes"],
     "rope": [],
     "t5+alibi": ["operands.0.bias"],
 }

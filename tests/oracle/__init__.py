@@ -28,7 +28,7 @@ Answer      output [B, Hq, Lq, Dv], lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]; a 
 | transformer_xl    | linear_pos.weight [H*D, E], pos_bias_u, pos_bias_v  | interleaved=False                          |
 |                   | or, learned: relative_keys [H, 2L-1, D] and u, v    |                                            |
 | t5                | bias [num_buckets, H]                               | max_distance=128, bidirectional=True       |
-| alibi             |                                                     |                                            |
+| alibi             | or, learned: slopes [H]                             | given=None (slopes), signed=False          |
 | rope              |                                                     | base=10000.0, rotary_dim=None,             |
 |                   |                                                     | interleaved=False, factor=1.0 and          |
 |                   |                                                     | rule=None (scaling)                        |

@@ -18,6 +18,16 @@ Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Mo
 "yarn": that. "yarn_code": its published code, where gamma falls linearly in t from the t of r = beta to that of
 r = alpha, found by r(t) = L b^(-2t/|D|) / (2 pi), the one rounded down and the other up ("yarn_code_exact": neither).
 
+"dynamic": Hugging Face's transformers 5.23, `_compute_dynamic_ntk_parameters`. With l the length of the call, at
+least L:
+    theta_t of the base  b (s l / L - (s - 1))^(d / (d - 2))
+
+"longrope": Ding et al. 2024, "LongRoPE", as in transformers' `_compute_longrope_parameters`: theta_t / lambda_t, with
+one list of lambda for a length up to L and another beyond.
+
+The length of a call is its largest position + 1: for keys of the keys' positions, for queries of both sides', over the
+whole batch.
+
 "llama3": Llama 3.1's published code. With the wavelength 2 pi / theta: below L / high_freq_factor theta stays, above
 L / low_freq_factor it is theta / s, between them smooth = (L / wavelength - low) / (high - low) of it stays.
 """
@@ -32,20 +42,29 @@ from tests.oracle.pairs import Pairs
 
 
 class Rule(NamedTuple):
-    """How the frequencies change: the name above, L, (alpha, beta) or (low, high), and sqrt(1 / T)."""
+    """How the frequencies change: the name above, L, (alpha, beta) or (low, high), sqrt(1 / T), and the two lambdas."""
 
     name: str
     length: float
-    low: float
-    high: float
+    low: float = 0.0
+    high: float = 0.0
     root: float = 1.0
+    short: tuple[float, ...] = ()
+    long: tuple[float, ...] = ()
 
 
-def frequency(t: int, rotary_dim: int, base: float, s: float, rule: Rule) -> float:
-    """h(theta_t)."""
+def frequency(t: int, rotary_dim: int, base: float, s: float, rule: Rule, reached: int = 0) -> float:
+    """h(theta_t) in a call of length `reached`."""
     theta = base ** (-2.0 * t / rotary_dim)
     wavelength = 2.0 * math.pi / theta
-    _, length, low, high, _ = rule
+    length, low, high = rule.length, rule.low, rule.high
+    if rule.name == "dynamic":
+        if rotary_dim == 2:
+            return theta  # theta_0 = 1 of any base
+        larger = s * max(reached, length) / length - (s - 1.0)
+        return (base * larger ** (rotary_dim / (rotary_dim - 2.0))) ** (-2.0 * t / rotary_dim)
+    if rule.name == "longrope":
+        return theta / (rule.long if reached > length else rule.short)[t]
     if rule.name == "llama3":
         if wavelength < length / high:
             return theta
@@ -65,12 +84,19 @@ def frequency(t: int, rotary_dim: int, base: float, s: float, rule: Rule) -> flo
     return (1.0 - gamma) * theta / s + gamma * theta
 
 
-def angles(position, rotary_dim: int, base: float, factor: float, rule: Rule | None = None) -> np.ndarray:
-    """m theta_t: position [...] -> [..., rotary_dim / 2]."""
+def length_of(*positions) -> int:
+    """The length of a call with these positions."""
+    return 1 + max(int(np.max(each, initial=-1)) for each in positions)
+
+
+def angles(
+    position, rotary_dim: int, base: float, factor: float, rule: Rule | None = None, reached: int = 0
+) -> np.ndarray:
+    """m theta_t in a call of length `reached`: position [...] -> [..., rotary_dim / 2]."""
     if rule is None:
         t = np.arange(rotary_dim // 2)
         return np.asarray(position)[..., None] / factor * base ** (-2.0 * t / rotary_dim)
-    theta = [frequency(t, rotary_dim, base, factor, rule) for t in range(rotary_dim // 2)]
+    theta = [frequency(t, rotary_dim, base, factor, rule, reached) for t in range(rotary_dim // 2)]
     return np.asarray(position)[..., None] * np.array(theta)
 
 
@@ -85,10 +111,12 @@ def _rotate_real(x, angle) -> np.ndarray:
     return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
 
 
-def rotate(x, position, *, base=10000.0, rotary_dim=None, interleaved=False, factor=1.0, rule=None) -> np.ndarray:
+def rotate(
+    x, position, reached=0, *, base=10000.0, rotary_dim=None, interleaved=False, factor=1.0, rule=None
+) -> np.ndarray:
     """f(x_m, m), times sqrt(1 / T), for x [..., B, H, L, D] and position [n, L]."""
     width = x.shape[-1] if rotary_dim is None else rotary_dim
-    angle = angles(position, width, base, factor, rule)[:, None]  # [n, 1, L, width / 2]
+    angle = angles(position, width, base, factor, rule, reached)[:, None]  # [n, 1, L, width / 2]
     turning, still = x[..., :width], x[..., width:]
     order = np.arange(width) if interleaved else interleaving_permutation(width)
     turned = _rotate_real(turning[..., order].real, angle)
@@ -101,8 +129,9 @@ def rotate(x, position, *, base=10000.0, rotary_dim=None, interleaved=False, fac
 def ingredients(query, key, pairs: Pairs, parameters, **settings) -> Ingredients:
     """<f(q_i, m), f(k_j, n)> in the place of q . k; settings as in rotate."""
     assert not parameters, "RoPE has no parameters"
+    i, j = pairs.query_position, pairs.key_position
     return Ingredients(
-        content=dot(rotate(query, pairs.query_position, **settings), rotate(key, pairs.key_position, **settings))
+        content=dot(rotate(query, i, length_of(i, j), **settings), rotate(key, j, length_of(j), **settings))
     )
 
 

@@ -2,55 +2,114 @@
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from collections.abc import Sequence
 
-from relattn.arguments import check_size
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from relattn.arguments import as_finite, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.check_terms import check_heads
+from relattn.encodings.checks import allocated, check_heads
+from relattn.offsets import alibi_slopes
+from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
 
 class AlibiBias(RelativeEncoding):
-    """S_ij = scale * q_i . k_j - slope_h * |d|: no parameters, a slope per head, symmetric in both directions.
+    """S_ij = scale * q_i . k_j - slope_h * |d|; signed: + slope_h * d, so that the future gains.  d = j - i.
 
-    slope_h = 2^(-8 h / n) for h = 1..n when num_heads n is a power of two; for another count the slopes of the next
-    lower power of two, then every other slope of twice that many heads.
+    slopes: a number above 0 for each head; None takes those of the paper, `relattn.offsets.alibi_slopes`. Numbers are
+        kept to the last digit whatever dtype the model has, as a tuple of floats; on a GPU they are copied to it in
+        every call.
+    learned: the slopes are the parameter `slopes` [num_heads], which starts at those numbers and is trained as it is:
+        nothing holds it above 0. Without it there is no parameter.
+    signed: what code adds that leaves out the absolute value. In causal attention it makes no difference.
+
+    Raises TypeError: for a `learned` or `signed` that is no bool; ValueError: for other slopes or num_heads. A call
+    raises ShapeError: for a query of another number of heads.
 
     Source: Press et al. 2022 (ALiBi), section 3, and the code it is published with for other head counts.
     """
 
-    def __init__(self, num_heads: int) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        slopes: Sequence[float] | Float[Tensor, "H"] | None = None,
+        learned: bool = False,
+        signed: bool = False,
+    ) -> None:
         super().__init__()
-        check_size("num_heads", num_heads)
-        self.num_heads = num_heads
+        self.num_heads = check_size("num_heads", num_heads)
+        check_flag("learned", learned)
+        check_flag("signed", signed)
+        self.learned, self.signed = learned, signed
+        self._given = None if slopes is None else _as_slopes(slopes, self.num_heads)
+        self.slopes: nn.Parameter | tuple[float, ...] | None = self._given
+        if learned:
+            self.slopes = allocated(lambda: nn.Parameter(torch.empty(self.num_heads)), num_heads=self.num_heads)
+            self.reset_parameters()
 
-    def slopes(self, device: torch.device) -> Float[Tensor, "H"]:
-        """slope_h of every head, in float64."""
-        lower = 1 << (self.num_heads.bit_length() - 1)
-        step = 8.0 / lower
-        regular = torch.logspace(-step, -8.0, lower, base=2.0, dtype=torch.float64, device=device)
-        if lower == self.num_heads:
-            return regular
-        count = self.num_heads - lower
-        last = -step * (count - 0.5)
-        between = torch.logspace(-step / 2, last, count, base=2.0, dtype=torch.float64, device=device)
-        return torch.cat([regular, between])
+    def reset_parameters(self) -> None:
+        """Learned slopes back to where they started."""
+        if isinstance(self.slopes, nn.Parameter):
+            start = alibi_slopes(self.num_heads).tolist() if self._given is None else self._given
+            with torch.no_grad():
+                self.slopes.copy_(torch.tensor(start, dtype=torch.float64))
 
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """b[d] = -slope_h * |d| on the span."""
-        check_heads("AlibiBias", self.num_heads, None, query)
+        """b[d] = -slope_h * |d|, or slope_h * d, on the span."""
+        parameter = self.slopes if isinstance(self.slopes, nn.Parameter) else None
+        check_heads("AlibiBias", self.num_heads, None, query, parameter)
+        if parameter is not None:
+            check_kind("slopes", parameter, query)
         span = positions.span
-        distances = span.offsets(query.device).abs()
+        offsets = span.offsets(query.device)
+        distances = offsets if self.signed else -offsets.abs()
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-        bias = (self.slopes(query.device).unsqueeze(-1) * -distances).to(dtype)
+        bias = (self._slopes(query.device).unsqueeze(-1) * distances).to(dtype)
         return ScoreTerms(bias=OffsetTable(bias, span.first, "refuse"))
+
+    def _slopes(self, device: torch.device) -> Float64[Tensor, "H"]:
+        """slope_h of every head."""
+        if self.slopes is None:
+            return _paper_slopes(self.num_heads, device)
+        if isinstance(self.slopes, tuple):
+            return torch.tensor(self.slopes, dtype=torch.float64, device=device)
+        return self.slopes.double()
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
-        return f"{self.num_heads}"
+        slopes = None if self._given is None else list(self._given)
+        return f"{self.num_heads}, slopes={slopes}, learned={self.learned}, signed={self.signed}"
+
+
+def _as_slopes(slopes: object, num_heads: int) -> tuple[float, ...]:
+    """The slopes as floats."""
+    tolist = getattr(slopes, "tolist", None)  # of arrays and tensors
+    values = slopes if tolist is None else tolist()
+    numbers = [as_finite(value) for value in values] if isinstance(values, list | tuple) else []
+    good = [float(number) for number in numbers if number is not None and number > 0]
+    if len(good) != len(numbers) or len(good) != num_heads:
+        raise ValueError(
+            f"slopes: got {slopes!r}; expected {num_heads} finite numbers above 0, one for each head; leave it out for "
+            "those of the paper"
+        )
+    return tuple(good)
+
+
+def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:
+    """`relattn.offsets.alibi_slopes` of the heads, made on the device."""
+    lower = 1 << (num_heads.bit_length() - 1)
+    step = 8.0 / lower
+    regular = torch.logspace(-step, -8.0, lower, base=2.0, dtype=torch.float64, device=device)
+    if lower == num_heads:
+        return regular
+    count = num_heads - lower
+    last = -step * (count - 0.5)
+    between = torch.logspace(-step / 2, last, count, base=2.0, dtype=torch.float64, device=device)
+    return torch.cat([regular, between])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.check_terms import check_heads
+from relattn.encodings.checks import allocated, check_heads
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
@@ -26,6 +26,9 @@ class DisentangledEmbedding(RelativeEncoding):
         num_heads * head_dim), absent where c2p or p2c is False.
     embed_dim: num_heads * head_dim unless given.
 
+    Raises TypeError: for a `c2p` or `p2c` that is no bool; ValueError: for other sizes or buckets, or both of them
+    False. A call raises ShapeError: for a query of another width or number of heads.
+
     Source: He et al. 2021 (DeBERTa), eq. 3 and 4; the buckets: DeBERTa-v2's published code. Eq. 4 writes delta(j, i) in
     the third term; the published code, and with it every checkpoint, takes delta(i, j) there too, and so does this.
     """
@@ -42,27 +45,37 @@ class DisentangledEmbedding(RelativeEncoding):
         p2c: bool = True,
     ) -> None:
         super().__init__()
-        check_size("num_heads", num_heads)
-        check_size("head_dim", head_dim)
-        self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
-        check_size("embed_dim", self.embed_dim)
-        check_size("max_distance", max_distance, least=2)
+        self.num_heads = check_size("num_heads", num_heads)
+        self.head_dim = check_size("head_dim", head_dim)
+        width = self.num_heads * self.head_dim
+        self.embed_dim = width if embed_dim is None else check_size("embed_dim", embed_dim)
+        self.max_distance = check_size("max_distance", max_distance, least=2)
         check_flag("c2p", c2p)
         check_flag("p2c", p2c)
         if not (c2p or p2c):
             raise ValueError("c2p, p2c: got False for both; expected at least one of the terms")
         if num_buckets is not None:
-            check_size("num_buckets", num_buckets, least=4)
+            num_buckets = check_size("num_buckets", num_buckets, least=4)
             if num_buckets % 2 or num_buckets // 2 >= max_distance - 1:
                 raise ValueError(
                     f"num_buckets: got {num_buckets} with max_distance={max_distance}; expected an even number below "
                     f"{2 * (max_distance - 1)}, half of it for exact distances"
                 )
-        self.num_heads, self.head_dim = num_heads, head_dim
-        self.max_distance, self.num_buckets = max_distance, num_buckets
-        self.relative_embeddings = nn.Parameter(torch.empty(2 * (num_buckets or max_distance), self.embed_dim))
-        self.pos_key_proj = nn.Linear(self.embed_dim, num_heads * head_dim) if c2p else None
-        self.pos_query_proj = nn.Linear(self.embed_dim, num_heads * head_dim) if p2c else None
+        self.num_buckets = num_buckets
+        rows = {"max_distance": self.max_distance} if num_buckets is None else {"num_buckets": num_buckets}
+        self.relative_embeddings = allocated(
+            lambda: nn.Parameter(torch.empty(2 * (num_buckets or self.max_distance), self.embed_dim)),
+            **rows, embed_dim=self.embed_dim,
+        )  # fmt: skip
+
+        def projection() -> nn.Linear:
+            return allocated(
+                lambda: nn.Linear(self.embed_dim, width),
+                num_heads=self.num_heads, head_dim=self.head_dim, embed_dim=self.embed_dim,
+            )  # fmt: skip
+
+        self.pos_key_proj = projection() if c2p else None
+        self.pos_query_proj = projection() if p2c else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

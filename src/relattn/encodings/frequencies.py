@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from relattn.offsets import scaled_frequencies
+from relattn.rope_scaling import scaled_frequencies
 
 
 def inverse_frequencies(width: int, base: float, device: torch.device) -> Float64[Tensor, "half"]:
@@ -18,10 +19,15 @@ def inverse_frequencies(width: int, base: float, device: torch.device) -> Float6
 
 
 def rope_frequencies(
-    width: int, base: float, rule: dict[str, Any] | None, device: torch.device
+    width: int, base: float, rule: dict[str, Any] | None, length: Float64[Tensor, ""] | None, device: torch.device
 ) -> Float64[Tensor, "half"]:
-    """The angle by which each pair turns a position, as in `offsets`; rule: a scaling from `complete_scaling`."""
+    """The angle by which each pair turns a position, as in `offsets`.
+
+    rule: a scaling from `complete_scaling`. length: of the call, for the rules that depend on it.
+    """
     theta = inverse_frequencies(width, base, device)
     if rule is None:
         return theta
-    return scaled_frequencies(theta, torch.arange(width // 2, dtype=torch.float64, device=device), base, rule)
+    pairs = torch.arange(width // 2, dtype=torch.float64, device=device)
+    array = partial(torch.tensor, dtype=torch.float64, device=device)
+    return scaled_frequencies(theta, pairs, base, rule, length, array)

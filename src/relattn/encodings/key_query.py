@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from relattn.arguments import check_size
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.checks import allocated
 from relattn.score.check_terms import check_visible
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
@@ -21,8 +22,11 @@ class KeyQueryEmbedding(RelativeEncoding):
     "relative_key".
 
     relative_embeddings E: the parameter, [num_heads or 1, 2 * max_length - 1, head_dim], rows for d = -(L-1)..(L-1),
-        row 0 for the most distant past. A visible offset beyond them: ValueError that names max_length.
+        row 0 for the most distant past.
     num_heads: None shares one table between all heads.
+
+    Raises ValueError: for other sizes. A call raises ValueError: for a visible offset beyond the rows, which names
+    max_length; ShapeError: for a query of another width or number of heads.
 
     Source: Huang, Liang, Xu and Xiang 2020 ("Improve Transformer Models with Better Relative Position Embeddings"),
     method 4.
@@ -30,12 +34,14 @@ class KeyQueryEmbedding(RelativeEncoding):
 
     def __init__(self, head_dim: int, max_length: int, *, num_heads: int | None = None) -> None:
         super().__init__()
-        check_size("head_dim", head_dim)
-        check_size("max_length", max_length)
-        if num_heads is not None:
-            check_size("num_heads", num_heads)
-        self.head_dim, self.max_length, self.num_heads = head_dim, max_length, num_heads
-        self.relative_embeddings = nn.Parameter(torch.empty(num_heads or 1, 2 * max_length - 1, head_dim))
+        self.head_dim = check_size("head_dim", head_dim)
+        self.max_length = check_size("max_length", max_length)
+        self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
+        heads, num_rows = self.num_heads or 1, 2 * self.max_length - 1
+        self.relative_embeddings = allocated(
+            lambda: nn.Parameter(torch.empty(heads, num_rows, self.head_dim)),
+            max_length=self.max_length, head_dim=self.head_dim, num_heads=heads,
+        )  # fmt: skip
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

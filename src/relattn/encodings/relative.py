@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from relattn.arguments import check_choice, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.checks import allocated
 from relattn.score.check_terms import check_visible
 from relattn.score.positions import Positions
 from relattn.score.table import Beyond, OffsetTable
@@ -22,8 +23,12 @@ class RelativeEmbedding(RelativeEncoding):
 
     relative_keys: the parameter, [num_heads or 1, R, head_dim], R = max_length when causal, else 2 * max_length - 1.
     num_heads: None shares one table between all heads.
-    beyond: what holds for a visible offset that has no row. "refuse": ValueError that names max_length; "clamp": the
-        edge row; "zero": nothing is added (Tensor2Tensor).
+    beyond: what holds for a visible offset that has no row. "refuse": an error; "clamp": the edge row; "zero": nothing
+        is added (Tensor2Tensor).
+
+    Raises TypeError: for a `causal` that is no bool; ValueError: for other sizes or another `beyond`. A call raises
+    ValueError: for a visible offset beyond the rows, which names max_length, where `beyond` refuses; ShapeError: for a
+    query of another width or number of heads.
 
     Source: Huang et al. 2018 (Music Transformer), section 3.4 and eq. 3.
     """
@@ -38,17 +43,18 @@ class RelativeEmbedding(RelativeEncoding):
         beyond: Beyond = "refuse",
     ) -> None:
         super().__init__()
-        check_size("head_dim", head_dim)
-        check_size("max_length", max_length)
-        if num_heads is not None:
-            check_size("num_heads", num_heads)
+        self.head_dim = check_size("head_dim", head_dim)
+        self.max_length = check_size("max_length", max_length)
+        self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         check_flag("causal", causal)
         check_choice("beyond", beyond, ("refuse", "clamp", "zero"))
-        self.head_dim, self.max_length, self.num_heads = head_dim, max_length, num_heads
         self.causal = causal
         self.beyond: Beyond = beyond
-        num_rows = max_length if causal else 2 * max_length - 1
-        self.relative_keys = nn.Parameter(torch.empty(num_heads or 1, num_rows, head_dim))
+        heads, num_rows = self.num_heads or 1, self.max_length if causal else 2 * self.max_length - 1
+        self.relative_keys = allocated(
+            lambda: nn.Parameter(torch.empty(heads, num_rows, self.head_dim)),
+            max_length=self.max_length, head_dim=self.head_dim, num_heads=heads,
+        )  # fmt: skip
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_size
+from relattn.arguments import as_int, came, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.checks import allocated
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -23,6 +24,9 @@ class ShawEmbedding(RelativeEncoding):
     max_distance: left = right, or the pair (left, right); 0 on a side holds that whole side in the row of d = 0.
     num_heads: None shares the tables between all heads, as the paper does.
 
+    Raises TypeError: for a `values` that is no bool; ValueError: for other sizes or distances. A call raises
+    ShapeError: for a query of another width or number of heads, or values of another width beside relative values.
+
     Source: Shaw et al. 2018, eq. 1 to 4, section 3.2.
     """
 
@@ -35,21 +39,20 @@ class ShawEmbedding(RelativeEncoding):
         values: bool = True,
     ) -> None:
         super().__init__()
-        check_size("head_dim", head_dim)
-        distances = max_distance if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
-        good = len(distances) == 2 and all(isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in distances)
-        if not good:
-            raise ValueError(
-                f"max_distance: got {max_distance!r}; expected an int of at least 0, or the pair (left, right)"
-            )
+        self.head_dim = check_size("head_dim", head_dim)
+        self.left, self.right = _both_sides(max_distance)
         check_flag("values", values)
-        if num_heads is not None:
-            check_size("num_heads", num_heads)
-        self.head_dim, self.num_heads = head_dim, num_heads
-        self.left, self.right = distances
-        shape = (num_heads or 1, self.left + self.right + 1, head_dim)
-        self.relative_keys = nn.Parameter(torch.empty(shape))
-        self.relative_values = nn.Parameter(torch.empty(shape)) if values else None
+        self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
+        heads, num_rows = self.num_heads or 1, self.left + self.right + 1
+
+        def table() -> nn.Parameter:
+            return allocated(
+                lambda: nn.Parameter(torch.empty(heads, num_rows, self.head_dim)),
+                max_distance=max(self.left, self.right), head_dim=self.head_dim, num_heads=heads,
+            )  # fmt: skip
+
+        self.relative_keys = table()
+        self.relative_values = table() if values else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -73,3 +76,14 @@ class ShawEmbedding(RelativeEncoding):
             f"{self.head_dim}, ({self.left}, {self.right}), num_heads={self.num_heads}, "
             f"values={self.relative_values is not None}"
         )
+
+
+def _both_sides(max_distance: object) -> tuple[int, int]:
+    """(left, right) as plain ints."""
+    pair = max_distance if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
+    sides = [side for side in map(as_int, pair) if side is not None and side >= 0]
+    if len(pair) != 2 or len(sides) != 2:
+        raise ValueError(
+            f"max_distance: got {came(max_distance)}; expected an int of at least 0, or the pair (left, right)"
+        )
+    return sides[0], sides[1]

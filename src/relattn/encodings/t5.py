@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.score.check_terms import check_heads, check_kind
+from relattn.encodings.checks import allocated, check_heads
+from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions, Span
-from relattn.score.table import OffsetTable, gather_rows
+from relattn.score.table import OffsetTable, wide
 from relattn.score.terms import ScoreTerms
 
 
@@ -25,6 +27,9 @@ class T5Bias(RelativeEncoding):
 
     bias: the parameter [num_buckets, num_heads], as in T5's checkpoints.
 
+    Raises TypeError: for a `bidirectional` that is no bool; ValueError: for other sizes. A call raises ShapeError: for
+    a query of another number of heads.
+
     Source: Raffel et al. 2020 (T5), section 2.1; the rule in full at `relattn.offsets.t5_buckets`.
     """
 
@@ -32,11 +37,13 @@ class T5Bias(RelativeEncoding):
         self, num_heads: int, *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ) -> None:
         super().__init__()
-        check_size("num_heads", num_heads)
-        check_buckets(num_buckets, max_distance, bidirectional)
-        self.num_heads, self.num_buckets = num_heads, num_buckets
-        self.max_distance, self.bidirectional = max_distance, bidirectional
-        self.bias = nn.Parameter(torch.empty(num_buckets, num_heads))
+        self.num_heads = check_size("num_heads", num_heads)
+        self.num_buckets, self.max_distance = check_buckets(num_buckets, max_distance, bidirectional)
+        self.bidirectional = bidirectional
+        self.bias = allocated(
+            lambda: nn.Parameter(torch.empty(self.num_buckets, self.num_heads)),
+            num_heads=self.num_heads, num_buckets=self.num_buckets,
+        )  # fmt: skip
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -66,21 +73,22 @@ class T5Bias(RelativeEncoding):
 
 def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirectional: bool, span: Span) -> OffsetTable:
     """b[d] = bias[bucket(d)] over a span, whose edges hold beyond where |d| = max_distance is reached."""
-    buckets = _buckets(span.offsets(bias.device), bias.shape[0], max_distance, bidirectional)
-    return OffsetTable(gather_rows(bias.transpose(0, 1), buckets), span.first, "clamp")
+    index = _buckets(span.offsets(bias.device), bias.shape[0], max_distance, bidirectional)
+    rows = F.embedding(index, wide(bias)).transpose(0, 1)  # its gradient is bit-equal on every run: see `gather_rows`
+    return OffsetTable(rows, span.first, "clamp")
 
 
 def _buckets(
     offsets: Int64[Tensor, "*n"], num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "*n"]:
-    if bidirectional:
-        num_buckets //= 2
-        side = (offsets > 0).long() * num_buckets
-        distance = offsets.abs()
-    else:
-        side = torch.zeros_like(offsets)
-        distance = (-offsets).clamp(min=0)
-    exact = num_buckets // 2
+    """min(|d|, m) + min(floor(log(max(|d|, m) / m) / log(max_distance / m) * (n - m)), n - 1 - m): the rule in one sum.
+
+    Up to m the logarithm is zero, and from m on the first term is m. n: the buckets of a direction; m: half of them.
+    """
+    size = num_buckets // 2 if bidirectional else num_buckets
+    exact = size // 2
+    distance = offsets.abs() if bidirectional else offsets.neg().clamp(min=0)
     ratio = torch.log(distance.clamp(min=exact).float() / exact) / math.log(max_distance / exact)
-    logarithmic = (exact + (ratio * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
-    return side + torch.where(distance < exact, distance, logarithmic)
+    logarithmic = (ratio * (size - exact)).long().clamp(max=size - 1 - exact)
+    bucket = distance.clamp(max=exact) + logarithmic
+    return torch.add(bucket, offsets > 0, alpha=size) if bidirectional else bucket

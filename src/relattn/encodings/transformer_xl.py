@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.checks import allocated, check_heads
 from relattn.encodings.frequencies import inverse_frequencies
-from relattn.score.check_terms import check_heads, check_visible
+from relattn.score.check_terms import check_visible
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -20,18 +21,22 @@ from relattn.score.terms import ScoreTerms
 class TransformerXLEmbedding(RelativeEncoding):
     """S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j]).
 
-    R[p]: sinusoids of the distance p = i - j = -offset, of any length, embed_dim wide, projected by W per head; with
-    learned=True, W R[p] is a table of rows for |p| < max_length instead.
+    R[p]: sinusoids of the distance p = i - j = -offset, of any length, embed_dim wide, projected by W per head; with a
+    max_length, W R[p] is a learned table of rows for |p| < max_length instead.
 
-    linear_pos W: Linear(embed_dim, num_heads * head_dim, bias=False), absent when learned.
+    linear_pos W: Linear(embed_dim, num_heads * head_dim, bias=False), absent with a max_length.
     pos_bias_u u, pos_bias_v v: parameters [num_heads, head_dim], zero at first.
-    relative_keys: only when learned, the parameter [num_heads, 2 * max_length - 1, head_dim], row 0 for the most
+    relative_keys: only with a max_length, the parameter [num_heads, 2 * max_length - 1, head_dim], row 0 for the most
         distant past.
     embed_dim: the width of R, even; num_heads * head_dim unless given.
     interleaved: False lays out all sines, then all cosines (Dai et al.'s code; RETURNN, whose sinusoids are of j - i,
         so that the sine columns of its W change sign here); True sine and cosine of each frequency side by side
         (ESPnet, Wav2Vec2-Conformer).
-    max_length: how far a learned table reaches; only with learned=True. A visible offset beyond it: ValueError.
+    max_length: how far a learned table reaches; None for sinusoids, which have no end.
+
+    Raises TypeError: for an `interleaved` that is no bool; ValueError: for other sizes, or for embed_dim or interleaved
+    beside max_length. A call raises ValueError: for a visible offset beyond a learned table, which names max_length;
+    ShapeError: for a query of another width or number of heads.
 
     Source: Dai et al. 2019 (Transformer-XL), section 3.3, terms (a) to (d).
     """
@@ -44,54 +49,49 @@ class TransformerXLEmbedding(RelativeEncoding):
         embed_dim: int | None = None,
         interleaved: bool = False,
         max_length: int | None = None,
-        learned: bool = False,
     ) -> None:
         super().__init__()
-        check_size("num_heads", num_heads)
-        check_size("head_dim", head_dim)
+        self.num_heads = check_size("num_heads", num_heads)
+        self.head_dim = check_size("head_dim", head_dim)
         check_flag("interleaved", interleaved)
-        check_flag("learned", learned)
-        self.num_heads, self.head_dim = num_heads, head_dim
-        self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
-        self.interleaved, self.max_length, self.learned = interleaved, max_length, learned
-        self.pos_bias_u = nn.Parameter(torch.empty(num_heads, head_dim))
-        self.pos_bias_v = nn.Parameter(torch.empty(num_heads, head_dim))
-        if learned:
-            if max_length is None:
+        self.interleaved = interleaved
+        width = self.num_heads * self.head_dim
+        self.embed_dim = width if embed_dim is None else check_size("embed_dim", embed_dim)
+        self.max_length = None if max_length is None else check_size("max_length", max_length)
+        self.pos_bias_u, self.pos_bias_v = (
+            allocated(
+                lambda: nn.Parameter(torch.empty(self.num_heads, self.head_dim)),
+                num_heads=self.num_heads, head_dim=self.head_dim,
+            )
+            for _ in "uv"
+        )  # fmt: skip
+        if self.max_length is not None:
+            if embed_dim is not None or interleaved:
                 raise ValueError(
-                    "max_length: got None with learned=True; expected the number of positions the table reaches"
+                    f"max_length: got {max_length} beside embed_dim={embed_dim}, interleaved={interleaved}; a learned "
+                    "table has no sinusoids, leave those out or max_length"
                 )
-            check_size("max_length", max_length)
-            if embed_dim is not None:
-                raise ValueError(
-                    f"embed_dim: got {embed_dim} with learned=True; a learned table projects no sinusoids, leave it "
-                    "out or set learned=False"
-                )
-            if interleaved:
-                raise ValueError(
-                    "interleaved: got True with learned=True; a learned table has no sinusoids to lay out, leave it "
-                    "out or set learned=False"
-                )
-            self.relative_keys = nn.Parameter(torch.empty(num_heads, 2 * max_length - 1, head_dim))
+            rows = 2 * self.max_length - 1
+            self.relative_keys = allocated(
+                lambda: nn.Parameter(torch.empty(self.num_heads, rows, self.head_dim)),
+                max_length=self.max_length, num_heads=self.num_heads, head_dim=self.head_dim,
+            )  # fmt: skip
         else:
-            if max_length is not None:
-                raise ValueError(
-                    f"max_length: got {max_length} with learned=False; sinusoids have no end, leave it out or set "
-                    "learned=True"
-                )
-            check_size("embed_dim", self.embed_dim)
             if self.embed_dim % 2:
                 raise ValueError(
                     f"embed_dim: got {self.embed_dim}; expected an even width, a sine and a cosine for each frequency"
                 )
-            self.linear_pos = nn.Linear(self.embed_dim, num_heads * head_dim, bias=False)
+            self.linear_pos = allocated(
+                lambda: nn.Linear(self.embed_dim, width, bias=False),
+                num_heads=self.num_heads, head_dim=self.head_dim, embed_dim=self.embed_dim,
+            )  # fmt: skip
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """u = v = 0; W as torch initialises a Linear, or the learned rows from N(0, 1 / head_dim)."""
         nn.init.zeros_(self.pos_bias_u)
         nn.init.zeros_(self.pos_bias_v)
-        if self.learned:
+        if self.max_length is not None:
             nn.init.normal_(self.relative_keys, std=self.head_dim**-0.5)
         else:
             self.linear_pos.reset_parameters()
@@ -101,14 +101,14 @@ class TransformerXLEmbedding(RelativeEncoding):
     ) -> ScoreTerms:
         """q := q + u, r := q + v, RK = W R."""
         u, v = self.pos_bias_u, self.pos_bias_v
-        if self.learned:
+        if self.max_length is not None:
             return _terms(query, u, v, lambda: self._learned_table(positions))
         return projected_terms(self, query, positions, u, v, self.linear_pos, self.interleaved)
 
     def _learned_table(self, positions: Positions) -> OffsetTable:
         assert self.max_length is not None
         table = OffsetTable(self.relative_keys, -(self.max_length - 1), "refuse")
-        way_out = f"make it with a larger max_length than {self.max_length}, or with learned=False"
+        way_out = f"make it with a larger max_length than {self.max_length}, or without, for sinusoids"
         check_visible("TransformerXLEmbedding max_length", table, positions, lambda: way_out)
         return table
 
@@ -116,7 +116,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         """The arguments it was made with, for `print`."""
         return (
             f"{self.num_heads}, {self.head_dim}, embed_dim={self.embed_dim}, interleaved={self.interleaved}, "
-            f"max_length={self.max_length}, learned={self.learned}"
+            f"max_length={self.max_length}"
         )
 
 
@@ -134,7 +134,7 @@ def projected_terms(
     def rows(span: Span) -> Float[Tensor, "H count D"]:
         weight = linear_pos.weight
         sinusoids = _sinusoids(-span.offsets(weight.device), linear_pos.in_features, interleaved).to(weight.dtype)
-        return linear_pos(sinusoids).unflatten(-1, tuple(u.shape)).transpose(0, 1)
+        return linear_pos(sinusoids).view(-1, *u.shape).transpose(0, 1)
 
     return _terms(query, u, v, lambda: OffsetTable(positions.rows(owner, rows), positions.span.first, "refuse"))
 

@@ -16,6 +16,7 @@ from relattn.keras.rotary import RotaryEmbedding
 from relattn.keras.shaw import ShawRelativeEmbedding
 from relattn.keras.t5 import T5RelativeBias
 from relattn.keras.transformer_xl import TransformerXLRelativeEmbedding
+from relattn.rope_scaling import BY_LENGTH
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,7 +89,7 @@ def _encoding_from_torch(module: nn.Module) -> RelativeEncoding:
         return TransformerXLRelativeEmbedding(
             module.num_heads,
             module.head_dim,
-            embed_dim=None if module.learned else module.embed_dim,
+            embed_dim=None if module.max_length is not None else module.embed_dim,
             interleaved=module.interleaved,
             sequence_length=module.max_length,
             **dtype,
@@ -101,9 +102,9 @@ def _encoding_from_torch(module: nn.Module) -> RelativeEncoding:
             bidirectional=module.bidirectional,
             **dtype,
         )
-    if isinstance(module, relattn.AlibiBias):
+    if isinstance(module, relattn.AlibiBias) and module.slopes is None and not module.signed:
         return AlibiBias(module.num_heads)
-    if isinstance(module, relattn.RotaryEmbedding):
+    if isinstance(module, relattn.RotaryEmbedding) and (module.scaling or {}).get("rope_type") not in BY_LENGTH:
         return RotaryEmbedding(
             module.head_dim,
             base=module.base,
@@ -138,7 +139,6 @@ def _encoding_to_torch(layer: RelativeEncoding) -> nn.Module:
             embed_dim=layer.embed_dim,
             interleaved=layer.interleaved,
             max_length=layer.sequence_length,
-            learned=layer.sequence_length is not None,
         )
     if isinstance(layer, T5RelativeBias):
         return relattn.T5Bias(

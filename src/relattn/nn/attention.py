@@ -41,10 +41,8 @@ class RelativeMultiheadAttention(ProjectedAttention):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        check_size("embed_dim", embed_dim)
-        check_size("num_heads", num_heads)
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_size("num_kv_heads", num_kv_heads)
+        embed_dim, num_heads = check_size("embed_dim", embed_dim), check_size("num_heads", num_heads)
+        num_kv_heads = check_size("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)
         if num_heads % num_kv_heads:
             raise ValueError(
                 f"num_kv_heads: got {num_kv_heads} with num_heads={num_heads}; expected a divisor of num_heads"
@@ -56,10 +54,9 @@ class RelativeMultiheadAttention(ProjectedAttention):
                     "give head_dim"
                 )
             head_dim = embed_dim // num_heads
-        check_size("head_dim", head_dim)
-        for name, width in (("kdim", kdim), ("vdim", vdim)):
-            if width is not None:
-                check_size(name, width)
+        head_dim = check_size("head_dim", head_dim)
+        key_width = embed_dim if kdim is None else check_size("kdim", kdim)
+        value_width = embed_dim if vdim is None else check_size("vdim", vdim)
         check_probability("dropout", dropout)
         check_scale(scale)
         check_flag("bias", bias)
@@ -75,8 +72,8 @@ class RelativeMultiheadAttention(ProjectedAttention):
         self.embed_dim, self.num_heads, self.num_kv_heads, self.head_dim = embed_dim, num_heads, num_kv_heads, head_dim
         self.dropout, self.scale, self.backend = dropout, scale, backend
         self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=bias)
-        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, num_kv_heads * head_dim, bias=bias)
-        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, num_kv_heads * head_dim, bias=bias)
+        self.k_proj = nn.Linear(key_width, num_kv_heads * head_dim, bias=bias)
+        self.v_proj = nn.Linear(value_width, num_kv_heads * head_dim, bias=bias)
         self.out_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=bias)
         self.encoding = encoding
 

@@ -52,9 +52,7 @@ class KVCache:
     """
 
     def __init__(self, max_length: int | None = None) -> None:
-        if max_length is not None:
-            check_size("max_length", max_length)
-        self.max_length = max_length
+        self.max_length = None if max_length is None else check_size("max_length", max_length)
         self.next_position = 0
         """The slot that the next appended key will have: the number of keys ever appended, less those truncated."""
         self.is_full = False
@@ -205,7 +203,7 @@ class KVCache:
         Raises ValueError when `length` is negative, lies ahead, or so far back that the next query's keys are gone, and
         for a full cache.
         """
-        check_size("length", length, least=0)
+        length = check_size("length", length, least=0)
         self._refuse_full()
         self._check_slot("length", length, self._least_length(), "cut to")
         if length == 0:
@@ -221,7 +219,7 @@ class KVCache:
 
         Raises ValueError when `first_position` is negative, ahead, or forgotten already, and for a full cache.
         """
-        check_size("first_position", first_position, least=0)
+        first_position = check_size("first_position", first_position, least=0)
         self._refuse_full()
         self._check_slot("first_position", first_position, self.first_position, "made to begin at")
         self._keep(first_position - self.first_position, self.length)

@@ -50,8 +50,7 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
     def __init__(
         self, embed_dim: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True, backend: str = "auto"
     ) -> None:
-        check_size("embed_dim", embed_dim)
-        check_size("num_heads", num_heads)
+        embed_dim, num_heads = check_size("embed_dim", embed_dim), check_size("num_heads", num_heads)
         if embed_dim % num_heads:
             raise ValueError(f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim")
         check_probability("dropout", dropout)

@@ -14,29 +14,6 @@ from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
 
-def check_heads(
-    encoding: str, num_heads: int, width: int | None, query: Tensor, parameter: Tensor | None = None
-) -> None:
-    """An encoding with its own numbers per head meets a query of as many heads, and of its width where it has one.
-
-    Raises ShapeError for another query, ValueError for one on another device than `parameter` lies on.
-    """
-    if query.shape[1] != num_heads:
-        raise ShapeError(
-            f"{encoding} num_heads: it was made for {num_heads} heads and query has {query.shape[1]} "
-            f"({shape(query)}); make it with num_heads={query.shape[1]}"
-        )
-    if width is not None and query.shape[3] != width:
-        raise ShapeError(
-            f"{encoding} head_dim: it was made for width {width} and query has {query.shape[3]} ({shape(query)}); "
-            f"make it with head_dim={query.shape[3]}"
-        )
-    if parameter is not None and parameter.device != query.device:
-        raise ValueError(
-            f"{encoding}: lies on {parameter.device} and query on {query.device}; move the encoding with .to()"
-        )
-
-
 def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | None, positions: Positions) -> None:
     """What an encoding (or the caller) lowered fits the call: shapes, heads, dtypes, devices, and the visible offsets.
 

@@ -20,7 +20,7 @@ MODULES = {
     "shaw": lambda: relattn.ShawEmbedding(SIZE, (3, 1), num_heads=HEADS),
     "shaw_keys": lambda: relattn.ShawEmbedding(SIZE, 2, values=False),
     "transformer_xl": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE, embed_dim=10, interleaved=True),
-    "transformer_xl_learned": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE, max_length=9, learned=True),
+    "transformer_xl_learned": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE, max_length=9),
     "t5": lambda: relattn.T5Bias(HEADS, num_buckets=8, max_distance=5, bidirectional=False),
     "alibi": lambda: relattn.AlibiBias(HEADS),
     "rope": lambda: relattn.RotaryEmbedding(SIZE, base=50.0, rotary_dim=4, interleaved=True),

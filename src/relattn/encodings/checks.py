@@ -1,0 +1,56 @@
+"""What an encoding checks of itself: that its numbers fit the query, and that its parameters fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from relattn.arguments import came
+from relattn.errors import ShapeError
+from relattn.score.checks import shape
+
+T = TypeVar("T")
+
+
+def check_heads(
+    encoding: str, num_heads: int, width: int | None, query: Tensor, parameter: Tensor | None = None
+) -> None:
+    """An encoding with its own numbers per head meets a query of as many heads, and of its width where it has one.
+
+    Raises ShapeError: for another query; ValueError: for one on another device than `parameter` lies on.
+    """
+    if query.shape[1] != num_heads:
+        raise ShapeError(
+            f"{encoding} num_heads: it was made for {num_heads} heads and query has {query.shape[1]} "
+            f"({shape(query)}); make it with num_heads={query.shape[1]}"
+        )
+    if width is not None and query.shape[3] != width:
+        raise ShapeError(
+            f"{encoding} head_dim: it was made for width {width} and query has {query.shape[3]} ({shape(query)}); "
+            f"make it with head_dim={query.shape[3]}"
+        )
+    if parameter is not None and parameter.device != query.device:
+        raise ValueError(
+            f"{encoding}: lies on {parameter.device} and query on {query.device}; move the encoding with .to()"
+        )
+
+
+def allocated(make: Callable[[], T], **sizes: int) -> T:
+    """make(), which allocates parameters whose size follows from the arguments `sizes`.
+
+    Raises ValueError: that names the largest of them, where the parameters do not fit into memory.
+    """
+    try:
+        return make()
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        torch.empty(1)  # where it is not for the size that make failed, this fails for the same reason
+        name = max(sizes, key=lambda one: sizes[one])
+        others = ", ".join(f"{other}={came(size)}" for other, size in sizes.items() if other != name)
+        beside = f" with {others}" if others else ""
+        raise ValueError(
+            f"{name}: got {came(sizes[name])}{beside}; expected a size whose parameters fit into memory; make it "
+            "smaller"
+        ) from error

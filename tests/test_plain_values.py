@@ -1,0 +1,112 @@
+"""The checks of plain values: what they take, NumPy's integers among it, and what they give back."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from relattn import (
+    AlibiBias,
+    DisentangledEmbedding,
+    KeyQueryEmbedding,
+    RelativeEmbedding,
+    RotaryEmbedding,
+    ShawEmbedding,
+    T5Bias,
+    TransformerXLEmbedding,
+)
+from relattn.arguments import as_finite, as_int, came, check_base, check_buckets, check_positive, check_size
+from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
+from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
+
+INTEGERS = [np.int64, np.int8, np.uint16, int]
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_integers_come_back_as_ints(kind: Any) -> None:
+    for given in (check_size("n", kind(4)), as_int(kind(4)), check_positive("n", kind(4)), as_finite(kind(4))):
+        assert type(given) is int
+        assert given == 4
+    assert check_buckets(kind(8), kind(16), True) == (8, 16)
+    assert type(check_base(kind(16))) is float
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), 4.0, np.float64(4), "4", None, np.array(4), np.array([4])])
+def test_what_is_no_integer(value: Any) -> None:
+    assert as_int(value) is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -(10**400), True, "1", None, np.float32(1)])
+def test_what_is_no_finite_number(value: Any) -> None:
+    assert as_finite(value) is None
+
+
+def test_how_a_message_shows_what_came() -> None:
+    assert [came(one) for one in (4, "4", np.int64(4), 2**64 - 1)] == ["4", "'4'", "np.int64(4)", str(2**64 - 1)]
+    assert [came(one) for one in (2**64, -(2**70), 10**5000)] == [
+        "an int of 65 bits", "an int of 71 bits", "an int of 16610 bits",
+    ]  # fmt: skip
+
+
+ENCODINGS: dict[Any, dict[str, Any]] = {
+    RelativeEmbedding: {"head_dim": 4, "max_length": 5, "num_heads": 2},
+    ShawEmbedding: {"head_dim": 4, "max_distance": (2, 3), "num_heads": 2},
+    TransformerXLEmbedding: {"num_heads": 2, "head_dim": 4, "embed_dim": 6},
+    T5Bias: {"num_heads": 2, "num_buckets": 8, "max_distance": 20},
+    AlibiBias: {"num_heads": 2},
+    RotaryEmbedding: {"head_dim": 4, "rotary_dim": 2, "base": 100},
+    KeyQueryEmbedding: {"head_dim": 4, "max_length": 5, "num_heads": 2},
+    DisentangledEmbedding: {"num_heads": 2, "head_dim": 4, "embed_dim": 3, "max_distance": 7, "num_buckets": 4},
+}
+
+
+def of_numpy(value: Any) -> Any:
+    return tuple(map(np.int64, value)) if isinstance(value, tuple) else np.int64(value)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_encodings_keep_plain_numbers(encoding: Any) -> None:
+    """The same module as from ints, without a number of NumPy left in it."""
+    plain = encoding(**ENCODINGS[encoding])
+    made = encoding(**{name: of_numpy(value) for name, value in ENCODINGS[encoding].items()})
+    assert repr(made) == repr(plain)
+    assert not [name for name, value in vars(made).items() if isinstance(value, np.generic)]
+    assert [p.shape for p in made.parameters()] == [p.shape for p in plain.parameters()]
+
+
+def test_modules_and_caches_keep_plain_numbers() -> None:
+    two, six = np.int64(2), np.int64(6)
+    layer = RelativeMultiheadAttention(six, two, num_kv_heads=two, head_dim=two, kdim=six, vdim=six)
+    conformer, cache = RelPositionMultiHeadedAttention(six, two), KVCache(six)
+    x = torch.zeros(1, 3, 6)
+    layer(x, cache=cache)
+    cache.forget(np.int64(1))
+    cache.truncate(np.int64(2))
+    assert (cache.first_position, cache.next_position) == (1, 2)
+    for made in (layer, layer.k_proj, layer.v_proj, conformer, conformer.linear_q, cache):
+        assert not [name for name, value in vars(made).items() if isinstance(value, np.generic)]
+
+
+def test_scalings_keep_plain_numbers() -> None:
+    scaling = {
+        "rope_type": "longrope", "short_factor": [np.int64(1)], "long_factor": [np.float64(2)],
+        "attention_factor": None, "original_max_position_embeddings": np.int64(8), "factor": np.float64(4),
+    }  # fmt: skip
+    kept = RotaryEmbedding(2, scaling=scaling).scaling
+    assert kept == scaling
+    assert repr(kept) == (
+        "{'rope_type': 'longrope', 'short_factor': [1], 'long_factor': [2.0], 'attention_factor': None, "
+        "'original_max_position_embeddings': 8, 'factor': 4.0}"
+    )
+    scaling["short_factor"][0] = 7  # the caller's list, no longer the encoding's
+    assert kept["short_factor"] == [1]
+
+
+def test_the_functions_of_an_offset() -> None:
+    offsets, two = np.arange(-3, 4), np.int64(2)
+    np.testing.assert_array_equal(alibi_slopes(two), alibi_slopes(2))
+    np.testing.assert_array_equal(inverse_frequencies(two, np.int64(50)), inverse_frequencies(2, 50))
+    np.testing.assert_array_equal(sinusoids(offsets, two), sinusoids(offsets, 2))
+    given, plain = {"num_buckets": np.int64(8), "max_distance": np.int64(9)}, {"num_buckets": 8, "max_distance": 9}
+    np.testing.assert_array_equal(t5_buckets(offsets, **given), t5_buckets(offsets, **plain))
