@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn import ShapeError
+from relattn import ShapeError, relative_attention
 from tests.bad_input.refusal import call, ones, refused
 
 KEPT = "expected a boolean tensor, True where a key is kept; compare (mask != 0) to make one"
@@ -45,11 +45,23 @@ def test_attn_mask_dtype(dtype):
         "convert it with .to()" if dtype.is_floating_point else "a number could mean two things, compare it (mask != 0)"
     )
     said = (
-        f"attn_mask: got dtype {dtype}; expected bool (True attends), or torch.float32 or torch.float32 (added to the "
-        f"scores); {way_out}"
+        f"attn_mask: got dtype {dtype}; expected bool (True attends), or torch.float32 (added to the scores); {way_out}"
     )
     with refused(TypeError, said):
         call(attn_mask=ones(5, 6, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_attn_mask_dtype_beside_another_query(dtype):
+    """Its own dtype or float32: both are named, where they are two."""
+    other = torch.float16 if dtype == torch.bfloat16 else torch.bfloat16
+    query, key = ones(2, 4, 5, 8, dtype=dtype), ones(2, 4, 6, 8, dtype=dtype)
+    said = (
+        f"attn_mask: got dtype {other}; expected bool (True attends), or {dtype} or torch.float32 (added to the "
+        "scores); convert it with .to()"
+    )
+    with refused(TypeError, said):
+        relative_attention(query, key, key, attn_mask=ones(5, 6, dtype=other))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import relattn
 from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
 from tests.contract.settings import random_setting
 from tests.contract.subject import make_subject
@@ -32,6 +33,62 @@ def test_empty_axes(name: str, backend: str, empty: str, rng: np.random.Generato
     answers = (output.sum() + lse.exp().sum(),)
     gradients = torch.autograd.grad(answers, arrays, allow_unused=True, materialize_grads=True)
     assert not any(gradient.any() for gradient in gradients)
+
+
+EVERY_PLACE = {
+    "starts": lambda batch, length: 3,
+    "far starts": lambda batch, length: 100 - length,
+    "starts as tensors": lambda batch, length: np.array(3),
+    "listed": lambda batch, length: np.arange(length),
+    "listed a batch element": lambda batch, length: np.arange(batch * length).reshape(batch, length) % 5,
+}
+EVERY_MASK = {
+    "none": lambda batch, heads, queries, keys: {},
+    "key_mask": lambda batch, heads, queries, keys: {"key_mask": np.ones((batch, keys), dtype=bool)},
+    "segments": lambda batch, heads, queries, keys: {
+        "segment_ids": (np.zeros((batch, queries), dtype=int), np.zeros((batch, keys), dtype=int))
+    },
+    "window": lambda batch, heads, queries, keys: {"window": (2, 1)},
+    "boolean": lambda batch, heads, queries, keys: {"attn_mask": np.ones((batch, 1, queries, keys), dtype=bool)},
+    "float": lambda batch, heads, queries, keys: {"attn_mask": np.zeros((batch, heads, queries, keys))},
+}
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)], ids=str)
+@pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])
+def test_empty_axes_at_every_place_under_every_mask(name: str, backend: str, sizes, rng: np.random.Generator) -> None:
+    """A few of the combinations: both sides have a place of their own."""
+    batch, queries, keys = sizes
+    for _ in range(4):
+        at, to, mask = (str(rng.choice(list(options))) for options in (EVERY_PLACE, EVERY_PLACE, EVERY_MASK))
+        bare = random_setting(rng, **CASES[name].requirements(), kind="bare")
+        setting = replace(
+            bare, attn_mask=None, mask_rank=4, batch=batch, query_length=queries, key_length=keys,
+            query_position=EVERY_PLACE[at](batch, queries), key_position=EVERY_PLACE[to](batch, keys),
+        )  # fmt: skip
+        setting = replace(setting, **EVERY_MASK[mask](batch, setting.num_heads, queries, keys))
+        subject = make_subject(CASES[name], setting)
+        output, lse = subject.run(backend)
+        assert output.shape == (*subject.arrays["query"].shape[:3], subject.arrays["value"].shape[3])
+        assert not output.any()
+        assert (lse == -torch.inf).all()
+        arrays = list(subject.arrays.values())
+        answers = (output.sum() + lse.exp().sum(),)
+        gradients = torch.autograd.grad(answers, arrays, allow_unused=True, materialize_grads=True)
+        assert not any(gradient.any() for gradient in gradients), (at, to, mask)
+
+
+@pytest.mark.parametrize("lengths", [(0, 4), (3, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("backend", ["reference", "dense", "tiled"])
+def test_a_sum_of_tables_that_refuse_where_no_pair_exists(backend: str, lengths: tuple[int, int]) -> None:
+    """Far apart, where one operand makes its rows for the offsets of a call and the other has its own."""
+    encoding = relattn.RelativeEmbedding(4, 3) + relattn.TransformerXLEmbedding(2, 4) + relattn.AlibiBias(2)
+    query, key = (torch.zeros(2, 2, length, 4) for length in lengths)
+    output = relattn.relative_attention(
+        query, key, key, encoding=encoding, query_position=100, key_position=7, backend=backend
+    )
+    assert output.shape == query.shape
+    assert not output.any()
 
 
 @pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])

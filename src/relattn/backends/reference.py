@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relattn.score.padding import Sight
 from relattn.score.problem import Problem
 from relattn.score.table import OffsetTable
 
@@ -24,7 +25,9 @@ class ReferenceBackend:
         return []
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """The equation, as written."""
+        """The equation, as written, with zeros in place of padding."""
+        allowed = problem.mask.allowed()
+        problem = Sight.of_pairs(problem.mask, allowed, problem.key.shape[1]).cleaned(problem)
         q = problem.query.double()
         k = problem.key.double().repeat_interleave(problem.num_groups, dim=1)
         v = problem.value.double().repeat_interleave(problem.num_groups, dim=1)
@@ -45,7 +48,6 @@ class ReferenceBackend:
         if added is not None:
             scores = scores + added.double()
 
-        allowed = problem.mask.allowed()
         if allowed is None:
             allowed = scores.new_ones((), dtype=torch.bool)
         allowed = allowed.expand(scores.shape)

@@ -10,7 +10,11 @@ from relattn.score.problem import Problem
 
 
 class SdpaBackend:
-    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention, fused where it is."""
+    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention, fused where it is.
+
+    It keeps PyTorch's behaviour: a NaN or an infinity in a key or value that the mask hides from every query may reach
+    the output and the gradients of all. The other backends keep such padding out.
+    """
 
     name = "sdpa"
 

@@ -223,9 +223,10 @@ def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tenso
     if attn_mask.dtype not in (torch.bool, query.dtype, torch.float32):
         integer = not attn_mask.is_floating_point()
         way_out = "a number could mean two things, compare it (mask != 0)" if integer else "convert it with .to()"
+        floats = " or ".join(dict.fromkeys(map(str, (query.dtype, torch.float32))))  # a float32 query's once
         raise TypeError(
-            f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends), or {query.dtype} or torch.float32 "
-            f"(added to the scores); {way_out}"
+            f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends), or {floats} (added to the scores); "
+            f"{way_out}"
         )
     full = (*batch, query.shape[-3], query.shape[-2], key.shape[-2])
     fits = attn_mask.dim() <= len(full) and all(

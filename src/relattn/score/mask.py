@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relattn.score.certainty import certainly
 from relattn.score.positions import Positions
 
 
@@ -81,6 +82,22 @@ class Mask:
         # The first query needs the first key not to lie ahead of it, the last query the last key not too far behind.
         last_with_last = first_with_first + positions.key_length - positions.query_length
         return (highest is not None and first_with_first > highest) or (lowest is not None and last_with_last < lowest)
+
+    @property
+    def may_leave_keys_unseen(self) -> bool:
+        """Whether there might be a key that no query sees, as far as lengths and starts tell."""
+        positions = self.positions
+        if not self.keeps_all:
+            return True
+        if not self.limits_positions:
+            return False
+        first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
+        if first_with_first is None:
+            return True
+        # The last query needs the last key not to lie ahead of it, the first query the first key not too far behind.
+        last_with_last = first_with_first + positions.key_length - positions.query_length
+        near = highest is None or certainly(last_with_last <= highest)
+        return not (near and (lowest is None or certainly(first_with_first >= lowest)))
 
     def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
         """What a float mask adds to the scores of the pairs that it allows; None without one."""

@@ -112,6 +112,8 @@ class Positions:
 
         Listed positions: read from the tensors as ints, which waits for their device.
         """
+        if self.query_length == 0 or self.key_length == 0:
+            return 0, -1
         if self.origin is None:
             return self._visible_listed()
         first, last = self.origin - self.query_length + 1, self.origin + self.key_length - 1
@@ -132,7 +134,7 @@ class Positions:
         batch = torch.broadcast_shapes(self.query_positions().shape[:-1], self.key_positions().shape[:-1])
         query = self.query_positions().expand(*batch, -1).contiguous()
         key = self.key_positions().expand(*batch, -1).sort().values
-        if query.numel() == 0 or key.numel() == 0:
+        if query.numel() == 0:  # no batch element
             return 0, -1
         first, end = torch.zeros_like(query), torch.full_like(query, self.key_length)
         if self.lowest is not None:

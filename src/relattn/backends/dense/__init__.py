@@ -10,6 +10,7 @@ from torch import Tensor
 from relattn.backends.base import under_torch_func
 from relattn.backends.dense.arrangement import arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
+from relattn.score.padding import Sight, with_zeros, within_reach
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 from relattn.score.table import OffsetTable
@@ -37,11 +38,13 @@ class DenseBackend:
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), the weights dropped out once for both."""
-        scores, alive = _masked_scores(problem)
+        problem = within_reach(problem)
+        scores, sight = _masked_scores(problem)
+        alive = None if sight.queries is None else sight.queries.unsqueeze(-1)
         weights = scores.softmax(dim=-1)
         if problem.dropout_p > 0.0:
             weights = F.dropout(weights, problem.dropout_p)
-        output = value_sums(weights, problem.value)
+        output = value_sums(weights, problem.value, sight.keys)
         for axis in problem.axes:
             if axis.relative_values is None:
                 continue
@@ -57,29 +60,27 @@ class DenseBackend:
 
     def weights(self, problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
         """softmax(S), in the dtype of the query; rows with nothing to attend to are zero."""
-        scores, alive = _masked_scores(problem)
-        weights = scores.softmax(dim=-1)
-        if alive is not None:
-            weights = weights.masked_fill(~alive, 0.0)
+        scores, sight = _masked_scores(problem)
+        weights = with_zeros(scores.softmax(dim=-1), sight.queries)
         return weights.to(problem.output_dtype)
 
 
-def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Bool[Tensor, "#B #Hq #Lq 1"] | None]:
-    """S with -inf where a pair may not attend, and which rows have any pair left (None when all have).
+def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight]:
+    """S with -inf where a pair may not attend, and which keys and queries have any pair left.
 
-    A row without any is left unmasked: its scores stay finite, so no NaN arises that a gradient could meet.
+    A row without any is left unmasked: its scores stay finite, so no NaN arises that a gradient could meet. Padding is
+    zeroed for the gradients alone, so that decoding copies no keys: what it makes of scores is masked.
     """
-    scores = _scores(problem)
+    allowed = problem.mask.allowed()
+    sight = Sight.of_pairs(problem.mask, allowed, problem.key.shape[1])
+    scores = _scores(sight.cleaned(problem) if torch.is_grad_enabled() else problem)
     added = problem.mask.added()
     if added is not None:
         scores = _add(scores, added.to(scores.dtype))
-    allowed = problem.mask.allowed()
     if allowed is None:
-        return scores, None
-    if not problem.mask.may_leave_nothing:
-        return _hide(scores, ~allowed), None
-    alive = allowed.any(dim=-1, keepdim=True)
-    return _hide(scores, ~allowed & alive), alive
+        return scores, sight
+    hidden = ~allowed if sight.queries is None else ~allowed & sight.queries.unsqueeze(-1)
+    return _hide(scores, hidden), sight
 
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:

@@ -163,7 +163,7 @@ class _Pairs:
 
     def spread(self, strip: Tensor) -> Tensor:
         batch, heads, length, _ = strip.shape if strip.dim() == 4 else (1, *strip.shape)
-        batch = max(batch, self.index.shape[0])
+        (batch,) = torch.broadcast_shapes((batch,), self.index.shape[:1])  # an empty batch stays empty
         index = self.index.expand(batch, heads, -1, -1)
         return _GatherColumns.apply(strip.expand(batch, heads, length, -1), index)  # pyright: ignore[reportReturnType]
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+from relattn.backends.base import under_torch_func
+from relattn.score.padding import with_zeros
 
 WIDENED = 2**22
 """Bytes of keys, or values, in the dtype of the scores at a time: two cores' second-level caches and no more.
@@ -27,10 +30,16 @@ def key_products(query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk 
     return _ungrouped(products, query)
 
 
-def value_sums(weights: Float[Tensor, "B Hq Lq Lk"], value: Float[Tensor, "B Hk Lk Dv"]) -> Float[Tensor, "B Hq Lq Dv"]:
-    """sum_j w_ij v_j, each value head under the query heads that share it."""
+def value_sums(
+    weights: Float[Tensor, "B Hq Lq Lk"],
+    value: Float[Tensor, "B Hk Lk Dv"],
+    seen: Bool[Tensor, "#B #Hk #Lk"] | None = None,
+) -> Float[Tensor, "B Hq Lq Dv"]:
+    """sum_j w_ij v_j over the keys that are `seen`, each value head under the query heads that share it."""
+    if seen is not None and torch.compiler.is_compiling():
+        value, seen = with_zeros(value, seen), None
     value = _repeated(value, weights.shape[1])
-    return _ungrouped(_widened(torch.matmul, _grouped(weights, value.shape[1]), value), weights)
+    return _ungrouped(_widened(torch.matmul, _grouped(weights, value.shape[1]), value, seen), weights)
 
 
 def row_products(features: Float[Tensor, "B H L D"], rows: Float[Tensor, "#H R D"]) -> Float[Tensor, "B H L R"]:
@@ -76,25 +85,33 @@ def _ungrouped(products: Float[Tensor, "B Hk G*L N"], like: Float[Tensor, "B Hq 
 
 
 def _widened(
-    multiply: Callable[[Tensor, Tensor], Tensor], left: Float[Tensor, "B H M X"], right: Float[Tensor, "B H L D"]
+    multiply: Callable[[Tensor, Tensor], Tensor],
+    left: Float[Tensor, "B H M X"],
+    right: Float[Tensor, "B H L D"],
+    seen: Bool[Tensor, "#B #H #L"] | None = None,
 ) -> Float[Tensor, "B H M Y"]:
-    """multiply(left, right in the dtype of left); widened a few heads at a time where `right` outweighs the products.
+    """multiply(left, right in the dtype of left, zero where not `seen`); a few heads at a time where `right` outweighs
+    the products.
 
     All parts go through one buffer: the system may give a fresh one page by page. A backward pass would need the parts
-    again, and a compiled graph would depend on the lengths: both widen the whole.
+    again, and a compiled graph would depend on the lengths: both take the whole.
     """
     batch, heads, length, width = right.shape
+    as_it_is = right.dtype == left.dtype and seen is None
     recorded = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
-    if right.dtype == left.dtype or recorded or torch.compiler.is_compiling():
-        return multiply(left, right.to(left.dtype))
+    if as_it_is or recorded or torch.compiler.is_compiling() or under_torch_func():
+        return multiply(left, with_zeros(right.to(left.dtype), seen))
     if left.shape[2] >= width or right.numel() * left.element_size() <= WIDENED:
-        return multiply(left, right.to(left.dtype))
+        return multiply(left, with_zeros(right.to(left.dtype), seen))
     at_once = max(WIDENED // (length * width * left.element_size()), 1)
     buffer = right.new_empty(min(at_once, batch * heads) * length * width, dtype=left.dtype)
+    unseen = None if seen is None else ~seen.expand(right.shape[:3])
     parts = []
     for place in _places(batch, heads, at_once):
         part = right[place]
         wide = buffer[: part.numel()].view(part.shape).copy_(part)
+        if unseen is not None:
+            wide.masked_fill_(unseen[place].unsqueeze(-1), 0.0)
         parts.append(multiply(left[place], wide).flatten(0, 1))
     return torch.cat(parts).unflatten(0, (batch, heads))
 

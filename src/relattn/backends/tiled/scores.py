@@ -21,6 +21,7 @@ from relattn.backends.tiled.scratch import Scratch
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import Heads
 from relattn.score.mask import Mask
+from relattn.score.padding import Sight, with_zeros
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
@@ -30,13 +31,14 @@ class Call:
     """What all tiles of a forward or backward pass share.
 
     bands: of each of the problem's tables, by name. hidden: where causality and window hide a tile's pairs, by the
-    offset, height and width of the part that they cross.
+    offset, height and width of the part that they cross. sight: the keys that are seen, and the queries that see.
     """
 
     problem: Problem
     sizes: TileSizes
     scratch: Scratch
     bands: dict[str, Band]
+    sight: Sight
     hidden: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -54,7 +56,8 @@ class Call:
             )
             for name, table in problem.sequence.tables.items()
         }
-        return cls(problem, sizes, scratch, bands)
+        sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
+        return cls(problem, sizes, scratch, bands, sight)
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,8 @@ class Group:
 
     @cached_property
     def key(self) -> Float[Tensor, "Hk Lk D"]:
-        """k, in the dtype of the scores."""
-        return self.problem.key[self.heads.batch, self.heads.keys].to(self.scratch.dtype)
+        """k, in the dtype of the scores; zero where no query sees it."""
+        return self._seen(self.problem.key)
 
     @cached_property
     def key_columns(self) -> Float[Tensor, "Hk D Lk"]:
@@ -97,8 +100,8 @@ class Group:
 
     @cached_property
     def value(self) -> Float[Tensor, "Hk Lk Dv"]:
-        """v, in the dtype of the scores."""
-        return self.problem.value[self.heads.batch, self.heads.keys].to(self.scratch.dtype)
+        """v, in the dtype of the scores; zero where no query sees it."""
+        return self._seen(self.problem.value)
 
     @cached_property
     def value_columns(self) -> Float[Tensor, "Hk Dv Lk"]:
@@ -108,6 +111,19 @@ class Group:
     def rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
         """The tile's part of something that goes by query, last query first, in the dtype of the scores."""
         return tensor[self.heads.batch, self.heads.queries, queries].flip(1).to(self.scratch.dtype).contiguous()
+
+    def seeing_rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
+        """`rows` of something that a query brings along: zero where the query sees nothing."""
+        heads, seen, part = self.heads, self.call.sight.queries, self.rows(tensor, queries)
+        if seen is None:
+            return part
+        return with_zeros(part, seen.expand(tensor.shape[:3])[heads.batch, heads.queries, queries].flip(1))
+
+    def _seen(self, tensor: Float[Tensor, "B Hk Lk F"]) -> Float[Tensor, "Hk Lk F"]:
+        """The group's part of the keys or values."""
+        heads, seen = self.heads, self.call.sight.keys
+        part = tensor[heads.batch, heads.keys].to(self.scratch.dtype)
+        return part if seen is None else with_zeros(part, seen.expand(tensor.shape[:3])[heads.batch, heads.keys])
 
     def per_key_head(self, rows: Float[Tensor, "H n F"]) -> Float[Tensor, "Hk G*n F"]:
         """The rows of all query heads that share a key head, below one another."""
@@ -128,9 +144,9 @@ class QueryTile:
     def of(cls, group: Group, queries: slice) -> QueryTile:
         """The tile of `queries`."""
         problem = group.problem
-        query = group.rows(problem.query, queries) * group.scale
+        query = group.seeing_rows(problem.query, queries) * group.scale
         r = problem.sequence.relative_query
-        return cls(group, queries, query, None if r is None else group.rows(r, queries) * group.scale)
+        return cls(group, queries, query, None if r is None else group.seeing_rows(r, queries) * group.scale)
 
     def offsets(self, keys: slice) -> Offsets:
         """The offset of the last query and first key, or of every pair where positions are explicit."""

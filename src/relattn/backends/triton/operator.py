@@ -15,6 +15,7 @@ from torch import Tensor
 
 from relattn.backends.operators import own_dtypes, register_refusals
 from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.padding import with_padding, without_padding
 from relattn.score.problem import TABLES, Problem
 from relattn.score.table import OffsetTable
 
@@ -82,7 +83,7 @@ def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
 def _forward(*arguments) -> tuple[Tensor, Tensor]:
     from relattn.backends.triton.forward import forward
 
-    call = _call(arguments)
+    call = without_padding(_call(arguments))
     if _has_no_pair(call):
         output, lse = _fake_forward(*arguments)
         return output.zero_(), lse.fill_(-torch.inf)
@@ -101,12 +102,14 @@ def _fake_forward(*arguments) -> tuple[Tensor, Tensor]:
 def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
     from relattn.backends.triton.backward import backward
 
-    call = _call(arguments)
+    given = _call(arguments)
+    call = without_padding(given)
     if _has_no_pair(call):
         empty = _fake_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
         return [gradient.zero_() for gradient in empty]
     with own_dtypes(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
-        gradients = backward(call, output, lse, output_gradient, lse_gradient, wanted)
+        found = backward(call, output, lse, output_gradient, lse_gradient, wanted)
+    gradients = found._replace(key=with_padding(given, found.key), value=with_padding(given, found.value))
     return [getattr(gradients, name) for name in wanted]
 
 

@@ -1,0 +1,65 @@
+"""A call without its padding: the kernels load whole tiles of rows, and 0 * NaN of a row that nobody sees is NaN.
+
+Keys out of reach of every query, as causality and window have it, are left out: views, no copy. Where segments or masks
+hide keys, or any query sees nothing, keys and values (and queries) are copied with zeros in their place, O(L D).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.triton.call import Call
+from relattn.score.mask import Mask
+from relattn.score.padding import Sight, keys_in_reach, with_zeros
+from relattn.score.position import Run
+from relattn.score.positions import Positions
+
+
+def without_padding(call: Call) -> Call:
+    """The call of the keys in reach, with zeros for those that no query sees and for queries that see none."""
+    call = _within_reach(call, *keys_in_reach(_positions(call)))
+    segments = None
+    if call.query_segments is not None and call.key_segments is not None:
+        segments = call.query_segments, call.key_segments
+    mask = Mask(_positions(call), call.key_mask, segments, call.pair_mask)
+    sight = Sight.of(mask, call.query.shape[0], call.key.shape[1])
+    return replace(
+        call,
+        query=with_zeros(call.query, sight.queries),
+        relative_query=None if call.relative_query is None else with_zeros(call.relative_query, sight.queries),
+        key=with_zeros(call.key, sight.keys),
+        value=with_zeros(call.value, sight.keys),
+    )
+
+
+def with_padding(call: Call, gradient: Float[Tensor, "B Hk L F"]) -> Float[Tensor, "B Hk Lk F"]:
+    """The gradient by the call's keys, or values, from that by those in reach."""
+    first, end = keys_in_reach(_positions(call))
+    return F.pad(gradient, (0, 0, first, call.key.shape[2] - end))
+
+
+def _positions(call: Call) -> Positions:
+    lengths = call.query.shape[2], call.key.shape[2]
+    return Positions(Run(0), Run(call.offset), *lengths, call.query.device, call.lowest, call.highest)
+
+
+def _within_reach(call: Call, first: int, end: int) -> Call:
+    """The call of the keys first .. end - 1."""
+    if (first, end) == (0, call.key.shape[2]):
+        return call
+    pair_mask = call.pair_mask
+    if pair_mask is not None and pair_mask.shape[3] != 1:
+        pair_mask = pair_mask[..., first:end]
+    return replace(
+        call,
+        key=call.key[:, :, first:end],
+        value=call.value[:, :, first:end],
+        offset=call.offset + first,
+        key_mask=None if call.key_mask is None else call.key_mask[:, first:end],
+        key_segments=None if call.key_segments is None else call.key_segments[:, first:end],
+        pair_mask=pair_mask,
+    )

@@ -1,0 +1,184 @@
+"""Padding: keys that no query sees, and queries that see no key. Whatever they hold must not matter.
+
+A weight of 0 does not stop a NaN or an infinity, for 0 * NaN is NaN, in the output as in every gradient. A row of zeros
+does. So a backend computes with zeros in place of such rows, or leaves them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from relattn.score.mask import Mask
+from relattn.score.positions import Positions
+from relattn.score.problem import Problem
+
+PAIRS = 2**22
+"""Pairs of an explicit mask that are looked at in one go."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """keys [#B, #Hk, #Lk]: True where some query sees the key; queries [#B, #Hq, #Lq]: True where one sees some key.
+
+    None where all of them do.
+    """
+
+    keys: Bool[Tensor, "#B #Hk #Lk"] | None = None
+    queries: Bool[Tensor, "#B #Hq #Lq"] | None = None
+
+    @classmethod
+    def of_pairs(cls, mask: Mask, allowed: Bool[Tensor, "#B #Hq #Lq #Lk"] | None, key_heads: int) -> Sight:
+        """Read from the pairs that `mask` allows, where they are written out anyway."""
+        if allowed is None:
+            return cls()
+        keys = _by_key_head(allowed.any(dim=-2), key_heads) if mask.may_leave_keys_unseen else None
+        return cls(keys, allowed.any(dim=-1) if mask.may_leave_nothing else None)
+
+    @classmethod
+    def of(cls, mask: Mask, batch: int, key_heads: int) -> Sight:
+        """The same in memory linear in the lengths, less an explicit mask's own; starts are ints or listed."""
+        positions = mask.positions
+        if positions.query_length == 0 or positions.key_length == 0:
+            return cls()
+        if not (mask.may_leave_keys_unseen or mask.may_leave_nothing):
+            return cls()
+        if mask.explicit is not None:
+            return _by_blocks(mask, mask.explicit, batch, key_heads)
+        keys, queries = _by_sorting(mask)
+        return cls(keys.unsqueeze(1), queries.unsqueeze(1))
+
+    def cleaned(self, problem: Problem) -> Problem:
+        """The problem with zeros for keys and values that nobody sees, and for queries that see nothing."""
+        axes = tuple(
+            axis
+            if axis.relative_query is None
+            else replace(axis, relative_query=with_zeros(axis.relative_query, self.queries))
+            for axis in problem.axes
+        )
+        return replace(
+            problem,
+            query=with_zeros(problem.query, self.queries),
+            key=with_zeros(problem.key, self.keys),
+            value=with_zeros(problem.value, self.keys),
+            axes=axes,
+        )
+
+
+def with_zeros(rows: Float[Tensor, "B H L D"], seen: Bool[Tensor, "#B #H #L"] | None) -> Float[Tensor, "B H L D"]:
+    """The rows, zero where nothing is seen; the gradient is zero there too."""
+    return rows if seen is None else rows.masked_fill(~seen.unsqueeze(-1), 0.0)
+
+
+def keys_in_reach(positions: Positions) -> tuple[int, int]:
+    """The first key that causality and window leave to any query, and the one after the last.
+
+    All of them where a start is not an int, and in a compiled graph, which would depend on the lengths.
+    """
+    origin, first, end = positions.known_origin, 0, positions.key_length
+    if origin is None or torch.compiler.is_compiling():
+        return first, end
+    if positions.lowest is not None:
+        first = max(positions.lowest - origin, 0)
+    if positions.highest is not None:
+        end = min(positions.highest - origin + positions.query_length, end)
+    return (first, end) if first < end else (0, 0)
+
+
+def within_reach(problem: Problem) -> Problem:
+    """The problem of the keys in reach alone: views, so that a window over a long cache copies nothing."""
+    positions, mask = problem.sequence.positions, problem.mask
+    first, end = keys_in_reach(positions)
+    if (first, end) == (0, positions.key_length):
+        return problem
+    queries, keys = slice(0, positions.query_length), slice(first, end)
+    explicit = mask.explicit
+    if explicit is not None and explicit.shape[3] != 1:
+        explicit = explicit[..., keys]
+    return replace(
+        problem,
+        key=problem.key[:, :, keys],
+        value=problem.value[:, :, keys],
+        axes=tuple(replace(axis, positions=axis.positions.part(queries, keys)) for axis in problem.axes),
+        mask=Mask(
+            positions.part(queries, keys),
+            None if mask.key_mask is None else mask.key_mask[:, keys],
+            None if mask.segments is None else (mask.segments[0], mask.segments[1][:, keys]),
+            explicit,
+        ),
+    )
+
+
+def _by_key_head(seen: Bool[Tensor, "#B #Hq #Lk"], key_heads: int) -> Bool[Tensor, "#B #Hk #Lk"]:
+    """A key head's keys are seen where any query head that shares it sees them."""
+    return seen if seen.shape[1] in (1, key_heads) else seen.unflatten(1, (key_heads, -1)).any(dim=2)
+
+
+def _by_blocks(mask: Mask, explicit: Tensor, batch: int, key_heads: int) -> Sight:
+    """Every pair looked at, PAIRS of them at a time: an explicit mask has no order to search in."""
+    heads, (num_queries, num_keys) = explicit.shape[1], (mask.positions.query_length, mask.positions.key_length)
+    keys = torch.zeros(batch, heads, num_keys, dtype=torch.bool, device=explicit.device)
+    queries = torch.zeros(batch, heads, num_queries, dtype=torch.bool, device=explicit.device)
+    height = max(PAIRS // (heads * num_keys), 1)
+    for element in range(batch):
+        for first in range(0, num_queries, height):
+            rows = slice(first, min(first + height, num_queries))
+            allowed = mask.tile(element, slice(None), rows, slice(0, num_keys)).allowed()
+            assert allowed is not None
+            keys[element] |= allowed[0].any(dim=-2)
+            queries[element, :, rows] = allowed[0].any(dim=-1)
+    return Sight(_by_key_head(keys, key_heads), queries)
+
+
+def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B Lk"], Bool[Tensor, "#B #Lq"]]:
+    """Which keys some query sees, and which queries see some key, without looking at pairs: O(L log L) time."""
+    lowest, highest = mask.positions.lowest, mask.positions.highest
+    if mask.segments is None and lowest is None and highest is None:
+        assert mask.key_mask is not None
+        return mask.key_mask, mask.key_mask.any(dim=-1, keepdim=True)
+    query, key = mask.positions.query_positions(), mask.positions.key_positions()
+    query_ids, key_ids = mask.segments or (torch.zeros_like(query), torch.zeros_like(key))
+    kept = torch.ones_like(key, dtype=torch.bool) if mask.key_mask is None else mask.key_mask
+    batch = torch.broadcast_shapes(*(t.shape[:-1] for t in (query, key, query_ids, key_ids, kept)))
+    query, key, query_ids, key_ids, kept = (
+        t.expand(*batch, -1).contiguous() for t in (query, key, query_ids.long(), key_ids.long(), kept)
+    )
+    everyone = torch.ones_like(query, dtype=torch.bool)
+    before, after = (None if limit is None else -limit for limit in (highest, lowest))
+    keys = kept & _meets(key, key_ids, query, query_ids, everyone, before, after)
+    queries = _meets(query, query_ids, key, key_ids, kept, lowest, highest)
+    return (keys, queries) if batch else (keys.unsqueeze(0), queries.unsqueeze(0))
+
+
+def _meets(
+    positions: Int64[Tensor, "*B n"],
+    ids: Int64[Tensor, "*B n"],
+    others: Int64[Tensor, "*B m"],
+    other_ids: Int64[Tensor, "*B m"],
+    kept: Bool[Tensor, "*B m"],
+    first: int | None,
+    last: int | None,
+) -> Bool[Tensor, "*B n"]:
+    """Whether a kept one of the others has the same id and stands at an offset of first .. last.
+
+    The others stand in a line by id, and within an id by position: those that can be met are neighbours there, and are
+    counted by two searches.
+    """
+    count = others.shape[-1]
+    in_order, order = others.sort(dim=-1)
+    rank = order.argsort(dim=-1)
+    start, end = torch.zeros_like(positions), torch.full_like(positions, count)
+    if first is not None:
+        start = torch.searchsorted(in_order, positions + first)
+    if last is not None:
+        end = torch.searchsorted(in_order, positions + last, right=True)
+    known_ids = other_ids.sort(dim=-1).values
+    line = torch.searchsorted(known_ids, other_ids) * (count + 1) + rank
+    line = line.masked_fill(~kept, (count + 1) ** 2).sort(dim=-1).values  # those not kept go to the end
+    group = torch.searchsorted(known_ids, ids)
+    known = known_ids.gather(-1, group.clamp(max=count - 1)) == ids
+    group = group * (count + 1)
+    return known & (torch.searchsorted(line, group + start) < torch.searchsorted(line, group + end))

@@ -1,0 +1,29 @@
+"""Padding never matters to the kernels either, across tiles and where few queries have kernels of their own."""
+
+import numpy as np
+import pytest
+
+from tests.contract.cases import CASES
+from tests.contract.padding import POISON, WAYS, assert_padding_does_not_matter
+from tests.triton import everywhere
+
+pytest_plugins = ["tests.contract.fresh"]
+
+
+@pytest.mark.parametrize("few", [0, 8], ids=["in tiles", "few queries"])
+@pytest.mark.parametrize("way", WAYS)
+@everywhere
+def test_every_way(way: str, few: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from relattn.backends.triton import forward
+
+    monkeypatch.setattr(forward, "FEW", few)
+    assert_padding_does_not_matter(CASES["terms_all"], way, "triton", ["nan"], 0, device)
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "name", ["relative_per_head", "shaw_asymmetric", "txl", "alibi_4_heads", "rope+shaw", "key_query+shaw"]
+)
+def test_encodings(name: str, device: str, rng: np.random.Generator) -> None:
+    way, poison = str(rng.choice(list(WAYS))), str(rng.choice(list(POISON)))
+    assert_padding_does_not_matter(CASES[name], way, "triton", [poison], int(rng.integers(2**32)), device)
