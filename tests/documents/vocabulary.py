@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
 import relattn
-import relattn.hf
+from relattn import convert, hf, nn
 from relattn.backends.base import Backend
 from relattn.backends.select import BACKENDS
 from relattn.bench.workload import ENCODINGS as BENCH_ENCODINGS
@@ -51,14 +51,14 @@ def examples() -> list[Any]:
         relattn.DisentangledEmbedding(2, 4, embed_dim=8, max_distance=3),
         relattn.KeyQueryEmbedding(4, 3),
     ]
-    modules = [relattn.nn.RelativeMultiheadAttention(8, 2), relattn.nn.RelPositionMultiHeadedAttention(8, 2)]
-    return [*encodings, *modules, relattn.nn.KVCache(), torch.nn.MultiheadAttention(8, 2)]
+    modules = [nn.RelativeMultiheadAttention(8, 2), nn.RelPositionMultiHeadedAttention(8, 2)]
+    return [*encodings, *modules, nn.KVCache(), torch.nn.MultiheadAttention(8, 2)]
 
 
 @functools.cache
 def public(on_keras: bool = False) -> dict[str, Any]:
     """relattn's public names, without the module they are reached by; those of the Keras face where a page is on it."""
-    rooms: list[ModuleType] = [relattn, relattn.nn, relattn.hf, relattn.convert]
+    rooms: list[ModuleType] = [relattn, nn, hf, convert]
     if on_keras:
         rooms.append(importlib.import_module("relattn.keras"))
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
