@@ -1,7 +1,7 @@
 """A code span of a page: what it is, and whether that is true.
 
-Every span is one of these, asked in this order: a command line, an option, a file, Python (which is evaluated, or whose
-names must exist), a shape; or it stands in names.toml beside this file, under its page and under what else it may be.
+Every span stands in names.toml beside this file, under its page and under what it is; or it is one of these, asked in
+this order: a command line, an option, a file, several names, Python, which is evaluated, or whose names must exist.
 """
 
 from __future__ import annotations
@@ -206,13 +206,13 @@ def exists(node: ast.expr, where: Place) -> Any:
 def as_shown(call: ast.Call, where: Place) -> bool | None:
     """A call as documentation shows it: `truncate(length)`, by its parameters' names, or `KVCache(max_length=...)`.
 
-    None where it is a call to be made.
+    None where it is a call to be made: the page has every name in it, and it leaves nothing out.
     """
     callee = exists(call.func, where)
     if callee is None and isinstance(call.func, ast.Name):  # a method, without the object
         candidates = known_methods(where.on_keras).get(call.func.id, [])
         return any(is_signature(call, candidate) or takes(call, candidate) for candidate in candidates)
-    if callee is not None and is_signature(call, callee):
+    if callee is not None and not names_in(call) <= set(where.namespace) and is_signature(call, callee):
         return True
     if not any(isinstance(node, ast.Constant) and node.value is ... for node in ast.walk(call)):
         return None

@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
 import relattn
-from relattn import convert, hf, nn
+from relattn import convert, nn
 from relattn.backends.base import Backend
 from relattn.backends.select import BACKENDS
 from relattn.bench.workload import ENCODINGS as BENCH_ENCODINGS
 from relattn.convert import FORMATS
-from relattn.hf.models import REPLACEMENTS
 from relattn.lab.encodings import ENCODINGS as LAB_ENCODINGS
 from tests.documents.commands import COMMANDS, PROJECT
 from tests.documents.page import ROOT
@@ -57,10 +56,9 @@ def examples() -> list[Any]:
 
 @functools.cache
 def public(on_keras: bool = False) -> dict[str, Any]:
-    """relattn's public names, without the module they are reached by; those of the Keras face where a page is on it."""
-    rooms: list[ModuleType] = [relattn, nn, hf, convert]
-    if on_keras:
-        rooms.append(importlib.import_module("relattn.keras"))
+    """relattn's public names, without the modules that hold them; of one extra only, for both take long to import."""
+    extra = importlib.import_module("relattn.keras" if on_keras else "relattn.hf")
+    rooms: list[ModuleType] = [relattn, nn, convert, extra]
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
 
 
@@ -123,7 +121,6 @@ def words(on_keras: bool = False) -> frozenset[str]:
             *COMMANDS,
             *PROJECT["optional-dependencies"],
         }
-        | {kind.__name__ for kind in REPLACEMENTS}
         | {path.stem for path in (ROOT / "vectors").glob("*.safetensors")}
     )
 
