@@ -76,7 +76,9 @@ def place(page: str, namespace: dict[str, Any], keras_blocks: list[str]) -> Plac
 @functools.cache
 def spelled(sources: tuple[str, ...]) -> frozenset[str]:
     """Every string and dotted name in these files and folders: what other code is called, where ours deals with it."""
-    paths = [path for name in sources for path in [ROOT / name, *(ROOT / name).rglob("*.py")] if path.is_file()]
+    paths = [
+        path for name in sources for path in ((ROOT / name).rglob("*.py") if name[-3:] != ".py" else [ROOT / name])
+    ]
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
     strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     dotted = {ast.unparse(node) for node in nodes if isinstance(node, (ast.Name, ast.Attribute))}
@@ -92,10 +94,7 @@ def complaint(span: str, where: Place) -> str | None:
             return None
     except Wrong as error:
         return f"`{span}`: {error}"
-    return (
-        f"`{span}`: nothing is known of it: no command, option or file, no Python to which this page's blocks or its "
-        "preamble in names.toml give a meaning, no known name"
-    )
+    return f"`{span}`: nothing is known of it; tests/documents/fragments.py says what it may be"
 
 
 def command(span: str, where: Place) -> bool:
