@@ -1,63 +1,53 @@
 """The documentation is true: its code runs, prints what it says, links to what exists, and the examples work.
 
-A page is a Markdown file of docs/, or README.md. Its ```python blocks run in order and share a namespace; what a block
-prints must stand in a ```text block right after it, and nothing else may. ```text blocks elsewhere are mistakes.
+A page is a Markdown file. Its ```python blocks run in order and share a namespace; what a block prints must stand in a
+```text block right after it, and nothing else may. ```text blocks elsewhere are mistakes. Commands stand in ```sh
+blocks, and their programs must take them. Every code span is a command, an option, a file, Python that runs after the
+page's blocks, or a name that exists: tests/documents/ decides which, and names.toml there lists those that are neither.
 """
 
-import contextlib
-import io
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import relattn
+from tests.documents import fragments
+from tests.documents.commands import is_command, refusal
+from tests.documents.page import PAGES, ROOT, read, run
 
-ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("README.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+KERAS = "relattn.keras."
+"""Spans with this name, and pages with ```py blocks, need a process with Keras, which no other test may import."""
+ON_KERAS = [page for page in PAGES if read(page.read_text()).keras]
 
 
-class Block(NamedTuple):
-    """A ```python block: its code, the line it starts on, and what it prints ("" where no ```text block follows)."""
-
-    code: str
-    line: int
-    output: str
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-def blocks(text: str) -> list[Block]:
-    """The Python blocks of a page with their outputs."""
-    found: list[Block] = []
-    end_of_last = -1
-    for fence in FENCE.finditer(text):
-        language, body = fence.groups()
-        if language == "python":
-            found.append(Block(body, text.count("\n", 0, fence.start()) + 2, ""))
-            end_of_last = fence.end()
-        elif language == "text":
-            follows = end_of_last >= 0 and not text[end_of_last : fence.start()].strip()
-            assert follows, (
-                f"line {text.count(chr(10), 0, fence.start()) + 1}: a ```text block after no ```python block"
-            )
-            found[-1] = found[-1]._replace(output=body)
-            end_of_last = -1
-    return found
+def untrue(page: Path) -> list[str]:
+    """What is untrue of a page's commands and code spans, after its blocks have run."""
+    content = read(page.read_text())
+    where = fragments.place(name_of(page), run(page), content.keras)
+    found = [f"`{line}`: {why}" for line in content.shell if (why := refusal(line))]
+    lines = [line for block in content.plain for line in block.splitlines()]
+    found += [f"`{line}`: a command belongs into a ```sh block" for line in lines if is_command(line.strip())]
+    spans = [span for span in dict.fromkeys(content.spans) if content.keras or KERAS not in span]
+    return found + [why for span in spans if (why := fragments.complaint(span, where))]
 
 
-def run(page: Path) -> None:
-    """Run every block of a page, one namespace for all, and compare what each prints."""
-    namespace = {"__name__": "__docs__"}
-    for block in blocks(page.read_text()):
-        code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, namespace)
-        assert printed.getvalue() == block.output, f"{page}:{block.line} prints something else"
+def untrue_of_keras() -> list[str]:
+    """What is untrue of the pages on Keras, and of the other pages' spans that name it."""
+    spans = {span for page in PAGES for span in read(page.read_text()).spans if KERAS in span}
+    where = fragments.Place({"relattn": relattn}, frozenset(), on_keras=True)
+    found = [why for span in sorted(spans) if (why := fragments.complaint(span, where))]
+    return found + [line for page in ON_KERAS for line in untrue(page)]
 
 
 def anchors(text: str) -> set[str]:
@@ -79,17 +69,35 @@ def broken_links(page: Path) -> list[str]:
     return broken
 
 
-def page_id(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_code_of_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ON_KERAS], ids=name_of)
+def test_code_of_a_page_runs_and_says_what_is_true(page, tmp_path, monkeypatch):
+    (tmp_path / "vectors").symlink_to(ROOT / "vectors")
     monkeypatch.chdir(tmp_path)
-    run(page)
+    found = untrue(page)
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_code_that_needs_keras(tmp_path):
+    """On PyTorch; Keras would import TensorFlow, too, where it can, and here it only costs time."""
+    program = """
+import sys
+sys.modules["tensorflow"] = None
+from tests.test_docs import untrue_of_keras
+print(*untrue_of_keras(), sep="\\n", end="")
+"""
+    variables = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+    assert ROOT / "docs" / "keras.md" in ON_KERAS
+
+
+def test_no_name_is_listed_in_vain():
+    spans = {name_of(page): " ".join(read(page.read_text()).spans) for page in PAGES}
+    assert set(fragments.NAMES) <= set(spans)
+    assert [(page, span) for page in spans for span in fragments.listed(page) if span not in spans[page]] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_of_a_page_lead_somewhere(page):
     assert broken_links(page) == []
 
@@ -180,6 +188,47 @@ def test_a_page_that_lies_is_found_out(tmp_path, text, complaint):
     page.write_text(text)
     with pytest.raises(AssertionError, match=re.escape(complaint)):
         run(page)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("`relattn.relative_atention`", "relattn has no relative_atention"),
+        ("`relattn.relative_attention(x, x, x, caussal=True)`", "unexpected keyword argument 'caussal'"),
+        ("`relattn.relative_attention(x, x, x, window=(-1, 0))`", "ValueError: window"),
+        ("`relattn.ShawEmbedding(max_length=...)`", "relattn.ShawEmbedding takes other arguments"),
+        ("`cache.reorder(index)`", "nothing is known"),
+        ("`reorder(index, how)`", "nothing is known"),
+        ("`CausalEmbedding`", "nothing is known"),
+        ("`caussal=True`", "nothing is known"),
+        ('`beyond="wrap"`', "nothing is known"),
+        ('`"wrap"`', "nothing is known"),
+        ("`x.shap`", "x has no shap"),
+        ("`[B, headz]`", "nothing is known"),
+        ("`q . k + b[d]`", "nothing is known"),
+        ("`relattn::tilde`", "nothing is known"),
+        ("`import relattn.hff`", "No module named 'relattn.hff'"),
+        ("`src/relattn/functionnal.py`", "nothing is known"),
+        ("`--minuttes 3`", "no command and no script has this option"),
+        ("`relattn compare --minuttes 3`", "No such option"),
+        ("`relattn bench --encodings relative,warp`", "warp"),
+        ("`relattn compare --seeds 0,0`", "seeds"),
+        ("`relattn convert a b --from transfo_xxl --to relattn`", "transfo_xxl"),
+        ("`make tests`", "the Makefile has no ['tests']"),
+        ("`python benchmarks/gpus.py`", "no file benchmarks/gpus.py"),
+        ("`python examples/self_attention.py --encodings rope`", "has no ['--encodings']"),
+        ("`pip install 'relattn[hugging]'`", "relattn has no extra hugging"),
+        ("```sh\nrelatn doctor\n```", "relatn is no program that the tests know"),
+        ("```sh\nrelattn bench \\\n    --length 5\n```", "No such option"),
+        ("    relattn doctor\n", "a command belongs into a ```sh block"),
+    ],
+)
+def test_what_is_untrue_is_found_out(tmp_path, monkeypatch, text, complaint):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(f"```python\nimport torch\nx = torch.randn(1, 2, 3, 4)\n```\n\n{text}\n")
+    (said,) = untrue(page)
+    assert complaint in said
 
 
 def test_an_error_names_the_line_of_the_page(tmp_path):

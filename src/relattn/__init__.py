@@ -26,7 +26,7 @@ _HOMES = {
     "ShapeError": "relattn.errors",
     "UnsupportedError": "relattn.errors",
 }
-_ROOMS = ("nn", "keras", "convert", "offsets", "errors", "lab")
+_ROOMS = ("nn", "hf", "keras", "convert", "offsets", "errors", "lab")
 
 if TYPE_CHECKING:
     from relattn import nn as nn

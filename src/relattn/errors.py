@@ -1,4 +1,4 @@
-"""The two kinds of error that relattn adds to Python's own."""
+"""The two kinds of error that relattn adds to Python's own, and the sentence for an extra that is not installed."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ class UnsupportedError(RuntimeError):
     def __init__(self, message: str, reasons: Mapping[str, Sequence[str]] | None = None) -> None:
         super().__init__(message)
         self.reasons: dict[str, list[str]] = {name: list(why) for name, why in (reasons or {}).items()}
+
+
+def not_installed(package: str, extra: str) -> ModuleNotFoundError:
+    """The error of `import relattn.<extra>` where the package that it stands on is missing."""
+    return ModuleNotFoundError(
+        f"relattn.{extra}: {package} is not installed; install it with pip install 'relattn[{extra}]'", name=package
+    )

@@ -9,7 +9,6 @@ from torch import nn
 
 import relattn.hf
 from relattn import UnsupportedError
-from relattn.hf import patching
 from tests.bad_input.refusal import refused
 from tests.peers.models import CASES, made
 
@@ -176,11 +175,11 @@ def test_a_forward_behind_a_hook() -> None:
 
 @pytest.mark.parametrize("version", ["5.22.1", "4.57.0", "6.0.0"])
 def test_another_version_of_transformers(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patching.transformers, "__version__", version)
+    monkeypatch.setattr(hf, "__version__", version)
     with refused(
         UnsupportedError,
         f"transformers: version {version} is installed, and relattn.hf is tested with 5.23 and later below 6; install "
-        "transformers>=5.23,<6",
+        "'transformers>=5.23,<6'",
     ):
         relattn.hf.patch(made("t5"))
 

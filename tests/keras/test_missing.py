@@ -36,7 +36,7 @@ def said(blocked: tuple[str, ...] = (), before: str = "", backend: str = "jax") 
     [
         (
             {"blocked": ("keras",)},
-            "ModuleNotFoundError: relattn.keras: Keras is not installed; install it with pip install 'relattn[keras]'",
+            "ModuleNotFoundError: relattn.keras: keras is not installed; install it with pip install 'relattn[keras]'",
         ),
         (
             {"blocked": ("jax",)},

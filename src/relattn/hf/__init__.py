@@ -1,5 +1,6 @@
 """Hugging Face transformers on relattn: `patch` a loaded model, or load one with attn_implementation="relattn"."""
 
+from relattn.hf import installed as installed  # before all others: it says what is missing
 from relattn.hf.interface import register
 from relattn.hf.masks import MaskStructure
 from relattn.hf.patching import Report, patch, patched, unpatch

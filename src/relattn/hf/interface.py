@@ -42,6 +42,8 @@ def relattn_attention(
 
     position_bias is added to the scores as it comes, quadratic as the model made it; `relattn.hf.patch` replaces the
     modules that make one.
+
+    Raises UnsupportedError: when the model caps its scores (softcap).
     """
     if kwargs.get("softcap") is not None:
         raise UnsupportedError(

@@ -39,7 +39,10 @@ class MaskStructure:
 
     @classmethod
     def __torch_function__(cls, function: Callable, *_: object) -> None:
-        """UnsupportedError: attention that computes with its mask asks no interface, and would fail less clearly."""
+        """Refuse attention that computes with its mask: it asks no interface, and would fail less clearly.
+
+        Raises UnsupportedError: always.
+        """
         raise UnsupportedError(
             f"attn_implementation='relattn': attention that calls no interface got a mask without pairs, and calls "
             f"{function.__name__} on it; load the model without the name and call relattn.hf.patch, and give each "
@@ -74,7 +77,8 @@ def relattn_mask(
     mask_function: a composition of transformers' own functions (causal, both directions, sliding windows, packed
         sequences). attention_mask: True for real tokens; those beyond its end count as padding, as everywhere there;
         or a structure already, which `generate` made ahead for a static cache.
-    Raises UnsupportedError for a mask function that has no structure relattn knows.
+
+    Raises UnsupportedError: when relattn knows no structure of the mask function.
     """
     if isinstance(attention_mask, MaskStructure):
         return attention_mask
@@ -138,8 +142,8 @@ def _both(a: MaskStructure, b: MaskStructure) -> MaskStructure:
 def as_structure(mask: MaskStructure | Tensor | None, is_causal: bool, query_position: PositionLike) -> MaskStructure:
     """What a model handed its attention, as a structure.
 
-    A tensor is a mask of pairs, boolean (True attends) or float (added). It knows nothing of positions, nor does None,
-    which is no mask, or causality alone where the module is causal: the first query then stands at `query_position`.
+    A tensor is a mask of pairs, boolean (True attends) or float (added). None means no mask, or a causal one if
+    `is_causal`. Tensors and None carry no positions: the first query is at `query_position`.
     """
     if isinstance(mask, MaskStructure):
         return mask

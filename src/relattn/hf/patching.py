@@ -9,20 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import transformers
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
+from relattn.hf.installed import check_version
 from relattn.hf.interface import NAME
 from relattn.hf.models import REPLACEMENTS
 from relattn.hf.replacement import Replacement
 
 ORIGINALS = {replacement: original for original, replacement in REPLACEMENTS.items()}
 """What stood where a replacement stands."""
-TESTED = ((5, 23), (6,))
-"""The first version of transformers that relattn works with, and the first that it does not know."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +41,15 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
 
     model: a loaded transformers model, or a module that holds some. backend: as in `relative_attention`.
 
-    Modules that add a position bias become subclasses of theirs with the same weights under the same names; where a
-    model takes an attn_implementation, that becomes "relattn". Checkpoints saved before and after are interchangeable.
+    Modules that add a position bias are switched to a relattn subclass of their own class, with the same weights under
+    the same names. Where a model takes an attn_implementation, that becomes "relattn". Checkpoints saved before and
+    after are interchangeable.
 
-    Raises UnsupportedError where nothing in the model can be changed, or for a version of transformers that relattn is
-    not tested with; ValueError for a model that is patched already. The model is then as it was.
+    Raises UnsupportedError: when nothing in the model can be changed, or when relattn is not tested with the installed
+    version of transformers; ValueError: when the model is patched already, or when there is no such backend; TypeError:
+    when it is no module. The model is then as it was.
     """
-    _check_version()
+    check_version()
     check_backend(backend)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: got {type(model).__name__}; expected a transformers model")
@@ -87,7 +87,7 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
 def unpatch(model: nn.Module) -> None:
     """Put back what `patch` changed.
 
-    Raises ValueError for a module that `patch` was not called with.
+    Raises ValueError: when `patch` was not called with this module.
     """
     configs: list[tuple[PreTrainedConfig, str | None]] | None = getattr(model, "_relattn_configs", None)
     if configs is None:
@@ -108,18 +108,6 @@ def patched(model: nn.Module, backend: str = "auto") -> Iterator[Report]:
         yield report
     finally:
         unpatch(model)
-
-
-def _check_version() -> None:
-    """Attention modules are replaced by name and signature, so an untested version could break them silently."""
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    first, end = TESTED
-    if not first <= version < end:
-        raise UnsupportedError(
-            f"transformers: version {transformers.__version__} is installed, and relattn.hf is tested with "
-            f"{'.'.join(map(str, first))} and later below {end[0]}; install transformers>={'.'.join(map(str, first))},"
-            f"<{end[0]}"
-        )
 
 
 def _verdict(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> tuple[bool, str] | None:

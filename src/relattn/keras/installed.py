@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from relattn.errors import not_installed
+
 try:
     import keras
 except ModuleNotFoundError as error:
     if error.name == "keras":
-        raise ModuleNotFoundError(
-            "relattn.keras: Keras is not installed; install it with pip install 'relattn[keras]'", name="keras"
-        ) from None
+        raise not_installed("keras", "keras") from None
     raise ModuleNotFoundError(
         f"relattn.keras: Keras cannot start its backend, for {error.name!r} is not installed; install it, or set the "
         "environment variable KERAS_BACKEND to 'tensorflow', 'jax' or 'torch' before Python starts",

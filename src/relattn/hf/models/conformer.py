@@ -31,7 +31,10 @@ class _ConformerAttention(Replacement):
         relative_position_embeddings: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under the original's arguments."""
+        """(output, attention weights if asked for), under the original's arguments.
+
+        Raises ValueError: when the encoding needs relative_position_embeddings and they are missing.
+        """
         kind, sinusoids = self.position_embeddings_type, relative_position_embeddings
         if kind in ("relative", "rotary") and sinusoids is None:
             raise ValueError(

@@ -40,7 +40,10 @@ class _Encoder(Replacement):
         return MaskStructure(attn_mask=pairs.bool())
 
     def get_rel_pos(self: Any, hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> None:
-        """None: an offset needs no matrix."""
+        """None: an offset needs no matrix.
+
+        Raises UnsupportedError: when the caller gives a matrix.
+        """
         if relative_pos is not None:
             raise UnsupportedError(
                 f"relative_pos: got a matrix of relative positions {list(relative_pos.shape)}; relattn counts them "

@@ -1,0 +1,133 @@
+"""A command line of a page: whether its program would take it. Nothing is run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+import tomllib
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import typer.main
+from typer.testing import CliRunner
+
+from relattn.bench.settings import Settings as BenchSettings
+from relattn.cli.app import app
+from relattn.convert import FORMATS
+from relattn.lab.settings import Settings as LabSettings
+from tests.documents.page import ROOT
+
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+OPTIONS = {option for command in COMMANDS.values() for one in command.params for option in one.opts} | {"--help"}
+MAKEFILE = (ROOT / "Makefile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ELSEWHERE = {"tensorflow"}
+"""Packages that a page installs by another name than pyproject.toml's."""
+
+
+def refusal(line: str) -> str | None:
+    """Why a command line would be refused; None where it would be taken."""
+    words = shlex.split(line, comments=True)
+    if words[:1] == ["export"]:
+        words = words[1:]
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    if not words:
+        return None
+    program = words[0].removeprefix(".venv/bin/")
+    if program not in PROGRAMS:
+        return f"{words[0]} is no program that the tests know"
+    return PROGRAMS[program](words[1:])
+
+
+def is_command(line: str) -> bool:
+    """Whether its first word is a program, or a variable that is set for one."""
+    return re.match(rf"([A-Z_]+=\S* )*(\.venv/bin/)?({'|'.join(map(re.escape, PROGRAMS))})( (?! )|$)", line) is not None
+
+
+def _relattn(words: list[str]) -> str | None:
+    """By the real parser; what the commands would carry out is checked and left undone."""
+    if not words or (words[0] in COMMANDS and len(words) == 1):
+        return None  # mentioned
+    if words[0] in COMMANDS and len(words) == 2 and words[1] in OPTIONS:
+        taken = {option for one in COMMANDS[words[0]].params for option in one.opts} | {"--help"}
+        return None if words[1] in taken else f"relattn {words[0]} has no option {words[1]}"
+
+    def check_formats(source: object, target: object, *formats: str) -> None:
+        unknown = [one for one in formats if one not in (*FORMATS, "relattn")]
+        if unknown:
+            raise ValueError(f"no format {unknown}")
+
+    checks = {
+        "compare": lambda given, *_: LabSettings.from_dict(given),
+        "bench": lambda given, *_: BenchSettings(**given),
+        "compose": lambda *_: None,
+        "convert": check_formats,
+    }
+    stubs = {}
+    for name, check in checks.items():
+        stubs[f"relattn.cli.{name}"] = ModuleType(name)
+        stubs[f"relattn.cli.{name}"].__dict__["run"] = check
+    with mock.patch.dict(sys.modules, stubs):
+        ran = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    return None if ran.exit_code == 0 else ran.stderr or repr(ran.exception)
+
+
+def _make(words: list[str]) -> str | None:
+    targets = [word for word in words if "=" not in word]
+    variables = [word.partition("=")[0] for word in words if "=" in word]
+    unknown = [one for one in targets if not re.search(rf"^{one}:", MAKEFILE, re.MULTILINE)]
+    unknown += [one for one in variables if not re.search(rf"^{one} \?=", MAKEFILE, re.MULTILINE)]
+    return f"the Makefile has no {unknown}" if unknown else None
+
+
+def _python(words: list[str]) -> str | None:
+    if words[:2] == ["-m", "pytest"]:
+        return _pytest(words[2:])
+    if words[0] == "-m":
+        return None if importlib.util.find_spec(words[1]) else f"no module {words[1]}"
+    script = ROOT / words[0]
+    if not script.is_file():
+        return f"no file {words[0]}"
+    options = [word for word in words[1:] if word.startswith("--") and f'"{word}"' not in script.read_text()]
+    return f"{words[0]} has no {options}" if options else None
+
+
+def _pytest(words: list[str]) -> str | None:
+    missing = [word for word in words if "/" in word and not (ROOT / word).exists()]
+    return f"no {missing}" if missing else None
+
+
+def _pip(words: list[str]) -> str | None:
+    if words[:1] != ["install"]:
+        return f"pip {words[:1]}"
+    for word in words[1:]:
+        match = re.fullmatch(r"([\w.-]+?)(?:\[(\w+)\])?", word)
+        if match is None:
+            return f"pip install {word}"
+        package, extra = match.groups()
+        if extra is not None and extra not in PROJECT["optional-dependencies"]:
+            return f"relattn has no extra {extra}"
+        declared = str([PROJECT["dependencies"], PROJECT["optional-dependencies"]])
+        if package not in (".", "relattn") and package not in ELSEWHERE and f"'{package}>" not in declared:
+            return f"pyproject.toml declares no {package}"
+    return None
+
+
+def _known(words: list[str]) -> None:
+    """A program of which the pages say no more than its name and a file."""
+
+
+PROGRAMS: dict[str, Any] = {
+    "relattn": _relattn,
+    "make": _make,
+    "python": _python,
+    "pytest": _pytest,
+    "pip": _pip,
+    "source": _known,
+    "accelerate": _known,
+    ".ci/run": _known,
+}
