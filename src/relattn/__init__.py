@@ -23,6 +23,8 @@ _HOMES = {
     "RelativeEncoding": "relattn.encodings",
     "ScoreTerms": "relattn.score.terms",
     "OffsetTable": "relattn.score.table",
+    "Run": "relattn.score.position",
+    "Listed": "relattn.score.position",
     "ShapeError": "relattn.errors",
     "UnsupportedError": "relattn.errors",
 }
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from relattn.functional import attention_weights as attention_weights
     from relattn.functional import explain as explain
     from relattn.functional import relative_attention as relative_attention
+    from relattn.score.position import Listed as Listed
+    from relattn.score.position import Run as Run
     from relattn.score.table import OffsetTable as OffsetTable
     from relattn.score.terms import ScoreTerms as ScoreTerms
 
