@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
@@ -11,6 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from tests import seeds
 from tests.contract.calls import EXACT, MODULES
 from tests.ecosystem.layers import WIDTH, Attention, attention
 
@@ -27,8 +27,8 @@ class Stack(nn.Module):
 
     def __init__(self, name: str):
         super().__init__()
-        torch.manual_seed(3)
-        rng = np.random.default_rng(3)
+        torch.manual_seed(seeds.seed(3))
+        rng = seeds.generator(3)
         self.first = attention("t5" if name == SHARED else name, rng)
         self.second: Attention | None = None
         if name == SHARED:
@@ -41,7 +41,7 @@ class Stack(nn.Module):
 
 
 def batch() -> Tensor:
-    return torch.randn(2 * PROCESSES, LENGTH, WIDTH, dtype=torch.float64, generator=torch.manual_seed(4))
+    return torch.randn(2 * PROCESSES, LENGTH, WIDTH, dtype=torch.float64, generator=seeds.torch_generator(4))
 
 
 def train(model: nn.Module, x: Tensor) -> None:
