@@ -52,6 +52,11 @@ def run(seed: int, seconds: float, arguments: list[str]) -> tuple[list[str], int
         return sorted(set(failures.read().splitlines())), code
 
 
+def repeat(seed: int, name: str) -> str:
+    """The command that repeats a failure."""
+    return f"RELATTN_SEED={seed} {shlex.join([sys.executable, '-m', 'pytest', name])}"
+
+
 def stop(process: subprocess.Popen) -> None:
     """End pytest with its workers, where it has not ended."""
     if process.poll() is None:
@@ -75,7 +80,7 @@ def main(words: list[str]) -> int:
             flush=True,
         )
         failed, code = run(seed, left, arguments)
-        new = [f"RELATTN_SEED={seed} {shlex.join([sys.executable, '-m', 'pytest', name])}" for name in failed]
+        new = [repeat(seed, name) for name in failed]
         print(*new, sep="\n", flush=True)
         repeats += new
         if code is not None and code > 1:
