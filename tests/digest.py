@@ -34,10 +34,10 @@ class Drawn:
             array = np.asarray(value)
             self.hash.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
 
-    def add_legacy(self) -> None:
-        """NumPy's generator of old, whose functions cannot be listened to: how it stands after all that it drew."""
+    def add_states(self) -> None:
+        """Of the generators whose own functions cannot be listened to: how they stand after all that they drew."""
         _, key, position, has_gauss, gauss = np.random.get_state(legacy=True)
-        self.hash.update(key.tobytes() + repr((position, has_gauss, gauss)).encode())
+        self.hash.update(key.tobytes() + repr((position, has_gauss, gauss, random.getstate())).encode())
 
 
 current = Drawn()
@@ -138,7 +138,7 @@ class Digests:
         try:
             with TorchDraws():
                 yield
-            current.add_legacy()
+            current.add_states()
             line = {"name": self.prefix + name, "draws": current.draws, "digest": current.hash.hexdigest()}
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
