@@ -4,13 +4,17 @@ PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python
 TORCH_INDEX ?=
 DEMO_MINUTES ?= 5
 DEMO_OUT ?= runs/demo
+MINUTES ?= 30
+TESTS ?= tests
 
 BIN := .venv/bin
 STAMP := .venv/installed
 TORCH := $(shell grep '^torch==' constraints.txt)
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
+WORKERS := -n logical --maxprocesses 4
+PYTEST := $(BIN)/python -m pytest $(WORKERS)
+FAST := not (slow or triton or gpu)
 
-.PHONY: help install test test-all test-gpu lint demo clean
+.PHONY: help install test test-all test-gpu search repeats lint demo clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -20,6 +24,8 @@ help: ## list the targets
 	@echo "  TORCH_INDEX=URL        where torch comes from, e.g. https://download.pytorch.org/whl/cpu (default: pip's own index)"
 	@echo "  DEMO_MINUTES=M         how long the demo trains (default: $(DEMO_MINUTES))"
 	@echo "  DEMO_OUT=DIR           where the demo writes (default: $(DEMO_OUT))"
+	@echo "  MINUTES=M              how long the search lasts (default: $(MINUTES))"
+	@echo "  TESTS=PATH             the tests that search and repeats run (default: $(TESTS))"
 
 install: $(STAMP) ## set up .venv with everything that the other targets need
 
@@ -32,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 test: install ## the tests, without the slow ones
-	$(PYTEST) -m 'not (slow or triton or gpu)'
+	$(PYTEST) -m '$(FAST)'
 
 test-all: install ## the slow tests, and the Triton kernels in Triton's interpreter
 	$(PYTEST) -m slow
@@ -41,6 +47,12 @@ test-all: install ## the slow tests, and the Triton kernels in Triton's interpre
 test-gpu: install ## the tests that need a CUDA GPU
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu needs a CUDA GPU; torch {torch.__version__} finds none here")'
 	$(BIN)/python -m pytest -m gpu tests/triton
+
+search: install ## the tests with new random numbers, again and again for MINUTES
+	$(BIN)/python -m tests.search --minutes $(MINUTES) $(WORKERS) -m '$(FAST)' $(TESTS)
+
+repeats: install ## the tests three times, to see that each draws the same numbers
+	$(BIN)/python -m tests.repeats $(WORKERS) -m '$(FAST)' $(TESTS)
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

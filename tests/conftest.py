@@ -1,18 +1,70 @@
-"""What every test shares: threads that fit the machine, and hypothesis's settings."""
+"""What every test shares: threads that fit the machine, fixed random numbers, and hypothesis's settings."""
 
 import os
 
-from hypothesis import settings
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
 
 # Workers of pytest-xdist share the cores; with more threads than cores small tensors run several times slower.
-# The variable is read when torch and numpy are first imported, and by the processes that a test starts.
+# The variable is read when torch is first imported, by `seeds`, and by the processes that a test starts.
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
-# Fresh examples on every run, on CI too (hypothesis would fix them there); a failure prints the line that repeats it.
-# No deadline: the first call of an operator compiles or loads things, and a busy machine is no bug.
+from tests import seeds
+
+# No deadline and no check of speed: the first call of an operator compiles or loads things, and a busy machine is no
+# bug. No database: an example that failed once would change what later runs draw.
 settings.register_profile(
-    "relattn", parent=settings.get_profile("default"), derandomize=False, deadline=None, print_blob=True
+    "relattn",
+    parent=settings.get_profile("default"),
+    derandomize=False,  # seeds.start_all fixes what is drawn
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("relattn")
+
+
+def pytest_report_header() -> str:
+    return f"random numbers: RELATTN_SEED={seeds.BASE}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "RELATTN_DIGEST" in os.environ:
+        from tests.digest import Digests
+
+        config.pluginmanager.register(Digests(os.environ["RELATTN_DIGEST"]))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_numbers(request: pytest.FixtureRequest) -> None:
+    """A test draws what the base seed and its name fix, whatever ran before it."""
+    seeds.start_all(request.node.nodeid)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator of the test's own."""
+    return seeds.generator(request.node.nodeid, "rng")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef, request: pytest.FixtureRequest):
+    """A fixture that several tests share draws what its own name fixes, whichever of them comes first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    kept = seeds.states()
+    seeds.start_all(fixturedef.baseid, fixturedef.argname, getattr(request, "param_index", 0))
+    try:
+        return (yield)
+    finally:
+        seeds.restore(kept)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):
+    """What a module draws when it is imported, its own name fixes."""
+    seeds.start_all(collector.nodeid)
+    return (yield)

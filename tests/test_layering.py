@@ -253,39 +253,36 @@ def test_a_bad_house_is_found_out(tmp_path, name, line, expected):
     assert expected in found[0]
 
 
-def loaded_after(statement: str, **environment: str) -> set[str]:
-    """The top-level modules of a fresh interpreter after `statement`."""
-    program = f"{statement}\nimport json, sys\nprint(json.dumps(sorted({{n.split('.')[0] for n in sys.modules}})))"
+def loaded_after(*statements: str, **environment: str) -> list[set[str]]:
+    """The top-level modules of a fresh interpreter after each of the statements."""
+    show = "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})), flush=True)"
+    program = "\n".join(["import json, sys", *(f"{statement}\n{show}" for statement in statements)])
     variables = {**os.environ, **environment}
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
     assert run.returncode == 0, run.stderr
-    return set(json.loads(run.stdout.splitlines()[-1]))
+    return [set(json.loads(line)) for line in run.stdout.splitlines()]
 
 
-def test_the_public_names_load_no_extra():
+def test_what_is_not_asked_for_is_not_loaded():
+    """In one process, for a start takes seconds: torch not by the import, no extra by a call or by any public name."""
     declared = declared_packages()
     extras = set().union(*(packages for extra, packages in declared.items() if extra)) - declared[""] | {"triton"}
     assert {"transformers", "music21", "matplotlib", "typer"} <= extras
-    loaded = loaded_after("import relattn\nfor name in relattn.__all__: getattr(relattn, name)")
-    assert {PACKAGE, "torch"} <= loaded
-    assert not loaded & extras
-
-
-def test_import_relattn_loads_no_torch():
-    loaded = loaded_after("import relattn")
-    assert PACKAGE in loaded
-    assert "torch" not in loaded
-
-
-@pytest.mark.parametrize("call", ["relative_attention", "explain"])
-def test_choosing_a_backend_loads_no_triton(call):
-    loaded = loaded_after(f"import relattn, torch\nrelattn.{call}(*[torch.ones(1, 2, 5, 4)] * 3)")
-    assert {PACKAGE, "torch"} <= loaded
-    assert "triton" not in loaded
+    imported, explained, called, named = loaded_after(
+        "import relattn",
+        "import torch; relattn.explain(*[torch.ones(1, 2, 5, 4)] * 3)",
+        "relattn.relative_attention(*[torch.ones(1, 2, 5, 4)] * 3)",
+        "[getattr(relattn, name) for name in relattn.__all__]",
+    )
+    assert PACKAGE in imported
+    assert not imported & (extras | {"torch"})
+    for loaded in (explained, called, named):
+        assert {PACKAGE, "torch"} <= loaded
+        assert not loaded & extras
 
 
 @pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_the_keras_face_loads_no_torch(backend):
-    loaded = loaded_after("import relattn.keras", KERAS_BACKEND=backend)
+    (loaded,) = loaded_after("import relattn.keras", KERAS_BACKEND=backend)
     assert {PACKAGE, "keras", backend} <= loaded
     assert "torch" not in loaded

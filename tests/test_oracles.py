@@ -16,11 +16,6 @@ from tests.oracle.t5 import relative_position_bucket
 from tests.oracle.transformer_xl import sinusoid
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng()
-
-
 def test_oracles_import_neither_relattn_nor_torch():
     for path in (Path(__file__).parent / "oracle").glob("*.py"):
         if path.name.startswith("test_"):

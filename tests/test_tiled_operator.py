@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relattn import relative_attention
 from relattn.backends.tiled import TiledBackend, operator
+from tests import seeds
 from tests.contract.calls import assert_equal, gradients, self_attention
 from tests.contract.cases import CASES
 from tests.contract.operators import (
@@ -30,7 +31,7 @@ from tests.contract.tiles import SMALL_TILES
 pytest_plugins = ["tests.contract.fresh"]
 
 PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=5, key_length=6, head_dim=4, value_dim=3)
-ROWS = np.random.default_rng().integers(0, 6, (2, 5))
+ROWS = seeds.generator("rows").integers(0, 6, (2, 5))
 # Every kind of argument that the operator has: which case, what the call asks for, its dtype, and its dropout.
 CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "no tables": ("none", {}, "float32", 0.0),
@@ -172,7 +173,7 @@ def test_activation_checkpointing(
 
     inputs, found = [subject.arrays[name] for name in INPUTS], []
     for run in (call, lambda *given: checkpoint(call, *given, use_reentrant=use_reentrant)):
-        torch.manual_seed(0)
+        torch.manual_seed(seeds.seed("dropout"))
         for array in arrays:
             array.grad = None
         output = run(*inputs)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
 from relattn import attention_weights, relative_attention
+from tests import seeds
 from tests.contract.check import accumulation_eps, sum_lengths
 from tests.contract.plain import magnitudes, plain_attention
 from tests.contract.settings import Setting
@@ -33,7 +34,7 @@ NAMES = ("output", "query", "key", "value", "attn_mask")
 @cache
 def samples(dtype: torch.dtype) -> list[tuple[tuple[Tensor, ...], dict[str, Any]]]:
     """(query, key, value) and keywords of every sample, drawn once."""
-    torch.manual_seed(0)
+    torch.manual_seed(seeds.seed(0))
     (operator,) = (op for op in op_db if op.name == NAME)
     drawn = operator.sample_inputs("cpu", dtype, requires_grad=True)
     return [((sample.input, *sample.args), sample.kwargs) for sample in drawn]
@@ -41,7 +42,7 @@ def samples(dtype: torch.dtype) -> list[tuple[tuple[Tensor, ...], dict[str, Any]
 
 def with_gradients(function: Any, inputs: tuple[Tensor, ...], keywords: dict[str, Any]) -> list[Tensor]:
     """The output, and the gradients of everything that is differentiable in a sample."""
-    torch.manual_seed(7)
+    torch.manual_seed(seeds.seed(7))
     output = function(*inputs, **keywords)
     leaves = [*inputs, *(t for t in keywords.values() if isinstance(t, Tensor) and t.requires_grad)]
     return [output, *torch.autograd.grad(output, leaves, cotangent_of(output))]
@@ -137,7 +138,7 @@ def check_dropout(backend: str, inputs: tuple[Tensor, ...], keywords: dict[str, 
     length = key.shape[-2]
 
     def dropped(value: Tensor) -> Tensor:
-        torch.manual_seed(3)
+        torch.manual_seed(seeds.seed(3))
         return relative_attention(query, key, value, **keywords)
 
     one = torch.eye(length, dtype=value.dtype).expand(*value.shape[:-2], length, length)

@@ -282,7 +282,6 @@ def test_a_refused_forward_leaves_a_rolling_cache_as_it_was():
 
 def assert_untouched(module, cache, changes, error, said):
     """After a first chunk of 5, a refused one changes nothing: a good one gives the answer it would have given."""
-    torch.manual_seed(0)
     first, second = torch.randn(2, 5, 32), torch.randn(2, 3, 32)
     undisturbed = KVCache(cache.max_length)
     with torch.no_grad():
@@ -427,7 +426,6 @@ def test_positions_left_out_after_some_were_given():
 @pytest.mark.parametrize("length", [4, 5, 7, 8])
 def test_a_rolling_cache_cut_as_far_as_it_lets_itself_be_cut(length):
     """From every length that truncate accepts, decoding goes on as a full pass under the window does."""
-    torch.manual_seed(0)
     module, first, then = make(), torch.randn(2, 8, 32), torch.randn(2, 3, 32)
     cache = KVCache(max_length=4)
     with torch.no_grad():

@@ -7,5 +7,5 @@ plain       the plain PyTorch formula, whose own error the budget doubles, and t
 check       the comparison: outputs, lse and every gradient of one backend against the oracle
 calls       calls and comparisons for tests that hold two ways of computing one thing against each other
 tiles       the tiled backend in small tiles, as one more backend to test
-fresh       random numbers and small tiles that are new on every run, and the seed of a failure
+fresh       the backend that a test runs on, whose small tiles are the test's own
 """

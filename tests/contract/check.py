@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import seeds
 from tests.contract.plain import magnitudes, plain_attention
 from tests.contract.subject import Subject
 from tests.oracle import Answer, assert_within_budget, complex_step_gradients, max_error
@@ -60,7 +61,7 @@ def gradients_of(
 
 def draw_cotangents(subject: Subject, answer: Answer, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """Random weights of output and lse, as `dtype` and the dtype of the scores hold them."""
-    rng = np.random.default_rng(subject.setting.seed + 1)
+    rng = seeds.generator(subject.setting.seed, "cotangents")
     of_output = torch.from_numpy(rng.normal(size=answer.output.shape)).to(getattr(torch, dtype))
     of_lse = torch.from_numpy(rng.normal(size=answer.lse.shape)).to(torch.promote_types(of_output.dtype, torch.float32))
     return numpy_of(of_output), numpy_of(of_lse)

@@ -1,22 +1,10 @@
-"""Fresh random numbers and small tiles on every run, and the seed of those that failed."""
+"""The backend that a test runs on, whose small tiles are the test's own."""
 
-import secrets
-
-import numpy as np
 import pytest
-import torch
 
 from relattn.backends.tiled import operator
+from tests import seeds
 from tests.contract.tiles import SMALL_TILES, small_tiles
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    """A generator with a new seed, printed beside a failure; torch's own generator starts from it too."""
-    seed = secrets.randbits(32)
-    print(f"seed of this test's random numbers: {seed}")
-    torch.manual_seed(seed)
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture
@@ -24,7 +12,6 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """The backend's name; for SMALL_TILES it is "tiled", whose tiles stay small for the whole test."""
     if request.param != SMALL_TILES:
         return request.param
-    seed = secrets.randbits(32)
-    print(f"seed of this test's tiles: {seed}")
+    seed = seeds.seed(request.node.nodeid, "tiles")
     monkeypatch.setattr(operator, "tile_sizes", lambda problem: small_tiles(problem, seed))
     return "tiled"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn import OffsetTable, RelativeEncoding, ScoreTerms, relative_attention
-from tests import oracle
+from tests import oracle, seeds
 from tests.contract.cases import EncodingCase, HandTable, Part, TermsCase
 from tests.contract.settings import Setting
 
@@ -97,7 +97,7 @@ def make_subject(
     case: EncodingCase | TermsCase, setting: Setting, dtype: str = "float64", parameter_dtype: str | None = None
 ) -> Subject:
     """Random tensors for a case in a setting. parameter_dtype: of encoding and float mask, the inputs' unless given."""
-    rng = np.random.default_rng(setting.seed)
+    rng = seeds.generator(setting.seed)
     kinds = {"inputs": getattr(torch, dtype), "encoding": getattr(torch, parameter_dtype or dtype)}
     parts = case.parts(setting) if isinstance(case, EncodingCase) else []
     arrays: dict[str, Tensor] = {}

@@ -136,13 +136,15 @@ def test_a_reordered_cache_follows_its_beams(name: str, rng: np.random.Generator
 @pytest.mark.parametrize("max_length", [None, 4])
 def test_a_cache_through_a_life_of_changes(name: str, max_length: int | None, rng: np.random.Generator) -> None:
     """Appended to, cut, reordered, grown and shrunk at random: always what its history gives in one full pass."""
-    layer = module_of(name, rng, length=16)
+    changes = ["append", "append", *rng.permutation(["append", "append", "truncate", "reorder"] * 2)]
+    longest = 3  # of a chunk; the tables reach as far as a history of such chunks alone
+    layer = module_of(name, rng, length=longest * changes.count("append"))
     window = None if max_length is None else (max_length - 1, 0)
     cache, history = KVCache(max_length), torch.zeros(2, 0, 5, dtype=torch.float64)
     with torch.no_grad():
-        for change in ["append", "append", *rng.permutation(["append", "append", "truncate", "reorder"] * 2)]:
+        for change in changes:
             if change == "append":
-                chunk = torch.randn(len(history), int(rng.integers(1, 4)), 5, dtype=torch.float64)
+                chunk = torch.randn(len(history), int(rng.integers(1, longest + 1)), 5, dtype=torch.float64)
                 history = torch.cat([history, chunk], dim=1)
                 whole = layer(history, is_causal=True, window=window)
                 assert_equal(layer(chunk, is_causal=True, cache=cache), whole[:, -chunk.shape[1] :])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from relattn import attention_weights, relative_attention
+from tests import seeds
 from tests.contract.cases import CASES, expected_answer, runnable_pairs
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
@@ -40,7 +41,7 @@ def dropping(name: str, rng: np.random.Generator) -> Subject:
 
 
 def run(subject: Subject, backend: str, seed: int, p: float = P, **keywords: bool) -> Tensor:
-    torch.manual_seed(seed)
+    torch.manual_seed(seeds.seed(seed))
     return relative_attention(**subject.arguments(), backend=backend, dropout_p=p, **keywords)
 
 

@@ -1,16 +1,16 @@
 """DDP and FSDP2 over two gloo processes: a step of training gives the weights that one process gives them."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
-import numpy as np
-import pytest
 import torch
 import torch.multiprocessing
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from tests import seeds
 from tests.contract.calls import EXACT, MODULES
 from tests.ecosystem.layers import WIDTH, Attention, attention
 
@@ -27,8 +27,8 @@ class Stack(nn.Module):
 
     def __init__(self, name: str):
         super().__init__()
-        torch.manual_seed(3)
-        rng = np.random.default_rng(3)
+        torch.manual_seed(seeds.seed(3))
+        rng = seeds.generator(3)
         self.first = attention("t5" if name == SHARED else name, rng)
         self.second: Attention | None = None
         if name == SHARED:
@@ -41,7 +41,7 @@ class Stack(nn.Module):
 
 
 def batch() -> Tensor:
-    return torch.randn(2 * PROCESSES, LENGTH, WIDTH, dtype=torch.float64, generator=torch.manual_seed(4))
+    return torch.randn(2 * PROCESSES, LENGTH, WIDTH, dtype=torch.float64, generator=seeds.torch_generator(4))
 
 
 def train(model: nn.Module, x: Tensor) -> None:
@@ -67,30 +67,34 @@ def sharded(stack: Stack, x: Tensor) -> Weights:
     return {name: weight.full_tensor() for name, weight in stack.state_dict().items()}
 
 
-def work(rank: int, strategy: Callable[[Stack, Tensor], Weights], folder: Path) -> None:
-    """One of the processes: every encoding, on its part of the batch; the first writes what came out."""
+STRATEGIES: dict[str, Callable[[Stack, Tensor], Weights]] = {"replicated": replicated, "sharded": sharded}
+
+
+def work(rank: int, folder: Path) -> None:
+    """One of the processes: every strategy and encoding, on its part of the batch; the first writes what came out."""
     torch.set_num_threads(1)
     store = f"file://{folder / 'store'}"
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES)
     part = batch().chunk(PROCESSES)[rank]
-    found = {name: strategy(Stack(name), part) for name in NAMES}
+    found = {way: {name: train(Stack(name), part) for name in NAMES} for way, train in STRATEGIES.items()}
     if rank == 0:
         torch.save(found, folder / "weights")
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("strategy", [replicated, sharded])
-def test_a_step_is_that_of_one_process(strategy: Callable[[Stack, Tensor], Weights], tmp_path: Path) -> None:
-    """All encodings in one pair of processes, which take longer to start than to train."""
-    torch.multiprocessing.spawn(work, (strategy, tmp_path), PROCESSES)
+def test_a_step_is_that_of_one_process(tmp_path: Path) -> None:
+    """All strategies and encodings in one pair of processes, which take longer to start than to train."""
+    torch.multiprocessing.spawn(work, (tmp_path,), PROCESSES)
     found = torch.load(tmp_path / "weights")
-    assert list(found) == list(NAMES)
-    for name in NAMES:
+    assert list(found) == list(STRATEGIES)
+    for way, name in product(STRATEGIES, NAMES):
         alone = Stack(name)
         before = {key: weight.clone() for key, weight in alone.state_dict().items()}
         train(alone, batch())
         for key, weight in alone.state_dict().items():
-            torch.testing.assert_close(found[name][key], weight, **EXACT, msg=lambda s: f"{name}: {key}: {s}")  # noqa: B023
+            where = f"{way}: {name}: {key}"
+            given = found[way][name][key]
+            torch.testing.assert_close(given, weight, **EXACT, msg=lambda s: f"{where}: {s}")  # noqa: B023
             # The softmax does not see what all keys of a row have in common.
             trained = key.endswith(("k_proj.bias", "key_proj.bias")) or (weight - before[key]).abs().max() > 1e-8
-            assert trained, f"{name}: {key} did not move"
+            assert trained, f"{where} did not move"

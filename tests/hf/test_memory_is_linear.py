@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -36,7 +35,6 @@ def largest(name: str, length: int, monkeypatch: pytest.MonkeyPatch, patched: bo
     monkeypatch.setattr(models, "LENGTH", length)
     monkeypatch.setattr(models, "TARGET", length - 1)
     monkeypatch.setitem(models.DEBERTA, "max_position_embeddings", length)
-    torch.manual_seed(0)
     model = made(name, max_seq_len=length) if name.startswith("mpt") else made(name)
     if patched:
         relattn.hf.patch(model, backend="tiled")

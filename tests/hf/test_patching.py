@@ -135,7 +135,6 @@ def test_a_layer_of_a_stack_that_shares_its_bias(name: str, part: str) -> None:
 def test_a_layer_alone(name: str, dtype: torch.dtype) -> None:
     """Beside layers that are not patched, and with the mask that their model makes for them."""
     case, model = CASES[name], made(name)
-    torch.manual_seed(0)
     inputs = case.inputs()
     if inputs["attention_mask"].dtype == torch.int64:
         inputs["attention_mask"] = inputs["attention_mask"].to(dtype)

@@ -47,7 +47,7 @@ def test_every_suite_passes_on_every_backend(backend, name):
 
 def test_a_failure_is_not_lost(tmp_path):
     broken = tmp_path / "broken.py"
-    broken.write_text("import keras\ndef test():\n    assert keras.backend.backend() == 'torch'\n")
+    broken.write_text("import os\ndef test():\n    assert os.environ['KERAS_BACKEND'] == 'torch'\n")
     assert run("torch", [broken])[0] == 1
     with pytest.raises(AssertionError, match="1 failed"):
         run("jax", [broken])

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from relattn.lab.config import LabConfig
 from relattn.lab.model import LabModel
 from relattn.lab.progress import Silent
 from relattn.lab.settings import Settings
+from tests import seeds
 from tests.lab.music.synthetic import random_steps
 
 SMALL = {"length": 16, "width": 16, "depth": 1, "heads": 2}
@@ -20,17 +20,17 @@ def config(encoding: str = "relative", **changes) -> LabConfig:
 
 
 def model(encoding: str = "relative", seed: int = 0, **changes) -> LabModel:
-    torch.manual_seed(seed)
+    torch.manual_seed(seeds.seed(seed))
     return LabModel(config(encoding, **changes)).eval()
 
 
 def tokens(batch: int, length: int, seed: int = 1) -> torch.Tensor:
-    return torch.randint(1, 20, (batch, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(1, 20, (batch, length), generator=seeds.torch_generator(seed))
 
 
 def write_data(path: Path, seed: int = 0, lengths: tuple[int, ...] = (20, 33, 24, 40)) -> Path:
     """A data set in the JSON format: `lengths` steps in the pieces of train, and again in valid (two) and test."""
-    random = np.random.default_rng(seed)
+    random = seeds.generator(seed)
     pieces = [random_steps(random, length).tolist() for length in (*lengths, *lengths)]
     half, quarter = len(lengths), len(lengths) + 2
     path.write_text(json.dumps({"train": pieces[:half], "valid": pieces[half:quarter], "test": pieces[quarter:]}))

@@ -12,10 +12,11 @@ from relattn.lab.sequences import Sequences
 from relattn.lab.sources import load_corpus
 from relattn.lab.text import Bytes, load_text
 from relattn.lab.windows import IGNORED
+from tests import seeds
 from tests.lab.music.played import write_folder, write_midi
 from tests.lab.small import write_data
 
-PIECES = [np.random.default_rng(n).integers(0, 256, n).astype(np.uint8) for n in (1, 7, 16, 50, 33)]
+PIECES = [seeds.generator(n).integers(0, 256, n).astype(np.uint8) for n in (1, 7, 16, 50, 33)]
 
 
 def sequences(train=PIECES, held_out=PIECES):

@@ -8,11 +8,6 @@ import pytest
 from tests.oracle.budget import assert_within_budget, budget, max_error
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng()
-
-
 def test_budget_lets_a_correct_sum_pass_and_a_wrong_one_not(rng):
     x, y = rng.standard_normal((2, 50, 64)).astype(np.float32)
     oracle = (x.astype(np.float64) * y).sum(-1)

@@ -15,11 +15,6 @@ from tests.oracle.t5 import relative_position_bucket
 from tests.oracle.transformer_xl import sinusoid
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng()
-
-
 def test_plain_attention_equals_scalar_arithmetic(rng):
     query, key, value = make_inputs(rng)
     answer = ORACLES["none"]((query, key, value), {}, scale=0.3)

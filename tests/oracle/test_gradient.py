@@ -9,11 +9,6 @@ from tests.oracle.equation import softmax_attention
 from tests.oracle.gradient import CHUNK
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng()
-
-
 def test_complex_step_equals_the_softmax_s_analytic_gradient(rng):
     scores, cotangent = rng.standard_normal((2, 1, 1, 2, 5))
     allowed = np.array([1, 1, 0, 1, 1], dtype=bool)

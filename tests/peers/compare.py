@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from tests import seeds
 from tests.oracle import assert_within_budget, max_error
 from tests.oracle.budget import EPS
 
@@ -62,7 +63,7 @@ def outcomes(function: Function, arrays: Arrays, dtype: torch.dtype) -> dict[str
     leaves = {name: array.detach().float().to(dtype).requires_grad_() for name, array in arrays.items()}
     output = function(leaves)
     assert output.dtype == dtype, f"the output has dtype {output.dtype}, expected {dtype}"
-    weights = np.random.default_rng(output.numel()).normal(size=output.shape).astype(np.float32)
+    weights = seeds.generator(output.numel()).normal(size=output.shape).astype(np.float32)
     gradients = torch.autograd.grad(output, list(leaves.values()), torch.from_numpy(weights).to(dtype))
     found = {"output": output, **dict(zip(leaves, gradients, strict=True))}
     return {name: tensor.detach().double().numpy() for name, tensor in found.items()}

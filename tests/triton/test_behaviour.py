@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relattn import attention_weights, relative_attention
+from tests import seeds
 from tests.contract.calls import gradients
 from tests.contract.cases import CASES
 from tests.contract.operators import LAYOUTS, laid_out
@@ -125,7 +126,7 @@ def dropping(device: str, rng: np.random.Generator, name: str = "relative_per_he
 
 
 def drop(subject: Subject, seed: int, p: float = P) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(seed)
+    torch.manual_seed(seeds.seed(seed))
     return relative_attention(**subject.arguments(), backend="triton", dropout_p=p, return_lse=True)
 
 

@@ -21,6 +21,7 @@ from relattn.keras.attend import Mask
 from relattn.keras.encoding import ScoreTerms
 from relattn.keras.loop import attend
 from relattn.keras.positions import Positions
+from tests import seeds
 from tests.contract.cases import CASES, EncodingCase, TermsCase
 from tests.contract.check import draw_cotangents, sum_lengths
 from tests.contract.check import gradients_of as torch_gradients
@@ -144,8 +145,8 @@ def subject_of(name: str, seed: int, dtype: str) -> tuple[Subject, int | None]:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", names())
 def test_outputs_and_gradients(name, dtype):
-    for _ in range(EXAMPLES):
-        seed = int(np.random.default_rng().integers(2**32))
+    for example in range(EXAMPLES):
+        seed = seeds.seed(name, dtype, example)
         subject, block = subject_of(name, seed, dtype)
         try:
             check(subject, dtype, block)

@@ -8,6 +8,7 @@ import torch
 import relattn
 import relattn.keras as rk
 from relattn.nn import RelativeMultiheadAttention
+from tests import seeds
 from tests.bad_input.refusal import refused
 from tests.keras.gradients import answer_and_gradients, numpy_of
 
@@ -70,7 +71,7 @@ def test_attention_answers_alike_and_comes_back(name, bias):
     layer = rk.from_torch(module)
     assert_same_module(module, rk.to_torch(layer))
 
-    rng = np.random.default_rng(0)
+    rng = seeds.generator(0)
     arrays = {
         "query": rng.normal(size=(2, 6, WIDTH)).astype("float32"),
         "key": rng.normal(size=(2, 8, 5)).astype("float32"),

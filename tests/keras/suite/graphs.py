@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import relattn.keras as rk
+from tests import seeds
 from tests.keras.gradients import BACKEND, numpy_of
 from tests.keras.suite.layer import ENCODINGS, HEADS, SIZE, WIDTH, attention, every_encoding, normal
 
@@ -101,7 +102,7 @@ def test_waves_are_right_at_every_position():
     from relattn.keras.installed import ops
     from relattn.keras.waves import cos_sin
 
-    rng = np.random.default_rng()
+    rng = seeds.generator("positions")
     positions = np.concatenate([np.arange(-300, 300), rng.integers(-(2**31), 2**31, 300)]).astype("int32")
     frequencies = np.concatenate([10000.0 ** -np.linspace(0, 1, 9), [9.0, 0.0]])
     cos, sin = cos_sin(ops.convert_to_tensor(positions), frequencies, "float32")

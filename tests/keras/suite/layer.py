@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 import relattn.keras as rk
+from tests import seeds
 from tests.keras.gradients import answer_and_gradients, numpy_of, with_weights
 
 B, LQ, LK, WIDTH, HEADS, SIZE = 2, 6, 7, 12, 2, 4
@@ -24,7 +25,7 @@ every_encoding = pytest.mark.parametrize("name", ENCODINGS)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+    return seeds.generator(seed).normal(size=shape).astype("float32")
 
 
 def attention(encoding, **arguments):

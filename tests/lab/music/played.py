@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import mido
-import numpy as np
+
+from tests import seeds
 
 
 def write_midi(path: Path, *messages, ticks_per_beat=500, **options) -> Path:
@@ -28,7 +29,7 @@ def pedal(value, time=0, channel=0):
 
 def write_folder(folder: Path, files: int = 4, notes: int = 40) -> Path:
     """A folder of MIDI files, the last in a folder of its own, of random notes one after another."""
-    random = np.random.default_rng(0)
+    random = seeds.generator(0)
     (folder / "more").mkdir(parents=True)
     for number in range(files):
         messages = []

@@ -3,6 +3,7 @@
 import numpy as np
 
 from relattn.lab.music.data import Piece
+from tests import seeds
 
 LOW = np.array([60, 55, 48, 40])
 
@@ -20,7 +21,7 @@ def random_steps(random: np.random.Generator, length: int, silence: float = 0.1)
 
 
 def random_pieces(seed: int, lengths: list[int], silence: float = 0.1) -> list[Piece]:
-    random = np.random.default_rng(seed)
+    random = seeds.generator(seed)
     return [
         Piece(f"piece {index}", random_steps(random, length, silence), upbeat=index % 4)
         for index, length in enumerate(lengths)

@@ -9,6 +9,7 @@ import pytest
 from relattn.errors import ShapeError
 from relattn.lab.music.midi import write_midi
 from relattn.lab.music.notes import held_notes
+from tests import seeds
 from tests.lab.music.synthetic import random_steps
 
 
@@ -35,7 +36,7 @@ def read(path) -> tuple[np.ndarray, int]:
 
 
 def test_the_notes_come_back(tmp_path):
-    steps = random_steps(np.random.default_rng(0), 150)
+    steps = random_steps(seeds.generator(0), 150)
     steps[-3:, 1] = -1
     write_midi(tmp_path / "a.mid", steps)
     back, struck = read(tmp_path / "a.mid")

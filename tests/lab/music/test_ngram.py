@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from relattn.lab.music import NGram, Piece, Vocabulary
+from tests import seeds
 from tests.lab.music.synthetic import LOW, random_pieces
 
 PIECES = random_pieces(0, [40, 25, 64, 30, 50, 12])
 # two pitches a voice, so that the longest contexts come back and end differently
-PIECES.insert(1, Piece("plain", (LOW + (np.random.default_rng(5).random((300, 4)) < 0.2)).astype(np.int16), upbeat=1))
+PIECES.insert(1, Piece("plain", (LOW + (seeds.generator(5).random((300, 4)) < 0.2)).astype(np.int16), upbeat=1))
 VOCABULARY = Vocabulary.covering(PIECES)
 
 

@@ -8,6 +8,7 @@ from relattn.lab.music.events import Events
 from relattn.lab.music.folder import load_midi_folder, split_files
 from relattn.lab.music.performance import one_note_a_pitch, read_notes, write_notes
 from relattn.lab.music.performance_roll import draw_performance
+from tests import seeds
 from tests.lab.music.played import off, on, pedal, write_folder, write_midi
 
 EVENTS = Events()
@@ -18,7 +19,7 @@ def heard(tmp_path, *messages, **options):
 
 
 def random_notes(seed=0, count=300):
-    random = np.random.default_rng(seed)
+    random = seeds.generator(seed)
     start = np.cumsum(random.integers(0, 300, count) * (random.random(count) < 0.5))
     velocity = 4 * random.integers(0, 32, count) + 2
     notes = np.stack([start, start + random.integers(1, 400, count), random.integers(0, 128, count), velocity], axis=1)
@@ -106,7 +107,7 @@ def test_notes_come_back_from_their_events(seed):
 
 
 def test_whatever_is_sampled_can_be_written(tmp_path):
-    tokens = np.random.default_rng(0).integers(1, EVENTS.size, 3000)
+    tokens = seeds.generator(0).integers(1, EVENTS.size, 3000)
     notes = EVENTS.notes(tokens)
     assert (notes[:, 0] < notes[:, 1]).all()
     assert notes[:, 1].max() <= EVENTS.duration(tokens) + 1

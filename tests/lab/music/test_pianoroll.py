@@ -10,6 +10,7 @@ from matplotlib.image import imread
 
 from relattn.errors import ShapeError
 from relattn.lab.music.pianoroll import COLOURS, PROMPT_COLOUR, draw_pianoroll
+from tests import seeds
 from tests.lab.music.synthetic import random_steps
 
 
@@ -24,7 +25,7 @@ def share(picture: np.ndarray, colour: str) -> float:
 
 
 def test_each_voice_has_its_colour(tmp_path):
-    steps = random_steps(np.random.default_rng(0), 64, silence=0.0)
+    steps = random_steps(seeds.generator(0), 64, silence=0.0)
     whole = drawn(tmp_path, steps)
     for voice, colour in enumerate(COLOURS):
         silent = steps.copy()

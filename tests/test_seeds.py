@@ -1,0 +1,216 @@
+"""Random numbers are fixed by the base seed and a name, and the tools that prove it and search beyond can fail."""
+
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import repeats, search, seeds
+
+ROOT = Path(__file__).parent.parent
+
+
+def drawn() -> list:
+    """A number or more of every generator that tests share."""
+    found: list = [random.random(), np.random.rand(), torch.rand(1).item()]
+
+    @settings(max_examples=50)
+    @given(st.integers(0, 10**9))
+    def body(number: int) -> None:
+        found.append(number)
+
+    body()
+    return found
+
+
+def test_a_seed_is_the_same_everywhere(monkeypatch):
+    monkeypatch.setattr(seeds, "BASE", "0")
+    assert seeds.seed("a test", 3) == 1140509091
+    others = {seeds.seed("a test", 4), seeds.seed("a test3"), seeds.seed("a", " test", 3)}
+    monkeypatch.setattr(seeds, "BASE", "1")
+    assert len({1140509091, *others, seeds.seed("a test", 3)}) == 5
+
+
+def test_every_generator_starts_from_the_name():
+    found = []
+    for name in ("one", "one", "another"):
+        seeds.start_all(name)
+        found.append(drawn())
+    assert found[0] == found[1]
+    assert all(a != b for a, b in zip(found[0], found[2], strict=True) if a != 0)
+    assert sum(a != b for a, b in zip(found[0], found[2], strict=True)) > 40
+
+
+def test_generators_made_for_a_name():
+    assert seeds.generator("one").random() == seeds.generator("one").random() != seeds.generator("another").random()
+    one, again, other = (torch.rand(1, generator=seeds.torch_generator(name)) for name in ("one", "one", "another"))
+    assert one == again != other
+
+
+def test_hypothesis_does_not_draw_what_loaded_modules_hold(tmp_path, monkeypatch):
+    """Its own way would: then a test drew otherwise alone than among others."""
+    file = tmp_path / "numbers_of_a_module.py"
+    file.write_text(f"NUMBERS = {list(range(5001, 5400, 7))}\n")
+    module = types.ModuleType("numbers_of_a_module")
+    module.__file__ = str(file)
+    seeds.start_all("one")
+    before = drawn()
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    seeds.start_all("one")
+    assert drawn() == before
+
+
+@pytest.fixture(scope="module")
+def shared() -> float:
+    return torch.rand(1).item()
+
+
+def test_a_shared_fixture_draws_by_its_own_name_and_nothing_of_the_test_s(request):
+    kept = seeds.states()
+    value = request.getfixturevalue("shared")
+    after = drawn()
+    seeds.restore(kept)
+    assert drawn() == after
+    seeds.start_all(Path(__file__).relative_to(ROOT).as_posix(), "shared", 0)
+    assert torch.rand(1).item() == value
+
+
+def test_digests_that_differ_are_named():
+    same, one, other = {(2, "a")}, {(1, "b")}, {(1, "c")}
+    runs = [{"same": same, "changes": one}, {"same": same, "changes": one}, {"same": same, "changes": other}]
+    assert repeats.differences(runs[:2]) == []
+    assert repeats.differences(runs) == ["changes: draws [[1], [1], [1]]"]
+    assert repeats.differences([{"gone": one}, {}]) == ["gone: draws [[1], []]"]
+    assert repeats.differences([{"twice": one | other}] * 2) == ["twice: draws [[1, 1], [1, 1]]"]
+
+
+# --- the tools, on small files of tests; each run starts processes, which takes seconds
+
+FIXED = """
+import random, numpy as np, pytest, torch
+from hypothesis import given, strategies as st
+
+MADE = torch.rand(3)
+
+@pytest.fixture(scope="module")
+def shared():
+    return torch.randn(2)
+
+@pytest.mark.parametrize("n", range(4))
+def test_fixed(n, shared, rng):
+    rng.normal(size=n), random.random(), np.random.rand(), torch.rand(n), MADE.sum()
+    torch.nn.functional.dropout(torch.ones(5))
+
+@given(st.integers())
+def test_examples(number):
+    pass
+"""
+
+UNSEEDED = (
+    "np.random.default_rng().random()",
+    "random.seed(); random.random()",
+    "torch.seed(); torch.rand(1)",
+    "np.random.seed(); np.random.rand()",
+    "[torch.rand(len(a)) for a in {'a', 'bb', 'ccc', 'dddd'}]",
+)
+
+BY_CHANCE = """
+import pytest
+
+@pytest.mark.parametrize("n", range(6))
+def test_by_chance(n, rng):
+    assert rng.random() < 0.5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where a small file of tests runs as those of this folder do."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p tests.conftest -p no:cacheprovider -p no:xdist")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_is_not_fixed_is_found_by_its_digest(folder, capfd):
+    """And nothing else is."""
+    (folder / "test_fixed.py").write_text(FIXED)
+    unseeded = (f"\ndef test_{n}():\n    {draw}\n" for n, draw in enumerate(UNSEEDED))
+    (folder / "test_unseeded.py").write_text("import random, numpy as np, torch\n" + "".join(unseeded))
+    assert repeats.main(["test_fixed.py", "test_unseeded.py"]) == 1
+    printed = capfd.readouterr().out
+    named = re.findall(r"^(\S+): draws", printed, re.MULTILINE)
+    assert named == [f"test_unseeded.py::test_{n}" for n in range(len(UNSEEDED))], printed
+    assert f": {len(UNSEEDED)} differ between the runs\nevery run was green" in printed
+
+
+@pytest.mark.slow
+def test_what_a_seed_fails_is_written_down_and_repeated_by_that_seed(folder, monkeypatch):
+    (folder / "test_by_chance.py").write_text(BY_CHANCE)
+    names = [f"test_by_chance.py::test_by_chance[{n}]" for n in range(6)]
+    expected = {}
+    for base in ("1", "2"):
+        monkeypatch.setattr(seeds, "BASE", base)
+        expected[base] = [name for name in names if seeds.generator(name, "rng").random() >= 0.5]
+    assert search.run(1, 300, ["test_by_chance.py"]) == (expected["1"], 1)
+    name = next(name for name in expected["1"] if name not in expected["2"])
+    for base, code in (("1", 1), ("2", 0)):
+        command = shlex.split(search.repeat(int(base), name))
+        assert command[0] == f"RELATTN_SEED={base}"
+        monkeypatch.setenv(*command[0].split("="))
+        assert subprocess.run(command[1:], capture_output=True).returncode == code
+
+
+@pytest.mark.slow
+def test_a_run_ends_when_time_is_up(folder):
+    """With what failed before that, and with its processes."""
+    (folder / "test_long.py").write_text(
+        "import os, time\ndef test_fails():\n    assert False\n"
+        "def test_long():\n    open('pid', 'w').write(str(os.getpid())); time.sleep(600)\n"
+    )
+    begin = time.monotonic()
+    failed, code = search.run(1, 30, ["test_long.py"])
+    assert time.monotonic() - begin < 30 + 2 * search.STOP_SECONDS
+    assert (failed, code) == (["test_long.py::test_fails"], None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("runs", "ends"),
+    [
+        ([([], 0), (["a", "b"], 1), ([], 0), (["c"], None)], 1),  # goes on after a failure
+        ([([], 0), ([], None)], 0),
+        ([([], 0), ([], 4)], 2),  # what pytest does not understand
+    ],
+)
+def test_a_search_ends_with_what_it_found(runs, ends, monkeypatch, capsys):
+    clock, given = iter(range(0, 1000, 10)), []
+
+    def run(seed, seconds, arguments):
+        given.append(seed)
+        return runs[len(given) - 1]
+
+    monkeypatch.setattr(search, "run", run)
+    monkeypatch.setattr(search.time, "monotonic", lambda: next(clock))
+    assert search.main(["--minutes", str((10 * len(runs) + 5) / 60), "-k", "something"]) == ends
+    assert len(set(given)) == len(runs)
+    printed = capsys.readouterr().out
+    for seed, (failed, _) in zip(given, runs, strict=True):
+        assert all(printed.count(search.repeat(seed, name)) == 2 for name in failed)
+    whole = sum(code in (0, 1) for _, code in runs)
+    if ends < 2:
+        assert f"{whole} seeds tried whole, {sum(len(failed) for failed, _ in runs)} failures" in printed
