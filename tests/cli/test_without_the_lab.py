@@ -33,7 +33,7 @@ def without_the_lab(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_what_is_missing() -> None:
-    assert {"music21", "mido", "matplotlib", "transformers", "accelerate"} == MISSING
+    assert {"music21", "mido", "matplotlib", "transformers", "accelerate"} <= MISSING
 
 
 def test_convert(rng: np.random.Generator, tmp_path: Path) -> None:

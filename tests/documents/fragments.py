@@ -1,8 +1,8 @@
 """A code span of a page: what it is, and whether that is true.
 
 Every span stands in names.toml beside this file, under its page and under what it is; or it is one of these, asked in
-this order: a command line, an option, a name of the catalogue, a file, several names, Python, which is evaluated, or whose
-names must exist.
+this order: a command line, an option, a name of the catalogue, a file, several names, Python, which is evaluated, or
+whose names must exist.
 """
 
 from __future__ import annotations

@@ -132,13 +132,13 @@ def test_a_card_finds_its_data_from_everywhere(tmp_path, monkeypatch):
 def test_weights_that_are_not_finite(folder, value):
     path = folder / "model.safetensors"
     weights = load_file(path)
-    weights["blocks.1.feed_forward.inner.weight"][2, 3] = value
+    weights["blocks.0.feed_forward.inner.weight"][2, 3] = value
     save_file(weights, path, metadata={"format": "pt"})
     with pytest.raises(ValueError) as caught:
         load_checkpoint(folder)
     assert str(caught.value) == (
         f"checkpoint: got {folder}, which has weights that are not finite (see "
-        "blocks.1.feed_forward.inner.weight); expected "
+        "blocks.0.feed_forward.inner.weight); expected "
         "a folder `model` that `relattn compare` wrote; train it anew"
     )
 
