@@ -62,7 +62,7 @@ lint: install ## ruff and pyright
 # Goes on with a demo that was interrupted, and shows again one that was finished.
 demo: install ## train and compare encodings on Bach chorales, then compose
 	$(BIN)/relattn compare --out $(DEMO_OUT) --minutes $(DEMO_MINUTES) $(if $(wildcard $(DEMO_OUT)/settings.json),--resume)
-	$(BIN)/relattn compose --checkpoint $(DEMO_OUT)/runs/relative-seed0/model --out $(DEMO_OUT)
+	$(BIN)/relattn compose --checkpoint $(DEMO_OUT)/runs/relative-heads-seed0/model --out $(DEMO_OUT)
 	@echo
 	@echo 'Done. Open in a browser, a MIDI player and a picture viewer:'
 	@ls -d $(DEMO_OUT)/report.html $(DEMO_OUT)/*.mid $(DEMO_OUT)/*.png

@@ -21,13 +21,13 @@ import relattn
 from relattn.bench import markdown
 from relattn.bench.candidates import FLOOR
 from relattn.bench.memory import GIB, Memory, current, in_own_process, peak, reset_peak
-from relattn.bench.results import Measurement, Results
+from relattn.bench.results import PACKAGES, Measurement, Results
 from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
 from relattn.bench.workload import DECODING, FORWARD, TRAINING
-from relattn.lab.files import write_json
-from relattn.lab.progress import Silent
-from relattn.lab.results import machine, versions
+from relattn.support.files import write_json
+from relattn.support.progress import Silent
+from relattn.support.machine import machine, versions
 
 FOLDER = Path(__file__).parent / "results" / "gpu"
 OURS, FLEX, AS_MASK = "relattn triton", "flex", "sdpa, S as mask"
@@ -171,7 +171,7 @@ def main(folder: Path = FOLDER) -> None:
         print(f"{name}: {len(list(asked.workloads()))} workloads", flush=True)
         found[name] = Benchmark(asked, folder / name, Silent(), (FLOOR, OURS, FLEX, AS_MASK)).run()
     long = long_figures("cuda")
-    write_json(folder / "long.json", {"machine": machine(), "versions": versions(), "figures": long})
+    write_json(folder / "long.json", {"machine": machine(), "versions": versions(*PACKAGES), "figures": long})
     (folder / "README.md").write_text(report(found, long), encoding="utf-8")
 
 

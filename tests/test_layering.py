@@ -34,13 +34,16 @@ ROOMS = (
     "functional",
     "flex",
     "nn",
+    "catalogue",
     "convert",
     PACKAGE,
     "hf",
     "keras",
+    "support",
     "lab",
     "bench",
     "cli",
+    "__main__",
 )
 APART = {("encodings", "backends"), ("backends", "encodings")}
 
@@ -54,6 +57,9 @@ KERAS_BACKENDS = {
     EXCHANGE: {"torch"},
 }
 
+# The commands that do their work in the lab or the benchmark. All else of the command runs with the extra `cli` alone.
+OF_THE_LAB = {f"{PACKAGE}.cli.{command}" for command in ("compare", "compose", "bench")}
+
 # One backend is written in Triton's language; the others, and what serves them, are PyTorch alone.
 KERNELS = f"{PACKAGE}.backends.triton"
 
@@ -63,10 +69,21 @@ KNOWING = {"__init__", "select"}
 
 
 def declared_packages() -> dict[str, set[str]]:
-    """The packages that pyproject.toml declares: "" for the core's, then one entry for each extra."""
+    """The packages that pyproject.toml declares: "" for the core's, then one entry for each extra.
+
+    An extra that names another one, as relattn[other], has its packages, too.
+    """
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
-    return {extra: {re.split(r"[\[<>=~!; ]", line)[0] for line in lines} for extra, lines in groups.items()}
+
+    def packages(lines: list[str]) -> set[str]:
+        found: set[str] = set()
+        for line in lines:
+            own = re.fullmatch(rf"{PACKAGE}\[(\w+)\]", line)
+            found |= packages(groups[own[1]]) if own else {re.split(r"[\[<>=~!; ]", line)[0]}
+        return found
+
+    return {extra: packages(lines) for extra, lines in groups.items()}
 
 
 def packages_of(room: str, importer: str = "") -> set[str]:
@@ -82,7 +99,9 @@ def packages_of(room: str, importer: str = "") -> set[str]:
         return declared[""] | {"triton"}
     if room == "hf":
         return declared[""] | declared["hf"]
-    return declared[""] | declared["lab"] if room in ("lab", "bench", "cli") else declared[""]
+    if room in ("lab", "bench") or importer in OF_THE_LAB:
+        return declared[""] | declared["lab"]
+    return declared[""] | declared["cli"] if room == "cli" else declared[""]
 
 
 def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
@@ -122,6 +141,8 @@ def complaint(importer: str, target: str) -> str | None:
         return f"{unplaced[0]} is no room of the house: give it a place in ROOMS"
     if room == "keras" and other not in {"keras", *UNDER_KERAS} and importer != EXCHANGE:
         return f"keras imports {target}: it shares only {', '.join(sorted(UNDER_KERAS))} with the PyTorch side"
+    if room == "cli" and other in ("lab", "bench") and importer not in OF_THE_LAB:
+        return f"{importer} imports {target}: only {', '.join(sorted(OF_THE_LAB))} need the extra `lab`"
     if ROOMS.index(other) > ROOMS.index(room):
         return f"{room} imports {target}, which lies above it"
     if (room, other) in APART:
@@ -188,7 +209,16 @@ GOOD_HOUSE = {
     "keras/exchange.py": "def to_torch():\n    import torch\n    import relattn.encodings\n",
     "lab/__init__.py": "",
     "lab/model.py": "import relattn\nfrom relattn import ShawEmbedding\nimport transformers\n",
-    "cli/__init__.py": "def main():\n    from relattn.lab.model import Model\n",
+    "catalogue.py": "from relattn.encodings import ShawEmbedding\n",
+    "support/__init__.py": "",
+    "support/machine.py": "import torch\nimport relattn\n",
+    "lab/files.py": "from relattn.support import machine\nimport filelock\nimport safetensors\n",
+    "cli/__init__.py": "def main():\n    from relattn.cli import app\n",
+    "cli/app.py": "import typer\nfrom relattn.support import machine\ndef f():\n    from relattn.cli.compare "
+    "import run\n",
+    "cli/compare.py": "import rich\nimport accelerate\nfrom relattn.lab.model import Model\n",
+    "cli/convert.py": "import safetensors\nfrom relattn.catalogue import CATALOGUE\n",
+    "__main__.py": "from relattn.cli import main\n",
 }
 
 
@@ -239,6 +269,16 @@ def test_a_good_house_has_no_complaints(tmp_path):
         ("functional.py", "import relattn.keras.shaw", "functional imports relattn.keras"),
         ("lab/model.py", "import tensorboard", "lab imports the package tensorboard"),
         ("lab/model.py", "from relattn.cli import main", "lab imports relattn.cli"),
+        ("support/machine.py", "import rich", "support imports the package rich"),
+        ("support/machine.py", "from relattn.lab import model", "support imports relattn.lab.model, which lies above"),
+        ("cli/app.py", "import matplotlib", "cli imports the package matplotlib"),
+        ("cli/convert.py", "import transformers", "cli imports the package transformers"),
+        (
+            "cli/convert.py",
+            "def f():\n    from relattn.lab import model",
+            "relattn.cli.convert imports relattn.lab.model",
+        ),
+        ("catalogue.py", "import relattn.convert", "catalogue imports relattn.convert, which lies above it"),
         ("attic.py", "import relattn.errors", "attic is no room of the house"),
     ],
 )

@@ -59,7 +59,7 @@ def test_an_interrupt_keeps_what_was_measured(few, tmp_path, monkeypatch):
     [
         (["--encodings", "tango"], "encodings: got 'tango'; expected one of"),
         (["--encodings", ""], "encodings: got ''; expected one of"),
-        (["--lengths", "64,x"], "lengths: got '64,x', expected whole numbers separated by commas"),
+        (["--lengths", "64,x"], "lengths: got '64,x'; expected whole numbers separated by commas"),
         (["--lengths", "64,64"], "lengths: got (64, 64); expected at least one, each once"),
         (["--causal", "perhaps"], "causal: got 'perhaps'; expected one of 'no', 'yes'"),
         (["--modes", "inference"], "modes: got 'inference'; expected one of 'forward', 'training', 'decoding'"),

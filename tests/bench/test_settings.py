@@ -36,9 +36,15 @@ def test_decoding_is_causal_and_comes_once(causal):
         ({"lengths": (0,)}, "lengths: got 0; expected an int of at least 1"),
         ({"heads": (0,)}, "heads: got 0; expected an int of at least 1"),
         ({"batches": (0,)}, "batches: got 0; expected an int of at least 1"),
-        ({"head_dims": (5,), "encodings": ("rope",)}, "head_dims: got 5; rope's pairs of features need an even width"),
+        (
+            {"head_dims": (5,), "encodings": ("rope",)},
+            "head_dims: got 5; expected an even width, for rope's pairs of features",
+        ),
         ({"head_dims": (-8,)}, "head_dims: got -8; expected an int of at least 1"),
-        ({"head_dims": (7,), "encodings": ("transformer-xl",)}, "head_dims: got 7; transformer-xl's sinusoids need an"),
+        (
+            {"head_dims": (7,), "encodings": ("transformer-xl",)},
+            "head_dims: got 7; expected an even width, for transformer-xl's sinusoids",
+        ),
         ({"causal": ("maybe",)}, "causal: got 'maybe'; expected one of 'no', 'yes'"),
         ({"modes": ("backward",)}, "modes: got 'backward'; expected one of 'forward', 'training', 'decoding'"),
         ({"dtype": "int8"}, "dtype: got 'int8'; expected one of 'float64', 'float32', 'bfloat16', 'float16'"),
@@ -56,5 +62,5 @@ def test_what_cannot_be_measured_is_refused(given, said):
 def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert Settings().device == "cpu"
-    with pytest.raises(ValueError, match="device: got 'cuda'; torch finds no GPU here, use 'cpu'"):
+    with pytest.raises(ValueError, match="device: got 'cuda'; expected 'cpu', for torch finds no GPU here"):
         Settings(device="cuda")

@@ -89,8 +89,9 @@ def test_code_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
     assert proof.exists(), "the trap works"
     proof.unlink()
     assert refused("convert", path, tmp_path / "out.safetensors", *TO) == (
-        f"in: {path} is damaged, or holds more than tensors and plain values, for which code would have to be run; "
-        "where you trust it, load it and save its state_dict() alone"
+        f"in: got {path}, which is damaged, or holds more than tensors and plain values, for which code would "
+        "have to be "
+        "run; expected tensors by name; where you trust it, load it and save its state_dict() alone"
     )
     assert not proof.exists()
 
@@ -105,7 +106,7 @@ def test_a_damaged_file(checkpoint: dict[str, Tensor], suffix: str, spoil, tmp_p
     path, out = tmp_path / f"model{suffix}", tmp_path / "out.safetensors"
     (save_file if suffix == ".safetensors" else torch.save)(checkpoint, path)
     spoil(path)
-    assert refused("convert", path, out, *TO).startswith(f"in: {path} is damaged, or ")
+    assert refused("convert", path, out, *TO).startswith(f"in: got {path}, which is damaged, or ")
     assert not out.exists()
 
 
@@ -116,7 +117,7 @@ def test_any_byte_of_a_pickle_may_be_wrong(tmp_path: Path) -> None:
     for place in range(len(good)):
         for bad in (good[:place], good[:place] + b"\xff" + good[place + 1 :]):
             path.write_bytes(bad)
-            assert refused("convert", path, tmp_path / "out.safetensors", *TO).startswith(f"in: {path} ")
+            assert refused("convert", path, tmp_path / "out.safetensors", *TO).startswith(f"in: got {path}, which ")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_file_without_tensors_by_name(content: object, said: str, tmp_path: Pa
     path = tmp_path / "model.pt"
     torch.save(content, path)
     assert refused("convert", path, tmp_path / "out.safetensors", *TO) == (
-        f"in: {path} holds {said}; expected tensors by name, at the top or under state_dict or model or "
+        f"in: got {path}, which holds {said}; expected tensors by name, at the top or under state_dict or model or "
         "model_state_dict"
     )
 
@@ -149,7 +150,7 @@ def test_names_of_files(checkpoint: dict[str, Tensor], tmp_path: Path) -> None:
     path, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     save_file(checkpoint, path)
     missing = tmp_path / "missing.safetensors"
-    assert refused("convert", missing, out, *TO) == f"in: {missing} is no file"
+    assert refused("convert", missing, out, *TO) == f"in: got {missing}, which is no file; expected a checkpoint"
     text = tmp_path / "in.txt"
     text.touch()
     assert refused("convert", text, out, *TO) == (
@@ -157,9 +158,13 @@ def test_names_of_files(checkpoint: dict[str, Tensor], tmp_path: Path) -> None:
     )
     pt, nowhere = tmp_path / "out.pt", tmp_path / "none" / "out.safetensors"
     assert refused("convert", path, pt, *TO) == f"out: got {pt}; expected a name that ends in .safetensors"
-    assert refused("convert", path, nowhere, *TO) == f"out: the folder {nowhere.parent} is not there; make it first"
+    assert refused("convert", path, nowhere, *TO) == (
+        f"out: got {nowhere}, whose folder is not there; expected a name in a folder; make the folder first"
+    )
     out.write_text("dear")
-    assert refused("convert", path, out, *TO) == f"out: {out} is there already; give another name, or remove it"
+    assert refused("convert", path, out, *TO) == (
+        f"out: got {out}, which is there already; expected a new file; give another name, or remove it"
+    )
     assert out.read_text() == "dear"
 
 

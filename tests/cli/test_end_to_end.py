@@ -11,7 +11,7 @@ import time
 import mido
 import pytest
 
-RELATTN = [sys.executable, "-m", "relattn.cli"]
+RELATTN = [sys.executable, "-m", "relattn"]
 SMALL = ["--encodings", "relative,sinusoid", "--steps", "60", "--width", "32", "--depth", "2", "--length", "64"]
 
 

@@ -80,7 +80,7 @@ def test_words_need_no_data(text, tmp_path):
     try:
         composed(folder, tmp_path / "a", "--prompt", "a", "--steps", 1)
         composed(folder, tmp_path / "b", "--from-nothing", "--steps", 1)
-        said = f"data: there is no file {str(folder / 'words.txt')!r}"
+        said = f"data: got {str(folder / 'words.txt')!r}, which is not there; expected a text file"
         assert refused("compose", "--checkpoint", checkpoint(folder), "--out", tmp_path / "c") == said
     finally:
         (folder / "elsewhere").rename(folder / "words.txt")
@@ -114,15 +114,20 @@ def test_checkpoints_know_their_kind(text, midi):
         (
             "midi",
             ["--prompt", "a"],
-            "prompt: only a model of text goes on from words; leave it out, or use --prompt-steps",
+            "prompt: got words; expected none, for only a model of text goes on from words; leave them out, or use "
+            "--prompt-steps",
         ),
-        ("midi", ["--prompt-steps", 900], "prompt_steps: got 900, but the longest held-out file has "),
-        ("text", ["--prompt-steps", 900], "prompt_steps: got 900, but the held-out text has 104 bytes"),
-        ("text", ["--prompt", ""], "prompt: got no text; to start without a prompt use --from-nothing"),
+        ("midi", ["--prompt-steps", 900], "prompt_steps: got 900; expected at most "),
+        (
+            "text",
+            ["--prompt-steps", 900],
+            "prompt_steps: got 900; expected at most 104, the bytes of the held-out text",
+        ),
+        ("text", ["--prompt", ""], "prompt: got no text; expected some; to start without a prompt use --from-nothing"),
         (
             "text",
             ["--prompt", "a", "--from-nothing"],
-            "prompt: came beside prompt_steps or from_nothing; expected one of",
+            "prompt: got one beside prompt_steps or from_nothing; expected one of them",
         ),
     ],
 )
@@ -137,12 +142,15 @@ def test_resume_refuses_other_data(text, midi, tmp_path):
     folder, _ = text
     out = folder / "out"
     songs = midi[0] / "songs"
-    said = f"data: got {songs}, but the comparison in {out} has {folder / 'words.txt'}; leave the option out to go on"
+    said = (
+        f"data: got {songs}; expected {folder / 'words.txt'}, as the comparison in {out} has it; leave the option out"
+    )
     assert refused("compare", "--resume", "--out", out, "--data", songs).startswith(said)
     (folder / "words.txt").write_text(WORDS * 20 + "!")
     try:
         assert refused("compare", "--resume", "--out", out) == (
-            f"data: {folder / 'words.txt'} is not what the comparison in {out} began with; choose another --out"
+            f"data: got {folder / 'words.txt'}, which has changed; expected what the comparison in {out} began with; "
+            "bring it back, or choose another --out"
         )
     finally:
         (folder / "words.txt").write_text(WORDS * 20)
@@ -152,6 +160,10 @@ def test_resume_refuses_other_data(text, midi, tmp_path):
 def test_compare_names_the_file_that_cannot_be_read(tmp_path):
     songs = write_folder(tmp_path / "songs", 3)
     write_midi(songs / "drums.mid", on(40, channel=9), off(40, 9, channel=9))
-    said = f"data: {songs / 'drums.mid'} holds no notes (drums do not count); take it out of the folder"
+    said = (
+        f"data: got {songs / 'drums.mid'}, which holds no notes; expected some (drums do not count); take it "
+        "out of the "
+        "folder"
+    )
     assert refused("compare", "--data", songs, "--steps", 2, "--out", tmp_path / "out", *SMALL) == said
     assert not (tmp_path / "out").exists()

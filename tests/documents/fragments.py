@@ -1,7 +1,8 @@
 """A code span of a page: what it is, and whether that is true.
 
 Every span stands in names.toml beside this file, under its page and under what it is; or it is one of these, asked in
-this order: a command line, an option, a file, several names, Python, which is evaluated, or whose names must exist.
+this order: a command line, an option, a name of the catalogue, a file, several names, Python, which is evaluated, or
+whose names must exist.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 import relattn
+from relattn.catalogue import CATALOGUE
 from tests.documents.commands import OPTIONS, is_command, refusal
 from tests.documents.page import ROOT
 from tests.documents.vocabulary import CONSTANTS, FILES, known, known_methods, public, words
@@ -90,11 +92,16 @@ def spelled(sources: tuple[str, ...]) -> frozenset[str]:
 def complaint(span: str, where: Place) -> str | None:
     """What is untrue of a span, or that it is of no kind; None where all is well."""
     try:
-        if span in where.foreign or any(kind(span, where) for kind in (command, option, file, several, python)):
+        if span in where.foreign or any(kind(span, where) for kind in (command, option, named, file, several, python)):
             return None
     except Wrong as error:
         return f"`{span}`: {error}"
     return f"`{span}`: nothing is known of it; tests/documents/fragments.py says what it may be"
+
+
+def named(span: str, where: Place) -> bool:
+    """An encoding by its name on the command line."""
+    return span in CATALOGUE
 
 
 def command(span: str, where: Place) -> bool:

@@ -7,8 +7,8 @@ import torch
 
 from relattn.lab.config import LabConfig
 from relattn.lab.model import LabModel
-from relattn.lab.progress import Silent
 from relattn.lab.settings import Settings
+from relattn.support.progress import Silent
 from tests import seeds
 from tests.lab.music.synthetic import random_steps
 

@@ -1,7 +1,6 @@
 """Checkpoints: whole or refused."""
 
 import json
-import shutil
 from dataclasses import asdict
 
 import pytest
@@ -9,9 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from relattn.lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
-from relattn.lab.files import whole_folder
 from relattn.lab.material import Material
-from relattn.lab.progress import Silent
+from relattn.support.progress import Silent
 from tests.lab.small import SMALL, model, tokens, write_data
 
 CARD = DataCard("chorales", "voices", {"low": 40, "high": 57})
@@ -47,8 +45,8 @@ def test_weights_that_are_cut_off(folder, left):
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(ValueError) as caught:
         load_checkpoint(folder)
-    assert str(caught.value).startswith(f"checkpoint: {folder} is cut off or broken (")
-    assert str(caught.value).endswith("); train it anew")
+    assert str(caught.value).startswith(f"checkpoint: got {folder}, which is cut off or broken (")
+    assert str(caught.value).endswith("); expected a folder `model` that `relattn compare` wrote; train it anew")
     assert "\n" not in str(caught.value)
 
 
@@ -66,7 +64,7 @@ def test_a_file_that_is_missing(folder, name):
     with pytest.raises(FileNotFoundError) as caught:
         load_checkpoint(folder)
     assert str(caught.value) == (
-        f"checkpoint: {folder} holds no {name}; expected a folder `model` that `relattn compare` wrote"
+        f"checkpoint: got {folder}, which holds no {name}; expected a folder `model` that `relattn compare` wrote"
     )
 
 
@@ -74,7 +72,7 @@ def test_a_folder_that_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         load_checkpoint(tmp_path / "no")
     assert str(caught.value) == (
-        f"checkpoint: {tmp_path / 'no'} is not a folder; expected one that `relattn compare` wrote"
+        f"checkpoint: got {tmp_path / 'no'}, which is no folder; expected a folder `model` that `relattn compare` wrote"
     )
 
 
@@ -83,7 +81,7 @@ def test_a_weight_that_is_missing(folder):
     weights = load_file(path)
     del weights["blocks.0.attention.encoding.relative_keys"]
     save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"the weights in .* do not fit its config.json \(see blocks.0.attention.enc"):
+    with pytest.raises(ValueError, match=r"has weights that do not fit its config.json \(see blocks.0.attention.enc"):
         load_checkpoint(folder)
 
 
@@ -99,7 +97,7 @@ def test_a_card_of_another_vocabulary(folder):
         json.dumps({"data": "chorales", "kind": "voices", "tokens": {"low": 40, "high": 60}})
     )
     with pytest.raises(
-        ValueError, match=r"is inconsistent, data\.json has 23 tokens and config\.json 20; train it anew"
+        ValueError, match=r"has 23 tokens in data\.json and 20 in config\.json; expected .*; train it anew"
     ):
         load_checkpoint(folder)
 
@@ -118,7 +116,9 @@ def test_a_card_of_another_vocabulary(folder):
 )
 def test_a_card_of_other_types(folder, card):
     (folder / "data.json").write_text(json.dumps(asdict(CARD) | card))
-    with pytest.raises(ValueError, match=r"^checkpoint: .* is cut off or broken \(.*\); train it anew$"):
+    with pytest.raises(
+        ValueError, match=r"^checkpoint: got .*, which is cut off or broken \(.*\); expected .*; train it anew$"
+    ):
         load_checkpoint(folder)
 
 
@@ -128,14 +128,24 @@ def test_a_card_finds_its_data_from_everywhere(tmp_path, monkeypatch):
     assert Material.load("songs.json", SMALL["length"], Silent()).card.data == str((tmp_path / "songs.json").resolve())
 
 
-def test_a_folder_is_whole_or_not_there(tmp_path):
-    with pytest.raises(RuntimeError), whole_folder(tmp_path / "a") as draft:
-        (draft / "one").write_text("1")
-        raise RuntimeError
-    assert not (tmp_path / "a").exists()
-    with whole_folder(tmp_path / "a") as draft:
-        assert list(draft.iterdir()) == []
-        (draft / "two").write_text("2")
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["two"]
-    shutil.rmtree(tmp_path / "a")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite(folder, value):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights["blocks.0.feed_forward.inner.weight"][2, 3] = value
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError) as caught:
+        load_checkpoint(folder)
+    assert str(caught.value) == (
+        f"checkpoint: got {folder}, which has weights that are not finite (see "
+        "blocks.0.feed_forward.inner.weight); expected "
+        "a folder `model` that `relattn compare` wrote; train it anew"
+    )
+
+
+@pytest.mark.parametrize("name", ["config.json", "data.json"])
+def test_a_file_that_holds_other_bytes(folder, name):
+    for content in (b"\xff\xfe", b"[" * 100_000, b"null", b"{}", b"3"):
+        (folder / name).write_bytes(content)
+        with pytest.raises(ValueError, match=r"^checkpoint: got .*; train it anew$"):
+            load_checkpoint(folder)

@@ -170,15 +170,21 @@ def test_a_folder_that_holds_something_is_refused(done, tmp_path):
     with pytest.raises(FileExistsError) as caught:
         start(comparison.settings, comparison.out, Recorder())
     assert str(caught.value) == (
-        f"out: {comparison.out} holds another comparison; pass --resume to go on with it, or choose another --out"
+        f"out: got {comparison.out}, which holds another comparison; expected a new folder; pass --resume to go "
+        "on with "
+        "it, or choose another --out"
     )
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(FileExistsError) as caught:
         start(comparison.settings, tmp_path, Recorder())
-    assert str(caught.value) == f"out: {tmp_path} holds files already; choose another --out"
+    assert str(caught.value) == (
+        f"out: got {tmp_path}, which holds files already; expected a new folder; choose another --out"
+    )
     with pytest.raises(FileExistsError) as caught:
         start(comparison.settings, tmp_path / "letter.txt", Recorder())
-    assert str(caught.value) == f"out: {tmp_path / 'letter.txt'} is a file; choose another --out"
+    assert str(caught.value) == (
+        f"out: got {tmp_path / 'letter.txt'}, which is a file; expected a folder; choose another --out"
+    )
 
 
 def test_data_that_changed_meanwhile(done, tmp_path):
@@ -189,14 +195,18 @@ def test_data_that_changed_meanwhile(done, tmp_path):
     write_data(data, seed=1)
     with pytest.raises(ValueError) as caught:
         resume(out, {}, Recorder())
-    assert str(caught.value) == f"data: {data} is not what the comparison in {out} began with; choose another --out"
+    assert str(caught.value) == (
+        f"data: got {data}, which has changed; expected what the comparison in {out} began with; bring it back, "
+        "or choose "
+        "another --out"
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ('{"train": [], "valid": [], "test": []}', "expected a list with at least one piece"),
-        ('{"train": [[[60, 50', "not a JSON file"),
+        ('{"train": [[[60, 50', "which is not JSON"),
     ],
 )
 def test_data_that_are_empty_or_broken(tmp_path, content, said):

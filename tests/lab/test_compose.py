@@ -11,7 +11,7 @@ from relattn.lab.media.voices import allowed_tokens
 from relattn.lab.music.data import SILENCE, Piece
 from relattn.lab.music.sources import load_music
 from relattn.lab.music.tokens import Vocabulary
-from relattn.lab.progress import Silent
+from relattn.support.progress import Silent
 from tests.lab.music.synthetic import random_pieces
 from tests.lab.small import Recorder, model, write_data
 
@@ -102,14 +102,20 @@ def test_what_a_voice_can_sing():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"temperature": 0.0}, "temperature: got 0, expected a positive number"),
-        ({"temperature": float("nan")}, "temperature: got nan, expected a positive number"),
-        ({"top_p": 0.0}, "top_p: got 0, expected a probability above 0, at most 1"),
-        ({"top_p": 1.5}, "top_p: got 1.5, expected a probability above 0, at most 1"),
-        ({"seed": -1}, "seed: got -1, expected a number from 0 up to 2**32 - 1"),
-        ({"steps": 0}, "steps: got 0, expected at least 1"),
-        ({"prompt_steps": 0}, "prompt_steps: got 0, expected at least 1; to start without a prompt use --from-nothing"),
-        ({"prompt_steps": 900}, "prompt_steps: got 900, but the longest held-out piece has 40 steps"),
+        (
+            {"temperature": 0.0},
+            "temperature: got 0; expected 1e-06 to 1e+06; 1e-06 takes the likeliest token, 1e+06 any",
+        ),
+        (
+            {"temperature": float("nan")},
+            "temperature: got nan; expected 1e-06 to 1e+06; 1e-06 takes the likeliest token, 1e+06 any",
+        ),
+        ({"top_p": 0.0}, "top_p: got 0; expected a probability above 0, at most 1"),
+        ({"top_p": 1.5}, "top_p: got 1.5; expected a probability above 0, at most 1"),
+        ({"seed": -1}, "seed: got -1; expected a number from 0 up to 2**32 - 1"),
+        ({"steps": 0}, "steps: got 0; expected 1 to 2**31 - 1"),
+        ({"prompt_steps": 0}, "prompt_steps: got 0; expected at least 1; to start without a prompt use --from-nothing"),
+        ({"prompt_steps": 900}, "prompt_steps: got 900; expected at most 40, the steps of the longest held-out piece"),
     ],
 )
 def test_numbers_out_of_range(folder, tmp_path, changes, said):
@@ -121,7 +127,7 @@ def test_numbers_out_of_range(folder, tmp_path, changes, said):
 
 def test_a_file_in_the_place_of_the_folder(folder, tmp_path):
     (tmp_path / "out").write_text("")
-    with pytest.raises(FileExistsError, match=r"out: .* is a file; choose another --out"):
+    with pytest.raises(FileExistsError, match=r"out: got .*, which is a file; expected a folder; choose another --out"):
         run(folder, tmp_path / "out")
 
 
@@ -134,8 +140,9 @@ def test_data_that_have_other_pitches_now(folder, tmp_path, low, high):
     with pytest.raises(ValueError) as caught:
         run(tmp_path, tmp_path / "out", prompt_steps=None)
     assert str(caught.value) == (
-        f"data: {data} now holds the pitches {heard.low}..{heard.high}, but the model was "
-        f"trained on {heard.low + low}..{heard.high + high}; bring the former data back, or train it anew"
+        f"data: got {data}, which now holds the pitches {heard.low}..{heard.high}; expected "
+        f"{heard.low + low}..{heard.high + high}, which the model was trained on; bring the former data back, "
+        "or train it anew"
     )
     assert not (tmp_path / "out").exists()
 

@@ -1,42 +1,36 @@
-"""The registry of encodings."""
+"""What the lab adds to the catalogue."""
 
 import pytest
 import torch
 
 import relattn
-from relattn.lab.encodings import ENCODINGS, Shape, build_encoding
+from relattn.catalogue import CATALOGUE, Layer
+from relattn.lab.config import LabConfig
+from relattn.lab.encodings import ENCODINGS, build_encoding, lab_options
 
-SHAPE = Shape(num_heads=2, head_dim=8, length=100)
-CLASSES = {
-    "relative": relattn.RelativeEmbedding,
-    "shaw": relattn.ShawEmbedding,
-    "transformer-xl": relattn.TransformerXLEmbedding,
-    "t5": relattn.T5Bias,
-    "alibi": relattn.AlibiBias,
-    "rope": relattn.RotaryEmbedding,
-    "none": type(None),
-    "sinusoid": type(None),
-}
+LAYER = Layer(num_heads=2, head_dim=8, length=100, causal=True)
 
 
-def test_every_name_and_no_other():
-    assert list(CLASSES) == list(ENCODINGS)
-    for name, kind in CLASSES.items():
-        assert type(build_encoding(name, SHAPE, {})) is kind
-        assert ENCODINGS[name].name == name
-        assert ENCODINGS[name].source
+def of_the_lab(name, layer=LAYER):
+    return build_encoding(name, layer, lab_options(name, layer.length))
 
 
-@pytest.mark.parametrize("name", [name for name, kind in CLASSES.items() if kind is not type(None)])
+def test_every_name_is_the_catalogue_s():
+    assert set(CATALOGUE) - set(ENCODINGS) == {"key-query"}
+    assert len(set(ENCODINGS)) == len(ENCODINGS)
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if CATALOGUE[name].kind])
 def test_each_layer_gets_a_module_of_its_own(name):
-    assert build_encoding(name, SHAPE, {}) is not build_encoding(name, SHAPE, {})
+    assert of_the_lab(name) is not of_the_lab(name)
 
 
-def test_beyond_the_trained_length_the_edge_row_holds():
-    query, key = torch.randn(1, 2, 130, 8), torch.randn(1, 2, 130, 8)
-    encoding = build_encoding("relative", SHAPE, {})
+@pytest.mark.parametrize(("name", "heads"), [("relative", 1), ("relative-heads", 2)])
+def test_beyond_the_trained_length_the_edge_row_holds(name, heads):
+    query, key = torch.randn(2, 1, 2, 130, 8, generator=torch.Generator().manual_seed(0))
+    encoding = of_the_lab(name)
     found = relattn.attention_weights(query, key, key, is_causal=True, encoding=encoding)
-    longer = relattn.RelativeEmbedding(8, 130, num_heads=2, causal=True)
+    longer = relattn.RelativeEmbedding(8, 130, num_heads=heads if heads > 1 else None, causal=True)
     with torch.no_grad():
         rows = encoding.relative_keys
         longer.relative_keys.copy_(torch.cat([rows[:, :1].expand(-1, 30, -1), rows], dim=1))
@@ -44,27 +38,24 @@ def test_beyond_the_trained_length_the_edge_row_holds():
     torch.testing.assert_close(found, expected)
 
 
-def test_shaw_covers_a_bar_or_the_window_if_that_is_shorter():
-    assert build_encoding("shaw", SHAPE, {}).relative_keys.shape == (1, 65, 8)
-    assert build_encoding("shaw", Shape(2, 8, 16), {}).relative_keys.shape == (1, 16, 8)
+@pytest.mark.parametrize("name", ["shaw", "shaw-keys"])
+def test_shaw_covers_a_bar_of_the_past_or_the_window_if_that_is_shorter(name):
+    assert of_the_lab(name).relative_keys.shape == (1, 65, 8)
+    assert of_the_lab(name, Layer(2, 8, 16, causal=True)).relative_keys.shape == (1, 16, 8)
 
 
-def test_shaw_takes_a_pair_that_was_saved_as_json():
-    assert build_encoding("shaw", SHAPE, {"max_distance": [3, 2]}).relative_keys.shape == (1, 6, 8)
-
-
-def test_t5_spends_all_buckets_on_the_past():
-    assert not build_encoding("t5", SHAPE, {}).bidirectional
+def test_a_configuration_says_what_the_lab_adds_and_options_go_over_it():
+    assert LabConfig(encoding="relative").encoding_options == {"beyond": "clamp"}
+    assert LabConfig(encoding="shaw", length=16).encoding_options == {"max_distance": [15, 0]}
+    asked = LabConfig(encoding="shaw", encoding_options={"max_distance": [3, 2]})
+    assert asked.encoding_options == {"max_distance": [3, 2]}
+    assert build_encoding("shaw", LAYER, asked.encoding_options).relative_keys.shape == (1, 6, 8)
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(ValueError) as caught:
-        build_encoding("Rope", SHAPE, {})
+        build_encoding("Rope", LAYER, {})
     assert str(caught.value) == (
-        "encoding: got 'Rope', expected one of relative, shaw, transformer-xl, t5, alibi, rope, none, sinusoid"
+        "encoding: got 'Rope'; expected one of 'relative-heads', 'relative', 'shaw', 'shaw-keys', 'transformer-xl', "
+        "'t5', 'alibi', 'rope', 'none', 'sinusoid'"
     )
-
-
-def test_options_go_over_the_defaults():
-    assert build_encoding("relative", SHAPE, {"max_length": 10}).max_length == 10
-    assert build_encoding("t5", SHAPE, {"num_buckets": 8}).num_buckets == 8

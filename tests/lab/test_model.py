@@ -124,16 +124,15 @@ def test_every_parameter_learns_and_stays_finite_beyond_the_trained_length(encod
 
 
 def test_options_of_an_encoding_reach_it_and_survive_saving(tmp_path):
-    asked = model("shaw", encoding_options={"max_distance": (3, 0), "values": False})
-    encoding = asked.blocks[0].attention.encoding
-    assert encoding.relative_keys.shape[1] == 4
-    assert encoding.relative_values is None
+    asked = model("shaw", encoding_options={"max_distance": (3, 0), "num_heads": 2})
+    assert asked.blocks[0].attention.encoding.relative_keys.shape[:2] == (2, 4)
     asked.save_pretrained(tmp_path)
-    assert LabModel.from_pretrained(tmp_path).blocks[0].attention.encoding.relative_keys.shape[1] == 4
+    assert LabModel.from_pretrained(tmp_path).blocks[0].attention.encoding.relative_keys.shape[:2] == (2, 4)
 
 
 def test_the_relative_table_has_a_row_for_each_trained_distance_and_head():
-    assert model("relative", length=24).blocks[0].attention.encoding.relative_keys.shape == (2, 24, 8)
+    for name, tables in (("relative-heads", 2), ("relative", 1)):
+        assert model(name, length=24).blocks[0].attention.encoding.relative_keys.shape == (tables, 24, 8)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -184,7 +183,7 @@ def test_a_mask_that_forgets_the_cache():
     asked, cache = model(), LabCache(2)
     asked(tokens(2, 5), past_key_values=cache)
     with pytest.raises(
-        ShapeError, match=r"attention_mask: got shape \[2, 1\], expected \[2, 6\] \(batch, 5 cached and 1 given"
+        ShapeError, match=r"attention_mask: got shape \[2, 1\]; expected \[2, 6\] \(batch, 5 cached and 1 given"
     ):
         asked(tokens(2, 1), past_key_values=cache, attention_mask=torch.ones(2, 1))
 
@@ -194,15 +193,15 @@ def test_a_mask_that_forgets_the_cache():
     [
         (
             {"encoding": "ropes"},
-            "encoding: got 'ropes', expected one of relative, shaw, transformer-xl, t5, alibi, rope",
+            "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'shaw', ",
         ),
-        ({"width": 15}, "width: got 15, expected a multiple of the 2 heads"),
-        ({"width": 0}, "width: got 0, expected a positive number"),
-        ({"depth": -1}, "depth: got -1, expected a positive number"),
-        ({"heads": 0}, "heads: got 0, expected a positive number"),
-        ({"vocab_size": 0}, "vocab_size: got 0, expected a positive number"),
-        ({"length": 0}, "length: got 0, expected a positive number"),
-        ({"dropout": 1.0}, "dropout: got 1.0, expected a probability from 0 up to, but not, 1"),
+        ({"width": 15}, "width: got 15; expected a multiple of the 2 heads"),
+        ({"width": 0}, "width: got 0; expected an int of at least 1"),
+        ({"depth": -1}, "depth: got -1; expected an int of at least 1"),
+        ({"heads": 0}, "heads: got 0; expected an int of at least 1"),
+        ({"vocab_size": 0}, "vocab_size: got 0; expected an int of at least 1"),
+        ({"length": 0}, "length: got 0; expected an int of at least 1"),
+        ({"dropout": 1.0}, "dropout: got 1.0; expected a probability from 0 up to, but not, 1"),
     ],
 )
 def test_a_configuration_that_cannot_be(changes, said):
@@ -212,5 +211,7 @@ def test_a_configuration_that_cannot_be(changes, said):
 
 
 def test_options_that_the_encoding_does_not_have():
-    with pytest.raises(ValueError, match=r"encoding_options: \{'slope': 2\} do not suit the encoding 'alibi'"):
+    with pytest.raises(
+        ValueError, match=r"encoding_options: got \{'slope': 2\}; expected what the encoding 'alibi' takes"
+    ):
         LabModel(LabConfig(encoding="alibi", encoding_options={"slope": 2}))

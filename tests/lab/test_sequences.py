@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from relattn.lab.material import Material
-from relattn.lab.progress import Silent
 from relattn.lab.sequences import Sequences
 from relattn.lab.sources import load_corpus
 from relattn.lab.text import Bytes, load_text
 from relattn.lab.windows import IGNORED
+from relattn.support.progress import Silent
 from tests import seeds
 from tests.lab.music.played import write_folder, write_midi
 from tests.lab.small import write_data
@@ -133,8 +133,8 @@ def test_bytes_are_tokens():
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty; expected at least 100 bytes, to train on and to hold out"),
-        (b"short", "is a text of 5 bytes; expected at least 100 bytes, to train on and to hold out"),
+        (b"", "a text of 0 bytes; expected at least 100 bytes, to train on and to hold out"),
+        (b"short", "a text of 5 bytes; expected at least 100 bytes, to train on and to hold out"),
     ],
 )
 def test_a_text_too_short_is_refused(tmp_path, content, said):
@@ -142,7 +142,7 @@ def test_a_text_too_short_is_refused(tmp_path, content, said):
     path.write_bytes(content)
     with pytest.raises(ValueError) as caught:
         load_corpus(str(path))
-    assert str(caught.value) == f"data: {path} {said}"
+    assert str(caught.value) == f"data: got {path}, {said}"
 
 
 def test_held_out_data_that_fill_no_window_are_refused(tmp_path):
@@ -151,7 +151,9 @@ def test_held_out_data_that_fill_no_window_are_refused(tmp_path):
     with pytest.raises(ValueError) as caught:
         Material.load(str(path), 64, Silent())
     assert str(caught.value) == (
-        f"data: {path} is too short, 30 tokens are held out and a window has 64; give more data, or a smaller --length"
+        f"data: got {path}, of which 30 tokens are held out; expected at least 64, a window; give more data, or "
+        "a smaller "
+        "--length"
     )
 
 
@@ -172,10 +174,13 @@ def test_what_is_no_source_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         load_corpus("nowhere")
     assert str(caught.value) == (
-        'data: expected "chorales", a JSON file of chorales, a text file or a folder of MIDI files, and there is no '
-        "'nowhere'"
+        "data: got 'nowhere', which is not there; expected \"chorales\", a JSON file of chorales, a text file "
+        "or a folder "
+        "of MIDI files"
     )
     song = write_midi(tmp_path / "one.mid")
     with pytest.raises(ValueError) as caught:
         load_corpus(str(song))
-    assert str(caught.value) == f"data: {song} is a single MIDI file; name a folder with at least three"
+    assert str(caught.value) == (
+        f"data: got {song}, a single MIDI file; expected a folder with at least three; name their folder"
+    )

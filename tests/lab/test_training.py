@@ -3,15 +3,17 @@
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 from transformers import TrainingArguments
 
+from relattn.lab import training
 from relattn.lab.material import Material
 from relattn.lab.music.data import MusicData, Piece
 from relattn.lab.music.voices import FourVoices
-from relattn.lab.progress import Silent
 from relattn.lab.training import TrainingPlan, last_checkpoint, train
+from relattn.support.progress import Silent
 from tests.lab.music.synthetic import random_pieces
 from tests.lab.small import SMALL, settings, write_data
 
@@ -60,6 +62,40 @@ def test_an_interrupted_run_goes_on_at_the_exact_place(material, tmp_path, stop)
     assert resumed.validation_curve == whole.validation_curve
 
 
+@pytest.mark.parametrize("stop", [1, 130, 131])
+def test_a_run_stopped_within_an_entry_of_its_curve_makes_the_same_entry(material, tmp_path, stop):
+    plan = TrainingPlan(steps=132, batch=1, learning_rate=1e-3, save_every=5)  # an entry is the mean of two steps
+    stopped = []
+
+    def terminate(step, note):
+        if step == stop and not stopped:
+            stopped.append(step)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(material, tmp_path / "stopped", plan, progress=terminate)
+    resumed, whole = (run(material, tmp_path / name, plan) for name in ("stopped", "whole"))
+    assert len(whole.training_curve) == 66
+    assert resumed.training_curve == whole.training_curve
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_an_entry_of_the_curve_is_the_mean_of_its_steps(material, tmp_path, monkeypatch):
+    losses = []
+    check = training._check_finite
+
+    def remembering(loss, config, seed, step):
+        losses.append((step, loss))
+        check(loss, config, seed, step)
+
+    monkeypatch.setattr(training, "_check_finite", remembering)
+    found = run(material, tmp_path, TrainingPlan(steps=125, batch=1, learning_rate=1e-3))
+    monkeypatch.undo()
+    by_step = dict(losses[::-1])  # of each step the first: the validation's comes after
+    expected = [(end, (by_step[end - 1] + by_step[end]) / 2) for end in range(2, 126, 2)] + [(125, by_step[125])]
+    assert np.array(found.training_curve) == pytest.approx(np.array(expected), rel=1e-12)
+
+
 def test_a_second_interrupt_does_not_wait(material, tmp_path):
     def interrupt_twice(step, note):
         if step == 3:
@@ -93,7 +129,7 @@ def test_a_checkpoint_that_was_cut_off_is_passed_over(material, tmp_path):
 
 def test_several_gpus_in_one_process_are_refused(material, tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda arguments: 2))
-    with pytest.raises(ValueError, match=r"devices: got 2 GPUs in one process, expected one .* `accelerate launch`"):
+    with pytest.raises(ValueError, match=r"devices: got 2 GPUs in one process; expected one .* `accelerate launch`"):
         run(material, tmp_path)
 
 
@@ -106,8 +142,9 @@ def test_a_run_that_diverges_ends_at_once(material, tmp_path, steps, ended):
     with pytest.raises(ValueError) as caught:
         run(material, tmp_path, plan, seed=4, progress=lambda step, note: seen.append(step))
     assert str(caught.value) == (
-        f"relative, seed 4: the loss is nan at step {ended}, so the run has diverged; "
-        "compare with a lower learning rate"
+        f"relative, seed 4: got a loss of nan at step {ended}; expected a finite one; the run has diverged: "
+        "compare with "
+        "a lower learning rate"
     )
     assert len(seen) == ended - 1
 

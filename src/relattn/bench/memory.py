@@ -72,8 +72,9 @@ def measure(candidate: str, workload: Workload, limit: int, patience: float) -> 
 
     limit: bytes it may add; kept to on a CPU under Linux, elsewhere what the device has is the limit. patience: seconds
     for the step.
-    Raises OverMemoryError or OverTimeError where one does not suffice (a process that the system kills is taken to be
-    over memory), RuntimeError for any other failure.
+
+    Raises OverMemoryError, OverTimeError: when one does not suffice (a process that the system kills is taken to be
+    over memory); RuntimeError: for any other failure.
     """
     arguments = candidate, workload, torch.get_num_threads()
     return in_own_process(_measure_candidate, arguments, limit if workload.device == "cpu" else None, patience)

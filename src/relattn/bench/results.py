@@ -15,11 +15,13 @@ from relattn.bench.settings import Settings
 from relattn.bench.timing import Timing
 from relattn.bench.truth import Check
 from relattn.bench.workload import Workload
-from relattn.lab.files import write_json
-from relattn.lab.results import machine, versions
+from relattn.support.files import write_json
+from relattn.support.machine import machine, versions
 
 FILE = "results.json"
 FORMAT = 1
+PACKAGES = ("torch", "numpy", "transformers", "x-transformers", "triton")
+"""Those that are measured, or measure."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Results:
     settings: Settings
     date: str = field(default_factory=lambda: datetime.datetime.now().astimezone().isoformat(timespec="seconds"))
     machine: dict[str, Any] = field(default_factory=machine)
-    versions: dict[str, str] = field(default_factory=versions)
+    versions: dict[str, str | None] = field(default_factory=lambda: versions(*PACKAGES))
     measurements: list[Measurement] = field(default_factory=list)
     reaches: list[Reach] = field(default_factory=list)
 

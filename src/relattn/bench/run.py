@@ -13,13 +13,16 @@ from relattn.bench.settings import Settings
 from relattn.bench.timing import Timing, interleaved
 from relattn.bench.truth import Check, check
 from relattn.bench.workload import TRAINING, Workload, step
-from relattn.lab.progress import Progress
+from relattn.support.files import check_folder, said
+from relattn.support.progress import Progress
 
 
 class Benchmark:
     """Measures what its settings ask for; `results` holds what is done, and so does results.json in the folder.
 
     candidates: the names of those that are measured; all of CANDIDATES where none are named.
+
+    Raises ValueError and FileExistsError: when the folder's name is no UTF-8, or it is a file.
     """
 
     def __init__(
@@ -30,7 +33,9 @@ class Benchmark:
         self._candidates = {name: CANDIDATES[name] for name in candidates or CANDIDATES}
         self._checks: dict[tuple[str, Workload], Check | str] = {}
         self._given_up: dict[tuple[str, Workload], str] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        check_folder("out", folder)
+        with said(folder):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Results:
         """Measure the grid, then, where asked for, the longest sequences."""

@@ -25,12 +25,12 @@ class Settings:
     """The choices of a benchmark; field names are those of the options of `relattn bench`.
 
     The grid is the product of encodings, causal, modes, head_dims, heads, batches and lengths; decoding is causal,
-    whatever `causal` names, and is measured once. seconds: time for the turns of
-    one candidate in one cell of the grid, 3 turns at least. patience: seconds that one step may take; a candidate that
-    takes longer, or more memory than there is, is given up at that length and beyond. max_length: None, or GiB in
-    which the longest training step is looked for.
+    whatever `causal` names, and is measured once. seconds: time for the turns of one candidate in one cell of the grid,
+    3 turns at least. patience: seconds that one step may take; a candidate that takes longer, or more memory than there
+    is, is given up at that length and beyond. max_length: None, or GiB in which the longest training step is looked
+    for.
 
-    Raises ValueError for a choice that cannot be carried out, naming the field.
+    Raises ValueError: for a choice that cannot be carried out, naming the field.
     """
 
     encodings: tuple[str, ...] = ("relative", "shaw", "t5", "alibi")
@@ -56,11 +56,11 @@ class Settings:
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("device", self.device, ("cpu", "cuda"))
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device: got 'cuda'; torch finds no GPU here, use 'cpu'")
+            raise ValueError("device: got 'cuda'; expected 'cpu', for torch finds no GPU here")
         for encoding, part in (("transformer-xl", "sinusoids"), ("rope", "pairs of features")):
             odd = [width for width in self.head_dims if encoding in self.encodings and width % 2]
             if odd:
-                raise ValueError(f"head_dims: got {odd[0]}; {encoding}'s {part} need an even width")
+                raise ValueError(f"head_dims: got {odd[0]}; expected an even width, for {encoding}'s {part}")
         for name in ("seconds", "patience", "max_length"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

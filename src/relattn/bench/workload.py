@@ -10,32 +10,19 @@ import torch
 from torch import Tensor
 
 import relattn
+from relattn.catalogue import CATALOGUE, Layer
 
 FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
 MODES = {FORWARD: "forward", TRAINING: "training step", DECODING: "decoding one token"}
 """What may be measured, and how tables and pictures call it."""
-SHAW_DISTANCE = 16
 ROOM = 64
 """How many more positions a decoder's cache has room for."""
 SEED = 0
 TRAINING_FLOPS = 3.5
 """Matrix products of a training step over those of a forward pass, with the scores recomputed: 2 and 5."""
 
-ENCODINGS: dict[str, Callable[[Workload], relattn.RelativeEncoding | None]] = {
-    "none": lambda work: None,
-    "relative": lambda work: relattn.RelativeEmbedding(work.head_dim, work.length, causal=work.causal),
-    "relative-heads": lambda work: relattn.RelativeEmbedding(
-        work.head_dim, work.length, num_heads=work.heads, causal=work.causal
-    ),
-    "shaw-keys": lambda work: relattn.ShawEmbedding(work.head_dim, SHAW_DISTANCE, values=False),
-    "shaw": lambda work: relattn.ShawEmbedding(work.head_dim, SHAW_DISTANCE),
-    "t5": lambda work: relattn.T5Bias(work.heads, bidirectional=not work.causal),
-    "alibi": lambda work: relattn.AlibiBias(work.heads),
-    "transformer-xl": lambda work: relattn.TransformerXLEmbedding(work.heads, work.head_dim),
-    "rope": lambda work: relattn.RotaryEmbedding(work.head_dim),
-}
-"""Encodings by name: an unclipped table for all heads, or for each; Shaw's keys, keys and values clipped at 16; T5,
-ALiBi, Transformer-XL, rotation."""
+ENCODINGS = ("none", "relative", "relative-heads", "shaw-keys", "shaw", "t5", "alibi", "transformer-xl", "rope")
+"""Names of the catalogue, with its own options: a relative table reaches over the whole length, Shaw's clips at 16."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +158,8 @@ def make_case(workload: Workload) -> Case:
         normal(shape)[:, :, : workload.length].requires_grad_(workload.training)
         for shape in (query_shape, key_shape, key_shape)
     )
-    encoding = ENCODINGS[workload.encoding](workload)
+    layer = Layer(workload.heads, workload.head_dim, workload.length, workload.causal)
+    encoding = CATALOGUE[workload.encoding].build(layer)
     if encoding is not None:
         encoding = encoding.to(workload.device, dtype)
         with torch.no_grad():

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 
+STOPPED = 130
+"""The exit code after Ctrl-C: 128 and the signal's number, as shells have it."""
+
 
 def main() -> None:
-    """Run the command. Without the extra `lab` it says so in one sentence and exits with code 2."""
+    """Run the command. Without the extra `cli` it says so in one sentence and exits with code 2."""
     try:
         from relattn.cli.app import app
+
+        app()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("typer", "rich"):
             raise
         print(
-            f"error: the command needs the extra `lab` ({package} is not installed); "
-            "in the clone: pip install '.[lab]'",
+            f"error: relattn: got a Python without {package}; expected the extra `cli`; "
+            "install it in the clone: pip install '.[cli]'",
             file=sys.stderr,
         )
         raise SystemExit(2) from None
-    app()
+    except KeyboardInterrupt:  # while modules are loaded; the commands answer it themselves
+        raise SystemExit(STOPPED) from None

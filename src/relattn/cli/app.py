@@ -1,4 +1,4 @@
-"""The commands and their options; each does its work in `relattn.lab`, `relattn.bench` or `relattn.convert`."""
+"""The commands and their options; each does its work in a module of its own beside this one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,32 @@ from typing import Annotated
 
 import typer
 
+import relattn
 from relattn.cli.console import one_sentence
+from relattn.cli.console import out as stdout
 
 app = typer.Typer(
-    help="Relative positional attention at work: compare position encodings on music or text, "
-    "compose with them, and measure what they cost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        stdout.print(f"relattn {relattn.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def relattn_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Relative positional attention at work: compare position encodings on music or text, compose with them, measure
+    what they cost, and convert checkpoints.
+    """
 
 
 @app.command()
@@ -32,7 +49,7 @@ def compare(
         ),
     ] = None,
     encodings: Annotated[
-        str | None, typer.Option(help="Encodings, separated by commas.", show_default="relative,rope,sinusoid")
+        str | None, typer.Option(help="Encodings, separated by commas.", show_default="relative-heads,rope,sinusoid")
     ] = None,
     minutes: Annotated[
         float | None,
@@ -63,8 +80,10 @@ def compare(
 ) -> None:
     """Train the same model under several position encodings and compare them on held-out data.
 
-    Encodings: relative, shaw, transformer-xl, t5, alibi, rope, none, sinusoid. All are trained for the same number of
-    steps on the same windows; an n-gram is always among the rows. Ctrl-C keeps what was done.
+    Encodings: relative-heads, relative, shaw, shaw-keys, transformer-xl, t5, alibi, rope, none, sinusoid; relattn bench
+    names them alike. Relative tables hold their edge row beyond the trained length, Shaw's clip at 64 tokens of the
+    past. All are trained for the same number of steps on the same windows; an n-gram is always among the rows. Ctrl-C
+    keeps what was done.
     """
     with one_sentence():
         given = {
@@ -86,7 +105,7 @@ def compare(
 @app.command()
 def compose(
     checkpoint: Annotated[
-        Path, typer.Option(help="Folder of a trained model, such as runs/compare/runs/relative-seed0/model.")
+        Path, typer.Option(help="Folder of a trained model, such as runs/compare/runs/relative-heads-seed0/model.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the MIDI file and the picture, or the text.")] = Path(
         "runs/compose"
@@ -105,7 +124,9 @@ def compose(
         int | None,
         typer.Option(help="16th notes, bytes or events to compose.", show_default="128, 512 or 512"),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Below 1 bolder in the likely, above 1 in the unlikely.")] = 0.9,
+    temperature: Annotated[
+        float, typer.Option(help="Below 1: safer, favours likely tokens. Above 1: more varied.")
+    ] = 0.9,
     top_p: Annotated[
         float, typer.Option(help="Choose among the likeliest tokens that together have this probability.")
     ] = 0.95,
@@ -116,11 +137,11 @@ def compose(
     Music becomes a MIDI file and a piano roll, text a text file that is shown too.
     """
     with one_sentence():
+        asked = {"prompt_steps": prompt_steps, "prompt": prompt, "from_nothing": from_nothing, "steps": steps}
+        drawn = {"temperature": temperature, "top_p": top_p, "seed": seed}
         from relattn.cli.compose import run
-        from relattn.lab.compose import Sampling
-        from relattn.lab.media import Request
 
-        run(checkpoint, out, Request(prompt_steps, prompt, from_nothing, steps), Sampling(temperature, top_p, seed))
+        run(checkpoint, out, asked, drawn)
 
 
 @app.command()
@@ -162,9 +183,9 @@ def bench(
 ) -> None:
     """Measure time and memory of attention with relative positions, ours and others', on this machine.
 
-    Encodings: none, relative (a row for every offset), relative-heads (the same for each head), shaw-keys, shaw, t5,
-    alibi, transformer-xl, rope. Every candidate is first checked against float64; one that is wrong gets no figure.
-    Ctrl-C keeps what was measured.
+    Encodings: none, relative (a row for every offset), relative-heads (the same for each head), shaw-keys, shaw (both
+    clipped at 16), t5, alibi, transformer-xl, rope; relattn compare names them alike. Every candidate is first checked
+    against float64; one that is wrong gets no figure. Ctrl-C keeps what was measured.
     """
     with one_sentence():
         given = {
@@ -224,4 +245,4 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"{name}: got {text!r}, expected whole numbers separated by commas, such as 0,1,2") from None
+        raise ValueError(f"{name}: got {text!r}; expected whole numbers separated by commas, such as 0,1,2") from None

@@ -12,8 +12,9 @@ from relattn.bench.figures import draw
 from relattn.bench.results import FILE
 from relattn.bench.run import run as run_benchmark
 from relattn.bench.settings import Settings
+from relattn.cli import STOPPED
 from relattn.cli.console import Bar, err, out
-from relattn.lab.music.files import atomic_path
+from relattn.support.files import write_text
 
 TABLE_FILE = "table.md"
 
@@ -26,11 +27,10 @@ def run(given: dict[str, Any], folder: Path) -> None:
             results = run_benchmark(settings, folder, bar)
     except KeyboardInterrupt:
         err.print(f"stopped; what was measured is kept in {folder / FILE}", soft_wrap=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
     for table in tables.terminal(results):
         out.print(table)
-    with atomic_path(folder / TABLE_FILE) as draft:
-        draft.write_text(markdown.text(results), encoding="utf-8")
+    write_text(folder / TABLE_FILE, markdown.text(results))
     pictures = draw(results, folder)
     out.print(f"results  {folder / FILE}\nmarkdown {folder / TABLE_FILE}", soft_wrap=True)
     for picture in pictures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -10,18 +11,21 @@ import typer
 from accelerate import PartialState
 from rich.table import Table
 
-from relattn.cli.console import Bar, err, out
+from relattn.cli import STOPPED
+from relattn.cli.console import Bar, err, out, terminated_as_interrupted
 from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
-from relattn.lab.progress import Silent
+from relattn.lab.lock import alone_in
 from relattn.lab.settings import Settings
+from relattn.support.progress import Silent
 
 
 def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
-    """Carry out a comparison; on Ctrl-C say what is kept and how to go on, and exit with code 130."""
+    """Carry out a comparison; on Ctrl-C and SIGTERM say what is kept and how to go on, and exit with code 130."""
     comparison = None
     try:
-        with Bar() as bar:
-            progress = bar if PartialState().is_main_process else Silent()
+        main = PartialState().is_main_process
+        with alone_in(folder) if main else nullcontext(), terminated_as_interrupted(), Bar() as bar:
+            progress = bar if main else Silent()
             comparison = (
                 resume(folder, given, progress) if go_on else start(Settings.from_dict(given), folder, progress)
             )
@@ -29,7 +33,7 @@ def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
             results = comparison.run()
     except KeyboardInterrupt:
         _say_how_to_go_on(comparison, folder)
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
     if results is not None:
         out.print(table(results))
         out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)

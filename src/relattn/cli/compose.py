@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from rich.text import Text
 from transformers.utils import logging as transformers_logging
 
 from relattn.cli.console import Bar, out
@@ -12,16 +12,20 @@ from relattn.lab.compose import Sampling, compose
 from relattn.lab.media import Request
 
 
-def run(checkpoint: Path, folder: Path, request: Request, sampling: Sampling) -> None:
-    """Compose, show what can be read, and say where the files lie."""
+def run(checkpoint: Path, folder: Path, asked: dict[str, Any], drawn: dict[str, Any]) -> None:
+    """Compose what is asked for, show what can be read, and say where the files lie.
+
+    asked: the fields of `Request`. drawn: those of `Sampling`.
+    """
+    request, sampling = Request(**asked), Sampling(**drawn)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     with Bar() as bar:
         written = compose(checkpoint, folder, request, sampling, bar)
     if written.text is not None:
-        out.print(Text(written.text), soft_wrap=True)
+        out.print(written.text, soft_wrap=True)
         out.print()
     given = f"{written.given} of them given" if written.given else "none of them given"
-    out.print(Text(f"{written.title}: {written.steps} {written.unit}, {given}"), soft_wrap=True)
+    out.print(f"{written.title}: {written.steps} {written.unit}, {given}", soft_wrap=True)
     for kind, path in written.files.items():
-        out.print(Text(f"{kind:<8} {path}"), soft_wrap=True)
+        out.print(f"{kind:<8} {path}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -19,10 +20,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
-LAB_PACKAGES = ("accelerate", "matplotlib", "mido", "music21", "safetensors", "transformers")
+EXTRA_OF = dict.fromkeys(("accelerate", "filelock", "matplotlib", "mido", "music21", "transformers"), "lab") | {
+    "safetensors": "cli"
+}
+"""The extra that brings a package."""
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Names of files and data go through as they are: neither markup nor emoji is looked for in them.
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -34,27 +39,46 @@ def one_sentence() -> Iterator[None]:
         _refuse(str(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in LAB_PACKAGES:
+        if package not in EXTRA_OF:
             raise
-        _refuse(f"this needs the extra `lab` ({package} is not installed); in the clone: pip install '.[lab]'")
+        extra = EXTRA_OF[package]
+        _refuse(
+            f"relattn: got a Python without {package}; expected the extra `{extra}`; install it in the clone: "
+            f"pip install '.[{extra}]'"
+        )
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Inside, SIGTERM does what Ctrl-C does: it raises KeyboardInterrupt."""
+
+    def interrupt(signum, frame) -> NoReturn:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _refuse(text: str) -> NoReturn:
-    err.print(Text("error: ", style="bold red") + Text(text), soft_wrap=True)
+    shown = text.encode(errors="backslashreplace").decode()  # names of files may hold bytes that are no UTF-8
+    err.print(Text("error: ", style="bold red") + Text(shown), soft_wrap=True)
     raise typer.Exit(2)
 
 
 class Bar:
-    """`relattn.lab.progress.Progress` as one line at the bottom of the terminal; use it as a context."""
+    """`relattn.support.progress.Progress` as one line at the bottom of the terminal; use it as a context."""
 
     def __init__(self) -> None:
         self._display = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=err,
             transient=True,
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.table import Table
-from rich.text import Text
 
+from relattn.catalogue import name_of
 from relattn.cli.console import out
 from relattn.cli.tensor_files import check_new, read_tensors, write_tensors
 from relattn.convert import FORMATS, from_relattn, layers, to_relattn
@@ -27,12 +27,15 @@ def run(source: Path, target: Path, from_format: str, to_format: str) -> None:
     passed = len(before.keys() & after.keys())
     out.print(f"{passed} other tensors as they were")
     if FORMATS[theirs].unsaid:
-        out.print(Text(f"note: {FORMATS[theirs].unsaid}"), soft_wrap=True)
-    out.print(Text(f"written  {target}"), soft_wrap=True)
+        out.print(f"note: {FORMATS[theirs].unsaid}", soft_wrap=True)
+    out.print(f"written  {target}", soft_wrap=True)
 
 
 def _check_formats(from_format: str, to_format: str) -> str:
-    """The one of the two that is not relattn's own; ValueError where they are not one of each."""
+    """The one of the two that is not relattn's own.
+
+    Raises ValueError: when they are not one of each.
+    """
     known = (OURS, *FORMATS)
     for option, name in (("from", from_format), ("to", to_format)):
         if name not in known:
@@ -44,11 +47,11 @@ def _check_formats(from_format: str, to_format: str) -> str:
 
 def _table(title: str, found: dict[str, RelativeMultiheadAttention]) -> Table:
     table = Table(title=title, title_justify="left")
-    for heading in ("layer", "width", "heads", "encoding"):
+    for heading in ("layer", "width", "heads", "encoding", "made with"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "layer")
     for name, layer in found.items():
         assert layer.encoding is not None
-        encoding = f"{type(layer.encoding).__name__}({layer.encoding.extra_repr()})"
+        made = f"{type(layer.encoding).__name__}({layer.encoding.extra_repr()})"
         heads = f"{layer.num_heads} of {layer.head_dim}"
-        table.add_row(Text(name or "(the file)"), str(layer.embed_dim), heads, Text(encoding))
+        table.add_row(name or "(the file)", str(layer.embed_dim), heads, name_of(layer.encoding), made)
     return table

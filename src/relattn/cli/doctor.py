@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
-
 import torch
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import relattn
 from relattn.backends.select import BACKENDS
 from relattn.cli.console import out
+from relattn.support.files import reason_of
+from relattn.support.machine import machine, versions
 
-PACKAGES = ("torch", "triton", "numpy", "transformers", "accelerate", "safetensors", "music21", "mido", "matplotlib")
+PACKAGES = ("torch", "triton", "numpy", "safetensors", "transformers", "accelerate", "music21", "mido", "matplotlib")
 TOLERANCE = 1e-4
 """Far above what float32 rounding makes of 16 keys, far below what a wrong term makes."""
 
@@ -31,13 +29,8 @@ def _versions() -> Table:
     table = Table(title="Versions", title_justify="left")
     table.add_column("package")
     table.add_column("version")
-    table.add_row("relattn", relattn.__version__)
-    table.add_row("python", platform.python_version())
-    for name in PACKAGES:
-        try:
-            table.add_row(name, importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            table.add_row(name, "not installed")
+    for name, version in versions(*PACKAGES).items():
+        table.add_row(name, version or "not installed")
     return table
 
 
@@ -45,7 +38,9 @@ def _devices() -> Table:
     table = Table(title="Devices", title_justify="left")
     table.add_column("device")
     table.add_column("what it is")
-    table.add_row("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch, {platform.machine()}")
+    found = machine()
+    cores = f"{found['cores']} cores, {found['torch_threads']} threads for torch"
+    table.add_row("cpu", f"{found['processor']}, {found['system']}, {cores}")
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         table.add_row(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
@@ -72,7 +67,7 @@ def _backends(device: str) -> Table:
 
 
 @torch.no_grad()
-def _try(backend: str, encoding: relattn.RelativeEncoding | None, device: str) -> str:
+def _try(backend: str, encoding: relattn.RelativeEncoding | None, device: str) -> str | Text:
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 2, 16, 8, generator=generator).to(device) for _ in range(3))
     try:
@@ -80,7 +75,7 @@ def _try(backend: str, encoding: relattn.RelativeEncoding | None, device: str) -
     except relattn.UnsupportedError as error:
         return "; ".join(error.reasons[backend])
     except Exception as error:  # kernels are compiled here, which may want for a compiler
-        return f"[red]fails: {type(error).__name__}: {escape(str(error).strip().partition(chr(10))[0])}[/]"
+        return Text(f"fails: {type(error).__name__}: {reason_of(error)}", style="red")
     truth = relattn.relative_attention(query, key, value, is_causal=True, encoding=encoding, backend="reference")
     difference = (found - truth).abs().max().item()
-    return "usable" if difference < TOLERANCE else f"[red]wrong by {difference:.2g}[/]"
+    return "usable" if difference < TOLERANCE else Text(f"wrong by {difference:.2g}", style="red")

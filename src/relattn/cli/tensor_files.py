@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from relattn.lab.music.files import atomic_path
+from relattn.support.files import atomic_path, check_name, reason_of
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
@@ -23,16 +23,18 @@ INSIDE = ("state_dict", "model", "model_state_dict")
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors, .bin, .pt, .pth or .ckpt file, on the CPU.
 
-    Raises FileNotFoundError for a file that is not there, ValueError for one that is damaged, or holds anything but
+    Raises FileNotFoundError: for a file that is not there; ValueError: for one that is damaged, or holds anything but
     tensors by name.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"in: {path} is no file")
+        raise FileNotFoundError(f"in: got {path}, which is no file; expected a checkpoint")
     if path.suffix == SAFETENSORS:
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"in: {path} is damaged, or no safetensors file ({error})") from None
+            raise ValueError(
+                f"in: got {path}, which is damaged, or no safetensors file ({error}); expected one that is whole"
+            ) from None
     if path.suffix not in PICKLED:
         raise ValueError(f"in: got {path}; expected a file that ends in {', '.join((SAFETENSORS, *PICKLED))}")
     try:
@@ -41,8 +43,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # a damaged pickle can make anything of itself
         raise ValueError(
-            f"in: {path} is damaged, or holds more than tensors and plain values, for which code would have to be run; "
-            "where you trust it, load it and save its state_dict() alone"
+            f"in: got {path}, which is damaged, or holds more than tensors and plain values, for which code "
+            "would have to "
+            "be run; expected tensors by name; where you trust it, load it and save its state_dict() alone"
         ) from None
     return _tensors_of(path, loaded)
 
@@ -58,23 +61,42 @@ def _tensors_of(path: Path, loaded: Any) -> dict[str, Tensor]:
     came = type(loaded).__name__
     if isinstance(loaded, Mapping):
         came += f" with {', '.join(map(str, list(loaded)[:5])) or 'nothing in it'}"
-    raise ValueError(f"in: {path} holds {came}; expected tensors by name, at the top or under {' or '.join(INSIDE)}")
+    raise ValueError(
+        f"in: got {path}, which holds {came}; expected tensors by name, at the top or under {' or '.join(INSIDE)}"
+    )
 
 
 def check_new(path: Path) -> None:
-    """`path` is a name for a new safetensors file; ValueError or FileExistsError otherwise."""
+    """`path` is a name for a new safetensors file.
+
+    Raises ValueError: for another name; FileExistsError: when it is there; FileNotFoundError: when its folder is not.
+    """
+    check_name("out", path)
     if path.suffix != SAFETENSORS:
         raise ValueError(f"out: got {path}; expected a name that ends in {SAFETENSORS}")
     if path.exists():
-        raise FileExistsError(f"out: {path} is there already; give another name, or remove it")
+        raise FileExistsError(
+            f"out: got {path}, which is there already; expected a new file; give another name, or remove it"
+        )
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"out: the folder {path.parent} is not there; make it first")
+        raise FileNotFoundError(
+            f"out: got {path}, whose folder is not there; expected a name in a folder; make the folder first"
+        )
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file that is whole or not there. Tensors that share memory are written each for itself."""
+    """A safetensors file that is whole or not there. Tensors that share memory are written each for itself.
+
+    Raises OSError: when it cannot be written.
+    """
     with atomic_path(path) as draft:
-        save_file(_apart(tensors), draft, metadata={"format": "pt"})
+        try:
+            save_file(_apart(tensors), draft, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(
+                f"out: {path} cannot be written: got {reason_of(error)!r}; expected room and the right to write there; "
+                "make room, or choose another folder"
+            ) from error
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,23 +9,27 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from relattn.lab.files import whole_folder, write_json
 from relattn.lab.model import LabModel
 from relattn.lab.music.events import Events
 from relattn.lab.music.tokens import Vocabulary
 from relattn.lab.text import Bytes
+from relattn.support.files import reason_of, whole_folder, write_json
 
 DATA_FILE = "data.json"
 VOCABULARIES = {"voices": Vocabulary, "text": Bytes, "midi": Events}
 """By the kind of data."""
+EXPECTED = "a folder `model` that `relattn compare` wrote"
+BROKEN = (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError)
+"""What damaged files make of the libraries that read them."""
 
 
 @dataclass(frozen=True)
 class DataCard:
     """What a checkpoint knows about its data: a name or a path, their kind, and what the tokens stand for.
 
-    kind: a key of `VOCABULARIES`; tokens: the fields of the vocabulary, whole numbers. Raises TypeError for values of
-    another type, ValueError for another kind.
+    kind: a key of `VOCABULARIES`; tokens: the fields of the vocabulary, whole numbers.
+
+    Raises TypeError: for values of another type; ValueError: for another kind.
     """
 
     data: str
@@ -34,9 +38,9 @@ class DataCard:
 
     def __post_init__(self) -> None:
         if type(self.data) is not str or any(type(number) is not int for number in self.tokens.values()):
-            raise TypeError(f"expected a text and whole numbers, got {self.data!r} and {self.tokens!r}")
+            raise TypeError(f"data, tokens: got {self.data!r} and {self.tokens!r}; expected a text and whole numbers")
         if self.kind not in VOCABULARIES:
-            raise ValueError(f"kind: expected one of {', '.join(VOCABULARIES)}, got {self.kind!r}")
+            raise ValueError(f"kind: got {self.kind!r}; expected one of {', '.join(VOCABULARIES)}")
 
     @property
     def vocabulary(self) -> Any:
@@ -54,35 +58,30 @@ def save_checkpoint(folder: Path, model: LabModel, card: DataCard) -> None:
 def load_checkpoint(folder: Path) -> tuple[LabModel, DataCard]:
     """The model, in evaluation mode, and its card.
 
-    Raises:
-        FileNotFoundError: when the folder, or one of its files, is not there.
-        ValueError: when a file is cut off or does not fit the model.
+    Raises FileNotFoundError: when the folder, or one of its files, is not there; ValueError: when a file is cut off,
+    does not fit the model, or holds weights that are not finite.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"checkpoint: {folder} is not a folder; expected one that `relattn compare` wrote")
+        raise FileNotFoundError(f"checkpoint: got {folder}, which is no folder; expected {EXPECTED}")
     for name in ("config.json", "model.safetensors", DATA_FILE):
         if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"checkpoint: {folder} holds no {name}; expected a folder `model` that `relattn compare` wrote"
-            )
+            raise FileNotFoundError(f"checkpoint: got {folder}, which holds no {name}; expected {EXPECTED}")
     try:
-        card = DataCard(**json.loads((folder / DATA_FILE).read_text()))
+        card = DataCard(**json.loads((folder / DATA_FILE).read_bytes()))
         size = card.vocabulary.size
         model, info = LabModel.from_pretrained(folder, output_loading_info=True)  # pyright: ignore[reportGeneralTypeIssues]
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"checkpoint: {folder} is cut off or broken ({_first_line(error)}); train it anew") from error
+    except BROKEN as error:
+        raise _refusal(folder, f"is cut off or broken ({reason_of(error)})") from error
     absent = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"])
     if absent:
-        raise ValueError(
-            f"checkpoint: the weights in {folder} do not fit its config.json (see {absent[0]}); train it anew"
-        )
+        raise _refusal(folder, f"has weights that do not fit its config.json (see {absent[0]})")
     if size != model.config.vocab_size:
-        raise ValueError(
-            f"checkpoint: {folder} is inconsistent, {DATA_FILE} has {size} tokens and config.json "
-            f"{model.config.vocab_size}; train it anew"
-        )
+        raise _refusal(folder, f"has {size} tokens in {DATA_FILE} and {model.config.vocab_size} in config.json")
+    for name, weight in model.state_dict().items():
+        if not weight.isfinite().all():
+            raise _refusal(folder, f"has weights that are not finite (see {name})")
     return model.eval(), card
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _refusal(folder: Path, came: str) -> ValueError:
+    return ValueError(f"checkpoint: got {folder}, which {came}; expected {EXPECTED}; train it anew")

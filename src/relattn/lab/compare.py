@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from dataclasses import asdict
@@ -15,19 +14,23 @@ from accelerate.utils import broadcast_object_list
 from relattn.lab.budget import affordable_steps, measure, seconds_of
 from relattn.lab.checkpoint import save_checkpoint
 from relattn.lab.evaluate import evaluate
-from relattn.lab.files import write_json
+from relattn.lab.lock import LOCK
 from relattn.lab.losses import Losses
 from relattn.lab.material import Material
-from relattn.lab.progress import Progress
-from relattn.lab.report import write_report
-from relattn.lab.results import FORMAT, losses_record, machine, summarize, versions
+from relattn.lab.records import FILE as RECORD_FILE
+from relattn.lab.records import read_record
+from relattn.lab.report import page
+from relattn.lab.results import FORMAT, PACKAGES, losses_record, summarize
 from relattn.lab.settings import FILE as SETTINGS_FILE
 from relattn.lab.settings import Plan, Settings
 from relattn.lab.training import VALIDATIONS, TrainingPlan, train
+from relattn.lab.writing import kept
+from relattn.support.files import DRAFT, check_folder, remove_drafts, write_json, write_text
+from relattn.support.machine import machine, versions
+from relattn.support.progress import Progress
 
 RESULTS_FILE = "results.json"
 REPORT_FILE = "report.html"
-RUN_FILE = "result.json"
 CHECKPOINTS = 20
 
 
@@ -42,36 +45,45 @@ class Comparison:
         self.process = PartialState()
         if settings.batch % self.process.num_processes:
             raise ValueError(
-                f"batch: {settings.batch} windows cannot be shared by {self.process.num_processes} processes; "
-                "launch a number that divides it"
+                f"batch: got {settings.batch} windows for {self.process.num_processes} processes; expected a number of "
+                "processes that divides it; launch another number"
             )
         # the first process fills the cache that the others then read
         with self.process.main_process_first():
             self.material = Material.load(settings.data, settings.length, progress)
         if plan is not None and plan.data_fingerprint != self.material.fingerprint:
             raise ValueError(
-                f"data: {settings.data} is not what the comparison in {out} began with; choose another --out"
+                f"data: got {settings.data}, which has changed; expected what the comparison in {out} began with; "
+                "bring it back, or choose another --out"
             )
         self.plan = plan or Plan(settings, self._steps(), self.material.fingerprint)
         if self.process.is_main_process:
             out.mkdir(parents=True, exist_ok=True)
-            self.plan.save(out)
+            remove_drafts(out)
+            if plan is None:
+                self.plan.save(out)
         self.process.wait_for_everyone()
+        for encoding, seed in self._runs():  # what is damaged is told now, not after the others are trained
+            if self._is_done(encoding, seed):
+                self._record(encoding, seed)
+                shutil.rmtree(self.folder(encoding, seed) / "trainer", ignore_errors=True)
 
     def run(self) -> dict[str, Any] | None:
         """Train, evaluate and report; returns what `results.json` holds, in the main process.
 
-        Raises KeyboardInterrupt on Ctrl-C, with all finished runs and a checkpoint of the one in work on disk.
+        Raises KeyboardInterrupt: on Ctrl-C and SIGTERM, with all finished runs and a checkpoint of the one in work on
+        disk; OSError: when something cannot be written; ValueError: when a run diverges.
         """
-        for seed in self.settings.seeds:
-            for encoding in self.settings.encodings:
-                if not (self.folder(encoding, seed) / RUN_FILE).is_file():
-                    self._train_and_evaluate(encoding, seed)
+        for encoding, seed in self._runs():
+            if not self._is_done(encoding, seed):
+                self._train_and_evaluate(encoding, seed)
         if not self.process.is_main_process:
             return None
         results = self._results()
-        write_report(self.out / REPORT_FILE, results)
-        write_json(self.out / RESULTS_FILE, results)
+        text = page(results)
+        with kept("the report", self.out):
+            write_text(self.out / REPORT_FILE, text)
+            write_json(self.out / RESULTS_FILE, results)
         return results
 
     def folder(self, encoding: str, seed: int) -> Path:
@@ -85,9 +97,17 @@ class Comparison:
 
     def finished(self) -> int:
         """How many runs are done."""
-        return sum(
-            (self.folder(e, s) / RUN_FILE).is_file() for s in self.settings.seeds for e in self.settings.encodings
-        )
+        return sum(self._is_done(encoding, seed) for encoding, seed in self._runs())
+
+    def _runs(self) -> list[tuple[str, int]]:
+        return [(encoding, seed) for seed in self.settings.seeds for encoding in self.settings.encodings]
+
+    def _is_done(self, encoding: str, seed: int) -> bool:
+        return (self.folder(encoding, seed) / RECORD_FILE).is_file()
+
+    def _record(self, encoding: str, seed: int) -> dict[str, Any]:
+        path = self.folder(encoding, seed) / RECORD_FILE
+        return read_record(path, encoding, seed, self.plan.steps, self.material.held_out)
 
     def _steps(self) -> int:
         if self.settings.steps is not None:
@@ -118,7 +138,8 @@ class Comparison:
         self.progress.begin(f"{encoding}, seed {seed}", steps)
         trained = train(config, training, seed, material, folder / "trainer", self.progress.advance)
         if self.process.is_main_process:
-            save_checkpoint(folder / "model", trained.model, material.card)
+            with kept("the trained model", folder):
+                save_checkpoint(folder / "model", trained.model, material.card)
             evaluation = self._evaluate(trained.model, f"{encoding}, seed {seed}: evaluation")
             record = {
                 "encoding": encoding,
@@ -130,7 +151,8 @@ class Comparison:
                 "validation": trained.validation_curve,
                 "evaluation": {length: losses_record(losses) for length, losses in evaluation.items()},
             }
-            write_json(folder / RUN_FILE, record)
+            with kept("the run's figures", folder):
+                write_json(folder / RECORD_FILE, record)
             shutil.rmtree(folder / "trainer")
             self.progress.say(f"{encoding}, seed {seed}: {evaluation[self.settings.length].mean:.3f} nats per token")
         self.process.wait_for_everyone()
@@ -147,11 +169,7 @@ class Comparison:
         return {length: evaluate(model, windows, advance) for length, windows in self.material.held_out.items()}
 
     def _results(self) -> dict[str, Any]:
-        runs = [
-            json.loads((self.folder(encoding, seed) / RUN_FILE).read_text())
-            for encoding in self.settings.encodings
-            for seed in self.settings.seeds
-        ]
+        runs = [self._record(encoding, seed) for encoding in self.settings.encodings for seed in self.settings.seeds]
         lengths = [str(length) for length in self.material.held_out]
         summary = {
             encoding: {
@@ -165,7 +183,7 @@ class Comparison:
         return {
             "format": FORMAT,
             "settings": {**asdict(self.settings), "steps_taken": self.plan.steps},
-            "versions": versions(),
+            "versions": versions(*PACKAGES),
             "machine": machine(),
             "data": self.material.describe(),
             "lengths": [int(length) for length in lengths],
@@ -179,20 +197,26 @@ class Comparison:
 def start(settings: Settings, out: Path, progress: Progress) -> Comparison:
     """A new comparison in the folder `out`, which must be empty or not there.
 
-    Raises FileExistsError when something is in it.
+    Raises FileExistsError: when something is in it; ValueError: when its name is no UTF-8; and what `Material.load`
+    raises.
     """
-    if out.is_dir() and any(out.iterdir()):
-        if (out / SETTINGS_FILE).is_file():
-            raise FileExistsError(
-                f"out: {out} holds another comparison; pass --resume to go on with it, or choose another --out"
-            )
-        raise FileExistsError(f"out: {out} holds files already; choose another --out")
-    if out.exists() and not out.is_dir():
-        raise FileExistsError(f"out: {out} is a file; choose another --out")
+    check_folder("out", out)
+    held = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if SETTINGS_FILE in held:
+        raise FileExistsError(
+            f"out: got {out}, which holds another comparison; expected a new folder; pass --resume to go on with it, "
+            "or choose another --out"
+        )
+    if any(name != LOCK and not name.startswith(DRAFT) for name in held):
+        raise FileExistsError(f"out: got {out}, which holds files already; expected a new folder; choose another --out")
     return Comparison(settings, out, progress)
 
 
 def resume(out: Path, given: dict[str, Any], progress: Progress) -> Comparison:
-    """The comparison that was begun in `out`; `given` are settings that must agree with it (see `Plan.load`)."""
+    """The comparison that was begun in `out`; `given` are settings that must agree with it.
+
+    Raises what `Plan.load` raises; ValueError: when the data have changed, or the record of a finished run is damaged.
+    """
+    check_folder("out", out)
     plan = Plan.load(out, given)
     return Comparison(plan.settings, out, progress, plan)

@@ -15,14 +15,18 @@ from relattn.lab.cache import LabCache
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.media import MEDIA, Request
 from relattn.lab.model import LabModel
-from relattn.lab.progress import Progress
+from relattn.support.files import check_folder, said
+from relattn.support.progress import Progress
+
+COLDEST, HOTTEST = 1e-6, 1e6
+"""Temperatures that divide any float32 logit of a trained model to a float32 number."""
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are drawn: `temperature` divides the logits, then the likeliest that together have `top_p` stay.
 
-    Raises ValueError for numbers out of range.
+    Raises ValueError: for numbers out of range.
     """
 
     temperature: float = 0.9
@@ -30,12 +34,15 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature: got {self.temperature:g}, expected a positive number")
+        if not COLDEST <= self.temperature <= HOTTEST:
+            raise ValueError(
+                f"temperature: got {self.temperature:g}; expected {COLDEST:g} to {HOTTEST:g}; {COLDEST:g} takes the "
+                f"likeliest token, {HOTTEST:g} any"
+            )
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p: got {self.top_p:g}, expected a probability above 0, at most 1")
+            raise ValueError(f"top_p: got {self.top_p:g}; expected a probability above 0, at most 1")
         if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed: got {self.seed}, expected a number from 0 up to 2**32 - 1")
+            raise ValueError(f"seed: got {self.seed}; expected a number from 0 up to 2**32 - 1")
 
 
 @dataclass(frozen=True)
@@ -60,13 +67,11 @@ def compose(checkpoint: Path, out: Path, request: Request, sampling: Sampling, p
     Four-part and played music become a MIDI file and a picture, text a text file. What continues something held out
     follows the first steps of a test piece, which the seed draws among those long enough.
 
-    Raises:
-        FileNotFoundError: when there is no checkpoint, or its data are gone.
-        ValueError: for a broken checkpoint, data with pitches that it has no tokens for, or a prompt that is too long
-            or of another kind.
+    Raises FileExistsError: when `out` is a file; FileNotFoundError: when there is no checkpoint, or its data are gone;
+    ValueError: for a broken checkpoint, data with pitches that it has no tokens for, or a prompt that is too long or of
+    another kind; OSError: when the files cannot be written.
     """
-    if out.exists() and not out.is_dir():
-        raise FileExistsError(f"out: {out} is a file; choose another --out")
+    check_folder("out", out)
     model, card = load_checkpoint(checkpoint)
     medium = MEDIA[card.kind]
     opening = medium.opening(card, request, sampling.seed)
@@ -74,7 +79,8 @@ def compose(checkpoint: Path, out: Path, request: Request, sampling: Sampling, p
     tokens = continue_tokens(model, opening.tokens, opening.allowed, count, sampling, progress)
     title = f"{opening.name}, continued" if len(opening.tokens) else "From nothing"
     title = f"{title} by a model with the encoding {model.config.encoding} (seed {sampling.seed})"
-    out.mkdir(parents=True, exist_ok=True)
+    with said(out):
+        out.mkdir(parents=True, exist_ok=True)
     stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', opening.name)}-{model.config.encoding}-seed{sampling.seed}"
     files = medium.write(str(out / stem), card.vocabulary, tokens, opening, title)
     return Composition(
@@ -96,6 +102,8 @@ def continue_tokens(
     Only tokens are sampled that `allowed` bool [period, tokens] grants to their place. The cache rolls over the trained
     length: every layer looks back as far as it did in training, so no relative distance comes up that was never
     trained. (The absolute positions of `sinusoid` go on growing.)
+
+    Raises ValueError: when the model's scores are not finite.
     """
     given = np.append(0, prompt)
     tokens = torch.from_numpy(given)[None].to(model.device)
@@ -127,5 +135,10 @@ class _Allowed(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         length = input_ids.shape[1]
         self.advance(length)
+        if not scores.isfinite().all():
+            raise ValueError(
+                f"checkpoint: got a model whose scores are not finite at token {length}; expected finite ones; "
+                "train it anew"
+            )
         # "begin" comes first, so the token after n others is number n - 1
         return scores.masked_fill(~self.allowed[(length - 1) % len(self.allowed)], float("-inf"))

@@ -6,26 +6,24 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from relattn.lab.encodings import named_encoding
+from relattn.arguments import check_size
+from relattn.catalogue import CATALOGUE
+from relattn.lab.encodings import check_encoding, lab_options
 
 
 class LabConfig(PretrainedConfig):
     """Configuration of `LabModel`, a decoder-only pre-norm transformer.
 
-    Args:
-        vocab_size: number of tokens.
-        width: width of the residual stream; a multiple of `heads`.
-        depth: number of blocks.
-        heads: number of attention heads.
-        encoding: a name of `relattn.lab.encodings.ENCODINGS`.
-        encoding_options: keyword arguments of that encoding's class, over the lab's defaults.
-        length: tokens in a training window; no limit of the model.
-        dropout: probability, of embeddings, attention weights and each block's outputs.
-        tie_word_embeddings: whether the output layer is the transposed token embedding.
+    vocab_size: number of tokens. width: of the residual stream, a multiple of `heads`. depth: number of blocks. heads:
+        attention heads of each block.
+    encoding: a name of `relattn.lab.encodings.ENCODINGS`. encoding_options: keyword arguments of that encoding's class;
+        those of `lab_options` hold where none are given.
+    length: tokens in a training window; no limit of the model.
+    dropout: probability, of embeddings, attention weights and each block's outputs.
+    tie_word_embeddings: whether the output layer is the transposed token embedding.
 
-    Raises:
-        ValueError: for a number that is not positive, a width that the heads do not divide, an unknown encoding, or an
-            odd width under an absolute one (sines and cosines come in pairs).
+    Raises ValueError: for a number that is not positive, a width that the heads do not divide, an unknown encoding, or
+    an odd width under an absolute one (sines and cosines come in pairs).
     """
 
     model_type = "relattn-lab"
@@ -38,36 +36,31 @@ class LabConfig(PretrainedConfig):
         width: int = 128,
         depth: int = 4,
         heads: int = 4,
-        encoding: str = "relative",
+        encoding: str = "relative-heads",
         encoding_options: dict[str, Any] | None = None,
         length: int = 256,
         dropout: float = 0.1,
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ):
-        for name, number in {
-            "vocab_size": vocab_size,
-            "width": width,
-            "depth": depth,
-            "heads": heads,
-            "length": length,
-        }.items():
-            if number < 1:
-                raise ValueError(f"{name}: got {number}, expected a positive number")
+        numbers = {"vocab_size": vocab_size, "width": width, "depth": depth, "heads": heads, "length": length}
+        for name, number in numbers.items():
+            check_size(name, number)
         if width % heads:
-            raise ValueError(f"width: got {width}, expected a multiple of the {heads} heads")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout: got {dropout}, expected a probability from 0 up to, but not, 1")
-        if named_encoding(encoding).absolute and width % 2:
+            raise ValueError(f"width: got {width}; expected a multiple of the {heads} heads")
+        if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout: got {dropout!r}; expected a probability from 0 up to, but not, 1")
+        check_encoding(encoding)
+        if CATALOGUE[encoding].absolute and width % 2:
             raise ValueError(
-                f"width: got {width} (heads {heads}), expected an even number for the encoding {encoding!r}"
+                f"width: got {width} (heads {heads}); expected an even number for the encoding {encoding!r}"
             )
         self.vocab_size = vocab_size
         self.width = width
         self.depth = depth
         self.heads = heads
         self.encoding = encoding
-        self.encoding_options = dict(encoding_options or {})
+        self.encoding_options = lab_options(encoding, length) | (encoding_options or {})
         self.length = length
         self.dropout = dropout
         super().__init__(**kwargs)

@@ -11,9 +11,9 @@ import numpy as np
 from relattn.lab.checkpoint import DataCard
 from relattn.lab.corpus import SPLITS, Corpus
 from relattn.lab.losses import Losses, collect_losses
-from relattn.lab.progress import Progress
 from relattn.lab.sources import load_corpus
 from relattn.lab.windows import Windows
+from relattn.support.progress import Progress
 
 VALIDATION_TOKENS = 4096
 """Enough to see a curve fall, little enough to be evaluated a dozen times in a run of a minute."""
@@ -40,7 +40,7 @@ class Material:
     def load(cls, source: str, length: int, progress: Progress) -> Material:
         """The material of the data that `source` names.
 
-        Raises what `load_corpus` raises: FileNotFoundError for no such data, ValueError for broken or empty ones.
+        Raises FileNotFoundError: for no such data; ValueError: for data that are broken, empty or too short.
         """
         return cls.of(source, _read(source, progress), length, progress)
 
@@ -48,13 +48,14 @@ class Material:
     def of(cls, source: str, corpus: Corpus, length: int, progress: Progress) -> Material:
         """The material of `corpus`, which `source` names: windows of `length` tokens, and the fitted n-gram.
 
-        Raises ValueError where all that is held out does not fill one window.
+        Raises ValueError: when all that is held out does not fill one window.
         """
         tokens = sum(piece.size for piece in corpus.pieces("test"))
         if tokens < length:
             raise ValueError(
-                f"data: {source} is too short, {tokens} tokens are held out and a window has {length}; give more data, "
-                "or a smaller --length"
+                f"data: got {source}, of which {tokens} tokens are held out; expected at least {length}, a "
+                "window; give "
+                "more data, or a smaller --length"
             )
         held_out = {n: corpus.evaluation_windows("test", n) for n in (length, 2 * length, 4 * length)}
         validation = _first(corpus.evaluation_windows("valid", length), VALIDATION_TOKENS)

@@ -12,10 +12,11 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from relattn.catalogue import CATALOGUE, Layer
 from relattn.errors import ShapeError
 from relattn.lab.cache import LabCache
 from relattn.lab.config import LabConfig
-from relattn.lab.encodings import Shape, build_encoding, named_encoding
+from relattn.lab.encodings import build_encoding
 from relattn.lab.windows import IGNORED
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.offsets import inverse_frequencies
@@ -39,8 +40,8 @@ class Block(nn.Module):
 
     def __init__(self, config: LabConfig):
         super().__init__()
-        shape = Shape(config.heads, config.width // config.heads, config.length)
-        encoding = build_encoding(config.encoding, shape, config.encoding_options)
+        layer = Layer(config.heads, config.width // config.heads, config.length, causal=True)
+        encoding = build_encoding(config.encoding, layer, config.encoding_options)
         self.attention_norm = nn.LayerNorm(config.width)
         self.attention = RelativeMultiheadAttention(config.width, config.heads, encoding, dropout=config.dropout)
         self.feed_forward_norm = nn.LayerNorm(config.width)
@@ -55,7 +56,7 @@ class Block(nn.Module):
 
 
 class LabModel(PreTrainedModel, GenerationMixin):
-    """p(token | tokens before it) by `depth` pre-norm blocks with any encoding of the registry.
+    """p(token | tokens before it) by `depth` pre-norm blocks with any encoding of the catalogue that the lab trains.
 
     Token embeddings are scaled by sqrt(width) (Vaswani et al. 2017, section 3.4); the absolute baseline adds sinusoids
     of the position to them. Weights start as N(0, 1 / fan_in), those that write to the residual stream divided by
@@ -135,8 +136,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
             logits_to_keep: only the last so many positions' logits; 0: all.
             num_items_in_batch: divisor of the summed loss, the tokens counted in a whole step over all devices.
 
-        Raises:
-            ShapeError: when the mask does not cover the cached and the given tokens.
+        Raises ShapeError: when the mask does not cover the cached and the given tokens.
         """
         if use_cache and past_key_values is None:
             past_key_values = LabCache(self.config.depth)
@@ -144,12 +144,12 @@ class LabModel(PreTrainedModel, GenerationMixin):
         batch, given = input_ids.shape
         if attention_mask is not None and attention_mask.shape != (batch, seen + given):
             raise ShapeError(
-                f"attention_mask: got shape {list(attention_mask.shape)}, expected {[batch, seen + given]} "
-                f"(batch, {seen} cached and {given} given tokens)"
+                f"attention_mask: got shape {list(attention_mask.shape)}; expected {[batch, seen + given]} "
+                f"(batch, {seen} cached and {given} given tokens); let it cover the cached tokens, too"
             )
         key_mask = None if attention_mask is None else attention_mask.bool()
         x = self.embedding(input_ids) * math.sqrt(self.config.width)
-        if named_encoding(self.config.encoding).absolute:
+        if CATALOGUE[self.config.encoding].absolute:
             x = x + self._sinusoids(given, seen, key_mask, x)
         x = self.dropout(x)
         for layer, block in enumerate(self.blocks):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from html import escape
-from pathlib import Path
 from typing import Any
 
+from relattn.catalogue import CATALOGUE
 from relattn.lab import figures
 from relattn.lab.corpus import SPLITS
-from relattn.lab.encodings import named_encoding
-from relattn.lab.music.files import atomic_path
+from relattn.lab.encodings import lab_options
 from relattn.lab.reading import sentences
 
 STYLE = """
@@ -43,12 +42,6 @@ POSITION_CAPTION = (
     "Held-out loss at each position of windows four times as long as those trained on. Later positions have more to "
     "look back on; past the shaded part they lie further from the window's start than in training."
 )
-
-
-def write_report(path: Path, results: dict[str, Any]) -> None:
-    """Write the page for what `results.json` holds; it appears under its name only once it is whole."""
-    with atomic_path(path) as draft:
-        draft.write_text(page(results), encoding="utf-8")
 
 
 def page(results: dict[str, Any]) -> str:
@@ -101,7 +94,7 @@ def _loss_table(results: dict[str, Any]) -> str:
     rows = [_row("n-gram", "interpolated counts", ngram)]
     for encoding, summary in results["summary"].items():
         cells = [_mean_and_spread(summary[length]) for length in lengths]
-        rows.append(_row(encoding, named_encoding(encoding).source, cells, best=encoding == best))
+        rows.append(_row(encoding, CATALOGUE[encoding].source, cells, best=encoding == best))
     titles = "".join(f"<th>{length} tokens</th>" for length in lengths)
     return _table(f'<th>encoding</th><th class="text">source</th>{titles}', rows)
 
@@ -126,7 +119,9 @@ def _method_table(results: dict[str, Any]) -> str:
     } | {name: settings[name] for name in ("data", "length", "width", "depth", "heads")}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     command = shlex.join(["relattn", "compare", *words])
+    told = [_told(encoding, settings["length"]) for encoding in settings["encodings"]]
     rows = {
+        "encodings": "; ".join(told),
         "data": f"{data['name']} ({'; '.join(splits)}); {data['words']['tokens']}",
         "model": f"decoder-only, pre-norm; width {settings['width']}, {_count(settings['depth'], 'block')}, "
         f"{_count(settings['heads'], 'head')}; {parameters} parameters",
@@ -144,6 +139,12 @@ def _method_table(results: dict[str, Any]) -> str:
     ]
     lines.append(f'<tr><td class="name">again</td><td class="text"><code>{escape(command)}</code></td></tr>')
     return _table("", lines)
+
+
+def _told(encoding: str, length: int) -> str:
+    """What the catalogue says of an encoding, and what the lab adds."""
+    options = [f"{name}={value}" for name, value in lab_options(encoding, length).items()]
+    return ", ".join([f"{encoding}: {CATALOGUE[encoding].meaning}", *options])
 
 
 def _run_table(results: dict[str, Any]) -> str:

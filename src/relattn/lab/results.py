@@ -1,21 +1,16 @@
-"""The results of a comparison as data: what a run measured, what all runs come to, and what they ran on."""
+"""The results of a comparison as data: what a run measured, and what all runs come to."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-import relattn
 from relattn.lab.losses import Losses
 
 FORMAT = 1
 PACKAGES = ("torch", "transformers", "accelerate", "numpy", "music21")
+"""Those that have a say in the figures."""
 
 
 @dataclass(frozen=True)
@@ -38,28 +33,3 @@ def losses_record(losses: Losses) -> dict[str, Any]:
         for total, count in zip(losses.total, losses.count, strict=True)
     ]
     return {"nats": losses.mean, "tokens": losses.tokens, "by_position": by_position, "count": losses.count.tolist()}
-
-
-def versions() -> dict[str, str]:
-    """Version of relattn, Python and every package that has a say in the figures."""
-    found = {"relattn": relattn.__version__, "python": platform.python_version()}
-    return found | {name: importlib.metadata.version(name) for name in PACKAGES}
-
-
-def machine() -> dict[str, Any]:
-    """What the runs ran on: system, processor, threads, accelerators."""
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "accelerators": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown"

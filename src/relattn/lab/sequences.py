@@ -36,7 +36,7 @@ class Sequences(Corpus):
     def pieces(self, split: str) -> Sequence[np.ndarray]:
         """The symbols of every piece."""
         if split not in SPLITS:
-            raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
+            raise ValueError(f"split: got {split!r}; expected one of {', '.join(SPLITS)}")
         if split not in self._pieces:
             self._pieces[split] = self._read(split)
         return self._pieces[split]
@@ -83,7 +83,7 @@ class RandomWindows:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         index = operator.index(index)
         if not 0 <= index < self._count:
-            raise IndexError(f"index: expected 0..{self._count - 1}, got {index}")
+            raise IndexError(f"index: got {index}; expected 0..{self._count - 1}")
         chosen, start = draw_crop(np.random.default_rng([self._seed, index]), self._ends, self._length)
         inputs, labels = _window(self._pieces[chosen], start, self._length)
         return {"input_ids": inputs, "labels": labels}

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from relattn.arguments import check_size
+from relattn.catalogue import Layer
 from relattn.lab.config import LabConfig
-from relattn.lab.encodings import Shape, build_encoding, named_encoding
-from relattn.lab.files import write_json
+from relattn.lab.encodings import build_encoding, check_encoding, lab_options
+from relattn.support.files import check_name, write_json
 
 FILE = "settings.json"
+MOST = 2**31 - 1
+"""The largest number of steps, windows or features: their products are counted in 64 bits."""
+MOST_MINUTES = 1e6
+"""Two years."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +31,11 @@ class Settings:
     `steps` of every run. `length` is in tokens, in four-part music four to a 16th note; `batch` in windows of that
     length.
 
-    Raises ValueError for a choice that cannot be carried out, naming the field.
+    Raises ValueError: for a choice that cannot be carried out, naming the field.
     """
 
     data: str = "chorales"
-    encodings: tuple[str, ...] = ("relative", "rope", "sinusoid")
+    encodings: tuple[str, ...] = ("relative-heads", "rope", "sinusoid")
     seeds: tuple[int, ...] = (0,)
     minutes: float | None = 5.0
     steps: int | None = None
@@ -39,27 +48,30 @@ class Settings:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.data, str):
+            raise ValueError(f"data: got {self.data!r}; expected a name or a path")
+        check_name("data", self.data)
         for name in self.encodings:
-            named_encoding(name)
+            check_encoding(name)
+        for seed in self.seeds:
+            if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+                raise ValueError(f"seeds: got {seed!r}; expected whole numbers from 0 up to 2**32 - 1")
         _check_distinct("encodings", self.encodings)
         _check_distinct("seeds", self.seeds)
-        for seed in self.seeds:
-            if not 0 <= seed < 2**32:
-                raise ValueError(f"seeds: got {seed}, expected numbers from 0 up to 2**32 - 1")
         if (self.minutes is None) == (self.steps is None):
-            raise ValueError(f"minutes, steps: got {self.minutes} and {self.steps}, expected one of the two")
-        if self.minutes is not None and not 0 < self.minutes < float("inf"):
-            raise ValueError(f"minutes: got {self.minutes}, expected a positive number")
-        for name in ("steps", "batch"):
+            raise ValueError(f"minutes, steps: got {self.minutes} and {self.steps}; expected one of the two")
+        for name, most in (("minutes", MOST_MINUTES), ("learning_rate", sys.float_info.max)):
+            value = getattr(self, name)
+            if value is not None and not _is_within(value, most):
+                raise ValueError(f"{name}: got {value!r}; expected a number above 0, at most {most:g}")
+        for name in ("steps", "length", "width", "depth", "heads", "batch"):
             number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"{name}: got {number}, expected at least 1")
-        if self.length < 4 or self.length % 4:
-            raise ValueError(
-                f"length: got {self.length}, expected a positive multiple of 4 (whole steps of four voices)"
-            )
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate: got {self.learning_rate}, expected a positive number")
+            if number is not None:
+                check_size(name, number)
+                if number > MOST:
+                    raise ValueError(f"{name}: got {number}; expected at most 2**31 - 1")
+        if self.length % 4:
+            raise ValueError(f"length: got {self.length}; expected a multiple of 4 (whole steps of four voices)")
         for name in self.encodings:
             self.model_config(vocab_size=1, encoding=name)
             self._check_buildable(name)
@@ -77,11 +89,14 @@ class Settings:
         )
 
     def _check_buildable(self, encoding: str) -> None:
+        layer = Layer(self.heads, self.width // self.heads, self.length, causal=True)
         try:
-            build_encoding(encoding, Shape(self.heads, self.width // self.heads, self.length), {})
+            with torch.device("meta"):  # whose tensors take no memory, however large they are
+                build_encoding(encoding, layer, lab_options(encoding, self.length))
         except ValueError as error:
             raise ValueError(
-                f"width, heads: got {self.width} and {self.heads}, which do not suit the encoding {encoding!r}: {error}"
+                f"width, heads: got {self.width} and {self.heads}; expected what suits the encoding {encoding!r} "
+                f"({error})"
             ) from error
 
     @classmethod
@@ -112,29 +127,47 @@ class Plan:
     def load(cls, out: Path, given: dict[str, Any]) -> Plan:
         """Read `settings.json` of `out`; `given` are settings that the caller named anew and that must agree with it.
 
-        Raises:
-            FileNotFoundError: when there is nothing to go on with.
-            ValueError: when the file is broken, or a given setting differs, naming it.
+        Raises FileNotFoundError: when there is nothing to go on with; ValueError: when the file is damaged, or a given
+        setting differs, naming it.
         """
         path = out / FILE
         if not path.is_file():
             raise FileNotFoundError(
-                f"resume: {out} holds no {FILE}, so there is nothing to go on with; leave out --resume"
+                f"resume: got {out}, which holds no {FILE}; expected the folder of a comparison; leave out --resume to "
+                "begin one"
             )
         try:
-            values = json.loads(path.read_text())
-            fixed = values.pop("fixed")
-            plan = cls(Settings.from_dict(values), fixed["steps"], fixed["data"])
-        except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"resume: {path} is broken ({error!r}); start anew in another --out") from error
+            plan = cls._read(json.loads(path.read_bytes()))
+        except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"resume: got {path}, which is damaged ({type(error).__name__}: {error}); expected what "
+                "`relattn compare` wrote; start anew in another --out"
+            ) from error
         for field in fields(Settings):
             before = getattr(plan.settings, field.name)
             if field.name in given and given[field.name] != before:
                 raise ValueError(
-                    f"{field.name}: got {_words(given[field.name])}, but the comparison in {out} has {_words(before)}; "
-                    "leave the option out to go on with it, or choose another --out"
+                    f"{field.name}: got {_words(given[field.name])}; expected {_words(before)}, as the comparison in "
+                    f"{out} has it; leave the option out to go on with it, or choose another --out"
                 )
         return plan
+
+    @classmethod
+    def _read(cls, values: dict[str, Any]) -> Plan:
+        fixed = values.pop("fixed")
+        steps, fingerprint = fixed["steps"], fixed["data"]
+        check_size("steps", steps)
+        if not isinstance(fingerprint, str):
+            raise ValueError(f"data: got {fingerprint!r}; expected a fingerprint")
+        settings = Settings.from_dict(values)
+        if settings.steps not in (None, steps):
+            raise ValueError(f"steps: got {settings.steps} and {steps}; expected the same twice")
+        return cls(settings, steps, fingerprint)
+
+
+def _is_within(value: object, most: float) -> bool:
+    """0 < value <= most."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
 
 
 def _words(value: Any) -> str:
@@ -143,6 +176,6 @@ def _words(value: Any) -> str:
 
 def _check_distinct(name: str, values: tuple) -> None:
     if not values:
-        raise ValueError(f"{name}: got none, expected at least one")
+        raise ValueError(f"{name}: got none; expected at least one")
     if len(set(values)) < len(values):
-        raise ValueError(f"{name}: got {_words(values)}, expected each once")
+        raise ValueError(f"{name}: got {_words(values)}; expected each once")

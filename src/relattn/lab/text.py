@@ -38,14 +38,16 @@ class Bytes:
 def load_text(path: Path) -> Sequences:
     """The bytes of the file `path` in three contiguous parts: 80 percent to train on, 10 to choose by, 10 held out.
 
-    Raises FileNotFoundError where there is no such file, ValueError for one too short to be split.
+    Raises FileNotFoundError: when there is no such file; ValueError: for one too short to be split.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"data: there is no file {str(path)!r}")
+        raise FileNotFoundError(f"data: got {str(path)!r}, which is not there; expected a text file")
     content = np.frombuffer(path.read_bytes(), np.uint8)
     if len(content) < LEAST_BYTES:
-        came = f"is a text of {len(content)} bytes" if len(content) else "is empty"
-        raise ValueError(f"data: {path} {came}; expected at least {LEAST_BYTES} bytes, to train on and to hold out")
+        raise ValueError(
+            f"data: got {path}, a text of {len(content)} bytes; expected at least {LEAST_BYTES} bytes, to train "
+            "on and to hold out"
+        )
     train, valid, test = np.split(content, [8 * len(content) // 10, 9 * len(content) // 10])
     parts = {"train": [train], "valid": [valid], "test": [test]}
     return Sequences("text", path.name, WORDS, Bytes(), parts.__getitem__)

@@ -6,16 +6,18 @@ import json
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_callback import ExportableState, PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from relattn.lab.config import LabConfig
@@ -23,13 +25,17 @@ from relattn.lab.evaluate import evaluate
 from relattn.lab.material import Material
 from relattn.lab.model import LabModel
 from relattn.lab.windows import Windows
+from relattn.lab.writing import kept
 
 BETAS = (0.9, 0.98)
 LOGS = 60
 """Entries of the training curve."""
 VALIDATIONS = 12
 """Entries of the validation curve."""
+TRAINING, VALIDATION = "training_loss", "validation_loss"
+"""The curves in the trainer's history."""
 CHECKPOINT_STATE = "trainer_state.json"
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -63,33 +69,50 @@ class Trained:
     seconds_per_step: float | None
 
 
-class _Watch(TrainerCallback):
-    """Progress, the held-out curve, and the stop that SIGINT asks for, at the end of a step."""
+class _Watch(TrainerCallback, ExportableState):
+    """Progress, both curves, and the stop that a signal asks for, at the end of a step.
 
-    def __init__(
-        self, validation: Windows, every: int, progress: Callable[[int, str], None], interrupted: Callable[[], bool]
-    ):
-        self.validation, self.every, self.progress, self.interrupted = validation, every, progress, interrupted
-        self.note = ""
+    The curves lie in the trainer's own history, and what an entry has summed up so far in its callbacks' state, so that
+    checkpoints carry both and a run that goes on makes the entries of one that was never stopped.
+    """
+
+    def __init__(self, validation: Windows, steps: int, progress: Callable[[int, str], None]):
+        self.validation, self.progress = validation, progress
+        self.train_every, self.validate_every = max(1, steps // LOGS), max(1, steps // VALIDATIONS)
+        self.note, self.stop = "", False
+        self.total, self.count = 0.0, 0
         self.steps, self.started, self.last = 0, 0.0, 0.0
+
+    def state(self) -> dict:
+        """What a checkpoint keeps: the losses since the last entry of the training curve."""
+        return {"total": self.total, "count": self.count}
 
     def seconds_per_step(self) -> float | None:
         """Measured over the steps of this process."""
         return (self.last - self.started) / self.steps if self.steps else None
 
+    def add(self, loss: float) -> None:
+        """The loss of a step on the training windows."""
+        self.total, self.count = self.total + loss, self.count + 1
+
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         self.started = time.perf_counter()
+        before = (state.stateful_callbacks or {})[type(self).__name__]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        self.total, self.count = before["total"], before["count"]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
+        step, last = state.global_step, state.global_step == state.max_steps
+        if step % self.train_every == 0 or last:
+            state.log_history.append({"step": step, TRAINING: self.total / self.count})
+            self.total, self.count = 0.0, 0
+        if step % self.validate_every == 0 or last:
             loss = evaluate(kwargs["model"], self.validation).mean
-            _check_finite(loss, kwargs["model"].config, args.seed, state.global_step)
-            # in the trainer's own history, so that checkpoints carry it
-            state.log_history.append({"step": state.global_step, "validation_loss": loss})
+            _check_finite(loss, kwargs["model"].config, args.seed, step)
+            state.log_history.append({"step": step, VALIDATION: loss})
             self.note = f"{loss:.3f} nats"
-        self.progress(state.global_step, self.note)
+        self.progress(step, self.note)
         self.steps, self.last = self.steps + 1, time.perf_counter()
-        if self.interrupted():
+        if self.stop:
             control.should_save = True
             control.should_training_stop = True
 
@@ -100,42 +123,60 @@ class _SeededOrderTrainer(Trainer):
     It ends at the first loss that is not finite, which the Trainer itself would leave out of its history and go on.
     """
 
+    def __init__(self, watch: _Watch, **arguments: Any) -> None:
+        super().__init__(callbacks=[watch], **arguments)
+        self.watch = watch
+
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
-        _check_finite(loss.item(), self.model.config, self.args.seed, self.state.global_step + 1)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
+        mean = self.accelerator.reduce(loss.detach(), reduction="mean").item()  # pyright: ignore[reportAttributeAccessIssue]
+        _check_finite(mean, self.model.config, self.args.seed, self.state.global_step + 1)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
+        self.watch.add(mean)
         return loss
 
     def _get_train_sampler(self, train_dataset=None):
         return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)  # pyright: ignore[reportArgumentType]
 
+    def _save_checkpoint(self, model, trial) -> None:
+        config: Any = self.model.config  # pyright: ignore[reportOptionalMemberAccess]
+        what = f"the checkpoint of {config.encoding}, seed {self.args.seed}, at step {self.state.global_step}"
+        with kept(what, Path(self.args.output_dir)):  # pyright: ignore[reportArgumentType]
+            super()._save_checkpoint(model, trial)
+
 
 @contextmanager
-def _first_interrupt_waits() -> Iterator[Callable[[], bool]]:
-    """Inside, the first SIGINT is only remembered (the yielded function tells); a second one raises KeyboardInterrupt.
+def _first_signal_waits(watch: _Watch) -> Iterator[None]:
+    """Inside, the first SIGINT or SIGTERM lets the step end; a second one raises KeyboardInterrupt at once.
 
-    In a distributed run processes would stop at different steps, so there every SIGINT raises.
+    In a distributed run processes would stop at different steps, so there every one raises. Outside of the main thread,
+    which alone gets signals, there is nothing to wait for.
     """
-    seen = False
+
+    def at_once(signum, frame) -> None:
+        raise KeyboardInterrupt
 
     def remember(signum, frame) -> None:
-        nonlocal seen
-        seen = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        watch.stop = True
+        for signum in STOPPING:
+            signal.signal(signum, at_once)
 
-    graceful = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    former = signal.signal(signal.SIGINT, remember) if graceful else None
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if not alone or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {signum: signal.signal(signum, remember) for signum in STOPPING}
     try:
-        yield lambda: seen
+        yield
     finally:
-        if graceful:
-            signal.signal(signal.SIGINT, former)
+        for signum, handler in former.items():
+            signal.signal(signum, handler)
 
 
 def _check_finite(loss: float, config: LabConfig, seed: int, step: int) -> None:
     if not math.isfinite(loss):
         raise ValueError(
-            f"{config.encoding}, seed {seed}: the loss is {loss} at step {step}, so the run has diverged; "
-            "compare with a lower learning rate"
+            f"{config.encoding}, seed {seed}: got a loss of {loss} at step {step}; expected a finite one; the run has "
+            "diverged: compare with a lower learning rate"
         )
 
 
@@ -145,9 +186,9 @@ def last_checkpoint(folder: Path) -> Path | None:
     for candidate in folder.glob("checkpoint-*"):
         try:
             state = json.loads((candidate / CHECKPOINT_STATE).read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+            whole.append((int(state["global_step"]), candidate))
+        except (OSError, ValueError, KeyError, TypeError):
             continue
-        whole.append((state["global_step"], candidate))
     return max(whole)[1] if whole else None
 
 
@@ -164,9 +205,9 @@ def train(
     The seed fixes weights, windows and dropout, so equal calls give equal models, interrupted or not. Checkpoints lie
     in `folder`, the last one that of the finished model. `progress(step, note)` is called after each step.
 
-    Raises:
-        KeyboardInterrupt: after SIGINT, once the step is done and a checkpoint written.
-        ValueError: at the first step with a loss that is not finite; with several GPUs in one process.
+    Raises KeyboardInterrupt: after SIGINT or SIGTERM, once the step is done and a checkpoint written; ValueError: at
+    the first step with a loss that is not finite, and with several GPUs in one process; OSError: when a checkpoint
+    cannot be written.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -184,7 +225,7 @@ def train(
         adam_beta1=BETAS[0],
         adam_beta2=BETAS[1],
         max_grad_norm=plan.max_grad_norm,
-        logging_steps=max(1, plan.steps // LOGS),
+        logging_strategy="no",
         save_steps=plan.save_every,
         save_total_limit=1,
         seed=seed,
@@ -196,31 +237,29 @@ def train(
     )
     if arguments.n_gpu > 1:  # the Trainer would give each of them a whole batch
         raise ValueError(
-            f"devices: got {arguments.n_gpu} GPUs in one process, expected one to each; start by `accelerate launch` "
+            f"devices: got {arguments.n_gpu} GPUs in one process; expected one to each; start by `accelerate launch` "
             "or let CUDA_VISIBLE_DEVICES name one"
         )
     windows = material.corpus.training_windows(config.length, plan.steps * plan.batch, seed)
-    with _first_interrupt_waits() as interrupted:
-        watch = _Watch(material.validation, max(1, plan.steps // VALIDATIONS), progress, interrupted)
+    watch = _Watch(material.validation, plan.steps, progress)
+    with _first_signal_waits(watch):
         trainer = _SeededOrderTrainer(
+            watch,
             model=model,
             args=arguments,
-            train_dataset=windows,  # pyright: ignore[reportArgumentType]
+            train_dataset=windows,
             data_collator=_collate,
-            callbacks=[watch],
         )
         trainer.remove_callback(PrinterCallback)
         checkpoint = last_checkpoint(folder)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        if interrupted():
+        if watch.stop:
             raise KeyboardInterrupt
     history = trainer.state.log_history
-    return Trained(
-        model,
-        [(entry["step"], entry["loss"]) for entry in history if "loss" in entry],
-        [(entry["step"], entry["validation_loss"]) for entry in history if "validation_loss" in entry],
-        watch.seconds_per_step(),
+    training, validation = (
+        [(entry["step"], entry[curve]) for entry in history if curve in entry] for curve in (TRAINING, VALIDATION)
     )
+    return Trained(model, training, validation, watch.seconds_per_step())
 
 
 def _collate(examples: list[dict]) -> dict[str, torch.Tensor]:

@@ -28,8 +28,8 @@ class Windows:
 def draw_crop(random: np.random.Generator, ends: np.ndarray, size: int) -> tuple[int, int]:
     """(a piece, the step at which a crop of `size` steps begins), for pieces that end at `ends`, one behind the other.
 
-    A piece is drawn in proportion to its length, then a start from half a crop before the piece to half a crop past its
-    last whole one, and moved inside: so beginnings and ends are seen about as often as the middle.
+    A piece is drawn in proportion to its length. The start is drawn from a range that overhangs both ends by half a
+    crop, then clipped: so beginnings and ends are seen about as often as the middle.
     """
     chosen = int(np.searchsorted(ends, random.integers(ends[-1]), side="right"))
     last = max(0, int(ends[chosen] - (ends[chosen - 1] if chosen else 0)) - size)
@@ -37,9 +37,12 @@ def draw_crop(random: np.random.Generator, ends: np.ndarray, size: int) -> tuple
 
 
 def batches(windows: Windows, batch_size: int) -> Iterator[Windows]:
-    """`windows` in batches of at most `batch_size` (1 or more), longest first, each trimmed to its longest window."""
+    """`windows` in batches of at most `batch_size`, longest first, each trimmed to its longest window.
+
+    Raises ValueError: for a `batch_size` below 1.
+    """
     if batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+        raise ValueError(f"batch_size: got {batch_size}; expected at least 1")
     order = np.argsort(-windows.lengths, kind="stable")
     for first in range(0, len(order), batch_size):
         rows = order[first : first + batch_size]

@@ -21,19 +21,19 @@ def test_a_piece_is_its_own_read_only_copy():
 @pytest.mark.parametrize(
     ("steps", "error", "text"),
     [
-        ([[60, 60, 60, 60]], TypeError, "piece 'p': expected a NumPy array of integers [steps, 4], got list"),
-        (np.full((2, 4), 60.0), TypeError, "expected a NumPy array of integers [steps, 4], got an array of float64"),
+        ([[60, 60, 60, 60]], TypeError, "piece 'p': got list; expected a NumPy array of integers [steps, 4]"),
+        (np.full((2, 4), 60.0), TypeError, "got an array of float64; expected a NumPy array of integers [steps, 4]"),
         (np.full((2, 4), True), TypeError, "got an array of bool"),
-        (np.full((2, 3), 60), ShapeError, "expected [steps, 4] with at least one step, got shape [2, 3]"),
+        (np.full((2, 3), 60), ShapeError, "got shape [2, 3]; expected [steps, 4] with at least one step"),
         (np.full(4, 60), ShapeError, "got shape [4]"),
         (np.empty((0, 4), dtype=int), ShapeError, "got shape [0, 4]"),
         (
             np.array([[60] * 4, [60, 60, 128, 60]]),
             ValueError,
-            "the tenor at step 1 is 128; expected a MIDI pitch 0..127",
+            "got 128 for the tenor at step 1; expected a MIDI pitch 0..127",
         ),
-        (np.array([[60, -2, 60, 60]]), ValueError, "the alto at step 0 is -2"),
-        (np.array([[60, 60, 60, 65596]]), ValueError, "the bass at step 0 is 65596"),
+        (np.array([[60, -2, 60, 60]]), ValueError, "got -2 for the alto at step 0"),
+        (np.array([[60, 60, 60, 65596]]), ValueError, "got 65596 for the bass at step 0"),
     ],
 )
 def test_bad_steps(steps, error, text):
@@ -45,9 +45,9 @@ def test_bad_steps(steps, error, text):
 @pytest.mark.parametrize(
     ("metre", "text"),
     [
-        ({"upbeat": 16}, "upbeat must be shorter than a bar, 0..15, got 16"),
-        ({"upbeat": -1}, "upbeat must be shorter than a bar, 0..15, got -1"),
-        ({"bar_steps": 0}, "bar_steps must be at least 1, got 0"),
+        ({"upbeat": 16}, "got upbeat=16; expected 0..15, less than a bar"),
+        ({"upbeat": -1}, "got upbeat=-1; expected 0..15, less than a bar"),
+        ({"bar_steps": 0}, "got bar_steps=0; expected at least 1"),
     ],
 )
 def test_bad_metre(metre, text):
@@ -60,14 +60,16 @@ def test_splits():
     data = MusicData("d", (a,), (b,), (c,))
     assert [data.split(name) for name in ("train", "valid", "test")] == [(a,), (b,), (c,)]
     assert data.pieces == (a, b, c)
-    with pytest.raises(ValueError, match="split: expected one of train, valid, test, got 'dev'"):
+    with pytest.raises(ValueError, match="split: got 'dev'; expected one of train, valid, test"):
         data.split("dev")
-    with pytest.raises(ValueError, match="the split 'valid' is empty"):
+    with pytest.raises(ValueError, match="with nothing in the split 'valid'"):
         MusicData("d", (a,), (), (c,))
 
 
 def test_load_music_names_what_it_knows():
-    with pytest.raises(FileNotFoundError, match=r"expected \"chorales\" or the path of a JSON file.*'chorale'"):
+    with pytest.raises(
+        FileNotFoundError, match=r"got 'chorale', which is not there; expected \"chorales\" or the path of a JSON file"
+    ):
         load_music("chorale")
 
 
@@ -75,5 +77,5 @@ def test_load_music_of_a_folder(tmp_path):
     with pytest.raises(IsADirectoryError) as caught:
         load_music(tmp_path)
     assert str(caught.value) == (
-        f"data: expected \"chorales\" or the path of a JSON file, and '{tmp_path}' is a folder"
+        f"data: got '{tmp_path}', which is a folder; expected \"chorales\" or the path of a JSON file"
     )

@@ -35,50 +35,53 @@ def with_step(step: object) -> dict:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("", "not a JSON file"),
-        (json.dumps(GOOD)[:-9], "not a JSON file"),
-        ("[" * 100_000, "not a JSON file"),
-        ("train: 1", "not a JSON file"),
+        ("", "which is not JSON ("),
+        (json.dumps(GOOD)[:-9], "which is not JSON ("),
+        ("[" * 100_000, "which is not JSON ("),
+        ("train: 1", "which is not JSON ("),
         ([], 'expected {"train": [...], "valid": [...], "test": [...]}, each a list of pieces'),
-        ([], "got a list of 0"),
-        ("null", "got null"),
-        ({"train": [], "valid": []}, "got an object with the keys ['train', 'valid']"),
-        ({**GOOD, "dev": []}, "got an object with the keys ['dev', 'test', 'train', 'valid']"),
-        ({**GOOD, "test": []}, "test: expected a list with at least one piece, got a list of 0"),
-        ({**GOOD, "test": {}}, "test: expected a list with at least one piece, got an object"),
-        ({**GOOD, "test": [[STEP], "x"]}, "test[1]: expected a list with at least one step, got a string"),
-        ({**GOOD, "test": [[]]}, "test[0]: expected a list with at least one step, got a list of 0"),
-        (with_step(60), "valid[1][2]: expected a step [soprano, alto, tenor, bass], got a number"),
-        (with_step([60, 60, 60]), "valid[1][2]: expected a step [soprano, alto, tenor, bass], got a list of 3"),
+        ([], "which holds a list of 0; expected"),
+        ("null", "which holds null"),
+        ({"train": [], "valid": []}, "holds an object with the keys ['train', 'valid']"),
+        ({**GOOD, "dev": []}, "holds an object with the keys ['dev', 'test', 'train', 'valid']"),
+        ({**GOOD, "test": []}, "test: got a list of 0; expected a list with at least one piece"),
+        ({**GOOD, "test": {}}, "test: got an object; expected a list with at least one piece"),
+        ({**GOOD, "test": [[STEP], "x"]}, "test[1]: got a string; expected a list with at least one step"),
+        ({**GOOD, "test": [[]]}, "test[0]: got a list of 0; expected a list with at least one step"),
+        (with_step(60), "valid[1][2]: got a number; expected a step [soprano, alto, tenor, bass]"),
+        (with_step([60, 60, 60]), "valid[1][2]: got a list of 3; expected a step [soprano, alto, tenor, bass]"),
         (with_step([60] * 5), "got a list of 5"),
-        (with_step([60, 60.0, 60, 60]), "valid[1][2]: the alto is 60.0; expected an integer MIDI pitch 0..127, or -1"),
-        (with_step([60, 60, 60, 128]), "the bass is 128"),
-        (with_step([-2, 60, 60, 60]), "the soprano is -2"),
-        (with_step([60, 60, True, 60]), "the tenor is true"),
-        (with_step([60, 60, None, 60]), "the tenor is null"),
-        (with_step(["60", 60, 60, 60]), 'the soprano is "60"'),
-        (with_step([float("nan"), 60, 60, 60]), "the soprano is NaN"),
+        (
+            with_step([60, 60.0, 60, 60]),
+            "valid[1][2]: got 60.0 for the alto; expected an integer MIDI pitch 0..127, or -1",
+        ),
+        (with_step([60, 60, 60, 128]), "got 128 for the bass"),
+        (with_step([-2, 60, 60, 60]), "got -2 for the soprano"),
+        (with_step([60, 60, True, 60]), "got true for the tenor"),
+        (with_step([60, 60, None, 60]), "got null for the tenor"),
+        (with_step(["60", 60, 60, 60]), 'got "60" for the soprano'),
+        (with_step([float("nan"), 60, 60, 60]), "got NaN for the soprano"),
     ],
 )
 def test_a_broken_file(tmp_path, content, text):
     path = written(tmp_path, content)
     with pytest.raises(ValueError) as caught:
         load_json(path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith((f"data: {path}: ", f"data: got {path}, "))
     assert text in str(caught.value)
 
 
 def test_no_text_at_all(tmp_path):
     path = tmp_path / "tiny.json"
     path.write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(ValueError, match="not a JSON file"):
+    with pytest.raises(ValueError, match=r"which is not JSON \("):
         load_json(path)
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no file"):
+    with pytest.raises(FileNotFoundError, match=r"data: got .*, which is not there; expected a JSON file of chorales"):
         load_json(tmp_path / "absent.json")
-    with pytest.raises(FileNotFoundError, match="there is no file"):
+    with pytest.raises(FileNotFoundError, match=r"data: got .*, which is not there; expected a JSON file of chorales"):
         load_json(tmp_path)
 
 

@@ -75,12 +75,12 @@ def test_silence_has_a_length_too(tmp_path):
 
 def test_bad_input_leaves_no_file(tmp_path):
     path = tmp_path / "a.mid"
-    with pytest.raises(ShapeError, match=r"expected \[steps, 4\] with at least one step, got shape \[2, 3\]"):
+    with pytest.raises(ShapeError, match=r"got shape \[2, 3\]; expected \[steps, 4\] with at least one step"):
         write_midi(path, np.full((2, 3), 60))
     for tempo in (0, -60, 3.9, 1001, float("nan")):
-        with pytest.raises(ValueError, match=rf"beats_per_minute: expected 4\.\.1000, got {tempo}"):
+        with pytest.raises(ValueError, match=rf"beats_per_minute: got {tempo}; expected 4\.\.1000"):
             write_midi(path, np.full((2, 4), 60), beats_per_minute=tempo)
-    with pytest.raises(FileNotFoundError, match=r"the folder .* does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"path: got .*, whose folder does not exist"):
         write_midi(tmp_path / "nowhere" / "a.mid", np.full((2, 4), 60))
     assert os.listdir(tmp_path) == []
 

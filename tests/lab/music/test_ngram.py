@@ -120,7 +120,7 @@ def test_a_single_melody_leaves_halves():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="pieces: expected at least one piece, got none"):
+    with pytest.raises(ValueError, match="pieces: got none; expected at least one piece"):
         NGram.fit([], VOCABULARY)
-    with pytest.raises(ValueError, match=r"the vocabulary holds 60\.\.61"):
+    with pytest.raises(ValueError, match=r"expected 60\.\.61, which the vocabulary holds"):
         NGram.fit(PIECES, Vocabulary(60, 61))

@@ -159,13 +159,16 @@ def test_what_is_no_music_is_named(tmp_path):
     with pytest.raises(ValueError) as caught:
         split_files(tmp_path / "a" / "more")
     assert str(caught.value) == (
-        f"data: the folder {folder / 'more'} holds 1 different MIDI files; expected at least 3, to train on, to choose "
+        f"data: got the folder {folder / 'more'} with 1 different MIDI files; expected at least 3, to train on, "
+        "to choose "
         "by and to hold out"
     )
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError) as caught:
         split_files(tmp_path / "empty")
-    assert str(caught.value) == f"data: the folder {tmp_path / 'empty'} holds no MIDI files (.mid or .midi)"
+    assert str(caught.value) == (
+        f"data: got the folder {tmp_path / 'empty'} without MIDI files; expected at least 3, named .mid or .midi"
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,20 +179,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError) as caught:
         read_notes(path)
-    assert str(caught.value).startswith(f"data: {path} is no MIDI file that mido can read (")
+    assert str(caught.value).startswith(f"data: got {path}, which mido cannot read (")
     assert "\n" not in str(caught.value)
 
 
 def test_a_key_signature_that_does_not_exist_is_named(tmp_path):
     path = write_midi(tmp_path / "sharp.mid", mido.MetaMessage("key_signature", key="C"), on(60), off(60, 10))
     path.write_bytes(path.read_bytes().replace(b"\xff\x59\x02\x00", b"\xff\x59\x02\x14"))
-    with pytest.raises(ValueError, match=r"data: .*sharp\.mid is no MIDI file that mido can read \(.*key"):
+    with pytest.raises(ValueError, match=r"data: .*sharp\.mid, which mido cannot read \(.*key"):
         read_notes(path)
 
 
 def test_a_file_without_time_is_named(tmp_path):
     path = write_midi(tmp_path / "still.mid", on(60), off(60, 10), ticks_per_beat=0)
-    with pytest.raises(ValueError, match=r"data: .*still\.mid is no MIDI file that mido can read \(.*zero"):
+    with pytest.raises(ValueError, match=r"data: .*still\.mid, which mido cannot read \(.*zero"):
         read_notes(path)
 
 
@@ -200,13 +203,13 @@ def test_a_file_of_more_than_a_day_is_named(tmp_path):
     with pytest.raises(ValueError) as caught:
         read_notes(path)
     assert str(caught.value) == (
-        f"data: {path} lasts for 134217728 seconds, more than a day, which no music does; take it out of the folder"
+        f"data: got {path}, which lasts for 134217728 seconds; expected at most a day; take it out of the folder"
     )
 
 
 def test_a_file_of_several_songs_is_named(tmp_path):
     path = write_midi(tmp_path / "type2.mid", on(60), off(60, 10), type=2)
-    with pytest.raises(ValueError, match=r"data: .*type2\.mid is no MIDI file that mido can read \(.*type 2"):
+    with pytest.raises(ValueError, match=r"data: .*type2\.mid, which mido cannot read \(.*type 2"):
         read_notes(path)
 
 
@@ -214,4 +217,6 @@ def test_a_file_without_notes_is_named(tmp_path):
     path = write_midi(tmp_path / "drums.mid", on(40, channel=9), off(40, 100, channel=9))
     with pytest.raises(ValueError) as caught:
         read_notes(path)
-    assert str(caught.value) == f"data: {path} holds no notes (drums do not count); take it out of the folder"
+    assert str(caught.value) == (
+        f"data: got {path}, which holds no notes; expected some (drums do not count); take it out of the folder"
+    )

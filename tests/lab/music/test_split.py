@@ -116,5 +116,5 @@ def test_short_pieces_and_too_few():
     pieces = random_pieces(8, [1, 3, 10])
     assert melody_groups([]) == []
     assert sum(map(len, melody_groups(pieces))) == 3
-    with pytest.raises(ValueError, match="the split 'train' is empty"):
+    with pytest.raises(ValueError, match="with nothing in the split 'train'"):
         split_pieces("d", random_pieces(9, [80, 80]))

@@ -43,32 +43,32 @@ def test_covering():
     pitches = np.concatenate([piece.steps for piece in pieces])
     assert (vocabulary.low, vocabulary.high) == (pitches[pitches >= 0].min(), pitches.max())
     for nothing in ([], [Piece("silent", np.full((2, 4), -1))]):
-        with pytest.raises(ValueError, match=f"at least one note, got {len(nothing)} pieces without any"):
+        with pytest.raises(ValueError, match=f"got {len(nothing)} without any note; expected at least one note"):
             Vocabulary.covering(nothing)
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 60), (60, 128), (61, 60)])
 def test_bad_vocabulary(low, high):
-    with pytest.raises(ValueError, match=f"expected 0 <= low <= high <= 127, got low={low}, high={high}"):
+    with pytest.raises(ValueError, match=f"got low={low}, high={high}; expected 0 <= low <= high <= 127"):
         Vocabulary(low, high)
 
 
 def test_encode_refuses_a_pitch_it_has_no_token_for():
     for pitch in (39, 61):
-        with pytest.raises(ValueError, match=rf"the tenor at step 1 is pitch {pitch}, the vocabulary holds 40\.\.60"):
+        with pytest.raises(ValueError, match=rf"got pitch {pitch} for the tenor at step 1; expected 40\.\.60, which"):
             VOCABULARY.encode(np.array([[50] * 4, [50, 50, pitch, 50]]))
 
 
 @pytest.mark.parametrize(
     ("tokens", "error", "text"),
     [
-        ([5, 6, 0, 7], ValueError, "0 at place 2 is no pitch and no silence; expected 1..22"),
+        ([5, 6, 0, 7], ValueError, "got 0 at place 2; expected 1..22, a pitch or silence"),
         ([0, 0, 7], ValueError, "0 at place 1"),
         ([5, 23], ValueError, "23 at place 1"),
         ([-1], ValueError, "-1 at place 0"),
-        ([5.0], TypeError, "expected integers, got float64"),
-        ([[5]], ShapeError, "expected one dimension, got shape [1, 1]"),
-        ([0], ShapeError, 'expected at least one after "begin", got 1 in all'),
+        ([5.0], TypeError, "got float64; expected integers"),
+        ([[5]], ShapeError, "got shape [1, 1]; expected one dimension"),
+        ([0], ShapeError, 'got 1 in all; expected at least one after "begin"'),
         (np.empty(0, dtype=int), ShapeError, "got 0 in all"),
     ],
 )
@@ -113,5 +113,7 @@ def test_transpose_keeps_silence():
     assert transpose(steps, 0).tolist() == steps.tolist()
     assert transpose(steps[:, :2], 5).tolist() == [[65, -1]]
     for semitones in (1, -1):
-        with pytest.raises(ValueError, match=f"transposing by {semitones} leaves the MIDI pitches"):
+        with pytest.raises(
+            ValueError, match=f"semitones: got {semitones}; expected a move that stays within the MIDI pitches"
+        ):
             transpose(steps, semitones)

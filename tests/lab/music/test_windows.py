@@ -76,7 +76,7 @@ def test_batches_hold_every_window_once_without_needless_padding():
             assert batch.input_ids[row, :length].tolist() == tokens[:length]
             assert batch.labels[row, :length].tolist() == tokens[1 : length + 1]
     assert sorted(seen) == sorted(zip(windows.piece, windows.start, strict=True))
-    with pytest.raises(ValueError, match="batch_size: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size: got 0; expected at least 1"):
         next(batches(windows, 0))
 
 
@@ -146,12 +146,12 @@ def test_an_example_depends_on_seed_and_index_alone():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"pieces": []}, "pieces: expected at least one piece, got none"),
-        ({"length": 62}, "length: expected a positive multiple of 4 .*, got 62"),
-        ({"length": 0}, "length: expected a positive multiple of 4 .*, got 0"),
-        ({"count": 0}, "count: expected at least one window, got 0"),
-        ({"seed": -1}, "seed: expected an integer of at least 0, got -1"),
-        ({"vocabulary": Vocabulary(60, 61)}, "the vocabulary holds 60..61"),
+        ({"pieces": []}, "pieces: got none; expected at least one piece"),
+        ({"length": 62}, "length: got 62; expected a positive multiple of 4 .*"),
+        ({"length": 0}, "length: got 0; expected a positive multiple of 4 .*"),
+        ({"count": 0}, "count: got 0; expected at least one window"),
+        ({"seed": -1}, "seed: got -1; expected an integer of at least 0"),
+        ({"vocabulary": Vocabulary(60, 61)}, "expected 60..61, which the vocabulary holds"),
     ],
 )
 def test_bad_training_windows(change, text):
@@ -163,16 +163,16 @@ def test_bad_training_windows(change, text):
 def test_an_index_past_the_end():
     windows = TrainingWindows(PIECES, VOCABULARY, 64, count=2, seed=0)
     for index in (2, -1):
-        with pytest.raises(IndexError, match=rf"expected 0\.\.1, got {index}"):
+        with pytest.raises(IndexError, match=rf"got {index}; expected 0\.\.1"):
             windows[index]
 
 
 @pytest.mark.parametrize("context", [-4, 3, 64, 68])
 def test_bad_context(context):
-    with pytest.raises(ValueError, match=rf"context: expected a multiple of 4 within 0\.\.60 .*, got {context}"):
+    with pytest.raises(ValueError, match=rf"context: got {context}; expected a multiple of 4 within 0\.\.60 .*"):
         evaluation_windows(PIECES, VOCABULARY, 64, context)
 
 
 def test_evaluation_needs_pieces():
-    with pytest.raises(ValueError, match="pieces: expected at least one piece, got none"):
+    with pytest.raises(ValueError, match="pieces: got none; expected at least one piece"):
         evaluation_windows([], VOCABULARY, 64)

@@ -11,12 +11,16 @@ import numpy as np
 
 from relattn.lab.checkpoint import DataCard
 
+MOST_STEPS = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Request:
     """What to compose: `steps` after the first `prompt_steps` of something held out, after `prompt`, or from nothing.
 
-    None leaves the number to the medium. Raises ValueError for a number out of range, or for more than one beginning.
+    None leaves the number to the medium.
+
+    Raises ValueError: for a number out of range, or for more than one beginning.
     """
 
     prompt_steps: int | None = None
@@ -25,15 +29,17 @@ class Request:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps: got {self.steps}, expected at least 1")
+        if self.steps is not None and not 1 <= self.steps <= MOST_STEPS:
+            raise ValueError(f"steps: got {self.steps}; expected 1 to 2**31 - 1")
         if self.prompt is not None and (self.prompt_steps is not None or self.from_nothing):
-            raise ValueError("prompt: came beside prompt_steps or from_nothing; expected one of them")
+            raise ValueError(
+                "prompt: got one beside prompt_steps or from_nothing; expected one of them; leave the others out"
+            )
         if self.prompt == "":
-            raise ValueError("prompt: got no text; to start without a prompt use --from-nothing")
+            raise ValueError("prompt: got no text; expected some; to start without a prompt use --from-nothing")
         if self.prompt_steps is not None and self.prompt_steps < 1:
             raise ValueError(
-                f"prompt_steps: got {self.prompt_steps}, expected at least 1; to start without a prompt use "
+                f"prompt_steps: got {self.prompt_steps}; expected at least 1; to start without a prompt use "
                 "--from-nothing"
             )
 
@@ -75,9 +81,15 @@ class Medium(ABC):
 
 
 def refuse_typed_prompt(request: Request) -> None:
-    """ValueError for a prompt of words."""
+    """The request has no prompt of words.
+
+    Raises ValueError: when it has one.
+    """
     if request.prompt is not None:
-        raise ValueError("prompt: only a model of text goes on from words; leave it out, or use --prompt-steps")
+        raise ValueError(
+            "prompt: got words; expected none, for only a model of text goes on from words; leave them out, or "
+            "use --prompt-steps"
+        )
 
 
 def all_but_begin(size: int) -> np.ndarray:

@@ -24,7 +24,7 @@ class PlayedMusic(Medium):
     def opening(self, card: DataCard, request: Request, seed: int) -> Opening:
         """The first events of a held-out file that the seed draws among those long enough.
 
-        Raises ValueError for a prompt longer than every file.
+        Raises ValueError: for a prompt longer than every file.
         """
         refuse_typed_prompt(request)
         allowed = all_but_begin(card.vocabulary.size)
@@ -37,7 +37,9 @@ class PlayedMusic(Medium):
             if len(events) >= prompt_steps:
                 return Opening(paths[index].stem, events[:prompt_steps].astype(np.int64) + 1, allowed)
             longest = max(longest, len(events))
-        raise ValueError(f"prompt_steps: got {prompt_steps}, but the longest held-out file has {longest} events")
+        raise ValueError(
+            f"prompt_steps: got {prompt_steps}; expected at most {longest}, the events of the longest held-out file"
+        )
 
     def write(self, stem: str, vocabulary: Any, tokens: np.ndarray, opening: Opening, title: str) -> dict[str, Path]:
         """A MIDI file and a picture."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from relattn.lab.checkpoint import DataCard
 from relattn.lab.media.base import Medium, Opening, Request, all_but_begin
-from relattn.lab.music.files import atomic_path
 from relattn.lab.text import load_text
+from relattn.support.files import atomic_path
 
 NEWLINE = ord("\n")
 
@@ -25,7 +25,7 @@ class Text(Medium):
     def opening(self, card: DataCard, request: Request, seed: int) -> Opening:
         """The user's words, in UTF-8; or held-out text from the start of a line that the seed draws.
 
-        Raises ValueError for a prompt longer than the held-out text.
+        Raises ValueError: for a prompt longer than the held-out text.
         """
         allowed = all_but_begin(card.vocabulary.size)
         if request.from_nothing:
@@ -38,7 +38,9 @@ class Text(Medium):
         lines = np.append(0, np.flatnonzero(held_out == NEWLINE) + 1)
         starts = lines[lines + prompt_steps <= len(held_out)]
         if not len(starts):
-            raise ValueError(f"prompt_steps: got {prompt_steps}, but the held-out text has {len(held_out)} bytes")
+            raise ValueError(
+                f"prompt_steps: got {prompt_steps}; expected at most {len(held_out)}, the bytes of the held-out text"
+            )
         start = int(np.random.default_rng(seed).choice(starts))
         given = held_out[start : start + prompt_steps].astype(np.int64) + 1
         return Opening(f"{source.name}-{start}", given, allowed)

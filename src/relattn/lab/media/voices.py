@@ -28,15 +28,16 @@ class FourVoices(Medium):
     def opening(self, card: DataCard, request: Request, seed: int) -> Opening:
         """The first steps of a test piece that the seed draws among those long enough.
 
-        Raises ValueError for data with pitches that the model has no tokens for, or a prompt longer than every piece.
+        Raises ValueError: for data with pitches that the model has no tokens for, or a prompt longer than every piece.
         """
         refuse_typed_prompt(request)
         data = load_music(card.data)
         trained, heard = card.vocabulary, Vocabulary.covering(data.pieces)
         if heard.low < trained.low or heard.high > trained.high:
             raise ValueError(
-                f"data: {card.data} now holds the pitches {heard.low}..{heard.high}, but the model was trained on "
-                f"{trained.low}..{trained.high}; bring the former data back, or train it anew"
+                f"data: got {card.data}, which now holds the pitches {heard.low}..{heard.high}; expected "
+                f"{trained.low}..{trained.high}, which the model was trained on; bring the former data back, or "
+                "train it anew"
             )
         allowed = allowed_tokens(data.train, trained)
         if request.from_nothing:
@@ -74,5 +75,7 @@ def _draw_piece(pieces: Sequence[Piece], prompt_steps: int, seed: int) -> Piece:
     enough = [piece for piece in pieces if len(piece.steps) >= prompt_steps]
     if not enough:
         longest = max(len(piece.steps) for piece in pieces)
-        raise ValueError(f"prompt_steps: got {prompt_steps}, but the longest held-out piece has {longest} steps")
+        raise ValueError(
+            f"prompt_steps: got {prompt_steps}; expected at most {longest}, the steps of the longest held-out piece"
+        )
     return enough[int(np.random.default_rng(seed).integers(len(enough)))]

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from relattn.lab.music.data import MusicData, Piece
-from relattn.lab.music.files import atomic_path
 from relattn.lab.music.split import held_soprano, split_pieces
+from relattn.support.files import atomic_path
 
 # Part of the cache's file name: raise it whenever chorale_parser.py or the arrays below change
 CACHE_FORMAT = 1
@@ -29,8 +29,9 @@ def load_chorales(*, cache_dir: Path | None = None, progress: Callable[[int, int
 
     The first call reads the scores (about half a minute) and keeps the pieces in `cache_dir` (default ~/.cache/relattn)
     under a name with music21's version; `progress(done, total)` is then called after each file. Later calls read the
-    cache; a file there that cannot be read whole is replaced. Raises ModuleNotFoundError without music21; warns when
-    the cache cannot be written.
+    cache; a file there that cannot be read whole is replaced. Warns when the cache cannot be written.
+
+    Raises ModuleNotFoundError: without music21.
     """
     path = _cache_path(Path.home() / ".cache" / "relattn" if cache_dir is None else cache_dir)
     pieces = _read_cache(path)

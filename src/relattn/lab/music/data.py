@@ -15,20 +15,20 @@ SPLITS = ("train", "valid", "test")
 
 
 def check_steps(steps: np.ndarray, name: str = "steps") -> None:
-    """Raises unless `steps` is an integer array [T, 4] with T >= 1, every entry a MIDI pitch 0..127 or -1 for silence.
+    """`steps` is an integer array [T, 4] with T >= 1, every entry a MIDI pitch 0..127 or -1 for silence.
 
-    TypeError for anything but an integer array, ShapeError for its shape, ValueError for a pitch.
+    Raises TypeError: for anything but an integer array; ShapeError: for its shape; ValueError: for a pitch.
     """
     if not isinstance(steps, np.ndarray) or not np.issubdtype(steps.dtype, np.integer):
         came = f"an array of {steps.dtype}" if isinstance(steps, np.ndarray) else type(steps).__name__
-        raise TypeError(f"{name}: expected a NumPy array of integers [steps, 4], got {came}")
+        raise TypeError(f"{name}: got {came}; expected a NumPy array of integers [steps, 4]")
     if steps.ndim != 2 or steps.shape[1] != len(VOICES) or not len(steps):
-        raise ShapeError(f"{name}: expected [steps, 4] with at least one step, got shape {list(steps.shape)}")
+        raise ShapeError(f"{name}: got shape {list(steps.shape)}; expected [steps, 4] with at least one step")
     wrong = np.argwhere((steps < SILENCE) | (steps > 127))
     if len(wrong):
         step, voice = wrong[0]
         raise ValueError(
-            f"{name}: the {VOICES[voice]} at step {step} is {steps[step, voice]}; "
+            f"{name}: got {steps[step, voice]} for the {VOICES[voice]} at step {step}; "
             "expected a MIDI pitch 0..127, or -1 for silence"
         )
 
@@ -38,8 +38,9 @@ class Piece:
     """One piece: `steps` [T, 4], the pitches of soprano, alto, tenor and bass at each 16th note, -1 = silence.
 
     `steps` is kept as a read-only int16 copy. `upbeat` counts the steps before the first bar line, `bar_steps` the
-    steps in a bar (the piece's first time signature; 16 is 4/4). Raises what `check_steps` raises, and ValueError for
-    the metre.
+    steps in a bar (the piece's first time signature; 16 is 4/4).
+
+    Raises what `check_steps` raises; ValueError: for an impossible metre.
     """
 
     name: str
@@ -50,10 +51,10 @@ class Piece:
     def __post_init__(self) -> None:
         check_steps(self.steps, f"piece {self.name!r}")
         if self.bar_steps < 1:
-            raise ValueError(f"piece {self.name!r}: bar_steps must be at least 1, got {self.bar_steps}")
+            raise ValueError(f"piece {self.name!r}: got bar_steps={self.bar_steps}; expected at least 1")
         if not 0 <= self.upbeat < self.bar_steps:
             raise ValueError(
-                f"piece {self.name!r}: upbeat must be shorter than a bar, 0..{self.bar_steps - 1}, got {self.upbeat}"
+                f"piece {self.name!r}: got upbeat={self.upbeat}; expected 0..{self.bar_steps - 1}, less than a bar"
             )
         steps = self.steps.astype(np.int16)
         steps.flags.writeable = False
@@ -62,7 +63,10 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class MusicData:
-    """Pieces to train on, to choose by (valid) and to report on (test). Raises ValueError for an empty split."""
+    """Pieces to train on, to choose by (valid) and to report on (test).
+
+    Raises ValueError: for an empty split.
+    """
 
     name: str
     train: tuple[Piece, ...]
@@ -72,12 +76,17 @@ class MusicData:
     def __post_init__(self) -> None:
         for name in SPLITS:
             if not self.split(name):
-                raise ValueError(f"data {self.name!r}: the split {name!r} is empty; expected at least one piece")
+                raise ValueError(
+                    f"data: got {self.name!r} with nothing in the split {name!r}; expected at least one piece"
+                )
 
     def split(self, name: str) -> tuple[Piece, ...]:
-        """The pieces of split `name`: "train", "valid" or "test"; ValueError for another name."""
+        """The pieces of split `name`: "train", "valid" or "test".
+
+        Raises ValueError: for another name.
+        """
         if name not in SPLITS:
-            raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {name!r}")
+            raise ValueError(f"split: got {name!r}; expected one of {', '.join(SPLITS)}")
         return getattr(self, name)
 
     @property

@@ -12,6 +12,7 @@ from relattn.lab.corpus import SPLITS, Words
 from relattn.lab.music.events import Events
 from relattn.lab.music.performance import read_notes
 from relattn.lab.sequences import Sequences
+from relattn.support.files import check_name
 
 SUFFIXES = (".mid", ".midi")
 WORDS = Words(
@@ -26,8 +27,9 @@ def load_midi_folder(folder: Path, progress: Callable[[int, int], None] | None =
     """The MIDI files of `folder` and the folders in it, a piece each, split 80 / 10 / 10 percent by file.
 
     The split follows the SHA-256 of the files' bytes, which no name or place changes; of equal files the first counts.
-    A split's files are read when it is asked for; `progress(done, total)` is then called after each. Raises ValueError
-    for fewer than three different files; and, in reading, what `read_notes` raises.
+    A split's files are read when it is asked for; `progress(done, total)` is then called after each.
+
+    Raises what `split_files` raises; and, in reading, what `read_notes` raises.
     """
     paths = split_files(folder)
     vocabulary = Events()
@@ -44,16 +46,22 @@ def load_midi_folder(folder: Path, progress: Callable[[int, int], None] | None =
 
 
 def split_files(folder: Path) -> dict[str, list[Path]]:
-    """The MIDI files of each split, in the order of their SHA-256."""
+    """The MIDI files of each split, in the order of their SHA-256.
+
+    Raises ValueError: for fewer than three different files, and for a name that is not UTF-8.
+    """
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    for path in found:
+        check_name("data", path)
     if not found:
-        raise ValueError(f"data: the folder {folder} holds no MIDI files (.mid or .midi)")
+        raise ValueError(f"data: got the folder {folder} without MIDI files; expected at least 3, named .mid or .midi")
     distinct: dict[bytes, Path] = {}
     for path in found:
         distinct.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
     if len(distinct) < len(SPLITS):
         raise ValueError(
-            f"data: the folder {folder} holds {len(distinct)} different MIDI files; expected at least 3, to train on, "
+            f"data: got the folder {folder} with {len(distinct)} different MIDI files; expected at least 3, to "
+            "train on, "
             "to choose by and to hold out"
         )
     ordered = [distinct[digest] for digest in sorted(distinct)]

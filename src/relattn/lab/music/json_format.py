@@ -22,26 +22,25 @@ def load_json(path: str | Path) -> MusicData:
     list of steps (16th notes), a step is [soprano, alto, tenor, bass]: MIDI pitches 0..127 as integers, -1 where the
     voice is silent. The format says nothing of bar lines: pieces get upbeat 0 and bars of 16 steps.
 
-    Raises FileNotFoundError when there is no such file, ValueError naming the file and the place when it is anything
-    else.
+    Raises FileNotFoundError: when there is no such file; ValueError: when it is anything else, naming file and place.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"data: there is no file {str(path)!r}")
+        raise FileNotFoundError(f"data: got {str(path)!r}, which is not there; expected a JSON file of chorales")
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error})") from error
+        raise ValueError(f"data: got {path}, which is not JSON ({error}); {EXPECTED}") from error
     if not isinstance(content, dict) or set(content) != set(SPLITS):
         came = f"an object with the keys {sorted(content)}" if isinstance(content, dict) else _kind(content)
-        raise ValueError(f"{path}: {EXPECTED}; got {came}")
+        raise ValueError(f"data: got {path}, which holds {came}; {EXPECTED}")
     return MusicData(path.stem, *(_read_split(path, name, content[name]) for name in SPLITS))
 
 
 def _read_split(path: Path, name: str, pieces: object) -> tuple[Piece, ...]:
-    where = f"{path}: {name}"
+    where = f"data: {path}: {name}"
     if not isinstance(pieces, list) or not pieces:
-        raise ValueError(f"{where}: expected a list with at least one piece, got {_kind(pieces)}")
+        raise ValueError(f"{where}: got {_kind(pieces)}; expected a list with at least one piece")
     return tuple(
         Piece(f"{path.stem} {name} {index}", _read_piece(f"{where}[{index}]", piece))
         for index, piece in enumerate(pieces)
@@ -50,15 +49,15 @@ def _read_split(path: Path, name: str, pieces: object) -> tuple[Piece, ...]:
 
 def _read_piece(where: str, piece: object) -> np.ndarray:
     if not isinstance(piece, list) or not piece:
-        raise ValueError(f"{where}: expected a list with at least one step, got {_kind(piece)}")
+        raise ValueError(f"{where}: got {_kind(piece)}; expected a list with at least one step")
     for index, step in enumerate(piece):
         if not isinstance(step, list) or len(step) != len(VOICES):
-            raise ValueError(f"{where}[{index}]: expected a step [soprano, alto, tenor, bass], got {_kind(step)}")
+            raise ValueError(f"{where}[{index}]: got {_kind(step)}; expected a step [soprano, alto, tenor, bass]")
         for voice, pitch in zip(VOICES, step, strict=True):
             # a bool is an int to Python, and JSON's true is no pitch
             if type(pitch) is not int or not -1 <= pitch <= 127:
                 raise ValueError(
-                    f"{where}[{index}]: the {voice} is {json.dumps(pitch)}; "
+                    f"{where}[{index}]: got {json.dumps(pitch)} for the {voice}; "
                     "expected an integer MIDI pitch 0..127, or -1 for silence"
                 )
     return np.array(piece, dtype=np.int16)

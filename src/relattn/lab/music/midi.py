@@ -8,8 +8,8 @@ import mido
 import numpy as np
 
 from relattn.lab.music.data import STEPS_PER_BEAT, VOICES, check_steps
-from relattn.lab.music.files import atomic_path
 from relattn.lab.music.notes import held_notes
+from relattn.support.files import atomic_path
 
 TICKS_PER_BEAT = 480
 CHOIR_AAHS = 52
@@ -22,12 +22,11 @@ def write_midi(path: str | Path, steps: np.ndarray, *, beats_per_minute: float =
     A step lasts a quarter of a beat. Equal pitches in a row are one held note, since the grid does not say where a note
     is struck again. The file replaces `path` whole or not at all.
 
-    Raises what `check_steps` raises; ValueError for a tempo outside 4..1000; FileNotFoundError when the folder does not
-    exist.
+    Raises what `check_steps` and `atomic_path` raise; ValueError: for a tempo outside 4..1000.
     """
     check_steps(steps)
     if not 4 <= beats_per_minute <= 1000:
-        raise ValueError(f"beats_per_minute: expected 4..1000, got {beats_per_minute}")
+        raise ValueError(f"beats_per_minute: got {beats_per_minute}; expected 4..1000")
     song = mido.MidiFile(type=1, ticks_per_beat=TICKS_PER_BEAT)
     song.tracks.extend(_track(steps, voice) for voice in range(len(VOICES)))
     song.tracks[0].insert(0, mido.MetaMessage("set_tempo", tempo=mido.bpm2tempo(beats_per_minute)))

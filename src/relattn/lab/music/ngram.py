@@ -31,11 +31,12 @@ class NGram:
         """The model of `pieces` (training pieces only), in seconds.
 
         The weights are fitted on every tenth melody group of `pieces`, with counts from the others; the counts are then
-        taken anew from all. With a single melody there is nothing to fit on, and all weights are 1/2. Raises ValueError
-        for no pieces.
+        taken anew from all. With a single melody there is nothing to fit on, and all weights are 1/2.
+
+        Raises ValueError: for no pieces.
         """
         if not pieces:
-            raise ValueError("pieces: expected at least one piece, got none")
+            raise ValueError("pieces: got none; expected at least one piece")
         held_out = {index for group in melody_groups(pieces)[1::10] for index in group}
         parts = [_part(piece, vocabulary) for piece in pieces]
         alphabet = max(vocabulary.size, len(VOICES))

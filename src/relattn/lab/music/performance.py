@@ -7,7 +7,7 @@ from pathlib import Path
 import mido
 import numpy as np
 
-from relattn.lab.music.files import atomic_path
+from relattn.support.files import atomic_path
 
 STEPS_PER_SECOND = 100
 DRUMS = 9
@@ -28,23 +28,27 @@ def read_notes(path: Path) -> np.ndarray:
     pedal is down, and ends where its pitch is struck again; one struck twice at once is the louder. The first note
     starts at 0; notes are in the order of start and pitch.
 
-    Raises ValueError naming a file that cannot be read, holds no note, or lasts for more than a day.
+    Raises ValueError: for a file that cannot be read, holds no note, or lasts for more than a day, naming it.
     """
     try:
         struck = _struck_notes(mido.MidiFile(path))
     except UNREADABLE as error:
         raise ValueError(
-            f"data: {path} is no MIDI file that mido can read ({error or type(error).__name__})"
+            f"data: got {path}, which mido cannot read ({str(error) or type(error).__name__}); expected a MIDI "
+            "file; take "
+            "it out of the folder"
         ) from error
     if not struck:
-        raise ValueError(f"data: {path} holds no notes (drums do not count); take it out of the folder")
+        raise ValueError(
+            f"data: got {path}, which holds no notes; expected some (drums do not count); take it out of the folder"
+        )
     notes = np.array(struck)
     notes[:, START:PITCH] -= notes[:, START].min()
     seconds = notes[:, END].max()
     if seconds > LONGEST:
         raise ValueError(
-            f"data: {path} lasts for {seconds:.0f} seconds, more than a day, which no music does; take it out of the "
-            "folder"
+            f"data: got {path}, which lasts for {seconds:.0f} seconds; expected at most a day; take it out of "
+            "the folder"
         )
     notes[:, START:PITCH] = np.round(notes[:, START:PITCH] * STEPS_PER_SECOND)
     return one_note_a_pitch(notes.astype(np.int32))
@@ -105,7 +109,7 @@ def one_note_a_pitch(notes: np.ndarray) -> np.ndarray:
 def write_notes(path: str | Path, notes: np.ndarray) -> None:
     """Writes `notes` [N, 4] (see `read_notes`) as a MIDI file of one piano track; whole or not at all.
 
-    Raises FileNotFoundError when the folder does not exist.
+    Raises what `atomic_path` raises.
     """
     track = mido.MidiTrack()
     track.append(mido.MetaMessage("set_tempo", tempo=500_000))

@@ -12,7 +12,6 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from relattn.lab.music.files import atomic_path
 from relattn.lab.music.performance import END, PITCH, START, STEPS_PER_SECOND, VELOCITY
 from relattn.lab.music.pianoroll import (
     BLACK_KEYS,
@@ -24,6 +23,7 @@ from relattn.lab.music.pianoroll import (
     ROW_HEIGHT,
     WIDTH,
 )
+from relattn.support.files import atomic_path
 
 ROW_SECONDS = 20
 MOST_ROWS = 12
@@ -35,7 +35,9 @@ def draw_performance(path: str | Path, notes: np.ndarray, *, duration: int, give
     """Writes `notes` [N, 4] (see `read_notes`) as a PNG: seconds to the right, pitch upwards, darker where louder.
 
     The first `given` of `duration` hundredths of a second stand on a tinted ground. The file replaces `path` whole or
-    not at all. Raises FileNotFoundError when the folder does not exist.
+    not at all.
+
+    Raises what `atomic_path` raises.
     """
     seconds = max(duration, 1) / STEPS_PER_SECOND
     width = max(min(seconds, ROW_SECONDS), seconds / MOST_ROWS)
@@ -45,7 +47,7 @@ def draw_performance(path: str | Path, notes: np.ndarray, *, duration: int, give
         _draw_row(axes, notes, row * width, min((row + 1) * width, seconds), given / STEPS_PER_SECOND)
         axes.set_xlim(row * width, (row + 1) * width)
     axes.set_xlabel("seconds", fontsize=9, color="#444444")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold", color="#222222")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold", color="#222222", parse_math=False)
     with atomic_path(path) as temporary:
         FigureCanvasAgg(figure)
         figure.savefig(temporary, format="png", dpi=130)

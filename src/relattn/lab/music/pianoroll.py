@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch
 
 from relattn.lab.music.data import SILENCE, STEPS_PER_BEAT, VOICES, check_steps
-from relattn.lab.music.files import atomic_path
 from relattn.lab.music.notes import held_notes
+from relattn.support.files import atomic_path
 
 # Okabe and Ito's palette: told apart with any colour vision
 COLOURS = ("#D55E00", "#E69F00", "#009E73", "#0072B2")
@@ -37,21 +37,21 @@ def draw_pianoroll(
     `upbeat`; `bar_steps` is their length. Equal pitches in a row are one note. The file replaces `path` whole or not at
     all.
 
-    Raises what `check_steps` raises; ValueError for a prompt longer than the piece or an impossible metre;
-    FileNotFoundError when the folder does not exist.
+    Raises what `check_steps` and `atomic_path` raise; ValueError: for a prompt longer than the piece or an impossible
+    metre.
     """
     check_steps(steps)
     if not 0 <= prompt_steps <= len(steps):
-        raise ValueError(f"prompt_steps: expected 0..{len(steps)} (the steps of the piece), got {prompt_steps}")
+        raise ValueError(f"prompt_steps: got {prompt_steps}; expected 0..{len(steps)}, the steps of the piece")
     if bar_steps < 1 or not 0 <= upbeat < bar_steps:
-        raise ValueError(f"upbeat, bar_steps: expected 0 <= upbeat < bar_steps, got {upbeat} and {bar_steps}")
+        raise ValueError(f"upbeat, bar_steps: got {upbeat} and {bar_steps}; expected 0 <= upbeat < bar_steps")
     starts, width = _rows(len(steps), upbeat, bar_steps)
     height = HEAD_HEIGHT + ROW_HEIGHT * len(starts)
     figure = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(hspace=0.06, h_pad=0.08)  # type: ignore[union-attr]
     for axes, start in zip(figure.subplots(len(starts), 1, squeeze=False)[:, 0], starts, strict=True):
         _draw_row(axes, steps, start, width, prompt_steps, upbeat, bar_steps)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold", color="#222222")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold", color="#222222", parse_math=False)
     _draw_legend(figure, prompt_steps)
     with atomic_path(path) as temporary:
         FigureCanvasAgg(figure)

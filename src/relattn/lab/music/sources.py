@@ -15,17 +15,18 @@ def load_music(
 ) -> MusicData:
     """The data that `source` names: "chorales" (see `load_chorales`), or the path of a JSON file (see `load_json`).
 
-    `cache_dir` and `progress` are those of `load_chorales`. Raises FileNotFoundError when `source` is neither, and
-    IsADirectoryError for a folder.
+    `cache_dir` and `progress` are those of `load_chorales`.
+
+    Raises FileNotFoundError: when `source` is neither; IsADirectoryError: for a folder; and what those two raise.
     """
     if source == "chorales":
         return load_chorales(cache_dir=cache_dir, progress=progress)
     if Path(source).is_dir():
         raise IsADirectoryError(
-            f'data: expected "chorales" or the path of a JSON file, and {str(source)!r} is a folder'
+            f'data: got {str(source)!r}, which is a folder; expected "chorales" or the path of a JSON file'
         )
     if not Path(source).exists():
         raise FileNotFoundError(
-            f'data: expected "chorales" or the path of a JSON file, and there is no file {str(source)!r}'
+            f'data: got {str(source)!r}, which is not there; expected "chorales" or the path of a JSON file'
         )
     return load_json(Path(source))

@@ -65,7 +65,9 @@ def split_pieces(name: str, pieces: Sequence[Piece]) -> MusicData:
 
     The groups are put in the order of the SHA-256 of their smallest tune, an order that has nothing to do with the
     music and is the same on every machine. Along it, groups go to valid until it holds a tenth of the pieces, then to
-    test until it does, and the rest to train. Raises ValueError when the groups are too few to fill the three.
+    test until it does, and the rest to train.
+
+    Raises ValueError: when the groups are too few to fill the three.
     """
     groups = sorted(
         melody_groups(pieces),

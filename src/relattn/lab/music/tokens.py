@@ -15,8 +15,9 @@ from relattn.lab.music.data import SILENCE, VOICES, Piece, check_steps
 class Vocabulary:
     """token(begin) = 0, token(silence) = 1, token(pitch) = 2 + pitch - low, for low..high; all voices share it.
 
-    "Begin" stands before a piece's first token and is never predicted. Raises ValueError unless 0 <= low <= high <=
-    127.
+    "Begin" stands before a piece's first token and is never predicted.
+
+    Raises ValueError: unless 0 <= low <= high <= 127.
     """
 
     low: int
@@ -27,18 +28,20 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high <= 127:
-            raise ValueError(f"vocabulary: expected 0 <= low <= high <= 127, got low={self.low}, high={self.high}")
+            raise ValueError(f"vocabulary: got low={self.low}, high={self.high}; expected 0 <= low <= high <= 127")
 
     @classmethod
     def covering(cls, pieces: Sequence[Piece]) -> Vocabulary:
-        """The vocabulary from the lowest to the highest pitch in `pieces`. Raises ValueError when they hold no note.
+        """The vocabulary from the lowest to the highest pitch in `pieces`.
 
         Give it the held-out pieces too (`MusicData.pieces`), so that each of their pitches has a token.
+
+        Raises ValueError: when they hold no note.
         """
         pitches = [piece.steps[piece.steps != SILENCE] for piece in pieces]
         heard = np.concatenate(pitches) if pitches else np.empty(0)
         if not heard.size:
-            raise ValueError(f"pieces: expected at least one note, got {len(pieces)} pieces without any")
+            raise ValueError(f"pieces: got {len(pieces)} without any note; expected at least one note")
         return cls(int(heard.min()), int(heard.max()))
 
     @property
@@ -49,15 +52,15 @@ class Vocabulary:
     def encode(self, steps: np.ndarray) -> np.ndarray:
         """tokens[4 t + v] = token(steps[t, v]): `steps` [T, 4] as int64 [4 T], without "begin".
 
-        Raises what `check_steps` raises, and ValueError for a pitch outside the vocabulary.
+        Raises what `check_steps` raises; ValueError: for a pitch outside the vocabulary.
         """
         check_steps(steps)
         outside = np.argwhere((steps != SILENCE) & ((steps < self.low) | (steps > self.high)))
         if len(outside):
             step, voice = outside[0]
             raise ValueError(
-                f"steps: the {VOICES[voice]} at step {step} is pitch {steps[step, voice]}, "
-                f"the vocabulary holds {self.low}..{self.high}; "
+                f"steps: got pitch {steps[step, voice]} for the {VOICES[voice]} at step {step}; "
+                f"expected {self.low}..{self.high}, which the vocabulary holds; "
                 "transpose the piece, or use a vocabulary that covers it"
             )
         flat = steps.astype(np.int64).ravel()
@@ -66,23 +69,24 @@ class Vocabulary:
     def decode(self, tokens: np.ndarray) -> np.ndarray:
         """The steps [ceil(n / 4), 4] (int16) of the n `tokens` after an optional leading "begin"; inverse of `encode`.
 
-        In a last step that is not complete the missing voices are silent. Raises TypeError unless `tokens` are
-        integers, ShapeError unless they are one-dimensional and hold at least one pitch or silence, ValueError for a
-        token that is neither.
+        In a last step that is not complete the missing voices are silent.
+
+        Raises TypeError: unless `tokens` are integers; ShapeError: unless they are one-dimensional and hold at least
+        one pitch or silence; ValueError: for a token that is neither.
         """
         tokens = np.asarray(tokens)
         if not np.issubdtype(tokens.dtype, np.integer):
-            raise TypeError(f"tokens: expected integers, got {tokens.dtype}")
+            raise TypeError(f"tokens: got {tokens.dtype}; expected integers")
         if tokens.ndim != 1:
-            raise ShapeError(f"tokens: expected one dimension, got shape {list(tokens.shape)}")
+            raise ShapeError(f"tokens: got shape {list(tokens.shape)}; expected one dimension")
         body = tokens[1:] if len(tokens) and tokens[0] == self.begin else tokens
         if not len(body):
-            raise ShapeError(f'tokens: expected at least one after "begin", got {len(tokens)} in all')
+            raise ShapeError(f'tokens: got {len(tokens)} in all; expected at least one after "begin"')
         wrong = np.flatnonzero((body < self.silence) | (body >= self.size))
         if len(wrong):
             raise ValueError(
-                f"tokens: {body[wrong[0]]} at place {wrong[0] + len(tokens) - len(body)} is no pitch and no silence; "
-                f"expected {self.silence}..{self.size - 1}"
+                f"tokens: got {body[wrong[0]]} at place {wrong[0] + len(tokens) - len(body)}; "
+                f"expected {self.silence}..{self.size - 1}, a pitch or silence"
             )
         flat = np.full(-(-len(body) // len(VOICES)) * len(VOICES), SILENCE, dtype=np.int16)
         flat[: len(body)] = np.where(body == self.silence, SILENCE, body - 2 + self.low)
@@ -114,8 +118,11 @@ def transpositions(steps: np.ndarray, ranges: np.ndarray) -> range:
 
 
 def transpose(steps: np.ndarray, semitones: int) -> np.ndarray:
-    """steps + semitones where a voice sounds, -1 where it is silent: int16 [T, 4]. Raises ValueError outside 0..127."""
+    """steps + semitones where a voice sounds, -1 where it is silent: int16 [T, 4].
+
+    Raises ValueError: when a pitch leaves 0..127.
+    """
     moved = np.where(steps == SILENCE, SILENCE, steps + semitones)
     if ((steps != SILENCE) & ((moved < 0) | (moved > 127))).any():
-        raise ValueError(f"semitones: transposing by {semitones} leaves the MIDI pitches 0..127")
+        raise ValueError(f"semitones: got {semitones}; expected a move that stays within the MIDI pitches 0..127")
     return moved.astype(np.int16)

@@ -23,16 +23,17 @@ class TrainingWindows:
 
     Example i is a function of (seed, i) alone, so a run that stopped goes on with the very same data. A piece and its
     crop are drawn by `draw_crop`, and transposed by a uniform draw among the moves that keep each voice in its range in
-    `pieces`. A piece shorter than the window is padded. `length` is in tokens, a multiple of 4. Raises ValueError for
-    no pieces, a length, a count or a seed that cannot be, or a pitch outside the vocabulary.
+    `pieces`. A piece shorter than the window is padded. `length` is in tokens, a multiple of 4.
+
+    Raises ValueError: for no pieces, a length, a count or a seed that cannot be, or a pitch outside the vocabulary.
     """
 
     def __init__(self, pieces: Sequence[Piece], vocabulary: Vocabulary, length: int, count: int, seed: int) -> None:
         _check(pieces, length)
         if count < 1:
-            raise ValueError(f"count: expected at least one window, got {count}")
+            raise ValueError(f"count: got {count}; expected at least one window")
         if seed < 0:
-            raise ValueError(f"seed: expected an integer of at least 0, got {seed}")
+            raise ValueError(f"seed: got {seed}; expected an integer of at least 0")
         self._pieces, self._vocabulary, self._length, self._count, self._seed = pieces, vocabulary, length, count, seed
         for piece in pieces:
             # finds a pitch outside the vocabulary now, not in the middle of a run; moves stay among these pitches
@@ -47,7 +48,7 @@ class TrainingWindows:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         index = operator.index(index)
         if not 0 <= index < self._count:
-            raise IndexError(f"index: expected 0..{self._count - 1}, got {index}")
+            raise IndexError(f"index: got {index}; expected 0..{self._count - 1}")
         random = np.random.default_rng([self._seed, index])
         size = self._length // len(VOICES)
         chosen, start = draw_crop(random, self._ends, size)
@@ -62,11 +63,13 @@ def evaluation_windows(pieces: Sequence[Piece], vocabulary: Vocabulary, length: 
 
     Windows of a piece begin every `length - context` tokens. In all but a piece's first, the labels of the first
     `context` positions are IGNORED: they were counted in the window before and serve as context here. Both lengths are
-    multiples of 4. Raises ValueError otherwise, unless 0 <= context < length, and for no pieces.
+    multiples of 4.
+
+    Raises ValueError: for other lengths, unless 0 <= context < length, and for no pieces.
     """
     _check(pieces, length)
     if not 0 <= context < length or context % len(VOICES):
-        raise ValueError(f"context: expected a multiple of 4 within 0..{length - 4} (below length), got {context}")
+        raise ValueError(f"context: got {context}; expected a multiple of 4 within 0..{length - 4} (below length)")
     size, stride = length // len(VOICES), (length - context) // len(VOICES)
     rows = []
     for index, piece in enumerate(pieces):
@@ -94,6 +97,6 @@ def _window(steps: np.ndarray, start: int, vocabulary: Vocabulary, length: int) 
 
 def _check(pieces: Sequence[Piece], length: int) -> None:
     if not pieces:
-        raise ValueError("pieces: expected at least one piece, got none")
+        raise ValueError("pieces: got none; expected at least one piece")
     if length < len(VOICES) or length % len(VOICES):
-        raise ValueError(f"length: expected a positive multiple of 4 (whole steps of four voices), got {length}")
+        raise ValueError(f"length: got {length}; expected a positive multiple of 4 (whole steps of four voices)")

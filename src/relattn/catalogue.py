@@ -1,0 +1,168 @@
+"""The encodings by the names that the commands give them: one name, one meaning, in `bench`, `compare` and `convert`.
+
+A name says which encoding, and what its tables share. Lengths, distances and what holds beyond a table are options: the
+catalogue has a default for each that the layer decides, and who passes another one says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from relattn.encodings import (
+    AlibiBias,
+    KeyQueryEmbedding,
+    RelativeEmbedding,
+    RotaryEmbedding,
+    ShawEmbedding,
+    T5Bias,
+    TransformerXLEmbedding,
+)
+from relattn.encodings.base import RelativeEncoding
+
+SHAW_DISTANCE = 16
+"""Where Shaw et al. 2018 clip in their base model (section 4.1)."""
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What an encoding must know of its attention layer: heads, their width, its length, and whether it is causal."""
+
+    num_heads: int
+    head_dim: int
+    length: int
+    causal: bool
+
+
+@dataclass(frozen=True)
+class NamedEncoding:
+    """An entry of the catalogue.
+
+    meaning: in words, for tables. source: the paper. kind: its class, None where attention itself knows no positions.
+    options: what `kind` is made with for a layer. traits: attributes that tell it from other entries of its kind.
+    absolute: sinusoids of the position are added to the token embeddings instead.
+    """
+
+    name: str
+    meaning: str
+    source: str
+    kind: Callable[..., RelativeEncoding] | None = None
+    options: Callable[[Layer], Options] = lambda layer: {}
+    traits: Callable[[Any], bool] = lambda encoding: True
+    absolute: bool = False
+
+    def build(self, layer: Layer, **options: Any) -> RelativeEncoding | None:
+        """A fresh module for one attention layer, or None; `options` go over the catalogue's own.
+
+        Raises ValueError: when the encoding has no such options, or with them is another entry of the catalogue.
+        """
+        if self.kind is None:
+            if options:
+                raise ValueError(f"encoding_options: got {options!r}; expected none for the encoding {self.name!r}")
+            return None
+        try:
+            encoding = self.kind(**(self.options(layer) | options))
+        except TypeError as error:
+            raise ValueError(
+                f"encoding_options: got {options!r}; expected what the encoding {self.name!r} takes ({error})"
+            ) from error
+        if name_of(encoding) != self.name:
+            raise ValueError(
+                f"encoding_options: got {options!r}; expected what leaves the encoding {self.name!r}: with these it is "
+                f"{name_of(encoding)!r}; give that name"
+            )
+        return encoding
+
+
+def _relative(layer: Layer) -> Options:
+    return {"head_dim": layer.head_dim, "max_length": layer.length, "causal": layer.causal}
+
+
+def _shaw(layer: Layer) -> Options:
+    return {"head_dim": layer.head_dim, "max_distance": SHAW_DISTANCE}
+
+
+_ENTRIES = (
+    NamedEncoding("none", "no positions", "Haviv et al. 2022"),
+    NamedEncoding("sinusoid", "absolute sinusoids", "Vaswani et al. 2017", absolute=True),
+    NamedEncoding(
+        "relative",
+        "a row for every offset, one table for all heads",
+        "Huang et al. 2018, Music Transformer",
+        RelativeEmbedding,
+        _relative,
+        lambda encoding: encoding.num_heads is None,
+    ),
+    NamedEncoding(
+        "relative-heads",
+        "a row for every offset, a table for each head",
+        "Huang et al. 2018, Music Transformer",
+        RelativeEmbedding,
+        lambda layer: _relative(layer) | {"num_heads": layer.num_heads},
+        lambda encoding: encoding.num_heads is not None,
+    ),
+    NamedEncoding(
+        "shaw-keys",
+        "clipped relative keys",
+        "Shaw et al. 2018",
+        ShawEmbedding,
+        lambda layer: _shaw(layer) | {"values": False},
+        lambda encoding: encoding.relative_values is None,
+    ),
+    NamedEncoding(
+        "shaw",
+        "clipped relative keys and values",
+        "Shaw et al. 2018",
+        ShawEmbedding,
+        _shaw,
+        lambda encoding: encoding.relative_values is not None,
+    ),
+    NamedEncoding(
+        "key-query",
+        "a row for every offset, met by query and key",
+        "Huang, Liang et al. 2020",
+        KeyQueryEmbedding,
+        lambda layer: {"head_dim": layer.head_dim, "max_length": layer.length},
+    ),
+    NamedEncoding(
+        "transformer-xl",
+        "projected sinusoids with u and v",
+        "Dai et al. 2019, Transformer-XL",
+        TransformerXLEmbedding,
+        lambda layer: {"num_heads": layer.num_heads, "head_dim": layer.head_dim},
+    ),
+    NamedEncoding(
+        "t5",
+        "a bias for each bucket of offsets",
+        "Raffel et al. 2020, T5",
+        T5Bias,
+        lambda layer: {"num_heads": layer.num_heads, "bidirectional": not layer.causal},
+    ),
+    NamedEncoding(
+        "alibi",
+        "a bias linear in the distance",
+        "Press et al. 2022, ALiBi",
+        AlibiBias,
+        lambda layer: {"num_heads": layer.num_heads},
+    ),
+    NamedEncoding(
+        "rope",
+        "rotated queries and keys",
+        "Su et al. 2021, RoFormer",
+        RotaryEmbedding,
+        lambda layer: {"head_dim": layer.head_dim},
+    ),
+)
+CATALOGUE: dict[str, NamedEncoding] = {entry.name: entry for entry in _ENTRIES}
+"""Every entry by its name."""
+
+
+def name_of(encoding: RelativeEncoding) -> str:
+    """The catalogue's name of a module; its class's name where the catalogue has none, as for a sum."""
+    for entry in _ENTRIES:
+        if type(encoding) is entry.kind and entry.traits(encoding):
+            return entry.name
+    return type(encoding).__name__
