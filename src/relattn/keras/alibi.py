@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from relattn.arguments import check_size
-from relattn.keras.encoding import RelativeEncoding, ScoreTerms, check_heads
+import numpy as np
+
+from relattn.arguments import check_flag, check_size
+from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
-from relattn.keras.table import OffsetTable
+from relattn.keras.table import ComputedTable
 from relattn.keras.tensors import Shape, Tensor
+from relattn.keras.terms import ScoreTerms
 from relattn.offsets import alibi_slopes
 
 
 @keras.saving.register_keras_serializable(package="relattn")
 class AlibiBias(RelativeEncoding):
-    """-slope_h * |d| is added to the scaled scores: no weights, a slope per head, symmetric in both directions.
+    """S_ij = scale * q_i . k_j - slope_h * |d|; with signed=True + slope_h * d, so that the future gains.
 
     Args:
-        num_heads: Number of heads; slopes are those of `relattn.offsets.alibi_slopes`, for any number.
+        num_heads: Number of heads.
+        slopes: `num_heads` numbers above 0; those of `relattn.offsets.alibi_slopes` unless given.
+        learned: Whether the slopes are a weight, trained as they are.
+        signed: Whether d itself is multiplied, in the place of -|d|.
 
-    Call arguments: as in `RelativePositionalEmbedding`.
+    Weights:
+        slopes: Of shape `(num_heads,)`, where `learned`.
+
+    Call arguments: as in `RelativeEncoding`.
 
     Returns:
         The bias, of shape `(1, H, Lq, Lk)`.
@@ -28,20 +39,44 @@ class AlibiBias(RelativeEncoding):
     Reference: Press et al. 2022 (ALiBi), section 3.
     """
 
-    def __init__(self, num_heads: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        slopes: Sequence[float] | None = None,
+        learned: bool = False,
+        signed: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_size("num_heads", num_heads)
-        self.num_heads = num_heads
+        check_flag("learned", learned)
+        check_flag("signed", signed)
+        self.num_heads, self.learned, self.signed = num_heads, learned, signed
+        self.given_slopes = None if slopes is None else _checked_slopes(slopes, num_heads)
 
     def build(self, queries_shape: Any = None) -> None:
-        """There is nothing to make."""
+        """Makes the slopes where they are learned."""
+        if self.learned:
+            initializer = keras.initializers.Constant(self.first_slopes())
+            self.slopes = self.add_table("slopes", (self.num_heads,), initializer)
+
+    def first_slopes(self) -> np.ndarray:
+        """slope_h of every head, before training."""
+        return alibi_slopes(self.num_heads) if self.given_slopes is None else np.array(self.given_slopes)
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
-        """b[d] = -slope_h * |d|, for every offset of the call."""
+        """b[d] = -slope_h * |d|, or slope_h * d."""
         check_heads("AlibiBias", self.num_heads, None, queries)
-        slopes = ops.convert_to_tensor(alibi_slopes(self.num_heads), dtype=queries.dtype)
-        distances = ops.cast(ops.abs(positions.offsets()), queries.dtype)
-        return ScoreTerms(bias=OffsetTable(-slopes[:, None] * distances, positions.first))
+        if self.learned:
+            slopes = ops.cast(self.slopes.value, queries.dtype)
+        else:
+            slopes = ops.convert_to_tensor(self.first_slopes(), dtype=queries.dtype)
+
+        def bias(offsets: Tensor) -> Tensor:
+            steps = offsets if self.signed else -ops.abs(offsets)
+            return slopes[:, None] * ops.cast(steps, queries.dtype)
+
+        return ScoreTerms(bias=ComputedTable(bias))
 
     def compute_output_shape(self, queries_shape: Shape, key_length: int | None = None) -> Shape:
         """The shape of the bias."""
@@ -49,4 +84,20 @@ class AlibiBias(RelativeEncoding):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments it was made with."""
-        return {**super().get_config(), "num_heads": self.num_heads}
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "slopes": None if self.given_slopes is None else list(self.given_slopes),
+            "learned": self.learned,
+            "signed": self.signed,
+        }
+
+
+def _checked_slopes(slopes: Sequence[float], num_heads: int) -> tuple[float, ...]:
+    numbers = list(slopes) if isinstance(slopes, list | tuple) else []
+    good = len(numbers) == num_heads and all(
+        isinstance(slope, int | float) and not isinstance(slope, bool) and 0 < slope < math.inf for slope in numbers
+    )
+    if not good:
+        raise ValueError(f"slopes: got {slopes!r}; expected {num_heads} finite numbers above 0, one per head, or None")
+    return tuple(map(float, numbers))
