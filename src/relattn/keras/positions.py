@@ -67,13 +67,13 @@ class Positions(NamedTuple):
 
     def _listed_extremes(self) -> tuple[int, int] | None:
         """By the nearest and the furthest key that each query can see."""
-        queries, keys = numbers_of(self.query_positions()), numbers_of(self.key_positions())
+        queries = _known_positions(self.query, self.query_length)
+        keys = _known_positions(self.key, self.key_length)
         if queries is None or keys is None:
             return None
         smallest, largest = [], []
         for i in range(max(len(queries), len(keys))):
-            query = queries[i % len(queries)].astype("int64")
-            key = np.sort(keys[i % len(keys)].astype("int64"))
+            query, key = queries[i % len(queries)], np.sort(keys[i % len(keys)])
             begin = 0 if self.lowest is None else np.searchsorted(key, query + self.lowest)
             end = len(key) if self.highest is None else np.searchsorted(key, query + self.highest, side="right")
             begin, end = np.broadcast_to(begin, query.shape), np.broadcast_to(end, query.shape)
@@ -123,3 +123,12 @@ def _every_position(place: Place, length: Index) -> Tensor:
     if not is_list(place):
         return (place + ops.arange(length, dtype="int32"))[None]
     return place[None] if len(place.shape) == 1 else place
+
+
+def _known_positions(place: Place, length: Index) -> np.ndarray | None:
+    """The same, read: int64 [1 or B, L]; None where only the running graph knows them."""
+    numbers = np.asarray(place) if is_known(place) else numbers_of(place)
+    if numbers is None or (numbers.ndim == 0 and not is_known(length)):
+        return None
+    numbers = numbers.astype("int64")
+    return np.atleast_2d(numbers if numbers.ndim else numbers + np.arange(length))
