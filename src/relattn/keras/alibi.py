@@ -57,7 +57,7 @@ class AlibiBias(RelativeEncoding):
     def build(self, queries_shape: Any = None) -> None:
         """Makes the slopes where they are learned."""
         if self.learned:
-            initializer = keras.initializers.Constant(self.first_slopes())
+            initializer: Any = keras.initializers.Constant(self.first_slopes())  # pyright: ignore[reportArgumentType]
             self.slopes = self.add_table("slopes", (self.num_heads,), initializer)
 
     def first_slopes(self) -> np.ndarray:

@@ -110,9 +110,7 @@ def _encoding_to_torch(layer: Any) -> Any:
         return reduce(add, map(_encoding_to_torch, layer.operands))
     name = type(layer).__name__
     if name not in ARGUMENTS or type(layer) is not getattr(layers, name):
-        raise TypeError(
-            f"to_torch: got {name}; expected an encoding of relattn.keras or RelativeMultiHeadAttention"
-        )
+        raise TypeError(f"to_torch: got {name}; expected an encoding of relattn.keras or RelativeMultiHeadAttention")
     if not layer.built:
         layer.build(None)
     config = layer.get_config()

@@ -85,7 +85,9 @@ class TransformerXLEmbedding(RelativeEncoding):
         else:
             bound = self.width**-0.5
             initializer = keras.initializers.RandomUniform(-bound, bound)
-            self.linear_pos_weight = self.add_table("linear_pos_weight", (self.num_heads * self.head_dim, self.width), initializer)
+            self.linear_pos_weight = self.add_table(
+                "linear_pos_weight", (self.num_heads * self.head_dim, self.width), initializer
+            )
 
     @property
     def width(self) -> int:

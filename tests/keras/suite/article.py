@@ -286,7 +286,10 @@ def test_a_file_of_the_older_layer_is_refused_by_name_and_its_weights_load(tmp_p
                 encoding["registered_name"] = "relattn>RelativePositionalEmbedding"
                 encoding["module"] = "relattn.keras"
                 arguments = encoding["config"]
-                arguments["head_size"], arguments["sequence_length"] = arguments.pop("head_dim"), arguments.pop("max_length")
+                arguments["head_size"], arguments["sequence_length"] = (
+                    arguments.pop("head_dim"),
+                    arguments.pop("max_length"),
+                )
                 del arguments["beyond"]
                 content = json.dumps(config)
             target.writestr(name, content)

@@ -1,7 +1,7 @@
 """Every encoding of relattn.keras against its paper's formula in float64: outputs and every gradient, in the budget.
 
-The cases, settings and error budget are those of the PyTorch side (tests/contract); each case's module, sums included,
-is carried over by `from_torch`, and its weights are then given by name, so that names and shapes are held to be the same.
+The cases, settings and error budget are those of the PyTorch side (tests/contract). Each case's module, sums included,
+is carried over by `from_torch`. Its weights are then given by name, so that names and shapes are held to be the same.
 """
 
 import os
@@ -75,9 +75,7 @@ def positions_of(s: Setting) -> Positions:
     return Positions(*starts, s.query_length, s.key_length, None if left is None else -left, right)
 
 
-def attention(
-    subject: Subject, layer: Any, positions: Positions, block: int | None, tensors: dict[str, Any]
-) -> Any:
+def attention(subject: Subject, layer: Any, positions: Positions, block: int | None, tensors: dict[str, Any]) -> Any:
     """relattn.keras' attention of the subject's call."""
     s = subject.setting
     mask = Mask(
@@ -186,7 +184,8 @@ def test_the_settings_list_positions_of_one_side_and_of_both():
 
 
 @pytest.mark.parametrize(
-    "name", ["music_transformer", "shaw", "txl", "t5", "alibi_3_heads", "rope", "key_query", "disentangled", "rope+shaw"]
+    "name",
+    ["music_transformer", "shaw", "txl", "t5", "alibi_3_heads", "rope", "key_query", "disentangled", "rope+shaw"],
 )
 def test_a_wrong_start_is_found_out(name, monkeypatch):
     """The comparison can fail: queries taken for one position earlier give another answer under every encoding."""

@@ -340,9 +340,7 @@ class Refusing(rk.RelativeEncoding):
             "query: got shape [1, 2, 5, 4]; expected [batch, length, features]",
         ),
         (
-            lambda: rk.RelativeMultiHeadAttention(HEADS, SIZE, value_dim=3, encoding=rk.ShawEmbedding(SIZE, 2))(
-                X, X
-            ),
+            lambda: rk.RelativeMultiHeadAttention(HEADS, SIZE, value_dim=3, encoding=rk.ShawEmbedding(SIZE, 2))(X, X),
             ShapeError,
             "value_dim: got 3 beside relative values of width 4; expected the same, or an encoding made with "
             "values=False",
