@@ -106,9 +106,9 @@ class RelativePositionalEmbedding(keras.layers.Layer):
         if "num_heads" in config or "causal" in config:
             heads, causal = config.get("num_heads"), config.get("causal", False)
             raise ValueError(
-                f"RelativePositionalEmbedding: got a config with num_heads={heads!r} and causal={causal!r}, of an older "
-                "relattn whose layer of this name is RelativeEmbedding now; make the model anew with RelativeEmbedding("
-                f"{config.get('head_size')}, {config.get('sequence_length')}, num_heads={heads!r}, causal={causal!r}) "
+                f"RelativePositionalEmbedding: got a config with num_heads={heads!r} and causal={causal!r}, of an "
+                "older relattn whose layer of this name is RelativeEmbedding now; make the model anew with "
+                f"RelativeEmbedding({config.get('head_size')}, {config.get('sequence_length')}, num_heads={heads!r}, causal={causal!r}) "
                 "and take the weights from the file with model.load_weights"
             )
         return cls(**config)
@@ -216,6 +216,6 @@ def _check_alike(key: Tensor, value: Tensor, query: Tensor) -> None:
     same = [tuple(key.shape[:3]), tuple(value.shape[:3]), (*query.shape[:2], key.shape[2])]
     if any(len({size for size in sizes if size is not None}) > 1 for sizes in zip(*same, strict=True)):
         raise ShapeError(
-            f"key, value, query: got shapes {shapes[0]}, {shapes[1]} and {shapes[2]}; expected one batch, as many heads "
-            "in all three, and a value per key"
+            f"key, value, query: got shapes {shapes[0]}, {shapes[1]} and {shapes[2]}; expected one batch, as many "
+            "heads in all three, and a value per key"
         )

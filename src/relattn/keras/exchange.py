@@ -52,8 +52,8 @@ def from_torch(module: nn.Module) -> RelativeEncoding | RelativeMultiHeadAttenti
 
     The layer holds a copy of the weights, in their dtype. Needs torch, whatever Keras' backend.
 
-    Raises TypeError: for another module; UnsupportedError: for one that has no counterpart here, an encoding of your own
-    or grouped queries.
+    Raises TypeError: for another module; UnsupportedError: for one that has no counterpart here, an encoding of your
+    own or grouped queries.
     """
     from relattn.nn import RelativeMultiheadAttention
 

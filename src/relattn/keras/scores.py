@@ -1,7 +1,7 @@
 """What terms add to the scores and outputs of some queries: tables written out once a call, then read block by block.
 
-Where positions follow one another an offset is a diagonal, and a block reads the slice of rows that it meets. Where they
-are listed, every pair looks its row up.
+Where positions follow one another an offset is a diagonal, and a block reads the slice of rows that it meets. Where
+they are listed, every pair looks its row up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables: rows that belong to offsets, stored, computed, or made of other tables; written out when a call needs them."""
+"""Tables: rows that belong to offsets, stored, computed or made of other tables, written out when a call needs them."""
 
 from __future__ import annotations
 

@@ -294,9 +294,9 @@ def test_a_file_of_the_older_layer_is_refused_by_name_and_its_weights_load(tmp_p
                 content = json.dumps(config)
             target.writestr(name, content)
     said = (
-        "RelativePositionalEmbedding: got a config with num_heads=2 and causal=True, of an older relattn whose layer of "
-        "this name is RelativeEmbedding now; make the model anew with RelativeEmbedding(4, 9, num_heads=2, causal=True) "
-        "and take the weights from the file with model.load_weights"
+        "RelativePositionalEmbedding: got a config with num_heads=2 and causal=True, of an older relattn whose layer "
+        "of this name is RelativeEmbedding now; make the model anew with RelativeEmbedding(4, 9, num_heads=2, "
+        "causal=True) and take the weights from the file with model.load_weights"
     )
     with refused(ValueError, said):
         keras.saving.load_model(old)
