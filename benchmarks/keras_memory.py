@@ -4,9 +4,9 @@
 
 Beside blocks of several sizes stands `article`: relattn.keras.Attention, one table for all heads, in the blocks that it
 chooses. The naive formula is what one writes with keras.ops: S = Q E^T, arranged by a padded reshape, added to Q K^T,
-softmax, and all of it kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64, float32,
-compiled as Keras compiles its own (tf.function with XLA, jax.jit; torch runs as it is). Peaks are those of a process of
-its own, above what it held before the step, of live tensors: glibc is told to give back what is freed
+softmax, and all of it kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64,
+float32, compiled as Keras compiles its own (tf.function with XLA, jax.jit; torch runs as it is). Peaks are those of a
+process of its own, above what it held before the step, of live tensors: glibc is told to give back what is freed
 (MALLOC_MMAP_THRESHOLD_), for left alone it keeps some 200 MB of a step in blocks on torch. Times are the best of
 several steps, taken in turns in one process.
 """

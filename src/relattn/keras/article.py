@@ -104,12 +104,13 @@ class RelativePositionalEmbedding(keras.layers.Layer):
         Raises ValueError: for a config of the layer that had this name in relattn 0.1, and is RelativeEmbedding now.
         """
         if "num_heads" in config or "causal" in config:
+            size, length = config.get("head_size"), config.get("sequence_length")
             heads, causal = config.get("num_heads"), config.get("causal", False)
             raise ValueError(
                 f"RelativePositionalEmbedding: got a config with num_heads={heads!r} and causal={causal!r}, of an "
                 "older relattn whose layer of this name is RelativeEmbedding now; make the model anew with "
-                f"RelativeEmbedding({config.get('head_size')}, {config.get('sequence_length')}, num_heads={heads!r}, causal={causal!r}) "
-                "and take the weights from the file with model.load_weights"
+                f"RelativeEmbedding({size}, {length}, num_heads={heads!r}, causal={causal!r}) and take the weights from "
+                "the file with model.load_weights"
             )
         return cls(**config)
 

@@ -111,7 +111,7 @@ def in_graph(function):
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function)
+        return tf.function(function, autograph=False)
     import jax
 
     return jax.jit(function)
