@@ -109,8 +109,8 @@ class RelativePositionalEmbedding(keras.layers.Layer):
             raise ValueError(
                 f"RelativePositionalEmbedding: got a config with num_heads={heads!r} and causal={causal!r}, of an "
                 "older relattn whose layer of this name is RelativeEmbedding now; make the model anew with "
-                f"RelativeEmbedding({size}, {length}, num_heads={heads!r}, causal={causal!r}) and take the weights from "
-                "the file with model.load_weights"
+                f"RelativeEmbedding({size}, {length}, num_heads={heads!r}, causal={causal!r}) and take the weights "
+                "from the file with model.load_weights"
             )
         return cls(**config)
 
