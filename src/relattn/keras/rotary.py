@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from relattn.arguments import check_base, check_flag, check_size
+from relattn.errors import UnsupportedError
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
@@ -28,6 +29,7 @@ class RotaryEmbedding(RelativeEncoding):
             f + rotary_dim / 2, the layout of GPT-NeoX and Llama.
         scaling: For texts longer than those of the training, under the names of Hugging Face configs, e.g.
             `{"rope_type": "linear", "factor": s}`; "yarn" and "llama3" as in `relattn.offsets.rope_frequencies`.
+            "dynamic" and "longrope" are PyTorch only: UnsupportedError.
 
     Call arguments:
         features: Queries or keys, a float tensor of shape `(B, H, L, head_dim)`.
@@ -62,6 +64,12 @@ class RotaryEmbedding(RelativeEncoding):
         check_base(base)
         check_flag("interleaved", interleaved)
         self.head_dim, self.base, self.rotary_dim, self.interleaved = head_dim, float(base), width, interleaved
+        kind = scaling.get("rope_type") if isinstance(scaling, dict) else None
+        if kind in ("dynamic", "longrope"):
+            raise UnsupportedError(
+                f"scaling['rope_type']: got {kind!r}; relattn.keras has 'linear', 'yarn' and 'llama3', whose angles do "
+                "not depend on the length of a call; take relattn.RotaryEmbedding under PyTorch for it"
+            )
         self.scaling = None if scaling is None else dict(scaling)
         self._frequencies, self._factor = rope_frequencies(width, self.base, self.scaling)
 

@@ -100,6 +100,12 @@ def refuses(error, said, call):
             ValueError,
             "rotary_dim: got 6 with head_dim=4; expected an even number of features, at most 4",
         ),
+        (
+            lambda: rk.RotaryEmbedding(4, scaling={"rope_type": "dynamic", "factor": 2.0}),
+            UnsupportedError,
+            "scaling['rope_type']: got 'dynamic'; relattn.keras has 'linear', 'yarn' and 'llama3', whose angles do not "
+            "depend on the length of a call; take relattn.RotaryEmbedding under PyTorch for it",
+        ),
         (lambda: rk.RotaryEmbedding(4, base=1), ValueError, "base: got 1; expected a finite number above 1"),
         (
             lambda: rk.RelativeMultiHeadAttention(2, 4, encoding="rope"),
