@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from relattn.arguments import as_int, came, check_size
 from relattn.errors import ShapeError
 from relattn.keras.installed import keras, ops
 
@@ -45,14 +45,14 @@ def as_place(name: str, place: Any, length: int | None, batch: int | None) -> Pl
 
     length, batch: None where only the running graph knows them. Tensors are never read.
     """
+    start = as_int(place)
+    if start is not None:
+        return start
     if not hasattr(place, "shape"):
-        try:
-            return operator.index(place)
-        except TypeError:
-            raise TypeError(
-                f"{name}: got {place!r}; expected the position of the first element, an int or a scalar integer "
-                "tensor, or a tensor of the position of every element"
-            ) from None
+        raise TypeError(
+            f"{name}: got {came(place)}; expected the position of the first element, an int or a scalar integer "
+            "tensor, or a tensor of the position of every element"
+        )
     shape, dtype = list(place.shape), keras.backend.standardize_dtype(place.dtype)
     fits = len(shape) < 3 and (not shape or shape[-1] == length or None in (shape[-1], length))
     fits = fits and (len(shape) < 2 or shape[0] == batch or None in (shape[0], batch))
@@ -66,16 +66,16 @@ def as_place(name: str, place: Any, length: int | None, batch: int | None) -> Pl
 
 def as_length(key_length: Any) -> Index:
     """The number of keys as the caller gives it: an int, or an integer scalar tensor, which is never read."""
-    if hasattr(key_length, "shape"):
+    number = as_int(key_length)
+    if number is None and hasattr(key_length, "shape"):
         dtype = keras.backend.standardize_dtype(key_length.dtype)
         if len(key_length.shape) != 0 or "int" not in dtype:
             raise ShapeError(
                 f"key_length: got shape {list(key_length.shape)} of {dtype}; expected an int or a scalar integer tensor"
             )
         return ops.cast(key_length, "int32")
-    if isinstance(key_length, bool) or not isinstance(key_length, int) or key_length < 1:
-        raise ValueError(f"key_length: got {key_length!r}; expected an int of at least 1")
-    return key_length
+    check_size("key_length", key_length if number is None else number)
+    return number
 
 
 def check_features(name: str, features: Tensor, heads: int | None, width: int | None) -> None:
