@@ -391,3 +391,18 @@ def test_a_model_trains(name):
     still = ("key/bias", "pos_key_proj_bias")
     assert all(n.endswith(still) for n in unmoved), f"no gradient reached {unmoved}"
     assert model.predict(x, verbose=0).shape == y.shape
+
+
+@pytest.mark.parametrize("name", ["shaw", "disentangled"])
+def test_positions_are_inputs_of_a_model_that_trains(name):
+    inputs, places = keras.Input((None, WIDTH)), keras.Input((None,), dtype="int32")
+    layer = attention(ENCODINGS[name](), query_block=4)
+    output = layer(inputs, inputs, use_causal_mask=True, query_position=places, key_position=places)
+    model = keras.Model([inputs, places], output)
+    model.compile(optimizer="sgd", loss="mse")
+    x, at = normal(B, LQ, WIDTH), np.array([[0, 2, 1, 5, 3, 7], [4, 4, 0, 1, 2, 3]], dtype="int32")
+    before = [w.copy() for w in layer.encoding.get_weights()]
+    model.fit([x, at], normal(B, LQ, WIDTH, seed=1), epochs=1, verbose=0)
+    assert not np.array_equal(layer.encoding.get_weights()[0], before[0])
+    expected = numpy_of(layer(x, x, use_causal_mask=True, query_position=at, key_position=at))
+    np.testing.assert_allclose(model.predict([x, at], verbose=0), expected, rtol=1e-4, atol=1e-5)
