@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from relattn.keras import RelativeEmbedding
+from relattn.keras import ComputedTable, OffsetTable, RelativeEmbedding
+from relattn.keras.table import CombinedTable
 from tests.keras.gradients import numpy_of
 
 HEAD_DIM, MAX_LENGTH = 6, 9
@@ -81,3 +82,17 @@ def test_listed_positions_that_follow_one_another_are_starts():
     for place in (np.arange(3, 8), np.arange(3, 8)[None].repeat(2, 0)):
         actual = numpy_of(layer(queries, query_position=place, key_position=2))
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sum_of_tables_ends_where_one_of_them_does():
+    wide, narrow = OffsetTable(ops.zeros((1, 9)), -4), OffsetTable(ops.zeros((1, 5)), -3)
+    free, endless = OffsetTable(ops.zeros((1, 3)), -6, "zero"), ComputedTable(lambda offsets: offsets[None])
+    for a, b, defined, extent in (
+        (wide, narrow, (-3, 1), (-4, 4)),
+        (narrow, wide, (-3, 1), (-4, 4)),
+        (free, narrow, (-3, 1), (-7, 1)),
+        (narrow, endless, (-3, 1), None),
+        (free, free, None, (-7, -3)),
+    ):
+        table = CombinedTable(a, b)
+        assert (table.defined, table.extent) == (defined, extent)
