@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from relattn.arguments import check_flag, check_size
+from relattn.arguments import as_finite, check_flag, check_size
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
@@ -48,11 +47,11 @@ class AlibiBias(RelativeEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("num_heads", num_heads)
+        self.num_heads = check_size("num_heads", num_heads)
         check_flag("learned", learned)
         check_flag("signed", signed)
-        self.num_heads, self.learned, self.signed = num_heads, learned, signed
-        self.given_slopes = None if slopes is None else _checked_slopes(slopes, num_heads)
+        self.learned, self.signed = learned, signed
+        self.given_slopes = None if slopes is None else _as_slopes(slopes, self.num_heads)
 
     def build(self, queries_shape: Any = None) -> None:
         """Makes the slopes where they are learned."""
@@ -93,11 +92,14 @@ class AlibiBias(RelativeEncoding):
         }
 
 
-def _checked_slopes(slopes: Sequence[float], num_heads: int) -> tuple[float, ...]:
-    numbers = list(slopes) if isinstance(slopes, list | tuple) else []
-    good = len(numbers) == num_heads and all(
-        isinstance(slope, int | float) and not isinstance(slope, bool) and 0 < slope < math.inf for slope in numbers
-    )
-    if not good:
-        raise ValueError(f"slopes: got {slopes!r}; expected {num_heads} finite numbers above 0, one per head, or None")
-    return tuple(map(float, numbers))
+def _as_slopes(slopes: Any, num_heads: int) -> tuple[float, ...]:
+    """The slopes as floats."""
+    values = slopes.tolist() if hasattr(slopes, "tolist") else slopes
+    numbers = [as_finite(value) for value in values] if isinstance(values, list | tuple) else []
+    good = [float(number) for number in numbers if number is not None and number > 0]
+    if len(good) != len(numbers) or len(good) != num_heads:
+        raise ValueError(
+            f"slopes: got {slopes!r}; expected {num_heads} finite numbers above 0, one for each head; leave it out for "
+            "those of the paper"
+        )
+    return tuple(good)

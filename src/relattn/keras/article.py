@@ -48,9 +48,8 @@ class RelativePositionalEmbedding(keras.layers.Layer):
 
     def __init__(self, head_size: int, sequence_length: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_size("head_size", head_size)
-        check_size("sequence_length", sequence_length)
-        self.head_size, self.sequence_length = head_size, sequence_length
+        self.head_size = check_size("head_size", head_size)
+        self.sequence_length = check_size("sequence_length", sequence_length)
 
     def build(self, query_shape: Any = None) -> None:
         """Makes the projection."""

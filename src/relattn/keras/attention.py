@@ -81,7 +81,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a layer of relattn.keras or None")
         check_scale(scale)
         if query_block is not None:
-            check_size("query_block", query_block)
+            query_block = check_size("query_block", query_block)
         beside = "an encoding" if encoding is not None else "query_block"
         axes = kwargs.get("attention_axes")
         if encoding is not None or query_block is not None:

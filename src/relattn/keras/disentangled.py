@@ -52,23 +52,22 @@ class DisentangledEmbedding(RelativeEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("num_heads", num_heads)
-        check_size("head_dim", head_dim)
-        self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
-        check_size("embed_dim", self.embed_dim)
-        check_size("max_distance", max_distance, least=2)
+        self.num_heads = check_size("num_heads", num_heads)
+        self.head_dim = check_size("head_dim", head_dim)
+        width = self.num_heads * self.head_dim
+        self.embed_dim = width if embed_dim is None else check_size("embed_dim", embed_dim)
+        max_distance = check_size("max_distance", max_distance, least=2)
         check_flag("c2p", c2p)
         check_flag("p2c", p2c)
         if not (c2p or p2c):
             raise ValueError("c2p, p2c: got False for both; expected at least one of the terms")
         if num_buckets is not None:
-            check_size("num_buckets", num_buckets, least=4)
+            num_buckets = check_size("num_buckets", num_buckets, least=4)
             if num_buckets % 2 or num_buckets // 2 >= max_distance - 1:
                 raise ValueError(
                     f"num_buckets: got {num_buckets} with max_distance={max_distance}; expected an even number below "
                     f"{2 * (max_distance - 1)}, half of it for exact distances"
                 )
-        self.num_heads, self.head_dim = num_heads, head_dim
         self.max_distance, self.num_buckets = max_distance, num_buckets
         self.c2p, self.p2c = c2p, p2c
 

@@ -27,7 +27,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "ShawEmbedding": ("head_dim", "max_distance", "num_heads", "values"),
     "TransformerXLEmbedding": ("num_heads", "head_dim", "embed_dim", "interleaved", "max_length"),
     "T5Bias": ("num_heads", "num_buckets", "max_distance", "bidirectional"),
-    "AlibiBias": ("num_heads",),
+    "AlibiBias": ("num_heads", "slopes", "learned", "signed"),
     "RotaryEmbedding": ("head_dim", "base", "rotary_dim", "interleaved", "scaling"),
     "KeyQueryEmbedding": ("head_dim", "max_length", "num_heads"),
     "DisentangledEmbedding": ("num_heads", "head_dim", "embed_dim", "max_distance", "num_buckets", "c2p", "p2c"),
@@ -38,6 +38,7 @@ READ: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("ShawEmbedding", "max_distance"): lambda module: (module.left, module.right),
     ("ShawEmbedding", "values"): lambda module: module.relative_values is not None,
     ("TransformerXLEmbedding", "embed_dim"): lambda module: module.embed_dim if module.max_length is None else None,
+    ("AlibiBias", "slopes"): lambda module: None if module.learned else module.slopes,
     ("DisentangledEmbedding", "c2p"): lambda module: module.pos_key_proj is not None,
     ("DisentangledEmbedding", "p2c"): lambda module: module.pos_query_proj is not None,
 }
@@ -114,10 +115,7 @@ def _encoding_to_torch(layer: Any) -> Any:
     if not layer.built:
         layer.build(None)
     config = layer.get_config()
-    arguments = {argument: config[argument] for argument in ARGUMENTS[name]}
-    if name == "TransformerXLEmbedding":
-        arguments["learned"] = arguments["max_length"] is not None
-    module = getattr(relattn, name)(**arguments)
+    module = getattr(relattn, name)(**{argument: config[argument] for argument in ARGUMENTS[name]})
     weights = {weight.name: weight for weight in layer.weights}
     for parameter_name, parameter in module.named_parameters():
         parameter.data = _tensor(weights[_weight_name(parameter_name)])

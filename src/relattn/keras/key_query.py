@@ -36,11 +36,9 @@ class KeyQueryEmbedding(RelativeEncoding):
 
     def __init__(self, head_dim: int, max_length: int, *, num_heads: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_size("head_dim", head_dim)
-        check_size("max_length", max_length)
-        if num_heads is not None:
-            check_size("num_heads", num_heads)
-        self.head_dim, self.max_length, self.num_heads = head_dim, max_length, num_heads
+        self.head_dim = check_size("head_dim", head_dim)
+        self.max_length = check_size("max_length", max_length)
+        self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
 
     def build(self, queries_shape: Any = None) -> None:
         """Makes the table; rows are drawn from N(0, 1 / head_dim)."""

@@ -55,13 +55,11 @@ class RelativeEmbedding(RelativeEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("head_dim", head_dim)
-        check_size("max_length", max_length)
-        if num_heads is not None:
-            check_size("num_heads", num_heads)
+        self.head_dim = check_size("head_dim", head_dim)
+        self.max_length = check_size("max_length", max_length)
+        self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         check_flag("causal", causal)
         check_choice("beyond", beyond, ("refuse", "clamp", "zero"))
-        self.head_dim, self.max_length, self.num_heads = head_dim, max_length, num_heads
         self.causal = causal
         self.beyond: Beyond = beyond
 

@@ -53,17 +53,15 @@ class RotaryEmbedding(RelativeEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("head_dim", head_dim)
-        width = head_dim if rotary_dim is None else rotary_dim
-        check_size("rotary_dim", width, least=2)
+        self.head_dim = head_dim = check_size("head_dim", head_dim)
+        width = check_size("rotary_dim", head_dim if rotary_dim is None else rotary_dim, least=2)
         if width > head_dim or width % 2:
             raise ValueError(
                 f"rotary_dim: got {width} with head_dim={head_dim}; expected an even number of features, at most "
                 f"{head_dim}"
             )
-        check_base(base)
         check_flag("interleaved", interleaved)
-        self.head_dim, self.base, self.rotary_dim, self.interleaved = head_dim, float(base), width, interleaved
+        self.base, self.rotary_dim, self.interleaved = check_base(base), width, interleaved
         kind = scaling.get("rope_type") if isinstance(scaling, dict) else None
         if kind in ("dynamic", "longrope"):
             raise UnsupportedError(

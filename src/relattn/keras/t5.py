@@ -51,10 +51,9 @@ class T5Bias(RelativeEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("num_heads", num_heads)
-        check_buckets(num_buckets, max_distance, bidirectional)
-        self.num_heads, self.num_buckets = num_heads, num_buckets
-        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.num_heads = check_size("num_heads", num_heads)
+        self.num_buckets, self.max_distance = check_buckets(num_buckets, max_distance, bidirectional)
+        self.bidirectional = bidirectional
 
     def build(self, queries_shape: Any = None) -> None:
         """Makes the biases, drawn from N(0, 0.02^2)."""

@@ -66,16 +66,14 @@ def as_place(name: str, place: Any, length: int | None, batch: int | None) -> Pl
 
 def as_length(key_length: Any) -> Index:
     """The number of keys as the caller gives it: an int, or an integer scalar tensor, which is never read."""
-    number = as_int(key_length)
-    if number is None and hasattr(key_length, "shape"):
+    if as_int(key_length) is None and hasattr(key_length, "shape"):
         dtype = keras.backend.standardize_dtype(key_length.dtype)
         if len(key_length.shape) != 0 or "int" not in dtype:
             raise ShapeError(
                 f"key_length: got shape {list(key_length.shape)} of {dtype}; expected an int or a scalar integer tensor"
             )
         return ops.cast(key_length, "int32")
-    check_size("key_length", key_length if number is None else number)
-    return number
+    return check_size("key_length", key_length)
 
 
 def check_features(name: str, features: Tensor, heads: int | None, width: int | None) -> None:

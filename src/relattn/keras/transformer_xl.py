@@ -53,25 +53,22 @@ class TransformerXLEmbedding(RelativeEncoding):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("num_heads", num_heads)
-        check_size("head_dim", head_dim)
+        self.num_heads = check_size("num_heads", num_heads)
+        self.head_dim = check_size("head_dim", head_dim)
         check_flag("interleaved", interleaved)
         if max_length is not None:
-            check_size("max_length", max_length)
+            max_length = check_size("max_length", max_length)
             if embed_dim is not None or interleaved:
                 raise ValueError(
                     f"max_length: got {max_length} beside embed_dim={embed_dim}, interleaved={interleaved}; "
                     "a learned table has no sinusoids, leave those out or max_length"
                 )
-        width = num_heads * head_dim if embed_dim is None else embed_dim
-        if max_length is None:
-            check_size("embed_dim", width, least=2)
-            if width % 2:
-                raise ValueError(
-                    f"embed_dim: got {width}; expected an even width, a sine and a cosine for each frequency"
-                )
-        self.num_heads, self.head_dim, self.embed_dim = num_heads, head_dim, embed_dim
+        self.embed_dim = None if embed_dim is None else check_size("embed_dim", embed_dim)
         self.interleaved, self.max_length = interleaved, max_length
+        if max_length is None and self.width % 2:
+            raise ValueError(
+                f"embed_dim: got {self.width}; expected an even width, a sine and a cosine for each frequency"
+            )
 
     def build(self, queries_shape: Any = None) -> None:
         """Makes u = v = 0, and W as torch initialises a Linear, or learned rows from N(0, 1 / head_dim)."""

@@ -171,7 +171,8 @@ def test_one_head_of_several_sequences(name):
 
 
 def test_the_cases_cover_every_layer():
-    assert set(names()) == {name for name, case in CASES.items() if isinstance(case, EncodingCase)}
+    encodings = {name for name, case in CASES.items() if isinstance(case, EncodingCase)}
+    assert encodings - set(names()) == {name for name in encodings if "dynamic" in name or "longrope" in name}
 
 
 def test_the_settings_list_positions_of_one_side_and_of_both():

@@ -28,6 +28,8 @@ MODULES = {
     "t5": lambda: relattn.T5Bias(HEADS, num_buckets=8, max_distance=5, bidirectional=False),
     "relative_clamp": lambda: relattn.RelativeEmbedding(SIZE, 3, beyond="clamp"),
     "alibi": lambda: relattn.AlibiBias(HEADS),
+    "alibi_given": lambda: relattn.AlibiBias(HEADS, [0.3, 0.5, 0.7, 0.9], signed=True),
+    "alibi_learned": lambda: relattn.AlibiBias(HEADS, learned=True),
     "key_query": lambda: relattn.KeyQueryEmbedding(SIZE, 9, num_heads=HEADS),
     "disentangled": lambda: relattn.DisentangledEmbedding(HEADS, SIZE, embed_dim=5, max_distance=6, num_buckets=4),
     "disentangled_p2c": lambda: relattn.DisentangledEmbedding(HEADS, SIZE, max_distance=3, c2p=False),
@@ -145,6 +147,11 @@ def test_what_has_no_counterpart_is_refused():
     unsupported = relattn.UnsupportedError
     with refused(unsupported, "from_torch: got num_kv_heads=2 with num_heads=4; ... has no grouped queries"):
         rk.from_torch(module(num_kv_heads=2))
+    with refused(
+        unsupported, "scaling['rope_type']: got 'dynamic'; relattn.keras has 'linear', 'yarn' and 'llama3'..."
+    ):
+        scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 8}
+        rk.from_torch(relattn.RotaryEmbedding(SIZE, scaling=scaling))
     with refused(unsupported, "from_torch: got a Own, which has no counterpart in relattn.keras"):
         rk.from_torch(type("Own", (relattn.AlibiBias,), {})(HEADS))
     with refused(TypeError, "from_torch: got Linear; expected an encoding of relattn or relattn.nn.Relative..."):

@@ -276,7 +276,7 @@ def test_configs_describe_the_layer(name):
         lambda: rk.TransformerXLEmbedding(HEADS, SIZE, max_length=9),
         lambda: rk.T5Bias(HEADS, num_buckets=4, max_distance=5, bidirectional=False),
         lambda: rk.AlibiBias(HEADS),
-        lambda: rk.RelativeEmbedding(SIZE, 2, beyond="zero"),
+        lambda: rk.RelativeEmbedding(np.int64(SIZE), np.int32(2), beyond="zero"),
         lambda: rk.AlibiBias(HEADS, (0.5, 0.25), learned=True, signed=True),
         lambda: rk.RotaryEmbedding(
             SIZE, base=50.0, rotary_dim=2, interleaved=True, scaling={"rope_type": "linear", "factor": 2.0}

@@ -81,12 +81,14 @@ def refuses(error, said, call):
         (
             lambda: rk.AlibiBias(2, [0.5, 0.0]),
             ValueError,
-            "slopes: got [0.5, 0.0]; expected 2 finite numbers above 0, one per head, or None",
+            "slopes: got [0.5, 0.0]; expected 2 finite numbers above 0, one for each head; leave it out for those of "
+            "the paper",
         ),
         (
             lambda: rk.AlibiBias(2, [0.5]),
             ValueError,
-            "slopes: got [0.5]; expected 2 finite numbers above 0, one per head, or None",
+            "slopes: got [0.5]; expected 2 finite numbers above 0, one for each head; leave it out for those of the "
+            "paper",
         ),
         (lambda: rk.AlibiBias(2, signed=1), TypeError, "signed: got 1; expected True or False"),
         (
