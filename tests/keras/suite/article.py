@@ -18,6 +18,7 @@ from keras import ops
 import relattn
 import relattn.keras as rk
 from relattn.keras import loop
+from tests import seeds
 from tests.bad_input.refusal import refused
 from tests.keras.gradients import BACKEND, answer_and_gradients, numpy_of, precision, with_weights
 from tests.oracle import assert_within_budget, max_error
@@ -59,7 +60,7 @@ def with_tensorflow(function, arrays, cotangent, dtype):
 
 
 def draw(query_length, key_length, sequence_length, *names):
-    rng = np.random.default_rng([query_length, key_length, sequence_length])
+    rng = seeds.generator(query_length, key_length, sequence_length)
     shapes = {
         "key": (B, HEADS, key_length, SIZE),
         "value": (B, HEADS, key_length, WIDTH),
@@ -73,7 +74,7 @@ def draw(query_length, key_length, sequence_length, *names):
 def agree(make, call, steps, arrays, output_shape, dtype):
     """The layer's answer and gradients are those of the steps, within the budget of tests/oracle/budget.py."""
     arrays = {name: array.astype(dtype) for name, array in arrays.items()}
-    cotangent = np.random.default_rng(7).normal(size=output_shape).astype(dtype)
+    cotangent = seeds.generator(7).normal(size=output_shape).astype(dtype)
     exact = with_tensorflow(steps, arrays, cotangent, "float64")
     formula = with_tensorflow(steps, arrays, cotangent, dtype)
     with precision(dtype):
@@ -109,8 +110,8 @@ def test_the_embedding_does_the_steps(query_length, key_length, sequence_length,
 
 def masks_of(query_length, key_length):
     """Every option of a call that hides pairs, and the pairs that it leaves; all queries see a key."""
-    pairs = np.random.default_rng(3).random((B, HEADS, query_length, key_length)) < 0.6
-    keys = np.random.default_rng(4).random((B, key_length)) < 0.6
+    pairs = seeds.generator(3).random((B, HEADS, query_length, key_length)) < 0.6
+    keys = seeds.generator(4).random((B, key_length)) < 0.6
     pairs[..., 0], keys[:, 0] = True, True
     causal = np.tri(query_length, key_length, dtype=bool)
     return {
@@ -302,7 +303,7 @@ def test_a_file_of_the_older_layer_is_refused_by_name_and_its_weights_load(tmp_p
         keras.saving.load_model(old)
     anew = model()
     anew.load_weights(old)
-    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    x = seeds.generator(0).normal(size=(2, 5, 8)).astype("float32")
     np.testing.assert_array_equal(numpy_of(anew(x)), numpy_of(written(x)))
 
 

@@ -318,7 +318,7 @@ def test_listed_positions_are_positions(name, query_block):
     for places in ((queries, keys), (queries[None].repeat(B, 0), 1), (2, keys[None].repeat(B, 0))):
         actual = layer(query, value, use_causal_mask=True, query_position=places[0], key_position=places[1])
         np.testing.assert_allclose(numpy_of(actual), expected, **CLOSE)
-    order = np.stack([np.random.default_rng(row).permutation(LK) for row in range(B)])
+    order = np.stack([seeds.generator(row).permutation(LK) for row in range(B)])
     shuffled = np.take_along_axis(value, order[..., None], axis=1)
     actual = layer(query, shuffled, use_causal_mask=True, query_position=2, key_position=keys[order])
     np.testing.assert_allclose(numpy_of(actual), expected, **CLOSE)

@@ -6,6 +6,7 @@ from keras import ops
 
 from relattn.keras import ComputedTable, OffsetTable, RelativeEmbedding
 from relattn.keras.table import CombinedTable
+from tests import seeds
 from tests.keras.gradients import numpy_of
 
 HEAD_DIM, MAX_LENGTH = 6, 9
@@ -21,7 +22,7 @@ def stacked_diagonals(queries: np.ndarray, embedding: np.ndarray, t3: int) -> np
 
 @pytest.mark.parametrize(("t1", "t3"), LENGTHS)
 def test_scores_are_stacked_diagonals(t1, t3):
-    rng = np.random.default_rng(t1 * 10 + t3)
+    rng = seeds.generator(t1 * 10 + t3)
     queries = rng.normal(size=(2, 3, t1, HEAD_DIM)).astype("float32")
     layer = RelativeEmbedding(HEAD_DIM, MAX_LENGTH)
     scores = numpy_of(layer(queries, key_length=t3))
@@ -33,7 +34,7 @@ def test_scores_are_stacked_diagonals(t1, t3):
 
 
 def test_causal_rows_end_at_the_present():
-    queries = np.random.default_rng(0).normal(size=(1, 1, 5, HEAD_DIM)).astype("float32")
+    queries = seeds.generator(0).normal(size=(1, 1, 5, HEAD_DIM)).astype("float32")
     layer = RelativeEmbedding(HEAD_DIM, MAX_LENGTH, causal=True)
     scores = numpy_of(layer(queries))[0, 0]
     past = numpy_of(layer.relative_keys)[0]
@@ -44,7 +45,7 @@ def test_causal_rows_end_at_the_present():
 
 
 def test_a_cache_goes_on_where_the_sequence_stopped():
-    queries = np.random.default_rng(1).normal(size=(2, 3, 7, HEAD_DIM)).astype("float32")
+    queries = seeds.generator(1).normal(size=(2, 3, 7, HEAD_DIM)).astype("float32")
     layer = RelativeEmbedding(HEAD_DIM, MAX_LENGTH, num_heads=3)
     whole = numpy_of(layer(queries))
     for start in (3, ops.convert_to_tensor(3, "int32")):
@@ -57,7 +58,7 @@ def test_a_cache_goes_on_where_the_sequence_stopped():
 @pytest.mark.parametrize("beyond", ["refuse", "clamp", "zero"])
 @pytest.mark.parametrize("per_batch", [False, True])
 def test_listed_positions_look_every_pair_up(beyond, per_batch):
-    rng = np.random.default_rng(2)
+    rng = seeds.generator(2)
     queries = rng.normal(size=(2, 3, 4, HEAD_DIM)).astype("float32")
     query_position = rng.integers(0, 9, size=(2, 4) if per_batch else 4)
     key_position = rng.integers(0, 9, size=6)
@@ -76,7 +77,7 @@ def test_listed_positions_look_every_pair_up(beyond, per_batch):
 
 
 def test_listed_positions_that_follow_one_another_are_starts():
-    queries = np.random.default_rng(3).normal(size=(2, 3, 5, HEAD_DIM)).astype("float32")
+    queries = seeds.generator(3).normal(size=(2, 3, 5, HEAD_DIM)).astype("float32")
     layer = RelativeEmbedding(HEAD_DIM, MAX_LENGTH, causal=True)
     expected = numpy_of(layer(queries, query_position=3, key_position=2))
     for place in (np.arange(3, 8), np.arange(3, 8)[None].repeat(2, 0)):
