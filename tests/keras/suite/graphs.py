@@ -5,6 +5,7 @@ import pytest
 
 import relattn.keras as rk
 from relattn.errors import UnsupportedError
+from tests import seeds
 from tests.keras.gradients import BACKEND, numpy_of
 from tests.keras.suite.layer import ENCODINGS, HEADS, SIZE, WIDTH, attention, every_encoding, normal
 
