@@ -2,10 +2,11 @@
 
     KERAS_BACKEND=tensorflow python benchmarks/keras_memory.py [--lengths 512 1024 2048 4096] [--blocks 64 128 256]
 
-The naive formula is what one writes with keras.ops: S = Q E^T, arranged by a padded reshape, added to Q K^T, softmax,
-and all of it kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64, float32,
-compiled as Keras compiles its own (tf.function with XLA, jax.jit; torch runs as it is). Peaks are those of a process of
-its own, above what it held before the step, of live tensors: glibc is told to give back what is freed
+Beside blocks of several sizes stands `article`: relattn.keras.Attention, one table for all heads, in the blocks that it
+chooses. The naive formula is what one writes with keras.ops: S = Q E^T, arranged by a padded reshape, added to Q K^T,
+softmax, and all of it kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64,
+float32, compiled as Keras compiles its own (tf.function with XLA, jax.jit; torch runs as it is). Peaks are those of a
+process of its own, above what it held before the step, of live tensors: glibc is told to give back what is freed
 (MALLOC_MMAP_THRESHOLD_), for left alone it keeps some 200 MB of a step in blocks on torch. Times are the best of
 several steps, taken in turns in one process.
 """
@@ -58,18 +59,25 @@ def make_step(way: str, length: int, causal: bool):
     import numpy as np
     from keras import ops
 
-    from relattn.keras import RelativePositionalEmbedding
+    from relattn.keras import Attention, RelativeEmbedding
 
     rng = np.random.default_rng(0)
-    encoding = RelativePositionalEmbedding(SIZE, length, num_heads=HEADS)
-    encoding.build(None)
-    table = encoding.relative_keys
+    encoding, article = RelativeEmbedding(SIZE, length, num_heads=HEADS), Attention(SIZE, length)
+    if way == "article":
+        article.build()
+        table = article.embedding.projection
+    else:
+        encoding.build()
+        table = encoding.relative_keys
     inputs = [ops.convert_to_tensor(rng.normal(size=(1, HEADS, length, SIZE)).astype("float32")) for _ in range(3)]
 
     def loss(rows, *tensors):
         with keras.StatelessScope(state_mapping=[(table, rows)]):
             if way == "naive":
                 output = naive(encoding, *tensors, causal)
+            elif way == "article":
+                query, key, value = tensors
+                output = article(key, value, query, use_causal_mask=causal)
             else:
                 output = in_blocks(encoding, *tensors, causal, None if way == "default" else int(way))
         return ops.sum(output * output)
@@ -137,7 +145,7 @@ def main() -> None:
     parser.add_argument("--peak", nargs=2, metavar=("WAY", "LENGTH"), help="only this peak, as JSON")
     parser.add_argument("--seconds", type=int, metavar="LENGTH", help="only the times at this length, as JSON")
     options = parser.parse_args()
-    ways = ["naive", *options.blocks]
+    ways = ["naive", "article", *options.blocks]
     if options.peak:
         return print(json.dumps(peak(options.peak[0], int(options.peak[1]), options.causal)))
     if options.seconds:

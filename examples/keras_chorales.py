@@ -26,10 +26,10 @@ HEAD_SIZE = WIDTH // HEADS
 
 ENCODINGS = {
     "none": lambda: None,
-    "relative": lambda: rk.RelativePositionalEmbedding(HEAD_SIZE, LENGTH, num_heads=HEADS, causal=True),
-    "shaw": lambda: rk.ShawRelativeEmbedding(HEAD_SIZE, (64, 0)),
-    "transformer_xl": lambda: rk.TransformerXLRelativeEmbedding(HEADS, HEAD_SIZE),
-    "t5": lambda: rk.T5RelativeBias(HEADS, bidirectional=False),
+    "relative": lambda: rk.RelativeEmbedding(HEAD_SIZE, LENGTH, num_heads=HEADS, causal=True),
+    "shaw": lambda: rk.ShawEmbedding(HEAD_SIZE, (64, 0)),
+    "transformer_xl": lambda: rk.TransformerXLEmbedding(HEADS, HEAD_SIZE),
+    "t5": lambda: rk.T5Bias(HEADS, bidirectional=False),
     "alibi": lambda: rk.AlibiBias(HEADS),
     "rope": lambda: rk.RotaryEmbedding(HEAD_SIZE),
 }

@@ -54,6 +54,7 @@ EXCHANGE = f"{PACKAGE}.keras.exchange"
 KERAS_BACKENDS = {
     f"{PACKAGE}.keras.loop": {"tensorflow", "jax", "torch"},
     f"{PACKAGE}.keras.waves": {"jax"},
+    f"{PACKAGE}.keras.scatter": {"torch"},
     EXCHANGE: {"torch"},
 }
 

@@ -1,4 +1,4 @@
-"""docs/keras.md is true, on every backend: its ```py blocks run in one process and print what stands below them.
+"""The pages on Keras are true, on every backend: a page's ```py blocks run in one process and print what stands below.
 
 (The ```python blocks of the other pages run together in the tests' own process, where Keras must not be imported.)
 """
@@ -24,12 +24,13 @@ def run(arguments: list[str], backend: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("name", ["keras.md", "keras_article.md"])
 @pytest.mark.parametrize(
     "backend",
     ["torch", pytest.param("jax", marks=pytest.mark.slow), pytest.param("tensorflow", marks=pytest.mark.slow)],
 )
-def test_code_of_the_page_runs_and_prints_what_it_says(backend):
-    page = (ROOT / "docs" / "keras.md").read_text()
+def test_code_of_a_page_runs_and_prints_what_it_says(backend, name):
+    page = (ROOT / "docs" / name).read_text()
     blocks = FENCE.findall(page)
     assert len(blocks) == page.count("```py\n") >= 4
     assert run(["-c", "".join(code for code, _ in blocks)], backend) == "".join(output for _, output in blocks)

@@ -9,29 +9,41 @@ are called).
 """
 
 from relattn.keras.alibi import AlibiBias
+from relattn.keras.article import Attention, RelativePositionalEmbedding
 from relattn.keras.attention import RelativeMultiHeadAttention
-from relattn.keras.encoding import RelativeEncoding, ScoreTerms
-from relattn.keras.exchange import from_torch, to_torch
+from relattn.keras.disentangled import DisentangledEmbedding
+from relattn.keras.encoding import EncodingSum, RelativeEncoding
+from relattn.keras.exchange import from_torch, projection_from_torch, projection_to_torch, to_torch
+from relattn.keras.key_query import KeyQueryEmbedding
 from relattn.keras.positions import Positions
-from relattn.keras.relative import RelativePositionalEmbedding
+from relattn.keras.relative import RelativeEmbedding
 from relattn.keras.rotary import RotaryEmbedding
-from relattn.keras.shaw import ShawRelativeEmbedding
-from relattn.keras.t5 import T5RelativeBias
-from relattn.keras.table import OffsetTable
-from relattn.keras.transformer_xl import TransformerXLRelativeEmbedding
+from relattn.keras.shaw import ShawEmbedding
+from relattn.keras.t5 import T5Bias
+from relattn.keras.table import ComputedTable, OffsetTable
+from relattn.keras.terms import ScoreTerms
+from relattn.keras.transformer_xl import TransformerXLEmbedding
 
 __all__ = [
     "AlibiBias",
+    "Attention",
+    "ComputedTable",
+    "DisentangledEmbedding",
+    "EncodingSum",
+    "KeyQueryEmbedding",
     "OffsetTable",
     "Positions",
+    "RelativeEmbedding",
     "RelativeEncoding",
     "RelativeMultiHeadAttention",
     "RelativePositionalEmbedding",
     "RotaryEmbedding",
     "ScoreTerms",
-    "ShawRelativeEmbedding",
-    "T5RelativeBias",
-    "TransformerXLRelativeEmbedding",
+    "ShawEmbedding",
+    "T5Bias",
+    "TransformerXLEmbedding",
     "from_torch",
+    "projection_from_torch",
+    "projection_to_torch",
     "to_torch",
 ]

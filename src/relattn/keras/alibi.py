@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from relattn.arguments import check_size
-from relattn.keras.encoding import RelativeEncoding, ScoreTerms, check_heads
+import numpy as np
+
+from relattn.arguments import as_finite, check_flag, check_size
+from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
-from relattn.keras.table import OffsetTable
+from relattn.keras.table import ComputedTable
 from relattn.keras.tensors import Shape, Tensor
+from relattn.keras.terms import ScoreTerms
 from relattn.offsets import alibi_slopes
 
 
 @keras.saving.register_keras_serializable(package="relattn")
 class AlibiBias(RelativeEncoding):
-    """-slope_h * |d| is added to the scaled scores: no weights, a slope per head, symmetric in both directions.
+    """S_ij = scale * q_i . k_j - slope_h * |d|; with signed=True + slope_h * d, so that the future gains.
 
     Args:
-        num_heads: Number of heads; slopes are those of `relattn.offsets.alibi_slopes`, for any number.
+        num_heads: Number of heads.
+        slopes: `num_heads` numbers above 0; those of `relattn.offsets.alibi_slopes` unless given.
+        learned: Whether the slopes are a weight, trained as they are.
+        signed: Whether d itself is multiplied, in the place of -|d|.
 
-    Call arguments: as in `RelativePositionalEmbedding`.
+    Weights:
+        slopes: Of shape `(num_heads,)`, where `learned`.
+
+    Call arguments: as in `RelativeEncoding`.
 
     Returns:
         The bias, of shape `(1, H, Lq, Lk)`.
@@ -28,20 +38,44 @@ class AlibiBias(RelativeEncoding):
     Reference: Press et al. 2022 (ALiBi), section 3.
     """
 
-    def __init__(self, num_heads: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        slopes: Sequence[float] | None = None,
+        learned: bool = False,
+        signed: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        check_size("num_heads", num_heads)
-        self.num_heads = num_heads
+        self.num_heads = check_size("num_heads", num_heads)
+        check_flag("learned", learned)
+        check_flag("signed", signed)
+        self.learned, self.signed = learned, signed
+        self.given_slopes = None if slopes is None else _as_slopes(slopes, self.num_heads)
 
     def build(self, queries_shape: Any = None) -> None:
-        """There is nothing to make."""
+        """Makes the slopes where they are learned."""
+        if self.learned:
+            initializer: Any = keras.initializers.Constant(self.first_slopes())  # pyright: ignore[reportArgumentType]
+            self.slopes = self.add_table("slopes", (self.num_heads,), initializer)
+
+    def first_slopes(self) -> np.ndarray:
+        """slope_h of every head, before training."""
+        return alibi_slopes(self.num_heads) if self.given_slopes is None else np.array(self.given_slopes)
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
-        """b[d] = -slope_h * |d|, for every offset of the call."""
+        """b[d] = -slope_h * |d|, or slope_h * d."""
         check_heads("AlibiBias", self.num_heads, None, queries)
-        slopes = ops.convert_to_tensor(alibi_slopes(self.num_heads), dtype=queries.dtype)
-        distances = ops.cast(ops.abs(positions.offsets()), queries.dtype)
-        return ScoreTerms(bias=OffsetTable(-slopes[:, None] * distances, positions.first))
+        if self.learned:
+            slopes = ops.cast(self.slopes.value, queries.dtype)
+        else:
+            slopes = ops.convert_to_tensor(self.first_slopes(), dtype=queries.dtype)
+
+        def bias(offsets: Tensor) -> Tensor:
+            steps = offsets if self.signed else -ops.abs(offsets)
+            return slopes[:, None] * ops.cast(steps, queries.dtype)
+
+        return ScoreTerms(bias=ComputedTable(bias))
 
     def compute_output_shape(self, queries_shape: Shape, key_length: int | None = None) -> Shape:
         """The shape of the bias."""
@@ -49,4 +83,23 @@ class AlibiBias(RelativeEncoding):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments it was made with."""
-        return {**super().get_config(), "num_heads": self.num_heads}
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "slopes": None if self.given_slopes is None else list(self.given_slopes),
+            "learned": self.learned,
+            "signed": self.signed,
+        }
+
+
+def _as_slopes(slopes: Any, num_heads: int) -> tuple[float, ...]:
+    """The slopes as floats."""
+    values = slopes.tolist() if hasattr(slopes, "tolist") else slopes
+    numbers = [as_finite(value) for value in values] if isinstance(values, list | tuple) else []
+    good = [float(number) for number in numbers if number is not None and number > 0]
+    if len(good) != len(numbers) or len(good) != num_heads:
+        raise ValueError(
+            f"slopes: got {slopes!r}; expected {num_heads} finite numbers above 0, one for each head; leave it out for "
+            "those of the paper"
+        )
+    return tuple(good)

@@ -10,7 +10,7 @@ any Lq and Lk; P then needs a column for every offset, and one more at the end.
 from __future__ import annotations
 
 from relattn.keras.installed import ops
-from relattn.keras.tensors import Index, Tensor
+from relattn.keras.tensors import Index, Tensor, pad_axis
 
 
 def to_diagonals(products: Tensor, key_length: Index) -> Tensor:
@@ -30,3 +30,18 @@ def to_offsets(weights: Tensor) -> Tensor:
     flat = ops.reshape(rows, (*batch, query_length * (width - 1)))
     flat = ops.pad(flat, [*kept, (query_length - 1, 1)])
     return ops.reshape(flat, (*batch, query_length, width))
+
+
+def key_windows(key: Tensor, rows: Tensor, size: Index) -> tuple[Tensor, Tensor]:
+    """Chunks of `size` keys, and the rows that each of them meets with the `size` queries of a block.
+
+    key [B, H, Lk, D]; rows [heads or 1, (n + 1) * size, D] in descending offset, of keys filled up to n * size ->
+    [B, H, n, size, D], the last chunk first, and [heads or 1, n, 2 * size, D]. A strip of all keys and all their rows
+    would be quadratic in the keys.
+    """
+    batch, heads, key_length, width = ops.shape(key)
+    count = -(-key_length // size)
+    filled = pad_axis(key, 2, count * size - key_length)
+    chunks = ops.flip(ops.reshape(filled, (batch, heads, count, size, width)), axis=2)
+    pieces = ops.reshape(rows, (ops.shape(rows)[0], count + 1, size, width))
+    return chunks, ops.concatenate([pieces[:, :-1], pieces[:, 1:]], axis=2)

@@ -1,18 +1,19 @@
 """Attention over one block of queries, by the score equation; all of them are one block, or several in order.
 
-S_ij = scale * (q_i . k_j + r_i . RK[d]) + b[d],   O_i = sum_j dropout(softmax(S))_ij * (v_j + RV[d])
+S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d],   O_i = sum_j dropout(softmax(S))_ij * (v_j + RV[d])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from relattn.keras.arrange import to_diagonals, to_offsets
-from relattn.keras.encoding import ScoreTerms
+from relattn.errors import ShapeError
+from relattn.keras import scores as adding
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
-from relattn.keras.tensors import Index, Tensor, is_known, slice_axis, times_table
+from relattn.keras.scores import Block, Listed
+from relattn.keras.tensors import Index, Tensor, is_known, pad_axis
+from relattn.keras.terms import ScoreTerms
 
 
 class Mask(NamedTuple):
@@ -27,11 +28,12 @@ class Mask(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What is fixed when a graph is made: visible offsets (None: no limit), and the rate of dropout."""
+    """What is fixed when a graph is made: visible offsets (None: no limit), the rate of dropout, tables to look up."""
 
     lowest: int | None
     highest: int | None
     dropout: float
+    places: tuple[Listed, ...] = ()
 
 
 def problem(
@@ -43,63 +45,62 @@ def problem(
     mask: Mask,
     scale: float,
     seed: Tensor | None,
+    size: Index,
     padding: Index,
-) -> dict[str, Tensor]:
-    """Every tensor that a block reads, by name; `padding` queries are added at the end, to be cut off again.
+) -> tuple[dict[str, Tensor], tuple[Listed, ...]]:
+    """Every tensor that a block reads, by name, and how tables are looked up where positions are listed.
 
-    Tables are written out over the span of offsets, with one row at the end that no pair has.
+    size: queries a block; padding: queries that are added at the end, to be cut off again.
     """
-    first, count = positions.first - padding, positions.count + padding + 1
-    arrays = {"query": (query if terms.query is None else terms.query) * scale, "key": key, "value": value}
-    if terms.relative_keys is not None:
-        assert terms.relative_query is not None
-        arrays["relative_query"] = terms.relative_query * scale
-    for name in ("relative_keys", "relative_values", "bias"):
-        table = getattr(terms, name)
-        if table is not None:
-            arrays[name] = ops.cast(table.rows(first, count), query.dtype)
-    if positions.lowest is not None or positions.highest is not None:
+    arrays, places = adding.written_tables(terms, positions, size, padding, query.dtype)
+    if "relative_values" in arrays and arrays["relative_values"].shape[-1] != value.shape[-1]:
+        raise ShapeError(
+            f"value_dim: got {value.shape[-1]} beside relative values of width {arrays['relative_values'].shape[-1]}; "
+            "expected the same, or an encoding made with values=False"
+        )
+    if "relative_queries" in arrays:
+        arrays["relative_queries"] = arrays["relative_queries"] * scale
+        if positions.listed:
+            arrays["key_products"] = adding.key_products(key, arrays.pop("relative_queries"))
+    if "relative_keys" in arrays:
+        arrays["relative_query"] = (query if terms.relative_query is None else terms.relative_query) * scale
+    arrays |= {"query": (query if terms.query is None else terms.query) * scale, "key": key, "value": value}
+    if positions.listed:
+        queries = positions.query_positions()
+        if not (is_known(padding) and padding == 0):  # by the last one, which is no further away than it is
+            last = ops.broadcast_to(queries[:, -1:], (ops.shape(queries)[0], padding))
+            queries = ops.concatenate([queries, last], axis=1)
+        arrays["query_positions"], arrays["key_positions"] = queries, positions.key_positions()
+    elif positions.lowest is not None or positions.highest is not None:
         arrays["start"] = ops.cast(positions.key - positions.query, "int32")
     for name, array in (("query_mask", mask.queries), ("key_mask", mask.keys), ("pair_mask", mask.pairs)):
         if array is not None:
             arrays[name] = array
     if seed is not None:
         arrays["seed"] = seed
-    if not (is_known(padding) and padding == 0):
-        for name, axis in (("query", 2), ("relative_query", 2), ("query_mask", 1), ("pair_mask", 2)):
-            if name in arrays and not (name == "pair_mask" and arrays[name].shape[axis] == 1):
-                widths = [(0, 0)] * len(arrays[name].shape)
-                widths[axis] = (0, padding)
-                arrays[name] = ops.pad(arrays[name], widths)
-    return arrays
+    for name, axis in (("query", 2), ("relative_query", 2), ("query_mask", 1), ("pair_mask", 2)):
+        if name in arrays and not (name == "pair_mask" and arrays[name].shape[axis] == 1):
+            arrays[name] = pad_axis(arrays[name], axis, padding)
+    return arrays, places
 
 
-class Block(NamedTuple):
+class Attended(NamedTuple):
     """The output (B, H, size, Dv) of some queries, and their softmax (B, H, size, Lk) before dropout."""
 
     output: Tensor
     weights: Tensor
 
 
-def attend_block(settings: Settings, count: Index, index: Index, arrays: dict[str, Tensor]) -> Block:
+def attend_block(settings: Settings, count: Index, index: Index, arrays: dict[str, Tensor]) -> Attended:
     """Block `index` of `count`, each of size = Lq / count queries.
 
     A query that may attend to nothing gets weights and output 0.
     """
     query_length, key_length = ops.shape(arrays["query"])[2], ops.shape(arrays["key"])[2]
     size = query_length // count
-    start = index * size
-
-    def own(name: str, axis: int = 2) -> Tensor:
-        """The part of an array that belongs to these queries."""
-        return slice_axis(arrays[name], axis, start, size)
-
-    def band(name: str) -> Tensor:
-        """The rows of a table for this block: its offsets, and the one that `to_diagonals` does not read."""
-        return slice_axis(arrays[name], 1, query_length - start - size, size + key_length)
-
-    scores = _scores(arrays, own, band)
-    allowed = _allowed(settings, arrays, own, start, size, key_length)
+    block = Block(arrays, settings.places, query_length, key_length, index * size, size)
+    scores = _scores(block)
+    allowed = _allowed(settings, block)
     if allowed is not None:
         scores = ops.where(allowed, scores, ops.full_like(scores, LOWEST))
     # Keras warns of a softmax over one element; a single key is all there is to attend to.
@@ -110,22 +111,20 @@ def attend_block(settings: Settings, count: Index, index: Index, arrays: dict[st
     kept = _dropped(weights, settings.dropout, arrays["seed"], index) if "seed" in arrays else weights
     output = kept @ arrays["value"]
     if "relative_values" in arrays:
-        output = output + times_table(to_offsets(kept), band("relative_values"))
-    return Block(output, weights)
+        output = output + adding.relative_values(block, kept)
+    return Attended(output, weights)
 
 
-def _scores(arrays: dict[str, Tensor], own: Callable[..., Tensor], band: Callable[[str], Tensor]) -> Tensor:
+def _scores(block: Block) -> Tensor:
     """S (B, H, size, Lk), unmasked."""
-    scores = own("query") @ ops.swapaxes(arrays["key"], -1, -2)
-    _, _, size, key_length = ops.shape(scores)
-    if "relative_keys" in arrays:
-        rows = ops.swapaxes(band("relative_keys"), -1, -2)
-        scores = scores + to_diagonals(times_table(own("relative_query"), rows), key_length)
-    if "bias" in arrays:
-        row = band("bias")[None, :, None, :]
-        row = ops.broadcast_to(row, (1, row.shape[1], size, size + key_length))
-        scores = scores + to_diagonals(row, key_length)
-    return scores
+    scores = block.own("query") @ ops.swapaxes(block.arrays["key"], -1, -2)
+    if "relative_keys" in block.arrays:
+        scores = scores + adding.relative_keys(block)
+    if "relative_queries" in block.arrays or "key_products" in block.arrays:
+        scores = scores + adding.relative_queries(block)
+    if "bias" in block.arrays:
+        scores = scores + adding.bias(block)
+    return adding.nan_beyond(block, scores)
 
 
 def _dropped(weights: Tensor, rate: float, seed: Tensor, index: Index) -> Tensor:
@@ -140,33 +139,31 @@ LOWEST = -1e30
 """The score of a pair that may not attend: finite, so that a row without a pair has no NaN in its gradient."""
 
 
-def _allowed(
-    settings: Settings,
-    arrays: dict[str, Tensor],
-    own: Callable[..., Tensor],
-    start: Index,
-    size: Index,
-    key_length: Index,
-) -> Tensor | None:
+def _allowed(settings: Settings, block: Block) -> Tensor | None:
     """Which pairs of the block attend, to be broadcast against (B, H, size, Lk); None: all."""
-    conditions = []
-    if "start" in arrays:
-        queries = start + ops.arange(size, dtype="int32")
-        offsets = arrays["start"] + ops.arange(key_length, dtype="int32") - queries[:, None]
+    arrays, conditions = block.arrays, []
+    if settings.lowest is not None or settings.highest is not None:
+        offsets = block.offsets() if block.listed else _diagonals(block)
         if settings.lowest is not None:
-            conditions.append((offsets >= settings.lowest)[None, None])
+            conditions.append((offsets >= settings.lowest)[:, None])
         if settings.highest is not None:
-            conditions.append((offsets <= settings.highest)[None, None])
+            conditions.append((offsets <= settings.highest)[:, None])
     if "query_mask" in arrays:
-        conditions.append(own("query_mask", 1)[:, None, :, None])
+        conditions.append(block.own("query_mask", 1)[:, None, :, None])
     if "key_mask" in arrays:
         conditions.append(arrays["key_mask"][:, None, None, :])
     if "pair_mask" in arrays:
-        conditions.append(arrays["pair_mask"] if arrays["pair_mask"].shape[2] == 1 else own("pair_mask"))
+        conditions.append(arrays["pair_mask"] if arrays["pair_mask"].shape[2] == 1 else block.own("pair_mask"))
     allowed = None
     for condition in conditions:
         allowed = condition if allowed is None else ops.logical_and(allowed, condition)
     return allowed
+
+
+def _diagonals(block: Block) -> Tensor:
+    """d of every pair where positions follow one another, int32 [1, size, Lk]."""
+    queries = block.start + ops.arange(block.size, dtype="int32")
+    return (block.arrays["start"] + ops.arange(block.key_length, dtype="int32") - queries[:, None])[None]
 
 
 class _FixedSeed(keras.random.SeedGenerator):

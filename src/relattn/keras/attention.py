@@ -7,18 +7,20 @@ from typing import Any, NamedTuple
 from relattn.arguments import check_scale, check_size
 from relattn.errors import ShapeError
 from relattn.keras.attend import Mask
-from relattn.keras.encoding import RelativeEncoding, ScoreTerms
+from relattn.keras.encoding import RelativeEncoding
 from relattn.keras.installed import keras, ops
 from relattn.keras.loop import attend
+from relattn.keras.masks import lengthwise, pairwise
 from relattn.keras.positions import Positions
-from relattn.keras.tensors import Index, Shape, Tensor, as_start, score_dtype
+from relattn.keras.tensors import Place, Shape, Tensor, as_place, score_dtype
+from relattn.keras.terms import ScoreTerms
 
 
 class _Call(NamedTuple):
     """What a call says of its pairs; it travels through Keras' own `call` in the place of the attention mask."""
 
-    query_position: Index
-    key_position: Index
+    query_position: Place
+    key_position: Place
     attention_mask: Tensor | None
     mask: Mask = Mask()
     use_causal_mask: bool = False
@@ -32,7 +34,8 @@ _ONLY_CAUSAL = object()
 class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
     """`keras.layers.MultiHeadAttention` with a relative encoding in every head.
 
-        S_ij = scale * (q_i . k_j + r_i . RK[d]) + b[d],   O_i = sum_j softmax(S)_ij * (v_j + RV[d]),   d = j - i
+        S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d],   d = j - i
+        O_i  = sum_j softmax(S)_ij * (v_j + RV[d])
 
     A drop-in: the arguments, weights and call are those of `keras.layers.MultiHeadAttention`, and with
     `encoding=None` so are the numbers.
@@ -53,7 +56,8 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         query_mask, value_mask, key_mask, attention_mask, return_attention_scores, training, use_causal_mask: as in
             `keras.layers.MultiHeadAttention`; masks that Keras propagates are taken up.
         query_position, key_position: Position of the first query and of the first key, an int or a scalar integer
-            tensor (for caches). Default to 0. `use_causal_mask` and `sliding_window` compare positions.
+            tensor (for caches); or of every one, an integer tensor `(L,)` or `(B, L)`. Default to 0. `use_causal_mask`
+            and `sliding_window` compare positions.
 
     Returns:
         The output `(B, Lq, dim)`; with `return_attention_scores` also the softmax `(B, num_heads, Lq, Lk)`. Scores and
@@ -77,7 +81,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a layer of relattn.keras or None")
         check_scale(scale)
         if query_block is not None:
-            check_size("query_block", query_block)
+            query_block = check_size("query_block", query_block)
         beside = "an encoding" if encoding is not None else "query_block"
         axes = kwargs.get("attention_axes")
         if encoding is not None or query_block is not None:
@@ -115,11 +119,12 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
-        query_position: Index = 0,
-        key_position: Index = 0,
+        query_position: Place = 0,
+        key_position: Place = 0,
     ) -> Any:
         """The output, and the softmax where it is asked for."""
-        start, key_start = as_start("query_position", query_position), as_start("key_position", key_position)
+        start = as_place("query_position", query_position, *query.shape[1::-1])
+        key_start = as_place("key_position", key_position, *value.shape[1::-1])
         from_zero = isinstance(start, int) and isinstance(key_start, int) and start == key_start == 0
         if self.encoding is not None or self.query_block is not None or not from_zero:
             _check_ranks(query.shape, value.shape)
@@ -148,12 +153,13 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         use_causal_mask: bool = False,
     ) -> Any:
         if isinstance(attention_mask, _Call):
-            queries = _lengthwise("query_mask", attention_mask.mask.queries, query.shape)
-            values = _lengthwise("value_mask", value_mask, value.shape)
-            keys = _lengthwise("key_mask", key_mask, value.shape)
+            queries = lengthwise("query_mask", attention_mask.mask.queries, *query.shape[:2])
+            values = lengthwise("value_mask", value_mask, *value.shape[:2])
+            keys = lengthwise("key_mask", key_mask, *value.shape[:2])
             if values is not None and keys is not None:
                 keys = ops.logical_and(values, keys)
-            pairs = _pairwise(attention_mask.attention_mask, self.num_heads, query.shape, value.shape)
+            shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+            pairs = pairwise(attention_mask.attention_mask, shape)
             mask = Mask(queries, values if keys is None else keys, pairs)
             return attention_mask._replace(mask=mask, use_causal_mask=use_causal_mask)
         unmasked = all(mask is None for mask in (attention_mask, query_mask, value_mask, key_mask))
@@ -197,7 +203,6 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         if self.encoding is not None:
             key = self.encoding.prepare_keys(key, positions.key)
             terms = self.encoding.terms(query, positions)
-        _check_values(terms, value)
         output, weights = attend(
             query,
             key,
@@ -238,8 +243,8 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
-        query_position: Index = 0,
-        key_position: Index = 0,
+        query_position: Place = 0,
+        key_position: Place = 0,
     ) -> Any:
         """The shapes and dtypes of what is returned, for functional models."""
         shape = self.compute_output_shape(query.shape, value.shape, None if key is None else key.shape)
@@ -272,46 +277,3 @@ def _check_ranks(query_shape: Shape, value_shape: Shape) -> None:
     for name, shape in (("query", query_shape), ("value", value_shape)):
         if len(shape) != 3:
             raise ShapeError(f"{name}: got shape {list(shape)}; expected [batch, length, features]")
-
-
-def _fits(shape: Shape, expected: Shape) -> bool:
-    """Whether a mask can be broadcast to the expected shape, as far as both are known."""
-    return len(shape) == len(expected) and all(
-        size in (1, None, full) or full is None for size, full in zip(shape, expected, strict=True)
-    )
-
-
-def _lengthwise(name: str, mask: Tensor | None, shape: Shape) -> Tensor | None:
-    """A mask (B, L) of the tensor of that shape, as booleans."""
-    if mask is None:
-        return None
-    if not _fits(mask.shape, shape[:2]) or (mask.shape[1] == 1 and shape[1] not in (1, None)):
-        raise ShapeError(f"{name}: got shape {list(mask.shape)}; expected [batch, length], here {list(shape[:2])}")
-    return ops.cast(mask, "bool")
-
-
-def _pairwise(mask: Tensor | None, heads: int, query_shape: Shape, value_shape: Shape) -> Tensor | None:
-    """A mask (Lq, Lk), (B, Lq, Lk) or (B, H, Lq, Lk), as booleans of the last form."""
-    if mask is None:
-        return None
-    batch, query_length, key_length = query_shape[0], query_shape[1], value_shape[1]
-    by_rank = {2: (query_length, key_length), 3: (batch, query_length, key_length)}
-    if not _fits(mask.shape, by_rank.get(len(mask.shape), (batch, heads, query_length, key_length))):
-        raise ShapeError(
-            f"attention_mask: got shape {list(mask.shape)}; expected [Lq, Lk], [batch, Lq, Lk] or "
-            f"[batch, heads, Lq, Lk], here {query_length} queries and {key_length} keys"
-        )
-    full = ops.cast(mask, "bool")
-    for _ in range(4 - len(mask.shape)):
-        full = ops.expand_dims(full, axis=-3)
-    return full
-
-
-def _check_values(terms: ScoreTerms, value: Tensor) -> None:
-    """Relative values are as wide as the values that they are added to."""
-    table = terms.relative_values
-    if table is not None and table.values.shape[-1] != value.shape[-1]:
-        raise ShapeError(
-            f"value_dim: got {value.shape[-1]} beside relative values of width {table.values.shape[-1]}; expected the "
-            "same, or an encoding made with values=False"
-        )

@@ -1,27 +1,51 @@
-"""Weights between the PyTorch modules of relattn and the layers here, both ways."""
+"""Weights between the PyTorch modules of relattn and the layers here, both ways: a table of names.
+
+Encodings have the same class names, arguments and weight names on both sides, so that the table lists them once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relattn import keras as layers
 from relattn.errors import UnsupportedError
-from relattn.keras.alibi import AlibiBias
-from relattn.keras.attention import RelativeMultiHeadAttention
-from relattn.keras.encoding import RelativeEncoding
 from relattn.keras.installed import keras, ops
-from relattn.keras.relative import RelativePositionalEmbedding
-from relattn.keras.rotary import RotaryEmbedding
-from relattn.keras.shaw import ShawRelativeEmbedding
-from relattn.keras.t5 import T5RelativeBias
-from relattn.keras.transformer_xl import TransformerXLRelativeEmbedding
-from relattn.rope_scaling import BY_LENGTH
 
 if TYPE_CHECKING:
     from torch import nn
 
-PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+    import relattn
+    from relattn.keras import Attention, RelativeEncoding, RelativeMultiHeadAttention, RelativePositionalEmbedding
+
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "RelativeEmbedding": ("head_dim", "max_length", "num_heads", "causal", "beyond"),
+    "ShawEmbedding": ("head_dim", "max_distance", "num_heads", "values"),
+    "TransformerXLEmbedding": ("num_heads", "head_dim", "embed_dim", "interleaved", "max_length"),
+    "T5Bias": ("num_heads", "num_buckets", "max_distance", "bidirectional"),
+    "AlibiBias": ("num_heads", "slopes", "learned", "signed"),
+    "RotaryEmbedding": ("head_dim", "base", "rotary_dim", "interleaved", "scaling"),
+    "KeyQueryEmbedding": ("head_dim", "max_length", "num_heads"),
+    "DisentangledEmbedding": ("num_heads", "head_dim", "embed_dim", "max_distance", "num_buckets", "c2p", "p2c"),
+}
+"""The arguments of every encoding, under one name on both sides."""
+
+READ: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("ShawEmbedding", "max_distance"): lambda module: (module.left, module.right),
+    ("ShawEmbedding", "values"): lambda module: module.relative_values is not None,
+    ("TransformerXLEmbedding", "embed_dim"): lambda module: module.embed_dim if module.max_length is None else None,
+    ("AlibiBias", "slopes"): lambda module: None if module.learned else module.slopes,
+    ("DisentangledEmbedding", "c2p"): lambda module: module.pos_key_proj is not None,
+    ("DisentangledEmbedding", "p2c"): lambda module: module.pos_query_proj is not None,
+}
+"""How an argument is read from a module that has no attribute of its name."""
+
+PROJECTIONS = {"q_proj": "query_dense", "k_proj": "key_dense", "v_proj": "value_dense", "out_proj": "output_dense"}
+"""Linear layers of relattn.nn.RelativeMultiheadAttention, and the dense layers of RelativeMultiHeadAttention."""
 
 
 def from_torch(module: nn.Module) -> RelativeEncoding | RelativeMultiHeadAttention:
@@ -29,17 +53,14 @@ def from_torch(module: nn.Module) -> RelativeEncoding | RelativeMultiHeadAttenti
 
     The layer holds a copy of the weights, in their dtype. Needs torch, whatever Keras' backend.
 
-    Raises TypeError for another module, UnsupportedError for one that has no counterpart here: a sum of encodings,
-    grouped queries, or a RelativeEmbedding that clamps or zeroes beyond its rows.
+    Raises TypeError: for another module; UnsupportedError: for one that has no counterpart here, an encoding of your
+    own or grouped queries.
     """
     from relattn.nn import RelativeMultiheadAttention
 
     if isinstance(module, RelativeMultiheadAttention):
         return _attention_from_torch(module)
-    layer = _encoding_from_torch(module)
-    layer.build(None)
-    _assign(layer, {name.removesuffix(".weight"): _array(parameter) for name, parameter in module.named_parameters()})
-    return layer
+    return _encoding_from_torch(module)
 
 
 def to_torch(layer: RelativeEncoding | RelativeMultiHeadAttention) -> nn.Module:
@@ -48,118 +69,57 @@ def to_torch(layer: RelativeEncoding | RelativeMultiHeadAttention) -> nn.Module:
     A layer that has not been built yet is built, where its sizes are known; a RelativeMultiHeadAttention must have seen
     its inputs.
 
-    Raises TypeError for another layer, ValueError for one that is not built, UnsupportedError for one that has no
-    counterpart: `value_dim` other than `key_dim`, an `output_shape`, a gate, a sliding window, several attention axes.
+    Raises TypeError: for another layer; ValueError: for one that is not built; UnsupportedError: for one that has no
+    counterpart, `value_dim` other than `key_dim`, an `output_shape`, a gate, a sliding window, several attention axes.
     """
-    if isinstance(layer, RelativeMultiHeadAttention):
+    if isinstance(layer, layers.RelativeMultiHeadAttention):
         return _attention_to_torch(layer)
-    module = _encoding_to_torch(layer)
-    if not layer.built:
-        layer.build(None)
-    parameters = dict(module.named_parameters())
-    for name, parameter in parameters.items():
-        parameter.data = _tensor(getattr(layer, name.removesuffix(".weight")))
-    return module
+    return _encoding_to_torch(layer)
 
 
 def _encoding_from_torch(module: nn.Module) -> RelativeEncoding:
-    """A layer with the arguments of a module, its weights not made yet."""
+    import relattn
+    from relattn.encodings.base import EncodingSum
+
+    if isinstance(module, EncodingSum):
+        return reduce(add, map(_encoding_from_torch, module.encodings))
+    name = type(module).__name__
+    if name not in ARGUMENTS or type(module) is not getattr(relattn, name):
+        if isinstance(module, relattn.RelativeEncoding):
+            raise UnsupportedError(f"from_torch: got a {name}, which has no counterpart in relattn.keras")
+        raise TypeError(
+            f"from_torch: got {name}; expected an encoding of relattn or relattn.nn.RelativeMultiheadAttention"
+        )
+    arguments = {
+        argument: READ[name, argument](module) if (name, argument) in READ else getattr(module, argument)
+        for argument in ARGUMENTS[name]
+    }
+    parameters = {_weight_name(name): parameter for name, parameter in module.named_parameters()}
+    for parameter in parameters.values():
+        arguments["dtype"] = _dtype_name(parameter)
+    layer = getattr(layers, name)(**arguments)
+    layer.build(None)
+    for weight in layer.weights:
+        weight.assign(_array(parameters[weight.name]))
+    return layer
+
+
+def _encoding_to_torch(layer: Any) -> Any:
     import relattn
 
-    parameter = next(module.parameters(), None)
-    dtype: dict[str, Any] = {} if parameter is None else {"dtype": str(parameter.dtype).removeprefix("torch.")}
-    if isinstance(module, relattn.RelativeEmbedding):
-        if module.beyond != "refuse":
-            raise UnsupportedError(
-                f"from_torch: got a RelativeEmbedding with beyond={module.beyond!r}; RelativePositionalEmbedding "
-                "refuses offsets beyond its rows, as beyond='refuse' does"
-            )
-        return RelativePositionalEmbedding(
-            module.head_dim, module.max_length, num_heads=module.num_heads, causal=module.causal, **dtype
-        )
-    if isinstance(module, relattn.ShawEmbedding):
-        return ShawRelativeEmbedding(
-            module.head_dim,
-            (module.left, module.right),
-            num_heads=module.num_heads,
-            values=module.relative_values is not None,
-            **dtype,
-        )
-    if isinstance(module, relattn.TransformerXLEmbedding):
-        return TransformerXLRelativeEmbedding(
-            module.num_heads,
-            module.head_dim,
-            embed_dim=None if module.max_length is not None else module.embed_dim,
-            interleaved=module.interleaved,
-            sequence_length=module.max_length,
-            **dtype,
-        )
-    if isinstance(module, relattn.T5Bias):
-        return T5RelativeBias(
-            module.num_heads,
-            num_buckets=module.num_buckets,
-            max_distance=module.max_distance,
-            bidirectional=module.bidirectional,
-            **dtype,
-        )
-    if isinstance(module, relattn.AlibiBias) and module.slopes is None and not module.signed:
-        return AlibiBias(module.num_heads)
-    if isinstance(module, relattn.RotaryEmbedding) and (module.scaling or {}).get("rope_type") not in BY_LENGTH:
-        return RotaryEmbedding(
-            module.head_dim,
-            base=module.base,
-            rotary_dim=module.rotary_dim,
-            interleaved=module.interleaved,
-            scaling=module.scaling,
-        )
-    if isinstance(module, relattn.RelativeEncoding):
-        raise UnsupportedError(f"from_torch: got a {type(module).__name__}, which has no counterpart in relattn.keras")
-    raise TypeError(
-        f"from_torch: got {type(module).__name__}; expected an encoding of relattn or "
-        "relattn.nn.RelativeMultiheadAttention"
-    )
-
-
-def _encoding_to_torch(layer: RelativeEncoding) -> nn.Module:
-    """A module with the arguments of a layer, its weights not copied yet."""
-    import relattn
-
-    if isinstance(layer, RelativePositionalEmbedding):
-        return relattn.RelativeEmbedding(
-            layer.head_size, layer.sequence_length, num_heads=layer.num_heads, causal=layer.causal
-        )
-    if isinstance(layer, ShawRelativeEmbedding):
-        return relattn.ShawEmbedding(
-            layer.head_size, (layer.left, layer.right), num_heads=layer.num_heads, values=layer.values
-        )
-    if isinstance(layer, TransformerXLRelativeEmbedding):
-        return relattn.TransformerXLEmbedding(
-            layer.num_heads,
-            layer.head_size,
-            embed_dim=layer.embed_dim,
-            interleaved=layer.interleaved,
-            max_length=layer.sequence_length,
-        )
-    if isinstance(layer, T5RelativeBias):
-        return relattn.T5Bias(
-            layer.num_heads,
-            num_buckets=layer.num_buckets,
-            max_distance=layer.max_distance,
-            bidirectional=layer.bidirectional,
-        )
-    if isinstance(layer, AlibiBias):
-        return relattn.AlibiBias(layer.num_heads)
-    if isinstance(layer, RotaryEmbedding):
-        return relattn.RotaryEmbedding(
-            layer.head_size,
-            base=layer.base,
-            rotary_dim=layer.rotary_dim,
-            interleaved=layer.interleaved,
-            scaling=layer.scaling,
-        )
-    raise TypeError(
-        f"to_torch: got {type(layer).__name__}; expected an encoding of relattn.keras or RelativeMultiHeadAttention"
-    )
+    if isinstance(layer, layers.EncodingSum):
+        return reduce(add, map(_encoding_to_torch, layer.operands))
+    name = type(layer).__name__
+    if name not in ARGUMENTS or type(layer) is not getattr(layers, name):
+        raise TypeError(f"to_torch: got {name}; expected an encoding of relattn.keras or RelativeMultiHeadAttention")
+    if not layer.built:
+        layer.build(None)
+    config = layer.get_config()
+    module = getattr(relattn, name)(**{argument: config[argument] for argument in ARGUMENTS[name]})
+    weights = {weight.name: weight for weight in layer.weights}
+    for parameter_name, parameter in module.named_parameters():
+        parameter.data = _tensor(weights[_weight_name(parameter_name)])
+    return module
 
 
 def _attention_from_torch(module: Any) -> RelativeMultiHeadAttention:
@@ -168,26 +128,22 @@ def _attention_from_torch(module: Any) -> RelativeMultiHeadAttention:
             f"from_torch: got num_kv_heads={module.num_kv_heads} with num_heads={module.num_heads}; "
             "RelativeMultiHeadAttention has no grouped queries"
         )
-    weight = module.q_proj.weight
-    layer = RelativeMultiHeadAttention(
+    layer = layers.RelativeMultiHeadAttention(
         module.num_heads,
         module.head_dim,
         dropout=module.dropout,
         use_bias=module.q_proj.bias is not None,
-        encoding=None if module.encoding is None else from_torch(module.encoding),  # pyright: ignore
+        encoding=None if module.encoding is None else _encoding_from_torch(module.encoding),
         scale=module.scale,
-        dtype=str(weight.dtype).removeprefix("torch."),
+        dtype=_dtype_name(module.q_proj.weight),
     )
     widths = (module.embed_dim, module.v_proj.in_features, module.k_proj.in_features)
     layer.build(*((None, None, width) for width in widths))
-    heads = (module.num_heads, module.head_dim)
     for theirs, ours in PROJECTIONS.items():
-        linear, dense = getattr(module, theirs), getattr(layer, f"{ours}_dense")
-        shape = (*heads, -1) if ours == "output" else (-1, *heads)
-        dense.kernel.assign(_array(linear.weight).T.reshape(shape))
+        linear, dense = getattr(module, theirs), getattr(layer, ours)
+        dense.kernel.assign(_array(linear.weight).T.reshape(dense.kernel.shape))
         if linear.bias is not None:
-            bias = _array(linear.bias)
-            dense.bias.assign(bias if ours == "output" else bias.reshape(heads))
+            dense.bias.assign(_array(linear.bias).reshape(dense.bias.shape))
     return layer
 
 
@@ -211,7 +167,7 @@ def _attention_to_torch(layer: Any) -> nn.Module:
     module = RelativeMultiheadAttention(
         widths[0],
         layer.num_heads,
-        None if layer.encoding is None else to_torch(layer.encoding),  # pyright: ignore
+        None if layer.encoding is None else _encoding_to_torch(layer.encoding),
         head_dim=layer.key_dim,
         dropout=layer.dropout,
         bias=layer.use_bias,
@@ -220,22 +176,79 @@ def _attention_to_torch(layer: Any) -> nn.Module:
         scale=layer.scale,
     )
     for theirs, ours in PROJECTIONS.items():
-        linear, dense = getattr(module, theirs), getattr(layer, f"{ours}_dense")
-        kernel = _tensor(dense.kernel)
-        kernel = kernel.reshape(-1, kernel.shape[-1]) if ours == "output" else kernel.reshape(kernel.shape[0], -1)
-        linear.weight.data = kernel.T.contiguous()
+        linear, dense = getattr(module, theirs), getattr(layer, ours)
+        linear.weight.data = _tensor(dense.kernel).reshape(*linear.weight.shape[::-1]).T.contiguous()
         if layer.use_bias:
             linear.bias.data = _tensor(dense.bias).reshape(-1)
     return module
 
 
-def _assign(layer: RelativeEncoding, arrays: dict[str, np.ndarray]) -> None:
-    """Every weight of the layer from the array of its name."""
-    for weight in layer.weights:
-        weight.assign(arrays[weight.name])
+def projection_to_torch(layer: RelativePositionalEmbedding | Attention) -> relattn.RelativeEmbedding:
+    """The RelativeEmbedding whose row of offset d is the column sequence_length - 1 - d of the layer's `projection`.
+
+    relative_attention(query, key, value, encoding=it) computes what Attention(key, value, query) does. Needs torch.
+
+    Raises TypeError: for another layer.
+    """
+    import relattn
+
+    embedding = _embedding_of("projection_to_torch", layer)
+    if not embedding.built:
+        embedding.build(None)
+    module = relattn.RelativeEmbedding(embedding.head_size, embedding.sequence_length)
+    module.relative_keys.data = _tensor(embedding.projection).flip(1).T.contiguous()[None]
+    return module
+
+
+def projection_from_torch(module: relattn.RelativeEmbedding, layer: RelativePositionalEmbedding | Attention) -> None:
+    """Gives a layer of the article the rows of a module as its `projection`: the inverse of `projection_to_torch`.
+
+    Raises TypeError: for another module or layer; ValueError: for a module with other rows than the layer has columns,
+    or one that holds another table per head, no future, or anything beyond its rows.
+    """
+    import relattn
+
+    embedding = _embedding_of("projection_from_torch", layer)
+    if not isinstance(module, relattn.RelativeEmbedding):
+        raise TypeError(f"projection_from_torch: got {type(module).__name__}; expected a relattn.RelativeEmbedding")
+    expected = {"head_dim": embedding.head_size, "max_length": embedding.sequence_length, "causal": False}
+    expected["beyond"] = "refuse"
+    for name, value in expected.items():
+        if getattr(module, name) != value:
+            raise ValueError(
+                f"projection_from_torch: got a RelativeEmbedding with {name}={getattr(module, name)!r}; expected "
+                f"{value!r}, as the layer has it"
+            )
+    if module.relative_keys.shape[0] != 1:
+        raise ValueError(
+            f"projection_from_torch: got a RelativeEmbedding with num_heads={module.num_heads}; expected None, for the "
+            "layer has one projection for all heads"
+        )
+    if not embedding.built:
+        embedding.build(None)
+    embedding.projection.assign(_array(module.relative_keys)[0].T[:, ::-1])
+
+
+def _embedding_of(name: str, layer: Any) -> Any:
+    if isinstance(layer, layers.Attention):
+        return layer.embedding
+    if isinstance(layer, layers.RelativePositionalEmbedding):
+        return layer
+    raise TypeError(
+        f"{name}: got {type(layer).__name__}; expected a RelativePositionalEmbedding or Attention of relattn.keras"
+    )
+
+
+def _weight_name(parameter_name: str) -> str:
+    """The name of a weight here: that of the parameter, whose dots Keras on torch does not take."""
+    return parameter_name.replace(".", "_")
 
 
 # NumPy has no bfloat16; float32 holds its numbers exactly.
+
+
+def _dtype_name(parameter: Any) -> str:
+    return str(parameter.dtype).removeprefix("torch.")
 
 
 def _array(parameter: Any) -> np.ndarray:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from relattn.keras.attend import Mask, Settings, attend_block, problem
-from relattn.keras.encoding import ScoreTerms
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
 from relattn.keras.tensors import Index, Tensor, is_known
+from relattn.keras.terms import ScoreTerms
 
 BLOCK = 128
 """Queries a block, where nothing else is asked for."""
@@ -46,8 +46,8 @@ def attend(
     count = 1 if return_weights else _count(query_length, block)
     size = -(-query_length // count)
     padding = size * count - query_length
-    arrays = problem(query, key, value, terms, positions, mask, scale, seed, padding)
-    settings = Settings(positions.lowest, positions.highest, dropout)
+    arrays, places = problem(query, key, value, terms, positions, mask, scale, seed, size, padding)
+    settings = Settings(positions.lowest, positions.highest, dropout, places)
     if is_known(count) and count == 1:
         whole = attend_block(settings, 1, 0, arrays)
         return whole.output, whole.weights if return_weights else None

@@ -5,52 +5,130 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
+from relattn.errors import UnsupportedError
 from relattn.keras.installed import ops
-from relattn.keras.tensors import Index, Tensor, is_known
+from relattn.keras.tensors import Index, Place, Tensor, is_known, is_list, numbers_of
+
+LONGEST_SPAN = 2**24
+"""More rows than any sequence needs: only gaps between listed positions lead there, and every row costs memory."""
 
 
 class Positions(NamedTuple):
-    """Query i stands at query + i and key j at key + j; d = key position - query position.
+    """d_ij = position of key j - position of query i, visible where lowest <= d <= highest.
 
-    query, key: the first position of each. lowest, highest: the offsets that causality and a window leave visible;
-    None without a limit.
+    query, key: the position of the first, from which the others follow one another; or the position of each, int32 [L]
+    or [B, L]. lowest, highest: the limits that causality and a window set; None without a limit.
     """
 
-    query: Index
-    key: Index
+    query: Place
+    key: Place
     query_length: Index
     key_length: Index
     lowest: int | None = None
     highest: int | None = None
 
     @property
+    def listed(self) -> bool:
+        """Whether a side lists its positions: then an offset is no diagonal of the scores."""
+        return is_list(self.query) or is_list(self.key)
+
+    @property
     def first(self) -> Index:
-        """The smallest offset of all pairs, that of the last query and the first key."""
+        """The smallest offset of all pairs, that of the last query and the first key; where nothing is listed."""
         return self.key - self.query - (self.query_length - 1)
 
     @property
     def count(self) -> Index:
-        """How many offsets the pairs have, Lq + Lk - 1."""
+        """How many offsets the pairs have, Lq + Lk - 1; where nothing is listed."""
         return self.query_length + self.key_length - 1
 
-    def offsets(self) -> Tensor:
-        """Every offset, ascending: int32 [Lq + Lk - 1]."""
-        return self.first + ops.arange(self.count, dtype="int32")
+    def query_positions(self) -> Tensor:
+        """The position of every query, int32 [1 or B, Lq]."""
+        return _every_position(self.query, self.query_length)
 
-    def unless_beyond(self, first: int, last: int, message: Callable[[Index, Index], str]) -> Tensor | float:
-        """0.0, if no visible offset lies outside of first..last.
+    def key_positions(self) -> Tensor:
+        """The position of every key, int32 [1 or B, Lk]."""
+        return _every_position(self.key, self.key_length)
 
-        Raises ValueError with message(smallest, largest visible offset) otherwise. In a graph that does not know its
-        lengths or starts no error can be raised: the number is then NaN, to be added to the scores.
+    def extremes(self) -> tuple[int, int] | None:
+        """The smallest and the largest visible offset, the first the larger one where there is none.
+
+        None where only the running graph knows them. Listed positions are read, which waits for their device.
+        """
+        if self.listed:
+            return self._listed_extremes()
+        smallest, largest = self.first, self.first + self.count - 1
+        if not is_known(smallest, largest):
+            return None
+        smallest = smallest if self.lowest is None else max(smallest, self.lowest)
+        return smallest, largest if self.highest is None else min(largest, self.highest)
+
+    def _listed_extremes(self) -> tuple[int, int] | None:
+        """By the nearest and the furthest key that each query can see."""
+        queries = _known_positions(self.query, self.query_length)
+        keys = _known_positions(self.key, self.key_length)
+        if queries is None or keys is None:
+            return None
+        smallest, largest = [], []
+        for i in range(max(len(queries), len(keys))):
+            query, key = queries[i % len(queries)], np.sort(keys[i % len(keys)])
+            begin = 0 if self.lowest is None else np.searchsorted(key, query + self.lowest)
+            end = len(key) if self.highest is None else np.searchsorted(key, query + self.highest, side="right")
+            begin, end = np.broadcast_to(begin, query.shape), np.broadcast_to(end, query.shape)
+            seeing = begin < end
+            smallest.extend(key[begin[seeing]] - query[seeing])
+            largest.extend(key[end[seeing] - 1] - query[seeing])
+        return (int(min(smallest)), int(max(largest))) if smallest else (0, -1)
+
+    def listed_span(self) -> tuple[int, int]:
+        """The extremes of a call with listed positions (offset 0 where nothing is visible), for a table without end."""
+        extremes = self.extremes()
+        if extremes is None:
+            raise UnsupportedError(
+                "query_position, key_position: got listed positions that only the running graph knows, and an encoding "
+                "that reads them for the rows it needs; give starts, or use an encoding whose table has an end"
+            )
+        smallest, largest = extremes
+        if largest - smallest >= LONGEST_SPAN:
+            raise ValueError(
+                f"query_position, key_position: offsets {smallest}..{largest} are visible, more than the "
+                f"{LONGEST_SPAN} that an encoding makes rows for; set a window, or number the positions with smaller "
+                "gaps"
+            )
+        return extremes if smallest <= largest else (0, 0)
+
+    def check_within(self, first: int, last: int, message: Callable[[int, int], str]) -> None:
+        """ValueError with message(smallest, largest) where a visible offset is known to lie outside of first..last."""
+        extremes = self.extremes()
+        if extremes is not None and extremes[0] <= extremes[1] and (extremes[0] < first or extremes[1] > last):
+            raise ValueError(message(*extremes))
+
+    def nan_beyond(self, first: int, last: int) -> Tensor | None:
+        """For what `check_within` cannot know: NaN if a visible offset lies outside of first..last, else 0.
+
+        None where all is known. Not for listed positions, whose pairs are looked at one by one.
         """
         smallest, largest = self.first, self.first + self.count - 1
         if is_known(smallest, largest):
-            smallest = smallest if self.lowest is None else max(smallest, self.lowest)
-            largest = largest if self.highest is None else min(largest, self.highest)
-            if smallest <= largest and (smallest < first or largest > last):
-                raise ValueError(message(smallest, largest))
-            return 0.0
+            return None
         smallest = smallest if self.lowest is None else ops.maximum(smallest, self.lowest)
         largest = largest if self.highest is None else ops.minimum(largest, self.highest)
         beyond = ops.logical_and(smallest <= largest, ops.logical_or(smallest < first, largest > last))
         return ops.where(beyond, float("nan"), 0.0)
+
+
+def _every_position(place: Place, length: Index) -> Tensor:
+    if not is_list(place):
+        return (place + ops.arange(length, dtype="int32"))[None]
+    return place[None] if len(place.shape) == 1 else place
+
+
+def _known_positions(place: Place, length: Index) -> np.ndarray | None:
+    """The same, read: int64 [1 or B, L]; None where only the running graph knows them."""
+    numbers = np.asarray(place) if is_known(place) else numbers_of(place)
+    if numbers is None or (numbers.ndim == 0 and not is_known(length)):
+        return None
+    numbers = numbers.astype("int64")
+    return np.atleast_2d(numbers if numbers.ndim else numbers + np.arange(length))

@@ -1,110 +1,122 @@
-"""RelativePositionalEmbedding: a learned row per offset."""
+"""RelativeEmbedding: a learned row per offset."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from relattn.arguments import check_flag, check_size
-from relattn.keras.encoding import RelativeEncoding, ScoreTerms, check_heads
+from relattn.arguments import check_choice, check_flag, check_size
+from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
-from relattn.keras.table import OffsetTable
-from relattn.keras.tensors import Index, Tensor
+from relattn.keras.table import Beyond, OffsetTable
+from relattn.keras.tensors import Index, Place, Tensor
+from relattn.keras.terms import ScoreTerms
 
 
 @keras.saving.register_keras_serializable(package="relattn")
-class RelativePositionalEmbedding(RelativeEncoding):
-    """S_ij = q_i . E[d], a learned row E[d] for every offset d = key position - query position.
+class RelativeEmbedding(RelativeEncoding):
+    """S_ij = scale * (q_i . k_j + q_i . E[d]), a learned row E[d] for every offset d = key - query position.
 
     `causal=False`: the generalised algorithm, for self- and cross-attention in both directions. `causal=True`: Music
     Transformer, rows for the past and the present only.
 
     Args:
-        head_size: Width of a head.
-        sequence_length: The most positions that queries or keys may span; offsets reach from `1 - sequence_length` to
-            `sequence_length - 1`, or to 0 when causal.
+        head_dim: Width of a head.
+        max_length: The most positions that queries or keys may span; offsets reach from `1 - max_length` to
+            `max_length - 1`, or to 0 when causal.
         num_heads: Heads with a table of their own each; `None` shares one table.
         causal: Whether the table ends at the present.
+        beyond: What holds for a visible offset without a row: `"refuse"`, ValueError; `"clamp"`, the edge row;
+            `"zero"`, nothing is added.
 
     Weights:
-        relative_keys: E, of shape `(num_heads or 1, R, head_size)` with `R = 2 * sequence_length - 1`, or
-            `sequence_length` when causal. Row 0 belongs to the most distant past.
+        relative_keys: E, of shape `(num_heads or 1, R, head_dim)` with `R = 2 * max_length - 1`, or `max_length` when
+            causal. Row 0 belongs to the most distant past.
 
-    Call arguments:
-        queries: Float tensor of shape `(B, H, Lq, head_size)`.
-        key_length: Number of keys; as many as queries unless given.
-        query_position, key_position: Position of the first query and of the first key, an int or a scalar integer
-            tensor (for caches). Default to 0.
+    Call arguments: as in `RelativeEncoding`.
 
     Returns:
-        S of shape `(B, H, Lq, Lk)`. When causal, pairs in the future have no row: their S is 0.
+        q_i . E[d] of shape `(B, H, Lq, Lk)`; 0 for pairs in the future where `causal` and `beyond="refuse"`.
 
-    Raises ValueError for an offset beyond the table. Where only the running graph knows lengths and starts
-    (`tf.function`, `jax.jit`), S is NaN instead.
+    Raises ValueError: for a visible offset without a row, with `beyond="refuse"`. Where only the running graph knows
+    lengths and positions (`tf.function`, `jax.jit`), the scores are NaN instead.
 
     Reference: Huang et al. 2018, Music Transformer, section 3.4.
     """
 
     def __init__(
-        self, head_size: int, sequence_length: int, num_heads: int | None = None, causal: bool = False, **kwargs: Any
+        self,
+        head_dim: int,
+        max_length: int,
+        *,
+        num_heads: int | None = None,
+        causal: bool = False,
+        beyond: Beyond = "refuse",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("head_size", head_size)
-        check_size("sequence_length", sequence_length)
-        if num_heads is not None:
-            check_size("num_heads", num_heads)
+        self.head_dim = check_size("head_dim", head_dim)
+        self.max_length = check_size("max_length", max_length)
+        self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         check_flag("causal", causal)
-        self.head_size, self.sequence_length = head_size, sequence_length
-        self.num_heads, self.causal = num_heads, causal
-        self.highest_offset = 0 if causal else None
+        check_choice("beyond", beyond, ("refuse", "clamp", "zero"))
+        self.causal = causal
+        self.beyond: Beyond = beyond
 
     def build(self, queries_shape: Any = None) -> None:
-        """Makes the table; rows are drawn from N(0, 1 / head_size)."""
-        num_rows = self.sequence_length if self.causal else 2 * self.sequence_length - 1
-        shape = (self.num_heads or 1, num_rows, self.head_size)
+        """Makes the table; rows are drawn from N(0, 1 / head_dim)."""
+        num_rows = self.max_length if self.causal else 2 * self.max_length - 1
+        shape = (self.num_heads or 1, num_rows, self.head_dim)
         self.relative_keys = self.add_table(
-            "relative_keys", shape, keras.initializers.RandomNormal(stddev=self.head_size**-0.5)
+            "relative_keys", shape, keras.initializers.RandomNormal(stddev=self.head_dim**-0.5)
         )
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
         """RK = E, over the query itself."""
-        check_heads("RelativePositionalEmbedding", self.num_heads, self.head_size, queries)
-        last = 0 if self.causal else self.sequence_length - 1
-        nothing = positions.unless_beyond(1 - self.sequence_length, last, self._beyond)
-        table = OffsetTable(self.relative_keys.value, 1 - self.sequence_length)
-        relative_query = queries if isinstance(nothing, float) else queries + ops.cast(nothing, queries.dtype)
-        return ScoreTerms(relative_query=relative_query, relative_keys=table)
+        check_heads("RelativeEmbedding", self.num_heads, self.head_dim, queries)
+        table = OffsetTable(self.relative_keys.value, 1 - self.max_length, self.beyond)
+        if table.defined is not None:
+            positions.check_within(*table.defined, self._beyond)
+        return ScoreTerms(relative_keys=table)
+
+    def positions_of(
+        self, queries: Tensor, key_length: Index | None, query_position: Place, key_position: Place
+    ) -> Positions:
+        """The positions of a call by itself, the future hidden where it has no rows."""
+        positions = super().positions_of(queries, key_length, query_position, key_position)
+        return positions._replace(highest=0) if self.causal and self.beyond == "refuse" else positions
 
     def call(
-        self, queries: Tensor, key_length: Index | None = None, query_position: Index = 0, key_position: Index = 0
+        self, queries: Tensor, key_length: Index | None = None, query_position: Place = 0, key_position: Place = 0
     ) -> Tensor:
-        """S `(B, H, Lq, Lk)`."""
+        """q_i . E[d] `(B, H, Lq, Lk)`."""
         scores = super().call(queries, key_length, query_position, key_position)
-        if not self.causal:
+        positions = self.positions_of(queries, key_length, query_position, key_position)
+        if positions.highest is None:
             return scores
-        query_length, key_length = ops.shape(scores)[2:]
-        last_key = query_position - key_position + ops.arange(query_length)[:, None]
-        return ops.where(ops.arange(key_length) <= last_key, scores, ops.zeros_like(scores))
+        past = positions.key_positions()[:, None, None, :] <= positions.query_positions()[:, None, :, None]
+        return ops.where(past, scores, ops.zeros_like(scores))
 
-    def _beyond(self, smallest: Index, largest: Index) -> str:
-        length = self.sequence_length
+    def _beyond(self, smallest: int, largest: int) -> str:
+        length = self.max_length
         if self.causal and smallest > -length:
             return (
-                f"RelativePositionalEmbedding: keys lie up to {largest} positions in the future and causal=True has no "
-                "rows for them; attend with use_causal_mask=True, or make it with causal=False"
+                f"RelativeEmbedding: keys lie up to {largest} positions in the future and causal=True has no rows for "
+                "them; attend with use_causal_mask=True, or make it with causal=False"
             )
         return (
-            f"RelativePositionalEmbedding sequence_length: the offsets {smallest}..{largest} are visible and "
-            f"sequence_length={length} reaches {1 - length}..{0 if self.causal else length - 1}; make it with a larger "
-            "sequence_length"
+            f"RelativeEmbedding max_length: the offsets {smallest}..{largest} are visible and max_length={length} "
+            f"reaches {1 - length}..{0 if self.causal else length - 1}; make it with a larger max_length, or with "
+            "beyond='clamp' or 'zero'"
         )
 
     def get_config(self) -> dict[str, Any]:
         """The arguments it was made with."""
         return {
             **super().get_config(),
-            "head_size": self.head_size,
-            "sequence_length": self.sequence_length,
+            "head_dim": self.head_dim,
+            "max_length": self.max_length,
             "num_heads": self.num_heads,
             "causal": self.causal,
+            "beyond": self.beyond,
         }

@@ -1,34 +1,35 @@
-"""ShawRelativeEmbedding: clipped relative keys and values."""
+"""ShawEmbedding: clipped relative keys and values."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from relattn.arguments import check_flag, check_size
-from relattn.keras.encoding import RelativeEncoding, ScoreTerms, check_heads
+from relattn.arguments import as_int, came, check_flag, check_size
+from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras
 from relattn.keras.positions import Positions
 from relattn.keras.table import OffsetTable
 from relattn.keras.tensors import Tensor
+from relattn.keras.terms import ScoreTerms
 
 
 @keras.saving.register_keras_serializable(package="relattn")
-class ShawRelativeEmbedding(RelativeEncoding):
-    """S_ij = q_i . a^K[clip(d)], and a^V[clip(d)] is added to the value of each pair; d = key - query position.
+class ShawEmbedding(RelativeEncoding):
+    """S_ij = scale * q_i . (k_j + a^K[clip(d)]);  O_i = sum_j softmax(S)_ij * (v_j + a^V[clip(d)]);  d = j - i.
 
     clip(d) = max(-left, min(d, right)): beyond the largest distance the edge row holds.
 
     Args:
-        head_size: Width of a head.
+        head_dim: Width of a head.
         max_distance: `left = right`, or the pair `(left, right)`.
         num_heads: Heads with tables of their own each; `None` shares them, as the paper does.
         values: Whether there are relative values.
 
     Weights:
-        relative_keys, relative_values: a^K and a^V, each `(num_heads or 1, left + right + 1, head_size)`. Row 0 belongs
+        relative_keys, relative_values: a^K and a^V, each `(num_heads or 1, left + right + 1, head_dim)`. Row 0 belongs
             to the most distant past.
 
-    Call arguments and what is returned: as in `RelativePositionalEmbedding`, for the relative keys. The relative values
+    Call arguments and what is returned: as in `RelativeEncoding`, for the relative keys. The relative values
     work inside of `RelativeMultiHeadAttention`.
 
     Reference: Shaw et al. 2018, eq. 1 to 4, section 3.2.
@@ -36,48 +37,45 @@ class ShawRelativeEmbedding(RelativeEncoding):
 
     def __init__(
         self,
-        head_size: int,
+        head_dim: int,
         max_distance: int | tuple[int, int],
+        *,
         num_heads: int | None = None,
         values: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("head_size", head_size)
-        distances = tuple(max_distance) if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
-        good = len(distances) == 2 and all(isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in distances)
-        if not good:
+        self.head_dim = check_size("head_dim", head_dim)
+        pair = tuple(max_distance) if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
+        sides = [side for side in map(as_int, pair) if side is not None and side >= 0]
+        if len(pair) != 2 or len(sides) != 2:
             raise ValueError(
-                f"max_distance: got {max_distance!r}; expected an int of at least 0, or the pair (left, right)"
+                f"max_distance: got {came(max_distance)}; expected an int of at least 0, or the pair (left, right)"
             )
-        if num_heads is not None:
-            check_size("num_heads", num_heads)
+        self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         check_flag("values", values)
-        self.head_size, self.num_heads, self.values = head_size, num_heads, values
-        self.left, self.right = distances
+        self.values = values
+        self.left, self.right = sides
 
     def build(self, queries_shape: Any = None) -> None:
-        """Makes the tables; rows are drawn from N(0, 1 / head_size)."""
-        shape = (self.num_heads or 1, self.left + self.right + 1, self.head_size)
+        """Makes the tables; rows are drawn from N(0, 1 / head_dim)."""
+        shape = (self.num_heads or 1, self.left + self.right + 1, self.head_dim)
         for name in ("relative_keys", "relative_values") if self.values else ("relative_keys",):
-            initializer = keras.initializers.RandomNormal(stddev=self.head_size**-0.5)
+            initializer = keras.initializers.RandomNormal(stddev=self.head_dim**-0.5)
             setattr(self, name, self.add_table(name, shape, initializer))
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
         """RK = a^K and RV = a^V over the query itself; their edge rows hold beyond."""
-        check_heads("ShawRelativeEmbedding", self.num_heads, self.head_size, queries)
-        values = OffsetTable(self.relative_values.value, -self.left) if self.values else None
-        return ScoreTerms(
-            relative_query=queries,
-            relative_keys=OffsetTable(self.relative_keys.value, -self.left),
-            relative_values=values,
-        )
+        check_heads("ShawEmbedding", self.num_heads, self.head_dim, queries)
+        keys = OffsetTable(self.relative_keys.value, -self.left, "clamp")
+        values = OffsetTable(self.relative_values.value, -self.left, "clamp") if self.values else None
+        return ScoreTerms(relative_keys=keys, relative_values=values)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments it was made with."""
         return {
             **super().get_config(),
-            "head_size": self.head_size,
+            "head_dim": self.head_dim,
             "max_distance": (self.left, self.right),
             "num_heads": self.num_heads,
             "values": self.values,

@@ -1,4 +1,4 @@
-"""T5RelativeBias: a learned bias per bucket of offsets."""
+"""T5Bias: a learned bias per bucket of offsets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 
 from relattn.arguments import check_buckets, check_size
-from relattn.keras.encoding import RelativeEncoding, ScoreTerms, check_heads
+from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
 from relattn.keras.table import OffsetTable
 from relattn.keras.tensors import Shape, Tensor
+from relattn.keras.terms import ScoreTerms
 from relattn.offsets import t5_buckets
 
 
 @keras.saving.register_keras_serializable(package="relattn")
-class T5RelativeBias(RelativeEncoding):
-    """b[bucket(d)] is added to the scaled scores: a learned number per bucket of offsets and head.
+class T5Bias(RelativeEncoding):
+    """S_ij = scale * q_i . k_j + b[bucket(d)], a learned number per bucket of offsets and head.
 
     Half of the buckets hold one distance each, the others distances in logarithmic steps up to max_distance, and the
     last everything beyond (`relattn.offsets.t5_buckets`). T5 models do not scale: `RelativeMultiHeadAttention(...,
@@ -32,7 +33,7 @@ class T5RelativeBias(RelativeEncoding):
     Weights:
         bias: `(num_buckets, num_heads)`, as in T5's checkpoints.
 
-    Call arguments: as in `RelativePositionalEmbedding`.
+    Call arguments: as in `RelativeEncoding`.
 
     Returns:
         The bias, of shape `(1, H, Lq, Lk)`.
@@ -43,16 +44,16 @@ class T5RelativeBias(RelativeEncoding):
     def __init__(
         self,
         num_heads: int,
+        *,
         num_buckets: int = 32,
         max_distance: int = 128,
         bidirectional: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_size("num_heads", num_heads)
-        check_buckets(num_buckets, max_distance, bidirectional)
-        self.num_heads, self.num_buckets = num_heads, num_buckets
-        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.num_heads = check_size("num_heads", num_heads)
+        self.num_buckets, self.max_distance = check_buckets(num_buckets, max_distance, bidirectional)
+        self.bidirectional = bidirectional
 
     def build(self, queries_shape: Any = None) -> None:
         """Makes the biases, drawn from N(0, 0.02^2)."""
@@ -61,7 +62,7 @@ class T5RelativeBias(RelativeEncoding):
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
         """b[d] for |d| <= max_distance; further away the bucket no longer changes."""
-        check_heads("T5RelativeBias", self.num_heads, None, queries)
+        check_heads("T5Bias", self.num_heads, None, queries)
         buckets = t5_buckets(
             np.arange(-self.max_distance, self.max_distance + 1),
             num_buckets=self.num_buckets,
@@ -69,7 +70,7 @@ class T5RelativeBias(RelativeEncoding):
             bidirectional=self.bidirectional,
         )
         rows = ops.transpose(ops.take(self.bias.value, buckets, axis=0))
-        return ScoreTerms(bias=OffsetTable(rows, -self.max_distance))
+        return ScoreTerms(bias=OffsetTable(rows, -self.max_distance, "clamp"))
 
     def compute_output_shape(self, queries_shape: Shape, key_length: int | None = None) -> Shape:
         """The shape of the bias."""

@@ -1,21 +1,37 @@
-"""OffsetTable: rows that belong to offsets; beyond the last of them the edge row holds."""
+"""Tables: rows that belong to offsets, stored, computed or made of other tables, written out when a call needs them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
 
 from relattn.keras.installed import ops
 from relattn.keras.tensors import Index, Tensor, is_known, slice_axis
 
+Beyond = Literal["clamp", "zero", "refuse"]
+
 
 class OffsetTable(NamedTuple):
-    """T[d] = values[:, d - first], rows in ascending offset; the first and the last row hold beyond the ends.
+    """T[d] = values[:, d - first] for first <= d < first + R; outside of that, what `beyond` says.
 
-    values: [heads or 1, R, width], or [heads or 1, R] for a bias. first: the offset of row 0.
+    values: [heads or 1, R, width], or [heads or 1, R] for a bias; rows in ascending offset. first: the offset of row 0.
+    beyond: "clamp" holds the edge row, "zero" adds nothing, "refuse" has no visible offset there, or an error.
     """
 
     values: Tensor
-    first: Index
+    first: int
+    beyond: Beyond = "refuse"
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The smallest and largest offset outside of which `rows` no longer changes."""
+        margin = 1 if self.beyond == "zero" else 0
+        return self.first - margin, self.first + self.values.shape[1] - 1 + margin
+
+    @property
+    def defined(self) -> tuple[int, int] | None:
+        """The offsets that a visible pair may have; None: all."""
+        return self.extent if self.beyond == "refuse" else None
 
     def rows(self, first: Index, count: Index) -> Tensor:
         """T[first], ..., T[first + count - 1]: [heads or 1, count, ...], by slices, whose gradient scatters nothing."""
@@ -31,9 +47,59 @@ class OffsetTable(NamedTuple):
     def _between_edges(self, before: Index, inside: Tensor, after: Index) -> Tensor:
         """`inside` with the table's first row `before` times ahead of it, and the last row `after` times behind it."""
         heads, _, *rest = ops.shape(self.values)
+        oldest, newest = self.values[:, :1], self.values[:, -1:]
+        if self.beyond == "zero":
+            oldest = newest = ops.zeros_like(oldest)
         parts = [inside]
         if not (is_known(before) and before == 0):
-            parts.insert(0, ops.broadcast_to(self.values[:, :1], (heads, before, *rest)))
+            parts.insert(0, ops.broadcast_to(oldest, (heads, before, *rest)))
         if not (is_known(after) and after == 0):
-            parts.append(ops.broadcast_to(self.values[:, -1:], (heads, after, *rest)))
+            parts.append(ops.broadcast_to(newest, (heads, after, *rest)))
         return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1)
+
+
+class ComputedTable(NamedTuple):
+    """T[d] = function(d): int32 [n] -> [heads or 1, n, width], or [heads or 1, n] for a bias. It has no end."""
+
+    function: Callable[[Tensor], Tensor]
+
+    extent = None
+    defined = None
+
+    def rows(self, first: Index, count: Index) -> Tensor:
+        """T[first], ..., T[first + count - 1]."""
+        return self.function(first + ops.arange(count, dtype="int32"))
+
+
+class CombinedTable(NamedTuple):
+    """T[d] made of two tables: a[d] + b[d], or, where `joined`, [a[d]; b[d]] along the features."""
+
+    a: Table
+    b: Table
+    joined: bool = False
+
+    @property
+    def extent(self) -> tuple[int, int] | None:
+        """The smallest and largest offset outside of which `rows` no longer changes; None: it has no end."""
+        if self.a.extent is None or self.b.extent is None:
+            return None
+        return min(self.a.extent[0], self.b.extent[0]), max(self.a.extent[1], self.b.extent[1])
+
+    @property
+    def defined(self) -> tuple[int, int] | None:
+        """The offsets that a visible pair may have; None: all."""
+        if self.a.defined is None or self.b.defined is None:
+            return self.b.defined if self.a.defined is None else self.a.defined
+        return max(self.a.defined[0], self.b.defined[0]), min(self.a.defined[1], self.b.defined[1])
+
+    def rows(self, first: Index, count: Index) -> Tensor:
+        """T[first], ..., T[first + count - 1]."""
+        a, b = self.a.rows(first, count), self.b.rows(first, count)
+        if not self.joined:
+            return a + b
+        heads = max(ops.shape(a)[0], ops.shape(b)[0])
+        parts = [ops.broadcast_to(part, (heads, *ops.shape(part)[1:])) for part in (a, b)]
+        return ops.concatenate(parts, axis=-1)
+
+
+Table: TypeAlias = OffsetTable | ComputedTable | CombinedTable

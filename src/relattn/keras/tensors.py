@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from relattn.arguments import as_int, came, check_size
 from relattn.errors import ShapeError
 from relattn.keras.installed import keras, ops
 
@@ -14,6 +16,9 @@ Tensor: TypeAlias = Any
 Index: TypeAlias = Any
 """A position or a length: an int where it is known, an int32 scalar tensor where only the running graph knows it."""
 
+Place: TypeAlias = Any
+"""Where elements stand: the position of the first one, an Index, or an int32 tensor [L] or [B, L] that lists them."""
+
 Shape: TypeAlias = tuple[int | None, ...]
 
 
@@ -22,28 +27,59 @@ def is_known(*numbers: Index) -> bool:
     return all(isinstance(number, int) for number in numbers)
 
 
-def as_start(name: str, start: Any) -> Index:
-    """A start position as the caller gives it: an int, or an integer scalar tensor, which is never read."""
-    if hasattr(start, "shape"):
-        if len(start.shape) != 0 or "int" not in keras.backend.standardize_dtype(start.dtype):
-            dtype = keras.backend.standardize_dtype(start.dtype)
-            raise ShapeError(
-                f"{name}: got shape {list(start.shape)} of {dtype}; expected the position of the first element, an int "
-                "or a scalar integer tensor"
-            )
-        return ops.cast(start, "int32")
+def is_list(place: Place) -> bool:
+    """Whether it lists the position of every element."""
+    return hasattr(place, "shape") and len(place.shape) > 0
+
+
+def numbers_of(tensor: Tensor) -> np.ndarray | None:
+    """What a tensor holds; None where only the running graph knows it."""
     try:
-        return operator.index(start)
-    except TypeError:
+        return np.asarray(ops.convert_to_numpy(tensor))
+    except (NotImplementedError, TypeError):  # what TensorFlow and JAX raise for a tensor of a graph
+        return None
+
+
+def as_place(name: str, place: Any, length: int | None, batch: int | None) -> Place:
+    """Positions as the caller gives them: a start (an int or an integer scalar), or those of `length` elements.
+
+    length, batch: None where only the running graph knows them. Tensors are never read.
+    """
+    start = as_int(place)
+    if start is not None:
+        return start
+    if not hasattr(place, "shape"):
         raise TypeError(
-            f"{name}: got {start!r}; expected the position of the first element, an int or a scalar integer tensor"
-        ) from None
+            f"{name}: got {came(place)}; expected the position of the first element, an int or a scalar integer "
+            "tensor, or a tensor of the position of every element"
+        )
+    shape, dtype = list(place.shape), keras.backend.standardize_dtype(place.dtype)
+    fits = len(shape) < 3 and (not shape or shape[-1] == length or None in (shape[-1], length))
+    fits = fits and (len(shape) < 2 or shape[0] == batch or None in (shape[0], batch))
+    if "int" not in dtype or not fits:
+        raise ShapeError(
+            f"{name}: got shape {shape} of {dtype}; expected integers: the position of the first element, a scalar, or "
+            f"of every element, [{length}] or {[batch, length]}"
+        )
+    return ops.cast(place, "int32")
+
+
+def as_length(key_length: Any) -> Index:
+    """The number of keys as the caller gives it: an int, or an integer scalar tensor, which is never read."""
+    if as_int(key_length) is None and hasattr(key_length, "shape"):
+        dtype = keras.backend.standardize_dtype(key_length.dtype)
+        if len(key_length.shape) != 0 or "int" not in dtype:
+            raise ShapeError(
+                f"key_length: got shape {list(key_length.shape)} of {dtype}; expected an int or a scalar integer tensor"
+            )
+        return ops.cast(key_length, "int32")
+    return check_size("key_length", key_length)
 
 
 def check_features(name: str, features: Tensor, heads: int | None, width: int | None) -> None:
     """[batch, heads, length, width], and `heads` and `width` where they are given; ShapeError otherwise."""
     shape = list(features.shape)
-    expected = f"[batch, {heads or 'heads'}, length, {width or 'head_size'}]"
+    expected = f"[batch, {heads or 'heads'}, length, {width or 'width'}]"
     good = len(shape) == 4
     good = good and (heads is None or shape[1] in (heads, None)) and (width is None or shape[3] in (width, None))
     if not good:
@@ -66,6 +102,15 @@ def slice_axis(x: Tensor, axis: int, start: Index, count: Index) -> Tensor:
     return ops.slice(x, starts, sizes)
 
 
+def pad_axis(x: Tensor, axis: int, count: Index) -> Tensor:
+    """x with `count` zeros (False) at the end of one axis."""
+    if is_known(count) and count == 0:
+        return x
+    widths = [(0, 0)] * len(x.shape)
+    widths[axis] = (0, count)
+    return ops.pad(x, widths)
+
+
 def times_table(x: Tensor, table: Tensor) -> Tensor:
     """x (B, H, L, N) @ table (1 or H, N, M).
 
@@ -77,3 +122,14 @@ def times_table(x: Tensor, table: Tensor) -> Tensor:
     batch, heads, length, width = ops.shape(x)
     product = ops.reshape(x, (batch * heads * length, width)) @ table[0]
     return ops.reshape(product, (batch, heads, length, ops.shape(table)[2]))
+
+
+def times_tables(x: Tensor, tables: Tensor) -> Tensor:
+    """x (B, H, C, L, N) @ tables (1 or H, C, N, M), without broadcasting, for the reason that `times_table` gives."""
+    batch, heads, chunks, length, width = shape = ops.shape(x)
+    if ops.shape(tables)[0] == 1:
+        batch, heads = batch * heads, 1
+    rows = ops.transpose(ops.reshape(x, (batch, heads, chunks, length, width)), (1, 2, 0, 3, 4))
+    product = ops.reshape(rows, (heads, chunks, batch * length, width)) @ tables
+    product = ops.reshape(product, (heads, chunks, batch, length, -1))
+    return ops.reshape(ops.transpose(product, (2, 0, 1, 3, 4)), (*shape[:4], ops.shape(tables)[3]))

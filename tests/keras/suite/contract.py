@@ -1,13 +1,13 @@
 """Every encoding of relattn.keras against its paper's formula in float64: outputs and every gradient, in the budget.
 
-The cases, settings and error budget are those of the PyTorch side (tests/contract); each case's module is carried over
-by `from_torch`, and its weights are then given by name, so that names and shapes are held to be the same.
+The cases, settings and error budget are those of the PyTorch side (tests/contract). Each case's module, sums included,
+is carried over by `from_torch`. Its weights are then given by name, so that names and shapes are held to be the same.
 """
 
 import os
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
+from operator import add
 from typing import Any
 
 import keras
@@ -16,19 +16,19 @@ import pytest
 from keras import ops
 
 from relattn.errors import UnsupportedError
-from relattn.keras import from_torch
+from relattn.keras import EncodingSum, from_torch
 from relattn.keras.attend import Mask
-from relattn.keras.encoding import ScoreTerms
 from relattn.keras.loop import attend
 from relattn.keras.positions import Positions
+from relattn.keras.terms import ScoreTerms
 from tests import seeds
-from tests.contract.cases import CASES, EncodingCase, TermsCase
+from tests.contract.cases import CASES, EncodingCase, Part
 from tests.contract.check import draw_cotangents, sum_lengths
 from tests.contract.check import gradients_of as torch_gradients
 from tests.contract.plain import magnitudes, plain_attention
 from tests.contract.settings import Setting, make_setting
 from tests.contract.subject import Subject, make_subject
-from tests.keras.gradients import answer_and_gradients, numpy_of, precision, with_weights
+from tests.keras.gradients import answer_and_gradients, numpy_of, precision
 from tests.oracle import assert_within_budget, complex_step_gradients, max_error
 from tests.oracle.budget import EPS
 
@@ -40,35 +40,33 @@ def names() -> list[str]:
     """The cases of encodings that have a layer here."""
     found = []
     for name, case in CASES.items():
-        if isinstance(case, TermsCase):
-            continue
-        parts = case.parts(Setting(1, case.num_heads or 2, 1, 3, 3, 4, 4))
-        try:
-            layers = [from_torch(part.module) for part in parts]
-        except UnsupportedError:
-            continue
-        if len(layers) <= 1:
+        if isinstance(case, EncodingCase):
+            try:
+                layer_of(case.parts(Setting(1, case.num_heads or 2, 1, 3, 3, 4, 4)))
+            except UnsupportedError:
+                continue
             found.append(name)
     return found
 
 
+def layer_of(parts: list[Part]) -> Any:
+    """What `from_torch` makes of the sum of the parts; None without one."""
+    return from_torch(reduce(add, [part.module for part in parts])) if parts else None
+
+
 def draw(rng: np.random.Generator, case: EncodingCase, kind: str) -> Setting:
-    """A setting without what the Keras face does not have: grouped heads, explicit positions, float masks."""
+    """A setting without what the Keras face does not have: grouped heads, segments, float masks."""
     setting = make_setting(
         lambda options: options[int(rng.integers(len(options)))], **case.requirements(), kind=kind, longest=9
     )
     changes: dict[str, Any] = {"num_kv_heads": setting.num_heads, "segment_ids": None}
-    for name in ("query_position", "key_position"):
-        start = getattr(setting, name)
-        if isinstance(start, np.ndarray) and start.ndim:
-            changes[name] = int(start.flat[0])
     if setting.has_float_mask:
         changes["attn_mask"] = setting.attn_mask > -np.inf
     return replace(setting, **changes)
 
 
 def positions_of(s: Setting) -> Positions:
-    """As the layer would make them: an int, or a scalar tensor."""
+    """As the layer would make them: an int, a scalar tensor, or the position of every element."""
     starts = [ops.convert_to_tensor(p, "int32") if isinstance(p, np.ndarray) else p
               for p in (s.query_position, s.key_position)]  # fmt: skip
     left, right = s.window or (None, None)
@@ -77,10 +75,9 @@ def positions_of(s: Setting) -> Positions:
     return Positions(*starts, s.query_length, s.key_length, None if left is None else -left, right)
 
 
-def attention(subject: Subject, layer: Any, block: int | None, tensors: dict[str, Any]) -> Any:
+def attention(subject: Subject, layer: Any, positions: Positions, block: int | None, tensors: dict[str, Any]) -> Any:
     """relattn.keras' attention of the subject's call."""
     s = subject.setting
-    positions = positions_of(s)
     mask = Mask(
         keys=None if s.key_mask is None else ops.convert_to_tensor(s.key_mask),
         pairs=None if s.attn_mask is None else ops.convert_to_tensor(s.attn_mask),
@@ -96,9 +93,16 @@ def attention(subject: Subject, layer: Any, block: int | None, tensors: dict[str
     )[0]  # fmt: skip
 
 
+def weights_of(layer: Any) -> dict[str, Any]:
+    """Every weight of a layer, or of the operands of a sum, by the name of the parameter among the subject's arrays."""
+    operands = layer.operands if isinstance(layer, EncodingSum) else [layer]
+    return {f"{i}.{weight.name}": weight for i, operand in enumerate(operands) for weight in operand.weights}
+
+
 def weight_name(name: str) -> str:
-    """ "0.linear_pos.weight" of the module is "linear_pos" of the layer."""
-    return name.removeprefix("0.").removesuffix(".weight")
+    """ "0.linear_pos.weight" among the subject's arrays is "0.linear_pos_weight" of the layer."""
+    part, dot, rest = name.partition(".")
+    return part + dot + rest.replace(".", "_")
 
 
 def check(subject: Subject, dtype: str, block: int | None) -> None:
@@ -115,11 +119,14 @@ def check(subject: Subject, dtype: str, block: int | None) -> None:
 
     arrays = {weight_name(name): array.astype(dtype) for name, array in numbers.items()}
     with precision(dtype):
-        layer = from_torch(subject.parts[0].module) if subject.parts else None
+        layer, positions = layer_of(subject.parts), positions_of(subject.setting)
+        weights = {} if layer is None else weights_of(layer)
+        assert set(weights) == set(arrays) - {"query", "key", "value"}
 
         def call(tensors: dict[str, Any]) -> Any:
-            with nullcontext() if layer is None else with_weights(layer, tensors):
-                return attention(subject, layer, block, tensors)
+            pairs = [(weight, tensors[name]) for name, weight in weights.items()]
+            with keras.StatelessScope(state_mapping=pairs):
+                return attention(subject, layer, positions, block, tensors)
 
         output, gradients = answer_and_gradients(call, arrays, cotangents[0])
         assert keras.backend.standardize_dtype(output.dtype) == dtype
@@ -164,13 +171,23 @@ def test_one_head_of_several_sequences(name):
 
 
 def test_the_cases_cover_every_layer():
-    assert {"none", "music_transformer", "relative", "shaw", "txl", "txl_learned", "t5", "alibi_3_heads", "rope"} < set(
-        names()
-    )
-    assert len(names()) >= 20
+    encodings = {name for name, case in CASES.items() if isinstance(case, EncodingCase)}
+    assert encodings - set(names()) == {name for name in encodings if "dynamic" in name or "longrope" in name}
 
 
-@pytest.mark.parametrize("name", ["music_transformer", "shaw", "txl", "t5", "alibi_3_heads", "rope"])
+def test_the_settings_list_positions_of_one_side_and_of_both():
+    """In many calls: a list for all sequences, one for each, and a list beside a start."""
+    found = set()
+    for seed in range(200):
+        setting = draw(seeds.generator(seed), CASES["relative"], "any")
+        found.add(tuple(np.ndim(place) for place in (setting.query_position, setting.key_position)))
+    assert found == {(i, j) for i in range(3) for j in range(3)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["music_transformer", "shaw", "txl", "t5", "alibi_3_heads", "rope", "key_query", "disentangled", "rope+shaw"],
+)
 def test_a_wrong_start_is_found_out(name, monkeypatch):
     """The comparison can fail: queries taken for one position earlier give another answer under every encoding."""
     heads = CASES[name].num_heads or 2

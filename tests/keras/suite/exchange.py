@@ -1,5 +1,7 @@
 """Weights carried between the PyTorch modules and the layers, both ways: equal outputs and equal gradients."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 import relattn
 import relattn.keras as rk
+from relattn.keras.exchange import ARGUMENTS
 from relattn.nn import RelativeMultiheadAttention
 from tests import seeds
 from tests.bad_input.refusal import refused
@@ -23,7 +26,14 @@ MODULES = {
     "transformer_xl": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE, embed_dim=10, interleaved=True),
     "transformer_xl_learned": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE, max_length=9),
     "t5": lambda: relattn.T5Bias(HEADS, num_buckets=8, max_distance=5, bidirectional=False),
+    "relative_clamp": lambda: relattn.RelativeEmbedding(SIZE, 3, beyond="clamp"),
     "alibi": lambda: relattn.AlibiBias(HEADS),
+    "alibi_given": lambda: relattn.AlibiBias(HEADS, [0.3, 0.5, 0.7, 0.9], signed=True),
+    "alibi_learned": lambda: relattn.AlibiBias(HEADS, learned=True),
+    "key_query": lambda: relattn.KeyQueryEmbedding(SIZE, 9, num_heads=HEADS),
+    "disentangled": lambda: relattn.DisentangledEmbedding(HEADS, SIZE, embed_dim=5, max_distance=6, num_buckets=4),
+    "disentangled_p2c": lambda: relattn.DisentangledEmbedding(HEADS, SIZE, max_distance=3, c2p=False),
+    "sum": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE) + relattn.ShawEmbedding(SIZE, 2) + relattn.T5Bias(HEADS),
     "rope": lambda: relattn.RotaryEmbedding(SIZE, base=50.0, rotary_dim=4, interleaved=True),
     "rope_scaled": lambda: relattn.RotaryEmbedding(SIZE, scaling={"rope_type": "linear", "factor": 2.0}),
 }
@@ -53,11 +63,24 @@ def test_encodings_go_there_and_back(name):
         return
     random_weights(module)
     layer = rk.from_torch(module)
-    for weight in layer.weights:
-        parameter = dict(module.named_parameters())
-        found = parameter.get(weight.name, parameter.get(f"{weight.name}.weight"))
-        np.testing.assert_array_equal(numpy_of(weight), found.detach().double().numpy())
+    assert type(layer).__name__ == type(module).__name__
+    pairs = zip(layer.operands, module.encodings, strict=True) if name == "sum" else [(layer, module)]
+    for ours, theirs in pairs:
+        parameters = {each.replace(".", "_"): parameter for each, parameter in theirs.named_parameters()}
+        assert {weight.name for weight in ours.weights} == set(parameters)
+        for weight in ours.weights:
+            np.testing.assert_array_equal(numpy_of(weight), parameters[weight.name].detach().double().numpy())
     assert_same_module(module, rk.to_torch(layer))
+
+
+def test_arguments_have_one_name_and_one_default_on_both_sides():
+    for name, arguments in ARGUMENTS.items():
+        theirs = inspect.signature(getattr(relattn, name)).parameters
+        ours = dict(inspect.signature(getattr(rk, name)).parameters)
+        assert ours.pop("kwargs").kind is inspect.Parameter.VAR_KEYWORD
+        described = [[(p.name, p.kind, p.default) for p in side.values()] for side in (ours, theirs)]
+        assert described[0] == described[1], name
+        assert set(arguments) == set(theirs)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -124,12 +147,17 @@ def test_what_has_no_counterpart_is_refused():
     unsupported = relattn.UnsupportedError
     with refused(unsupported, "from_torch: got num_kv_heads=2 with num_heads=4; ... has no grouped queries"):
         rk.from_torch(module(num_kv_heads=2))
-    with refused(unsupported, "from_torch: got a RelativeEmbedding with beyond='clamp'; ... as beyond='refuse' does"):
-        rk.from_torch(relattn.RelativeEmbedding(SIZE, 3, beyond="clamp"))
-    with refused(unsupported, "from_torch: got a EncodingSum, which has no counterpart in relattn.keras"):
-        rk.from_torch(relattn.AlibiBias(HEADS) + relattn.T5Bias(HEADS))
+    with refused(
+        unsupported, "scaling['rope_type']: got 'dynamic'; relattn.keras has 'linear', 'yarn' and 'llama3'..."
+    ):
+        scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 8}
+        rk.from_torch(relattn.RotaryEmbedding(SIZE, scaling=scaling))
+    with refused(unsupported, "from_torch: got a Own, which has no counterpart in relattn.keras"):
+        rk.from_torch(type("Own", (relattn.AlibiBias,), {})(HEADS))
     with refused(TypeError, "from_torch: got Linear; expected an encoding of relattn or relattn.nn.Relative..."):
         rk.from_torch(torch.nn.Linear(2, 2))
+    with refused(TypeError, "to_torch: got Attention; expected an encoding of relattn.keras or Relative..."):
+        rk.to_torch(rk.Attention(SIZE, 3))
     with refused(TypeError, "to_torch: got Dense; expected an encoding of relattn.keras or RelativeMultiHeadAttention"):
         rk.to_torch(keras.layers.Dense(2))
     with refused(ValueError, "to_torch: the layer is not built yet; call it once, or build it with its input shapes"):
@@ -140,11 +168,10 @@ def test_what_has_no_counterpart_is_refused():
             rk.to_torch(layer(**changes))
 
 
-def test_every_public_encoding_is_carried_over_or_refused():
+def test_every_public_encoding_is_carried_over():
     made = {type(make()).__name__ for make in MODULES.values()}
     public = {
         name for name in relattn.__all__
         if isinstance(thing := getattr(relattn, name), type) and issubclass(thing, relattn.RelativeEncoding)
     }  # fmt: skip
-    assert made - {"NoneType"} <= public
-    assert {"RelativeEmbedding", "ShawEmbedding", "TransformerXLEmbedding", "T5Bias", "AlibiBias"} <= made
+    assert made - {"NoneType", "EncodingSum"} == public - {"RelativeEncoding"} == set(ARGUMENTS)

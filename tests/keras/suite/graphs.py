@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import relattn.keras as rk
+from relattn.errors import UnsupportedError
 from tests import seeds
 from tests.keras.gradients import BACKEND, numpy_of
 from tests.keras.suite.layer import ENCODINGS, HEADS, SIZE, WIDTH, attention, every_encoding, normal
@@ -68,23 +69,53 @@ def test_a_graph_computes_what_eager_execution_does(name, query_block, jit):
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
 def test_a_graph_cannot_raise_and_gives_nan_beyond_the_table():
-    layer = rk.RelativePositionalEmbedding(SIZE, 6)
+    layer = rk.RelativeEmbedding(SIZE, 6)
     layer(normal(1, HEADS, 2, SIZE))
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        graph = tf.function(lambda q, start: layer(q, query_position=start))
-    else:
-        import jax
-
-        graph = jax.jit(lambda q, start: layer(q, query_position=start))
+    graph = in_graph(lambda q, start: layer(q, query_position=start))
     queries = normal(1, HEADS, 4, SIZE)
     np.testing.assert_allclose(
         numpy_of(graph(queries, np.int32(2))), numpy_of(layer(queries, query_position=2)), **CLOSE
     )
     assert np.isnan(numpy_of(graph(queries, np.int32(3)))).all()
-    with pytest.raises(ValueError, match="sequence_length=6 reaches"):
+    with pytest.raises(ValueError, match="max_length=6 reaches"):
         layer(queries, query_position=3)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
+@pytest.mark.parametrize("name", ["relative", "shaw", "t5", "rope", "key_query", "disentangled"])
+def test_a_graph_takes_listed_positions(name):
+    layer = attention(ENCODINGS[name](), query_block=4)
+    x = normal(2, 6, WIDTH)
+    places = np.array([[0, 2, 1, 5, 3, 7], [4, 4, 0, 1, 2, 3]], dtype="int32")
+    expected = numpy_of(layer(x, x, use_causal_mask=True, query_position=places, key_position=places))
+    graph = in_graph(lambda x, at: layer(x, x, use_causal_mask=True, query_position=at, key_position=at))
+    np.testing.assert_allclose(numpy_of(graph(x, places)), expected, **CLOSE)
+    if name in ("relative", "key_query"):  # whose rows end at 7: only the query that sees further is spoilt
+        places[0, 4] = 9
+        spoilt = np.isnan(numpy_of(graph(x, places))).all(axis=-1)
+        assert spoilt.tolist() == [[False] * 4 + [True, False], [False] * 6]
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
+@pytest.mark.parametrize("name", ["alibi", "transformer_xl"])
+def test_a_graph_cannot_read_listed_positions(name):
+    layer = attention(ENCODINGS[name]())
+    x = normal(2, 6, WIDTH)
+    layer(x, x)
+    graph = in_graph(lambda x, at: layer(x, x, query_position=at))
+    with pytest.raises(UnsupportedError, match="got listed positions that only the running graph knows, and an encod"):
+        graph(x, np.arange(6, dtype="int32"))
+
+
+def in_graph(function):
+    """The function as one graph, whose arguments it does not know."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, autograph=False)
+    import jax
+
+    return jax.jit(function)
 
 
 @every_encoding

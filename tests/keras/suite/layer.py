@@ -13,13 +13,17 @@ B, LQ, LK, WIDTH, HEADS, SIZE = 2, 6, 7, 12, 2, 4
 
 ENCODINGS = {
     "none": lambda: None,
-    "relative": lambda: rk.RelativePositionalEmbedding(SIZE, 8, num_heads=HEADS),
-    "shaw": lambda: rk.ShawRelativeEmbedding(SIZE, (3, 2)),
-    "transformer_xl": lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE),
-    "transformer_xl_learned": lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE, sequence_length=8),
-    "t5": lambda: rk.T5RelativeBias(HEADS, num_buckets=8, max_distance=6),
+    "relative": lambda: rk.RelativeEmbedding(SIZE, 8, num_heads=HEADS),
+    "shaw": lambda: rk.ShawEmbedding(SIZE, (3, 2)),
+    "transformer_xl": lambda: rk.TransformerXLEmbedding(HEADS, SIZE),
+    "transformer_xl_learned": lambda: rk.TransformerXLEmbedding(HEADS, SIZE, max_length=8),
+    "t5": lambda: rk.T5Bias(HEADS, num_buckets=8, max_distance=6),
     "alibi": lambda: rk.AlibiBias(HEADS),
+    "alibi_learned": lambda: rk.AlibiBias(HEADS, [0.5, 0.25], learned=True, signed=True),
     "rope": lambda: rk.RotaryEmbedding(SIZE),
+    "key_query": lambda: rk.KeyQueryEmbedding(SIZE, 8),
+    "disentangled": lambda: rk.DisentangledEmbedding(HEADS, SIZE, max_distance=6, num_buckets=4),
+    "sum": lambda: rk.TransformerXLEmbedding(HEADS, SIZE) + rk.ShawEmbedding(SIZE, (3, 2)) + rk.AlibiBias(HEADS),
 }
 every_encoding = pytest.mark.parametrize("name", ENCODINGS)
 
@@ -87,7 +91,7 @@ def test_weights_of_keras_own_layer_load(name):
 
 
 def test_weights_of_keras_own_layer_load_beside_those_of_an_encoding():
-    theirs, ours = keras.layers.MultiHeadAttention(HEADS, SIZE), attention(rk.T5RelativeBias(HEADS))
+    theirs, ours = keras.layers.MultiHeadAttention(HEADS, SIZE), attention(rk.T5Bias(HEADS))
     for layer in (theirs, ours):
         layer.build((None, None, WIDTH), (None, None, WIDTH))
     for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
@@ -101,7 +105,7 @@ def test_weights_of_keras_own_layer_load_beside_those_of_an_encoding():
 def test_masks_that_keras_propagates(query_block):
     tokens = np.array([[1, 2, 3, 4, 0, 0], [5, 6, 1, 0, 0, 0]])
     embedding = keras.layers.Embedding(7, WIDTH, mask_zero=True)
-    layer = attention(rk.ShawRelativeEmbedding(SIZE, 2), query_block=query_block)
+    layer = attention(rk.ShawEmbedding(SIZE, 2), query_block=query_block)
     x = embedding(tokens)
     output = layer(x, x, use_causal_mask=True)
     assert output._keras_mask is not None
@@ -119,7 +123,7 @@ def test_masks_that_keras_propagates(query_block):
 def test_masks_given_by_hand(query_block):
     query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
     queries, values, keys = (normal(B, length, seed=length + i) > -0.5 for i, length in enumerate((LQ, LK, LK)))
-    layer = attention(rk.T5RelativeBias(HEADS), query_block=query_block)
+    layer = attention(rk.T5Bias(HEADS), query_block=query_block)
     actual = layer(query, value, key=value, query_mask=queries, value_mask=values, key_mask=keys)
     pairs = queries[:, :, None] & (values & keys)[:, None]
     assert (values != keys).any() and not queries.all()
@@ -173,7 +177,7 @@ def test_a_query_without_keys_gives_zero_and_no_nan():
     x = normal(1, 4, WIDTH)
     mask = np.ones((1, 4, 4), dtype=bool)
     mask[0, 2] = False
-    layer = attention(rk.ShawRelativeEmbedding(SIZE, 2), use_bias=False)
+    layer = attention(rk.ShawEmbedding(SIZE, 2), use_bias=False)
     layer.build(x.shape, x.shape)
     weights = {weight.path: weight for weight in layer.weights}
 
@@ -266,13 +270,17 @@ def test_configs_describe_the_layer(name):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: rk.RelativePositionalEmbedding(SIZE, 9, num_heads=HEADS, causal=True),
-        lambda: rk.ShawRelativeEmbedding(SIZE, (3, 1), num_heads=HEADS, values=False),
-        lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE, embed_dim=6, interleaved=True),
-        lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE, sequence_length=9),
-        lambda: rk.T5RelativeBias(HEADS, num_buckets=4, max_distance=5, bidirectional=False),
+        lambda: rk.RelativeEmbedding(SIZE, 9, num_heads=HEADS, causal=True),
+        lambda: rk.ShawEmbedding(SIZE, (3, 1), num_heads=HEADS, values=False),
+        lambda: rk.TransformerXLEmbedding(HEADS, SIZE, embed_dim=6, interleaved=True),
+        lambda: rk.TransformerXLEmbedding(HEADS, SIZE, max_length=9),
+        lambda: rk.T5Bias(HEADS, num_buckets=4, max_distance=5, bidirectional=False),
         lambda: rk.AlibiBias(HEADS),
-        lambda: rk.RotaryEmbedding(SIZE, 50.0, 2, True, scaling={"rope_type": "linear", "factor": 2.0}),
+        lambda: rk.RelativeEmbedding(np.int64(SIZE), np.int32(2), beyond="zero"),
+        lambda: rk.AlibiBias(HEADS, (0.5, 0.25), learned=True, signed=True),
+        lambda: rk.RotaryEmbedding(
+            SIZE, base=50.0, rotary_dim=2, interleaved=True, scaling={"rope_type": "linear", "factor": 2.0}
+        ),
     ],
 )
 def test_a_keras_file_gives_an_encoding_by_itself_back(make, tmp_path):
@@ -286,7 +294,7 @@ def test_a_keras_file_gives_an_encoding_by_itself_back(make, tmp_path):
 
 def test_an_encoding_shared_by_layers_is_one_after_loading(tmp_path):
     inputs = keras.Input((None, WIDTH))
-    shared = rk.T5RelativeBias(HEADS)
+    shared = rk.T5Bias(HEADS)
     x = attention(shared)(inputs, inputs)
     model = keras.Model(inputs, attention(shared)(x, x))
     model.save(tmp_path / "model.keras")
@@ -297,6 +305,23 @@ def test_an_encoding_shared_by_layers_is_one_after_loading(tmp_path):
     assert first.encoding is second.encoding
     alone = [type(layer).from_config(layer.get_config()).encoding for layer in model.layers[-2:]]
     assert alone[0] is not shared and alone[0] is not alone[1]
+
+
+@every_encoding
+@pytest.mark.parametrize("query_block", [None, 4])
+def test_listed_positions_are_positions(name, query_block):
+    """The same places, as starts and listed for all or for each sequence; then an order of keys of their own."""
+    query, value = normal(B, LQ, WIDTH), normal(B, LK, WIDTH, seed=1)
+    layer = attention(ENCODINGS[name](), query_block=query_block)
+    expected = numpy_of(layer(query, value, use_causal_mask=True, query_position=2, key_position=1))
+    queries, keys = 2 + np.arange(LQ), 1 + np.arange(LK)
+    for places in ((queries, keys), (queries[None].repeat(B, 0), 1), (2, keys[None].repeat(B, 0))):
+        actual = layer(query, value, use_causal_mask=True, query_position=places[0], key_position=places[1])
+        np.testing.assert_allclose(numpy_of(actual), expected, **CLOSE)
+    order = np.stack([seeds.generator(row).permutation(LK) for row in range(B)])
+    shuffled = np.take_along_axis(value, order[..., None], axis=1)
+    actual = layer(query, shuffled, use_causal_mask=True, query_position=2, key_position=keys[order])
+    np.testing.assert_allclose(numpy_of(actual), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["relative", "shaw", "transformer_xl", "t5", "alibi"])
@@ -326,13 +351,14 @@ def test_mixed_precision_rounds_inputs_only(name, policy):
     """float32 weights, half-precision inputs and outputs, everything between from positions to softmax in float32.
 
     The budget is that of tests/oracle/budget.py: twice the error of the plain layer in the same dtype, Keras' own
-    without an encoding, which rounds the same inputs, projections and outputs; and the rounding of one operand.
+    without an encoding and with the same projections, which rounds the same inputs, projections and outputs; and the
+    rounding of one operand.
     """
     x = normal(1, 400, WIDTH)
-    reach = {"sequence_length": 400} if name in ("relative", "transformer_xl_learned") else {}
     with_reach = {
-        "relative": lambda: rk.RelativePositionalEmbedding(SIZE, num_heads=HEADS, **reach),
-        "transformer_xl_learned": lambda: rk.TransformerXLRelativeEmbedding(HEADS, SIZE, **reach),
+        "relative": lambda: rk.RelativeEmbedding(SIZE, 400, num_heads=HEADS),
+        "transformer_xl_learned": lambda: rk.TransformerXLEmbedding(HEADS, SIZE, max_length=400),
+        "key_query": lambda: rk.KeyQueryEmbedding(SIZE, 400),
     }
     encoding = with_reach.get(name, ENCODINGS[name])()
     layer = attention(encoding, query_block=200, dtype=policy)
@@ -342,6 +368,9 @@ def test_mixed_precision_rounds_inputs_only(name, policy):
     assert all(weight.dtype == "float32" for weight in layer.weights)
     exact = numpy_of(twin(layer, query_block=200, dtype="float32")(x, x))
     plain = attention(None, dtype=policy)
+    plain.build(x.shape, x.shape)
+    for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
+        getattr(plain, name).set_weights(getattr(layer, name).get_weights())
     plain_output = numpy_of(plain(x, x))
     plain_error = np.abs(plain_output - numpy_of(twin(plain, dtype="float32")(x, x))).max()
     eps = {"bfloat16": 2.0**-7, "float16": 2.0**-10}[half]
@@ -358,5 +387,22 @@ def test_a_model_trains(name):
     model.fit(x, y, batch_size=2, epochs=1, verbose=0)
     names = [weight.path for weight in model.weights]
     unmoved = [n for n, old, new in zip(names, before, model.get_weights(), strict=True) if np.array_equal(old, new)]
-    assert all(n.endswith("key/bias") for n in unmoved), f"no gradient reached {unmoved}"
+    # What is added to all scores of a query moves no softmax.
+    still = ("key/bias", "pos_key_proj_bias")
+    assert all(n.endswith(still) for n in unmoved), f"no gradient reached {unmoved}"
     assert model.predict(x, verbose=0).shape == y.shape
+
+
+@pytest.mark.parametrize("name", ["shaw", "disentangled"])
+def test_positions_are_inputs_of_a_model_that_trains(name):
+    inputs, places = keras.Input((None, WIDTH)), keras.Input((None,), dtype="int32")
+    layer = attention(ENCODINGS[name](), query_block=4)
+    output = layer(inputs, inputs, use_causal_mask=True, query_position=places, key_position=places)
+    model = keras.Model([inputs, places], output)
+    model.compile(optimizer="sgd", loss="mse")
+    x, at = normal(B, LQ, WIDTH), np.array([[0, 2, 1, 5, 3, 7], [4, 4, 0, 1, 2, 3]], dtype="int32")
+    before = [w.copy() for w in layer.encoding.get_weights()]
+    model.fit([x, at], normal(B, LQ, WIDTH, seed=1), epochs=1, verbose=0)
+    assert not np.array_equal(layer.encoding.get_weights()[0], before[0])
+    expected = numpy_of(layer(x, x, use_causal_mask=True, query_position=at, key_position=at))
+    np.testing.assert_allclose(model.predict([x, at], verbose=0), expected, rtol=1e-4, atol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 import relattn.keras as rk
-from relattn.errors import ShapeError
+from relattn.errors import ShapeError, UnsupportedError
 from tests.bad_input.refusal import refused
 
 HEADS, SIZE, WIDTH = 2, 4, 8
@@ -31,40 +31,82 @@ def refuses(error, said, call):
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: rk.RelativePositionalEmbedding(0, 5), ValueError, "head_size: got 0; expected an int of at least 1"),
+        (lambda: rk.RelativeEmbedding(0, 5), ValueError, "head_dim: got 0; expected an int of at least 1"),
         (
-            lambda: rk.RelativePositionalEmbedding(4, 2.5),
+            lambda: rk.RelativeEmbedding(4, 2.5),
             ValueError,
-            "sequence_length: got 2.5; expected an int of at least 1",
+            "max_length: got 2.5; expected an int of at least 1",
         ),
-        (lambda: rk.RelativePositionalEmbedding(4, 5, 0), ValueError, "num_heads: got 0; expected an int..."),
+        (lambda: rk.RelativeEmbedding(4, 5, num_heads=0), ValueError, "num_heads: got 0; expected an int..."),
+        (lambda: rk.RelativeEmbedding(4, 5, causal=1), TypeError, "causal: got 1; expected True or False"),
         (
-            lambda: rk.RelativePositionalEmbedding(4, 5, causal=1),
-            TypeError,
-            "causal: got 1; expected True or False",
+            lambda: rk.RelativeEmbedding(4, 5, beyond="wrap"),
+            ValueError,
+            "beyond: got 'wrap'; expected one of 'refuse', 'clamp', 'zero'",
+        ),
+        (lambda: rk.KeyQueryEmbedding(4, 0), ValueError, "max_length: got 0; expected an int of at least 1"),
+        (
+            lambda: rk.DisentangledEmbedding(2, 4, c2p=False, p2c=False),
+            ValueError,
+            "c2p, p2c: got False for both; expected at least one of the terms",
         ),
         (
-            lambda: rk.ShawRelativeEmbedding(4, (1, 2, 3)),
+            lambda: rk.DisentangledEmbedding(2, 4, max_distance=6, num_buckets=10),
+            ValueError,
+            "num_buckets: got 10 with max_distance=6; expected an even number below 10, half of it for exact distances",
+        ),
+        (
+            lambda: rk.RotaryEmbedding(4) + rk.AlibiBias(2) + rk.RotaryEmbedding(4),
+            UnsupportedError,
+            "sum of encodings: two operands rotate the queries and keys; no paper defines that, keep one of them",
+        ),
+        (
+            lambda: rk.ShawEmbedding(4, (1, 2, 3)),
             ValueError,
             "max_distance: got (1, 2, 3); expected an int of at least 0, or the pair (left, right)",
         ),
         (
-            lambda: rk.TransformerXLRelativeEmbedding(2, 4, embed_dim=5),
+            lambda: rk.TransformerXLEmbedding(2, 4, embed_dim=5),
             ValueError,
             "embed_dim: got 5; expected an even width, a sine and a cosine for each frequency",
         ),
         (
-            lambda: rk.TransformerXLRelativeEmbedding(2, 4, embed_dim=6, sequence_length=9),
+            lambda: rk.TransformerXLEmbedding(2, 4, embed_dim=6, max_length=9),
             ValueError,
-            "sequence_length: got 9 beside embed_dim=6, interleaved=False; a learned table has no sinusoids, leave "
-            "those out or sequence_length",
+            "max_length: got 9 beside embed_dim=6, interleaved=False; a learned table has no sinusoids, leave those "
+            "out or max_length",
         ),
-        (lambda: rk.T5RelativeBias(2, num_buckets=7), ValueError, "num_buckets: got 7; expected a multiple of four..."),
+        (lambda: rk.T5Bias(2, num_buckets=7), ValueError, "num_buckets: got 7; expected a multiple of four..."),
         (lambda: rk.AlibiBias(None), ValueError, "num_heads: got None; expected an int of at least 1"),
+        (
+            lambda: rk.AlibiBias(2, [0.5, 0.0]),
+            ValueError,
+            "slopes: got [0.5, 0.0]; expected 2 finite numbers above 0, one for each head; leave it out for those of "
+            "the paper",
+        ),
+        (
+            lambda: rk.AlibiBias(2, [0.5]),
+            ValueError,
+            "slopes: got [0.5]; expected 2 finite numbers above 0, one for each head; leave it out for those of the "
+            "paper",
+        ),
+        (lambda: rk.AlibiBias(2, signed=1), TypeError, "signed: got 1; expected True or False"),
+        (
+            lambda: rk.Attention(4, 5, dropout=1.5),
+            ValueError,
+            "dropout: got 1.5; expected a probability between 0 and 1",
+        ),
+        (lambda: rk.Attention(4, 0), ValueError, "sequence_length: got 0; expected an int of at least 1"),
         (
             lambda: rk.RotaryEmbedding(4, rotary_dim=6),
             ValueError,
-            "rotary_dim: got 6 with head_size=4; expected an even number of features, at most 4",
+            "rotary_dim: got 6 with head_dim=4; expected an even number of features, at most 4",
+        ),
+        (
+            lambda: rk.RotaryEmbedding(4, scaling={"rope_type": "dynamic", "factor": 2.0}),
+            UnsupportedError,
+            "scaling['rope_type']: got 'dynamic'; relattn.keras has 'linear', 'yarn' and 'llama3', whose angles do not "
+            "depend on the length of a call; take relattn.RotaryEmbedding under PyTorch for it",
         ),
         (lambda: rk.RotaryEmbedding(4, base=1), ValueError, "base: got 1; expected a finite number above 1"),
         (
@@ -109,23 +151,30 @@ def attend(encoding, query=X, value=X, **call):
     return rk.RelativeMultiHeadAttention(HEADS, SIZE, encoding=encoding)(query, value, **call)
 
 
+class Refusing(rk.RelativeEncoding):
+    """An encoding that leaves the check of its rows to the call."""
+
+    def terms(self, queries, positions):
+        return rk.ScoreTerms(bias=rk.OffsetTable(ops.zeros((1, 2)), 0))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
         (
-            lambda: rk.RelativePositionalEmbedding(SIZE, 9)(X),
+            lambda: rk.RelativeEmbedding(SIZE, 9)(X),
             ShapeError,
-            "queries: got shape [1, 5, 8]; expected [batch, heads, length, head_size]",
+            "queries: got shape [1, 5, 8]; expected [batch, heads, length, width]",
         ),
         (
-            lambda: rk.RelativePositionalEmbedding(6, 9)(QUERIES),
+            lambda: rk.RelativeEmbedding(6, 9)(QUERIES),
             ShapeError,
             "queries: got shape [1, 2, 5, 4]; expected [batch, heads, length, 6]",
         ),
         (
-            lambda: rk.T5RelativeBias(3)(QUERIES),
+            lambda: rk.T5Bias(3)(QUERIES),
             ShapeError,
-            "T5RelativeBias queries: got shape [1, 2, 5, 4]; expected [batch, 3, length, head_size]",
+            "T5Bias queries: got shape [1, 2, 5, 4]; expected [batch, 3, length, width]",
         ),
         (
             lambda: rk.RotaryEmbedding(6)(QUERIES),
@@ -133,47 +182,134 @@ def attend(encoding, query=X, value=X, **call):
             "got shape [1, 2, 5, 4]; expected [batch, heads, length, 6]",
         ),
         (
-            lambda: rk.RelativePositionalEmbedding(SIZE, 4)(QUERIES),
+            lambda: rk.RelativeEmbedding(SIZE, 4)(QUERIES),
             ValueError,
-            "RelativePositionalEmbedding sequence_length: the offsets -4..4 are visible and sequence_length=4 reaches "
-            "-3..3; make it with a larger sequence_length",
+            "RelativeEmbedding max_length: the offsets -4..4 are visible and max_length=4 reaches -3..3; make it with "
+            "a larger max_length, or with beyond='clamp' or 'zero'",
         ),
         (
-            lambda: rk.RelativePositionalEmbedding(SIZE, 6)(QUERIES, key_length=7),
+            lambda: rk.RelativeEmbedding(SIZE, 6)(QUERIES, key_length=7),
             ValueError,
-            "the offsets -4..6 are visible and sequence_length=6 reaches -5..5",
+            "the offsets -4..6 are visible and max_length=6 reaches -5..5",
         ),
         (
-            lambda: rk.RelativePositionalEmbedding(SIZE, 9)(QUERIES, key_length=0),
+            lambda: rk.RelativeEmbedding(SIZE, 9)(QUERIES, key_length=0),
             ValueError,
             "key_length: got 0; expected an int of at least 1",
         ),
         (
-            lambda: rk.RelativePositionalEmbedding(SIZE, 9)(QUERIES, query_position=1.5),
+            lambda: rk.RelativeEmbedding(SIZE, 9)(QUERIES, query_position=1.5),
             TypeError,
-            "query_position: got 1.5; expected the position of the first element, an int or a scalar integer tensor",
+            "query_position: got 1.5; expected the position of the first element, an int or a scalar integer tensor, "
+            "or a tensor of the position of every element",
         ),
         (
-            lambda: rk.RelativePositionalEmbedding(SIZE, 9)(QUERIES, key_position=ops.zeros((5,), "int32")),
+            lambda: rk.RelativeEmbedding(SIZE, 9)(QUERIES, key_position=ops.zeros((6,), "int32")),
             ShapeError,
-            "key_position: got shape [5] of int32; expected the position of the first element, an int or a scalar",
+            "key_position: got shape [6] of int32; expected integers: the position of the first element, a scalar, or "
+            "of every element, [5] or [1, 5]",
         ),
         (
-            lambda: attend(rk.RelativePositionalEmbedding(SIZE, 9, causal=True)),
+            lambda: attend(rk.AlibiBias(HEADS), query_position=np.zeros((3, 5), "int32")),
+            ShapeError,
+            "query_position: got shape [3, 5] of int32; expected integers...[5] or [1, 5]",
+        ),
+        (
+            lambda: rk.RotaryEmbedding(SIZE)(QUERIES, position=np.zeros(5, "float32")),
+            ShapeError,
+            "position: got shape [5] of float32; expected integers...",
+        ),
+        (
+            lambda: attend(rk.RelativeEmbedding(SIZE, 5), query_position=np.array([0, 1, 2, 3, 9])),
             ValueError,
-            "RelativePositionalEmbedding: keys lie up to 4 positions in the future and causal=True has no rows for "
+            "RelativeEmbedding max_length: the offsets -9..4 are visible and max_length=5 reaches -4..4",
+        ),
+        (
+            lambda: attend(rk.AlibiBias(HEADS), query_position=np.array([0, 1, 2, 3, 2**25])),
+            ValueError,
+            "query_position, key_position: offsets -33554432..4 are visible, more than the 16777216 that an encoding "
+            "makes rows for; set a window, or number the positions with smaller gaps",
+        ),
+        (
+            lambda: rk.KeyQueryEmbedding(SIZE, 5)(QUERIES),
+            UnsupportedError,
+            "got an encoding whose terms are not one tensor that queries alone tell...; give it to "
+            "RelativeMultiHeadAttention as encoding=",
+        ),
+        (
+            lambda: (rk.AlibiBias(HEADS) + rk.RelativeEmbedding(SIZE, 5))(QUERIES),
+            UnsupportedError,
+            "got an encoding whose terms are not one tensor that queries alone tell...",
+        ),
+        (
+            lambda: attend(rk.KeyQueryEmbedding(SIZE, 4)),
+            ValueError,
+            "KeyQueryEmbedding max_length: the offsets -4..4 are visible and max_length=4 reaches -3..3; make it with "
+            "a larger max_length",
+        ),
+        (
+            lambda: attend(rk.RotaryEmbedding(SIZE) + rk.KeyQueryEmbedding(SIZE, 5)),
+            UnsupportedError,
+            "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, which no "
+            "paper defines",
+        ),
+        (
+            lambda: attend(rk.RotaryEmbedding(SIZE) + rk.TransformerXLEmbedding(HEADS, SIZE)),
+            UnsupportedError,
+            "sum of encodings: both operands rewrite the query; no paper defines that, keep one of them",
+        ),
+        (
+            lambda: attend(Refusing()),
+            ValueError,
+            "bias: the offsets -4..4 are visible and its rows cover 0..1; use beyond='clamp' or 'zero', or give more",
+        ),
+        (
+            lambda: rk.RelativePositionalEmbedding(SIZE, 4)(QUERIES),
+            ValueError,
+            "query: got length 5; expected 1 to 4, the sequence_length; make the layer with a larger one",
+        ),
+        (
+            lambda: rk.Attention(SIZE, 5)(np.ones((1, HEADS, 6, SIZE)), np.ones((1, HEADS, 6, 3)), QUERIES),
+            ValueError,
+            "key: got length 6; expected 1 to 5, the sequence_length; make the layer with a larger one",
+        ),
+        (
+            lambda: rk.Attention(SIZE, 5)(QUERIES, QUERIES, QUERIES[:, :, :0]),
+            ValueError,
+            "query: got length 0; expected 1 to 5, the sequence_length",
+        ),
+        (
+            lambda: rk.Attention(SIZE, 5)(QUERIES, QUERIES[:, :, 1:], QUERIES),
+            ShapeError,
+            "key, value, query: got shapes [1, 2, 5, 4], [1, 2, 4, 4] and [1, 2, 5, 4]; expected one batch, as many "
+            "heads in all three, and a value per key",
+        ),
+        (
+            lambda: rk.Attention(6, 5)(QUERIES, QUERIES, QUERIES),
+            ShapeError,
+            "query: got shape [1, 2, 5, 4]; expected [batch, heads, length, 6]",
+        ),
+        (
+            lambda: rk.Attention(SIZE, 5)(QUERIES, QUERIES, QUERIES, key_mask=np.ones((1, 4), dtype=bool)),
+            ShapeError,
+            "key_mask: got shape [1, 4]; expected [batch, length], here [1, 5]",
+        ),
+        (
+            lambda: attend(rk.RelativeEmbedding(SIZE, 9, causal=True)),
+            ValueError,
+            "RelativeEmbedding: keys lie up to 4 positions in the future and causal=True has no rows for "
             "them; attend with use_causal_mask=True, or make it with causal=False",
         ),
         (
-            lambda: attend(rk.TransformerXLRelativeEmbedding(HEADS, SIZE, sequence_length=4), use_causal_mask=True),
+            lambda: attend(rk.TransformerXLEmbedding(HEADS, SIZE, max_length=4), use_causal_mask=True),
             ValueError,
-            "TransformerXLRelativeEmbedding sequence_length: the offsets -4..0 are visible and sequence_length=4 "
-            "reaches -3..3; make it with a larger sequence_length, or without, for sinusoids",
+            "TransformerXLEmbedding max_length: the offsets -4..0 are visible and max_length=4 reaches -3..3; make it "
+            "with a larger max_length, or without, for sinusoids",
         ),
         (
             lambda: attend(rk.AlibiBias(3)),
             ShapeError,
-            "AlibiBias queries: got shape [1, 2, 5, 4]; expected [batch, 3, length, head_size]",
+            "AlibiBias queries: got shape [1, 2, 5, 4]; expected [batch, 3, length, width]",
         ),
         (
             lambda: attend(rk.AlibiBias(HEADS), query=QUERIES, value=QUERIES),
@@ -212,9 +348,7 @@ def attend(encoding, query=X, value=X, **call):
             "query: got shape [1, 2, 5, 4]; expected [batch, length, features]",
         ),
         (
-            lambda: rk.RelativeMultiHeadAttention(HEADS, SIZE, value_dim=3, encoding=rk.ShawRelativeEmbedding(SIZE, 2))(
-                X, X
-            ),
+            lambda: rk.RelativeMultiHeadAttention(HEADS, SIZE, value_dim=3, encoding=rk.ShawEmbedding(SIZE, 2))(X, X),
             ShapeError,
             "value_dim: got 3 beside relative values of width 4; expected the same, or an encoding made with "
             "values=False",
@@ -233,7 +367,7 @@ def test_an_encoding_without_terms_says_so():
 
 
 def test_a_refused_call_leaves_keras_as_it_was():
-    layer = rk.RelativePositionalEmbedding(SIZE, 4)
-    refuses(ValueError, "sequence_length=4 reaches", lambda: layer(QUERIES))
+    layer = rk.RelativeEmbedding(SIZE, 4)
+    refuses(ValueError, "max_length=4 reaches", lambda: layer(QUERIES))
     assert layer(QUERIES[:, :, :4]).shape == (1, HEADS, 4, 4)
     assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
