@@ -26,8 +26,8 @@ from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
 from relattn.bench.workload import DECODING, FORWARD, TRAINING
 from relattn.support.files import write_json
-from relattn.support.progress import Silent
 from relattn.support.machine import machine, versions
+from relattn.support.progress import Silent
 
 FOLDER = Path(__file__).parent / "results" / "gpu"
 OURS, FLEX, AS_MASK = "relattn triton", "flex", "sdpa, S as mask"
