@@ -236,8 +236,8 @@ def test_more_than_a_bias_is_refused(encoding, said):
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"encoding": None}, TypeError, "encoding: got NoneType; expected a RelativeEncoding"),
-        ({"encoding": T5Bias}, TypeError, "encoding: got ABCMeta; expected a RelativeEncoding"),
+        ({"encoding": None}, TypeError, "encoding: got NoneType; expected a RelativeEncoding or ScoreTerms"),
+        ({"encoding": T5Bias}, TypeError, "encoding: got ABCMeta; expected a RelativeEncoding or ScoreTerms"),
         (
             {"encoding": AlibiBias(3)},
             relattn.ShapeError,

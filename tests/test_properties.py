@@ -17,7 +17,7 @@ from torch import Tensor
 from relattn import ScoreTerms, attention_weights, relative_attention
 from relattn.score.table import OffsetTable
 from tests.contract.calls import EXACT, MODULES, assert_equal, attend, chunk_sizes, gradients, self_attention
-from tests.contract.cases import BACKEND_ANSWERS, CASES
+from tests.contract.cases import BACKEND_ANSWERS, CASES, TIED_TO_THE_LENGTH
 from tests.contract.settings import FAR, Setting, random_setting
 from tests.contract.subject import INPUTS, Subject, make_subject
 from tests.contract.tiles import TESTED_BACKENDS
@@ -29,6 +29,7 @@ UNIVERSAL = [backend for backend in TESTED_BACKENDS if backend not in BACKEND_AN
 
 every_case = pytest.mark.parametrize("name", CASES)
 every_module = pytest.mark.parametrize("name", MODULES)
+every_free_module = pytest.mark.parametrize("name", [n for n in MODULES if n not in TIED_TO_THE_LENGTH])
 every_backend = pytest.mark.parametrize("backend", UNIVERSAL, indirect=True)
 
 
@@ -60,7 +61,8 @@ def test_no_encoding_is_sdpa(backend: str, dtype: torch.dtype, rng: np.random.Ge
 
 @every_backend
 @pytest.mark.parametrize(
-    "name", [n for n in CASES if n not in ROTATING and "alibi" not in n and n != "terms_all_refuse"]
+    "name",
+    [n for n, case in CASES.items() if n not in ROTATING and "alibi" not in n and not getattr(case, "rewrites", False)],
 )
 def test_zero_tables_are_no_encoding(name: str, backend: str, rng: np.random.Generator) -> None:
     for _ in range(3):
@@ -76,7 +78,7 @@ def test_zero_tables_are_no_encoding(name: str, backend: str, rng: np.random.Gen
 
 
 @every_backend
-@every_case
+@pytest.mark.parametrize("name", [n for n in CASES if not n.startswith(TIED_TO_THE_LENGTH)])
 def test_common_shift_of_positions_changes_nothing(name: str, backend: str, rng: np.random.Generator) -> None:
     """Bit for bit, but for a rotation, whose angles carry their own rounding: 2^-52 of 2^25, times a score's sum."""
     for shift in (1, -7, FAR):
@@ -153,7 +155,7 @@ def test_rows_of_hidden_offsets_have_no_gradient(backend: str, rng: np.random.Ge
 
 
 @every_backend
-@every_module
+@every_free_module
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_chunks_by_their_starts_are_the_whole(
     name: str, backend: str, as_tensor: bool, rng: np.random.Generator
@@ -184,7 +186,7 @@ def replace_causal(subject: Subject, **changes: Any) -> Subject:
 
 
 @every_backend
-@every_module
+@every_free_module
 @pytest.mark.parametrize("restart", [False, True])
 def test_packed_documents_are_separate_ones(name: str, backend: str, restart: bool, rng: np.random.Generator) -> None:
     """Segments, with positions that run on or that begin again in every document."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -21,6 +20,8 @@ from relattn.score.problem import Axis, Problem
 from relattn.score.terms import ScoreTerms
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
+NOTHING = ScoreTerms()
+"""The terms of attention without an encoding."""
 AttentionMask = Bool[Tensor, "*#B #Hq #Lq #Lk"] | Float[Tensor, "*#B #Hq #Lq #Lk"]
 
 
@@ -47,24 +48,27 @@ class Request:
         return answer if len(self.batch) == 1 else answer.reshape(*self.batch, *answer.shape[1:])
 
 
-def checked(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v, narrowed as autocast narrows them, and fit for one another; raises as `checks.check_tensors`."""
+def checked(
+    query: Float[Tensor, "*b Hq Lq D"],
+    key: Float[Tensor, "*b Hk Lk D"],
+    value: Float[Tensor, "*b Hk Lk Dv"],
+    enable_gqa: bool,
+) -> tuple[Float[Tensor, "B Hq Lq D"], Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"], tuple[int, ...]]:
+    """q, k and v, fit for one another and narrowed as autocast narrows them, with one batch axis; and the caller's own.
+
+    Raises as `checks.check_tensors`.
+    """
     check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)
-    checks.check_tensors(query, key, value, enable_gqa)
-    return query, key, value
-
-
-def batch_of(*tensors: Float[Tensor, "*B H L D"]) -> tuple[int, ...]:
-    """The axes before the heads, broadcast."""
-    first, *others = (tensor.shape[:-3] for tensor in tensors)
-    return tuple(first if all(shape == first for shape in others) else torch.broadcast_shapes(first, *others))
+    batch = checks.check_tensors(query, key, value, enable_gqa)
+    return _folded(query, batch), _folded(key, batch), _folded(value, batch), batch
 
 
 def request(
-    query: Float[Tensor, "*B Hq Lq D"],
-    key: Float[Tensor, "*B Hk Lk D"],
-    value: Float[Tensor, "*B Hk Lk Dv"],
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+    value: Float[Tensor, "B Hk Lk Dv"],
+    batch: tuple[int, ...],
     positions: Positions,
     *,
     encoding: RelativeEncoding | ScoreTerms | None,
@@ -77,7 +81,7 @@ def request(
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Request:
-    """The request for attention at `positions`, of tensors that `checked` returned.
+    """The request for attention at `positions`; query, key, value and batch as `checked` returned them.
 
     Layers come in here, for a cache places its keys itself.
 
@@ -88,19 +92,15 @@ def request(
     check_probability("dropout_p", dropout_p)
     check_scale(scale)
     check_flag("return_lse", return_lse)
-    batch = batch_of(query, key, value)
     checks.check_key_mask(key_mask, batch, key)
     checks.check_attn_mask(attn_mask, batch, query, key)
     segments = checks.check_segments(segment_ids, batch, query, key)
-    if any(tensor.dim() != 4 or tensor.shape[:1] != batch for tensor in (query, key, value)):
-        query, key, value = (_folded(tensor, batch) for tensor in (query, key, value))
+    if len(batch) != 1:
         key_mask = None if key_mask is None else _one_batch_axis(key_mask)
-        if segments is not None:
-            segments = _one_batch_axis(segments[0]), _one_batch_axis(segments[1])
-        encoding = _folded_terms(encoding, batch) if isinstance(encoding, ScoreTerms) else encoding
+        segments = None if segments is None else (_one_batch_axis(segments[0]), _one_batch_axis(segments[1]))
     if isinstance(encoding, RelativeEncoding) and not keys_are_prepared:
         key = prepare(encoding, key, positions.key)
-    terms = _terms(encoding, query, key, value, positions)
+    terms = _terms(encoding, query, key, value, batch, positions)
     relative_query = terms.relative_query
     if terms.relative_keys is not None and relative_query is None and terms.query is not None:
         relative_query = query  # the caller's own, before the encoding rewrote it
@@ -122,21 +122,29 @@ def request(
 
 
 def _terms(
-    encoding: RelativeEncoding | ScoreTerms | None, query: Tensor, key: Tensor, value: Tensor, positions: Positions
+    encoding: RelativeEncoding | ScoreTerms | None,
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+    value: Float[Tensor, "B Hk Lk Dv"],
+    batch: tuple[int, ...],
+    positions: Positions,
 ) -> ScoreTerms:
     """What the encoding adds to the equation, fit for the call."""
     if encoding is None:
-        return ScoreTerms()
+        return NOTHING
     if isinstance(encoding, RelativeEncoding):
         return lower(encoding, query, key, value, positions)
     if not isinstance(encoding, ScoreTerms):
         raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding, ScoreTerms, or None")
-    check_terms(encoding, query, key, value, positions)
-    return encoding
+    terms = _folded_terms(encoding, batch)
+    check_terms(terms, query, key, value, positions)
+    return terms
 
 
 def _folded(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:
     """The axes before the heads as one."""
+    if tensor.dim() == 4 and len(batch) == 1 and tensor.shape[0] == batch[0]:
+        return tensor
     return tensor.expand(*batch, *tensor.shape[-3:]).reshape(math.prod(batch), *tensor.shape[-3:])
 
 
@@ -147,9 +155,8 @@ def _one_batch_axis(per_element: Tensor) -> Tensor:
 
 def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
     """Terms whose tensors have the caller's axes."""
-    names = ("query", "key", "relative_query")
-    given = {name: getattr(terms, name) for name in names}
-    return replace(terms, **{name: None if t is None else _folded(t, batch) for name, t in given.items()})
+    given = {name: getattr(terms, name) for name in ("query", "key", "relative_query")}
+    return replace(terms, **{name: _folded(t, batch) for name, t in given.items() if t is not None})
 
 
 def _folded_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:

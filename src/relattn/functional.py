@@ -14,7 +14,7 @@ from relattn.arguments import check_flag
 from relattn.autocast import without_autocast
 from relattn.backends.dense import DenseBackend
 from relattn.backends.select import Explanation
-from relattn.door import AttentionMask, Request, Segments, batch_of, checked, request
+from relattn.door import AttentionMask, Request, Segments, checked, request
 from relattn.encodings.base import RelativeEncoding
 from relattn.errors import UnsupportedError
 from relattn.score.checks import check_window, position_of
@@ -46,16 +46,16 @@ def _request(
     return_lse: bool = False,
 ) -> Request:
     """The one signature: every argument checked, the positions parsed, the encoding lowered."""
-    query, key, value = checked(query, key, value, enable_gqa)
+    query, key, value, batch = checked(query, key, value, enable_gqa)
     check_flag("is_causal", is_causal)
-    batch, device = batch_of(query, key, value), query.device
+    query_length, key_length, device = query.shape[2], key.shape[2], query.device
     positions = Positions(
-        position_of("query_position", query_position, batch, query.shape[-2], device),
-        position_of("key_position", key_position, batch, key.shape[-2], device),
-        query.shape[-2], key.shape[-2], device, *limits(is_causal, check_window(window)),
+        position_of("query_position", query_position, batch, query_length, device),
+        position_of("key_position", key_position, batch, key_length, device),
+        query_length, key_length, device, *limits(is_causal, check_window(window)),
     )  # fmt: skip
     return request(
-        query, key, value, positions, encoding=encoding, attn_mask=attn_mask, key_mask=key_mask,
+        query, key, value, batch, positions, encoding=encoding, attn_mask=attn_mask, key_mask=key_mask,
         segment_ids=segment_ids, dropout_p=dropout_p, scale=scale, backend=backend, return_lse=return_lse,
     )  # fmt: skip
 

@@ -69,10 +69,19 @@ def test_flags(came):
         forward(is_causal=came)
 
 
-@pytest.mark.parametrize("came", ["rope", 1, AlibiBias, ScoreTerms(), torch.nn.Linear(2, 2)], ids=str)
+@pytest.mark.parametrize("came", ["rope", 1, AlibiBias, torch.nn.Linear(2, 2)], ids=str)
 def test_no_encoding(came):
     with refused(TypeError, f"encoding: got {type(came).__name__}; expected a RelativeEncoding or None"):
         make(came)
+
+
+def test_terms_for_one_call():
+    said = (
+        "encoding: got ScoreTerms; expected a RelativeEncoding or None; ScoreTerms fit one call: give them to "
+        "relative_attention, or return them from `terms` of a RelativeEncoding of your own"
+    )
+    with refused(TypeError, said):
+        make(ScoreTerms())
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,13 @@ def test_no_tensor(name, came):
 
 
 @pytest.mark.parametrize("name", TENSORS)
-@pytest.mark.parametrize("size", [(), (8,), (4, 6, 8), (1, 2, 4, 6, 8)], ids=str)
+@pytest.mark.parametrize("size", [(), (8,), (6, 8)], ids=str)
 def test_rank(name, size):
-    with refused(ShapeError, f"{name}: got shape {list(size)}; expected four axes [batch, heads, length, width]"):
+    said = (
+        f"{name}: got shape {list(size)}; expected [..., heads, length, width], such as four axes [batch, heads, "
+        "length, width]; give one head an axis of its own with .unsqueeze(-3)"
+    )
+    with refused(ShapeError, said):
         call(**{name: ones(*size)})
 
 
@@ -58,16 +62,16 @@ def test_query_alone_on_another_device():
     ("changes", "said"),
     [
         (
-            {"query": ones(1, 4, 5, 8)},
-            "key: got batch 2 ([2, 4, 6, 8]) beside query [1, 4, 5, 8]; expected the same batch",
+            {"query": ones(3, 4, 5, 8)},
+            "key: got batch 2 ([2, 4, 6, 8]) beside query [3, 4, 5, 8]; expected the same batch",
         ),
         (
             {"key": ones(3, 4, 6, 8)},
             "key: got batch 3 ([3, 4, 6, 8]) beside query [2, 4, 5, 8]; expected the same batch",
         ),
         (
-            {"value": ones(1, 4, 6, 8)},
-            "value: got batch 1 ([1, 4, 6, 8]) beside query [2, 4, 5, 8]; expected the same batch",
+            {"value": ones(3, 4, 6, 8)},
+            "value: got batch 3 ([3, 4, 6, 8]) beside query [2, 4, 5, 8]; expected the same batch",
         ),
         ({"query": ones(2, 4, 5, 7)}, "key: got width 8 ([2, 4, 6, 8]) beside query [2, 4, 5, 7]; expected width 7"),
         ({"key": ones(2, 4, 6, 7)}, "key: got width 7 ([2, 4, 6, 7]) beside query [2, 4, 5, 8]; expected width 8"),

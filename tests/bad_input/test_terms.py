@@ -118,7 +118,7 @@ WIDTHS = "sum of tables: got widths 7 and 8 ([1, 21, 7], [1, 21, 8]); expected o
         (ScoreTerms(bias=table(3, 21)), ScoreTerms(bias=table(4, 21)), HEADS.format([3, 21], [4, 21])),
         (keys((3, 21, 8)), keys((4, 21, 8)), HEADS.format([3, 21, 8], [4, 21, 8])),
         (keys((3, 21, 8)), keys((4, 21, 8), QUERY + 1), HEADS.format([3, 21, 8], [4, 21, 8])),
-        (keys((1, 21, 7)), keys((1, 21, 8)), WIDTHS),
+        (keys((1, 21, 7), None), keys((1, 21, 8), None), WIDTHS),
         (
             ScoreTerms(relative_values=table(1, 21, 7)),
             ScoreTerms(relative_values=table(1, 21, 8)),
@@ -154,7 +154,8 @@ def test_sums_of_two_dtypes(name, a, b):
 
 def test_sum_of_the_own_query_and_another():
     said = (
-        "ScoreTerms sum: one relative_query is None (the call's own query) and the other is not; give both as tensors"
+        "ScoreTerms sum: got one relative_query that is None (the caller's own query) and one that is a tensor; "
+        "expected both of a kind; give the query itself in place of None"
     )
     with refused(ValueError, said):
         keys((1, 21, 8), None) + keys((1, 21, 8))

@@ -26,8 +26,8 @@ class ReferenceBackend:
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """The equation, as written, with zeros in place of padding."""
-        allowed = problem.mask.allowed()
-        problem = Sight.of_pairs(problem.mask, allowed, problem.key.shape[1]).cleaned(problem)
+        hidden = problem.mask.hidden()
+        problem = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1]).cleaned(problem)
         q = problem.query.double()
         k = problem.key.double().repeat_interleave(problem.num_groups, dim=1)
         v = problem.value.double().repeat_interleave(problem.num_groups, dim=1)
@@ -48,11 +48,11 @@ class ReferenceBackend:
         if added is not None:
             scores = scores + added.double()
 
-        if allowed is None:
-            allowed = scores.new_ones((), dtype=torch.bool)
-        allowed = allowed.expand(scores.shape)
-        alive = allowed.any(dim=-1, keepdim=True)
-        scores = scores.masked_fill(~allowed & alive, -torch.inf)  # a row without any key stays finite, and is zeroed
+        if hidden is None:
+            hidden = scores.new_zeros((), dtype=torch.bool)
+        hidden = hidden.expand(scores.shape)
+        alive = ~hidden.all(dim=-1, keepdim=True)
+        scores = scores.masked_fill(hidden & alive, -torch.inf)  # a row without any key stays finite, and is zeroed
         weights = scores.softmax(dim=-1)
         weights = F.dropout(weights, problem.dropout_p)
 

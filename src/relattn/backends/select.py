@@ -50,9 +50,8 @@ class Explanation:
 def select(name: str, problem: Problem) -> Backend:
     """The backend called `name`; for "auto", the one preferred among those that can run the problem.
 
-    Raises ValueError for a name that no backend has, UnsupportedError, with its reasons, for one that cannot run this.
+    name: as `check_backend` lets it pass. Raises UnsupportedError, with its reasons, for one that cannot run this.
     """
-    check_backend(name)
     if name == "auto":
         return next(backend for backend in _by_preference(problem) if not backend.reasons(problem))
     reasons = BACKENDS[name].reasons(problem)

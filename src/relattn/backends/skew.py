@@ -76,13 +76,14 @@ def strided(
 def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tensor, "*n Lq Lk"]:
     """S[i, j] = strip[i, j - i + (Lq - 1)], the same memory: (i, j) lies (Lq - 1) + i * (W - 1) + j from the start.
 
-    W > Lk keeps the view's rows apart, so that its gradient is a plain copy; a single row needs no more than Lk.
+    W > Lk keeps the view's rows apart, so that its gradient is a plain copy; where none flows, and for a single row, Lk
+    is enough: the last pair of a row is then the first one of the next.
     """
     query_length, width = strip.shape[-2:]
     if torch.compiler.is_compiling():  # which traces no storage offset, and would tie open lengths that it compares
         numbers = strip.flatten(-2).narrow(-1, query_length - 1, query_length * (width - 1))
         return numbers.unflatten(-1, (query_length, width - 1)).narrow(-1, 0, key_length)
-    needed = key_length if query_length == 1 else key_length + 1
+    needed = key_length + 1 if query_length > 1 and strip.requires_grad else key_length
     if width < needed:
         raise ValueError(f"strided: got {width} rows for {key_length} keys; expected at least {needed}")
     if query_length == 1:

@@ -28,23 +28,23 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
                 "keeps the shape"
             )
         check_kind(f"terms {name}", rewritten, query)
-    relative_query = query if terms.relative_query is None else terms.relative_query
-    if relative_query.dim() != 4 or relative_query.shape[:3] != query.shape[:3]:
-        raise ShapeError(
-            f"relative_query: got shape {shape(relative_query)} beside query {shape(query)}; expected "
-            f"{list(query.shape[:3])} and any width"
-        )
-    check_kind("relative_query", relative_query, query)
-    widths = {
-        "relative_keys": (relative_query.shape[3], "the width of the relative query"),
-        "relative_queries": (key.shape[3], "the width of the keys"),
-        "relative_values": (None if value is None else value.shape[3], "the width of the values"),
-        "bias": (None, ""),
-    }
-    for name, (width, meaning) in widths.items():
-        table: OffsetTable | None = getattr(terms, name)
+    relative_query = query
+    if terms.relative_query is not None:
+        relative_query = terms.relative_query
+        if relative_query.dim() != 4 or relative_query.shape[:3] != query.shape[:3]:
+            raise ShapeError(
+                f"relative_query: got shape {shape(relative_query)} beside query {shape(query)}; expected "
+                f"{list(query.shape[:3])} and any width"
+            )
+        check_kind("relative_query", relative_query, query)
+    for name, table, like, meaning in (
+        ("relative_keys", terms.relative_keys, relative_query, "the width of the relative query"),
+        ("relative_queries", terms.relative_queries, key, "the width of the keys"),
+        ("relative_values", terms.relative_values, value, "the width of the values"),
+        ("bias", terms.bias, None, ""),
+    ):
         if table is not None:
-            _check_table(name, table, width, meaning, query)
+            _check_table(name, table, None if like is None else like.shape[3], meaning, query)
             check_visible(name, table, positions, lambda: "use beyond='clamp' or 'zero', or give more rows")
 
 
@@ -84,7 +84,7 @@ def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: 
         return
     first, last = positions.visible
     lowest, highest = table.first, table.first + table.num_rows - 1
-    if not any(isinstance(number, torch.Tensor) for number in (first, last, lowest)):
+    if not (isinstance(first, Tensor) or isinstance(last, Tensor) or isinstance(lowest, Tensor)):
         if first <= last and (first < lowest or last > highest):
             raise ValueError(
                 f"{name}: offsets {first}..{last} are visible and its rows cover {lowest}..{highest}; {way_out()}"

@@ -41,48 +41,58 @@ def check_float(name: str, tensor: Tensor) -> None:
         )
 
 
-def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, ...]:
     """query [*B, Hq, Lq, D], key [*B, Hk, Lk, D], value [*B, Hk, Lk, Dv] of one dtype on one device; the axes *B, any
-    number of them, broadcast; Hk divides Hq with GQA.
+    number of them, broadcast, and come back; Hk divides Hq with GQA.
     """
-    named = {"query": query, "key": key, "value": value}
-    for name, tensor in named.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
-        check_layout(name, tensor, PADDED)
-        if tensor.dim() < 3:
-            raise ShapeError(
-                f"{name}: got shape {shape(tensor)}; expected [..., heads, length, width], such as four axes [batch, "
-                "heads, length, width]; give one head an axis of its own with .unsqueeze(-3)"
-            )
-        check_float(name, tensor)
-        if tensor.dtype != query.dtype:
-            raise TypeError(
-                f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; expected one dtype; convert with "
-                ".to()"
-            )
-        if tensor.device != query.device:
-            raise ValueError(
-                f"{name}: lies on {tensor.device} and query on {query.device}; expected one device; move it with .to()"
-            )
-        if tensor.shape[:-3] != query.shape[:-3]:
-            _check_batch(name, tensor, query)
-    if query.shape[-1] == 0 or query.shape[-3] == 0:
+    _check_tensor("query", query, query)
+    _check_tensor("key", key, query)
+    _check_tensor("value", value, query)
+    *batch, query_heads, _, width = query.shape
+    *key_batch, key_heads, key_length, key_width = key.shape
+    *value_batch, value_heads, value_length, _ = value.shape
+    if not batch == key_batch == value_batch:
+        batch = _broadcast(query, key, value)
+    if width == 0 or query_heads == 0:
         raise ShapeError(f"query: got shape {shape(query)}; expected at least one head and one feature")
-    if key.shape[-1] != query.shape[-1]:
+    if key_width != width:
         raise ShapeError(
-            f"key: got width {key.shape[-1]} ({shape(key)}) beside query {shape(query)}; expected width "
-            f"{query.shape[-1]}"
+            f"key: got width {key_width} ({shape(key)}) beside query {shape(query)}; expected width {width}"
         )
-    for axis, what in ((-3, "heads"), (-2, "length")):
-        if value.shape[axis] != key.shape[axis]:
+    for what, found, expected in (("heads", value_heads, key_heads), ("length", value_length, key_length)):
+        if found != expected:
             raise ShapeError(
-                f"value: got {what} {value.shape[axis]} ({shape(value)}) beside key {shape(key)}; expected {what} "
-                f"{key.shape[axis]}"
+                f"value: got {what} {found} ({shape(value)}) beside key {shape(key)}; expected {what} {expected}"
             )
+    if query_heads != key_heads:
+        _check_groups(query, key, enable_gqa)
+    return tuple(batch)
+
+
+def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
+    """A float tensor [..., heads, length, width], of the query's dtype and device."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
+    check_layout(name, tensor, PADDED)
+    if tensor.dim() < 3:
+        raise ShapeError(
+            f"{name}: got shape {shape(tensor)}; expected [..., heads, length, width], such as four axes [batch, "
+            "heads, length, width]; give one head an axis of its own with .unsqueeze(-3)"
+        )
+    check_float(name, tensor)
+    if tensor.dtype != query.dtype:
+        raise TypeError(
+            f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; expected one dtype; convert with .to()"
+        )
+    if tensor.device != query.device:
+        raise ValueError(
+            f"{name}: lies on {tensor.device} and query on {query.device}; expected one device; move it with .to()"
+        )
+
+
+def _check_groups(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
+    """Other heads for keys than for queries: with GQA, a divisor of them."""
     query_heads, key_heads = query.shape[-3], key.shape[-3]
-    if query_heads == key_heads:
-        return
     if not enable_gqa:
         raise ShapeError(
             f"key: got {key_heads} heads ({shape(key)}) beside query {shape(query)}; expected {query_heads} heads, "
@@ -95,14 +105,16 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
         )
 
 
-def _check_batch(name: str, tensor: Tensor, query: Tensor) -> None:
-    """The axes before the heads broadcast with the query's, as in scaled_dot_product_attention."""
-    pairs = zip(reversed(tensor.shape[:-3]), reversed(query.shape[:-3]), strict=False)
-    if any(size != other and size != 1 and other != 1 for size, other in pairs):
-        raise ShapeError(
-            f"{name}: got batch {_sizes(tensor.shape[:-3])} ({shape(tensor)}) beside query {shape(query)}; expected "
-            "the same batch"
-        )
+def _broadcast(query: Tensor, key: Tensor, value: Tensor) -> list[int]:
+    """The axes before the heads, which broadcast as in scaled_dot_product_attention."""
+    for name, tensor in (("key", key), ("value", value)):
+        pairs = zip(reversed(tensor.shape[:-3]), reversed(query.shape[:-3]), strict=False)
+        if any(size != other and size != 1 and other != 1 for size, other in pairs):
+            raise ShapeError(
+                f"{name}: got batch {_sizes(tensor.shape[:-3])} ({shape(tensor)}) beside query {shape(query)}; "
+                "expected the same batch"
+            )
+    return list(torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3]))
 
 
 def _sizes(sizes: Sequence[int]) -> str:

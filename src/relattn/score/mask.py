@@ -40,9 +40,12 @@ class Mask:
         """Whether there is neither key mask nor segments nor explicit mask."""
         return self.key_mask is None and self.segments is None and self.explicit is None
 
-    def allowed(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
-        """True where a pair attends; None where every pair does."""
-        return all_of([self.within_limits(), self.kept()])
+    def hidden(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
+        """True where a pair may not attend; None where every pair may."""
+        kept, beyond = self.kept(), self.beyond_limits()
+        if kept is None:
+            return beyond
+        return ~kept if beyond is None else beyond | ~kept
 
     def kept(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
         """True where key mask, segments and explicit mask let a pair attend; None where none of them is given."""
@@ -105,28 +108,34 @@ class Mask:
             return None
         return self.explicit.masked_fill(self.explicit == -torch.inf, 0.0)
 
-    def within_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"] | None:
-        """lowest <= key position - query position <= highest; None where that holds for every pair."""
+    def beyond_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"] | None:
+        """Where key position - query position lies below lowest or above highest; None where it never does."""
         if not self.limits_positions:
             return None
         positions = self.positions
         lowest, highest, origin = positions.lowest, positions.highest, positions.known_origin
         if origin is not None:
-            within = torch.ones(positions.query_length, positions.key_length, dtype=torch.bool, device=positions.device)
-            if highest is not None:
-                within.tril_(highest - origin)
-            if lowest is not None:
-                within.triu_(lowest - origin)
-            return within[None, None]
+            return _beyond_diagonals(positions, origin)
         query, key = positions.query_positions().unsqueeze(-1), positions.key_positions().unsqueeze(-2)
         sides = []
         if highest is not None:
-            sides.append(key <= query + highest)
+            sides.append(key > query + highest)
         if lowest is not None:
-            sides.append(key >= query + lowest)
-        within = all_of(sides)
-        assert within is not None
-        return within.unsqueeze(-3) if within.dim() == 3 else within[None, None]
+            sides.append(key < query + lowest)
+        beyond = reduce(torch.logical_or, sides)
+        return beyond.unsqueeze(-3) if beyond.dim() == 3 else beyond[None, None]
+
+
+def _beyond_diagonals(positions: Positions, origin: int) -> Bool[Tensor, "1 1 Lq Lk"]:
+    """True above the diagonal of offset `highest`, and below that of `lowest`."""
+    lowest, highest = positions.lowest, positions.highest
+    pairs = torch.ones(1, 1, positions.query_length, positions.key_length, dtype=torch.bool, device=positions.device)
+    if highest is None:
+        assert lowest is not None
+        return pairs.tril_(lowest - origin - 1)
+    if lowest is None:
+        return pairs.triu_(highest - origin + 1)
+    return ~pairs.tril_(highest - origin).triu_(lowest - origin)
 
 
 def tile_of(

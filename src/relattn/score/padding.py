@@ -31,12 +31,12 @@ class Sight:
     queries: Bool[Tensor, "#B #Hq #Lq"] | None = None
 
     @classmethod
-    def of_pairs(cls, mask: Mask, allowed: Bool[Tensor, "#B #Hq #Lq #Lk"] | None, key_heads: int) -> Sight:
-        """Read from the pairs that `mask` allows, where they are written out anyway."""
-        if allowed is None:
+    def of_pairs(cls, mask: Mask, hidden: Bool[Tensor, "#B #Hq #Lq #Lk"] | None, key_heads: int) -> Sight:
+        """Read from the pairs that `mask` hides, where they are written out anyway."""
+        if hidden is None:
             return cls()
-        keys = _by_key_head(allowed.any(dim=-2), key_heads) if mask.may_leave_keys_unseen else None
-        return cls(keys, allowed.any(dim=-1) if mask.may_leave_nothing else None)
+        keys = _by_key_head(~hidden.all(dim=-2), key_heads) if mask.may_leave_keys_unseen else None
+        return cls(keys, ~hidden.all(dim=-1) if mask.may_leave_nothing else None)
 
     @classmethod
     def of(cls, mask: Mask, batch: int, key_heads: int) -> Sight:
@@ -126,10 +126,10 @@ def _by_blocks(mask: Mask, explicit: Tensor, batch: int, key_heads: int) -> Sigh
     for element in range(batch):
         for first in range(0, num_queries, height):
             rows = slice(first, min(first + height, num_queries))
-            allowed = mask.tile(element, slice(None), rows, slice(0, num_keys)).allowed()
-            assert allowed is not None
-            keys[element] |= allowed[0].any(dim=-2)
-            queries[element, :, rows] = allowed[0].any(dim=-1)
+            hidden = mask.tile(element, slice(None), rows, slice(0, num_keys)).hidden()
+            assert hidden is not None
+            keys[element] |= ~hidden[0].all(dim=-2)
+            queries[element, :, rows] = ~hidden[0].all(dim=-1)
     return Sight(_by_key_head(keys, key_heads), queries)
 
 

@@ -89,6 +89,8 @@ class OffsetTable:
             return self
         start = min(max(first - self.first, 0), self.num_rows - 1)
         end = min(max(first + count - self.first, start + 1), self.num_rows)
+        if start == 0 and end == self.num_rows:
+            return self
         return replace(self, values=self.values[:, start:end], first=self.first + start)
 
     def at(self, offsets: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *D"]:

@@ -71,16 +71,15 @@ def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight
     A row without any is left unmasked: its scores stay finite, so no NaN arises that a gradient could meet. Padding is
     zeroed for the gradients alone, so that decoding copies no keys: what it makes of scores is masked.
     """
-    allowed = problem.mask.allowed()
-    sight = Sight.of_pairs(problem.mask, allowed, problem.key.shape[1])
+    hidden = problem.mask.hidden()
+    sight = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1])
     scores = _scores(sight.cleaned(problem) if torch.is_grad_enabled() else problem)
     added = problem.mask.added()
     if added is not None:
         scores = _add(scores, added.to(scores.dtype))
-    if allowed is None:
+    if hidden is None:
         return scores, sight
-    hidden = ~allowed if sight.queries is None else ~allowed & sight.queries.unsqueeze(-1)
-    return _hide(scores, hidden), sight
+    return _hide(scores, hidden if sight.queries is None else hidden & sight.queries.unsqueeze(-1)), sight
 
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
@@ -91,13 +90,13 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     for axis in problem.axes:
         positions = axis.positions
         if axis.relative_keys is not None:
-            arranged = arrange_by_query(axis.relative_keys, positions, dtype)
+            arranged = arrange_by_query(axis.relative_keys, positions, dtype, collects=torch.is_grad_enabled())
             r = query if axis.relative_query is None else axis.relative_query.to(dtype) * problem.scale
             scores = _add(scores, arranged.spread(row_products(r, arranged.rows)))
         if axis.relative_queries is not None:
             scores = _add(scores, _relative_query_products(problem, axis.relative_queries, positions))
         if axis.bias is not None:
-            arranged = arrange_by_query(axis.bias, positions, dtype)
+            arranged = arrange_by_query(axis.bias, positions, dtype, collects=torch.is_grad_enabled())
             bias = arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
             scores = _add(scores, bias)
     return scores

@@ -36,15 +36,20 @@ class Arrangement(Protocol):
         ...
 
 
-def arrange_by_query(table: OffsetTable, positions: Positions, dtype: torch.dtype) -> Arrangement:
-    """For a strip with a row of numbers per query, and rows in `dtype`: relative keys, relative values, bias."""
+def arrange_by_query(
+    table: OffsetTable, positions: Positions, dtype: torch.dtype, *, collects: bool = True
+) -> Arrangement:
+    """For a strip with a row of numbers per query, and rows in `dtype`: relative keys, relative values, bias.
+
+    collects: whether anything is laid into a strip, as weights and gradients are.
+    """
     if positions.origin is None:
         return _Pairs.of(table.to(dtype), positions.offsets())
     num_queries, num_keys = positions.query_length, positions.key_length
     first, width = positions.origin - num_queries + 1, _width(num_queries, num_keys)
     if positions.highest is not None and positions.known_origin is not None and not torch.compiler.is_compiling():
         needed = positions.highest - positions.known_origin + num_queries  # strips end at the last visible offset
-        width = max(min(width, needed), _narrowest(num_queries, num_keys))
+        width = max(min(width, needed), _narrowest(num_queries, num_keys, collects))
     table = table.narrowed(first, width).to(dtype)
     margins = _Margins.of(table, first, width)
     if margins is not None and (num_queries == 1 or 2 * table.num_rows <= width):
@@ -72,12 +77,12 @@ def _width(num_rows: int, num_columns: int) -> int:
     """
     if torch.compiler.is_compiling():
         return num_rows + num_columns
-    return max(num_rows + num_columns - 1, _narrowest(num_rows, num_columns))
+    return max(num_rows + num_columns - 1, _narrowest(num_rows, num_columns, True))
 
 
-def _narrowest(num_rows: int, num_columns: int) -> int:
-    """The width of the narrowest strip that `strided_view` reads num_rows x num_columns pairs from."""
-    return num_columns if num_rows == 1 else num_columns + 1
+def _narrowest(num_rows: int, num_columns: int, collects: bool) -> int:
+    """The width of the narrowest strip that num_rows x num_columns pairs are read from, or laid into side by side."""
+    return num_columns + 1 if collects and num_rows > 1 else num_columns
 
 
 @dataclass(frozen=True)

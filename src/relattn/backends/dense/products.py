@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -45,7 +46,7 @@ def value_sums(
 def row_products(features: Float[Tensor, "B H L D"], rows: Float[Tensor, "#H R D"]) -> Float[Tensor, "B H L R"]:
     """x_i . T[m] for every row m: a product a head for the whole batch, or one in all where heads share the rows."""
     if rows.shape[0] == 1:
-        return features @ rows[0].transpose(-1, -2)
+        return F.linear(features, rows[0])
     return _by_head(features, rows.transpose(-1, -2))
 
 
@@ -67,7 +68,7 @@ def _by_head(left: Float[Tensor, "B H L M"], right: Float[Tensor, "H M N"]) -> F
 
 def _repeated(shared: Float[Tensor, "B Hk L D"], heads: int) -> Float[Tensor, "B H L D"]:
     """A copy for each query head in a graph, where folding their rows would tie open lengths to one another."""
-    if torch.compiler.is_compiling() and shared.shape[1] != heads:
+    if shared.shape[1] != heads and torch.compiler.is_compiling():
         return shared.repeat_interleave(heads // shared.shape[1], dim=1)
     return shared
 
@@ -96,10 +97,11 @@ def _widened(
     All parts go through one buffer: the system may give a fresh one page by page. A backward pass would need the parts
     again, and a compiled graph would depend on the lengths: both take the whole.
     """
+    if right.dtype == left.dtype and seen is None:
+        return multiply(left, right)
     batch, heads, length, width = right.shape
-    as_it_is = right.dtype == left.dtype and seen is None
     recorded = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
-    if as_it_is or recorded or torch.compiler.is_compiling() or under_torch_func():
+    if recorded or torch.compiler.is_compiling() or under_torch_func():
         return multiply(left, with_zeros(right.to(left.dtype), seen))
     if left.shape[2] >= width or right.numel() * left.element_size() <= WIDENED:
         return multiply(left, with_zeros(right.to(left.dtype), seen))

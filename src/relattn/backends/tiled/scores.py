@@ -201,8 +201,8 @@ class QueryTile:
             place = positions.known_origin, positions.query_length, positions.key_length
             if place in known:
                 return known[place]
-        within = Mask(positions).within_limits()
-        hidden = None if within is None else ~within[0, 0].flip(0)
+        beyond = Mask(positions).beyond_limits()
+        hidden = None if beyond is None else beyond[0, 0].flip(0)
         if place is not None and hidden is not None:
             known[place] = hidden
         return hidden
