@@ -201,9 +201,11 @@ def test_a_mutated_gradient_is_seen(
     """The answers stay right: the named gradient alone must turn the comparison red."""
 
     def mutated(p: Problem) -> Problem:
-        old = getattr(p, operand)
+        of_axis = operand in ("relative_query", *TABLES)
+        old = getattr(p.sequence if of_axis else p, operand)
         new = GRADIENTS[mutation](old.values if operand in TABLES else old)
-        return replace(p, **{operand: replace(old, values=new) if operand in TABLES else new})
+        changed: dict[str, Any] = {operand: replace(old, values=new) if operand in TABLES else new}
+        return retabled(p, **changed) if of_axis else replace(p, **changed)
 
     mutate_problem(monkeypatch, backend, mutated)
     gradient = "terms.relative_query" if operand == "relative_query" else operand

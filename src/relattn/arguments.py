@@ -6,6 +6,7 @@ Integers of NumPy are integers: what a check returns is the plain Python number.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from numbers import Integral
 
@@ -30,14 +31,14 @@ def as_int(value: object) -> int | None:
 
 
 def as_finite(value: object) -> int | float | None:
-    """A finite float, or an int (of NumPy too) that a float can hold; None for anything else."""
-    number = float(value) if isinstance(value, float) else as_int(value)
-    if number is None:
+    """A finite float, or an int (of NumPy too) that a float can hold; None for anything else.
+
+    By comparisons alone, which a compiled graph traces.
+    """
+    number = value if isinstance(value, float) else as_int(value)
+    if number is None or not -sys.float_info.max <= number <= sys.float_info.max:
         return None
-    try:
-        return number if math.isfinite(number) else None
-    except OverflowError:
-        return None
+    return number if type(number) in (int, float) else float(number)
 
 
 def check_size(name: str, value: object, least: int = 1) -> int:
