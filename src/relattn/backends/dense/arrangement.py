@@ -133,7 +133,7 @@ class _Margins:
 
 @dataclass(frozen=True)
 class _Diagonals:
-    """Contiguous positions: row m belongs to diagonal m, and the pairs read the strip through a stride."""
+    """Two runs: row m belongs to diagonal m, and the pairs read the strip through a stride."""
 
     rows: Tensor
     num_columns: int
@@ -151,7 +151,7 @@ class _Diagonals:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Explicit positions: every pair looks its row up; index [1 or B, 1, L, L']."""
+    """Listed positions: every pair looks its row up; index [1 or B, 1, L, L']."""
 
     rows: Tensor
     index: Int64[Tensor, "#B 1 L Lk"]
