@@ -73,7 +73,7 @@ def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype)
 def _width(num_rows: int, num_columns: int) -> int:
     """How many columns a strip has, one for each diagonal.
 
-    One more in a graph whose lengths are open: to compare them for the narrowest would tie them to one another.
+    In a compiled graph always one column more: finding the narrowest would compare open lengths and add a guard.
     """
     if torch.compiler.is_compiling():
         return num_rows + num_columns
