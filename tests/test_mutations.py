@@ -248,7 +248,7 @@ def mutate_diagonal(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any
     monkeypatch.setattr(Positions, "__post_init__", changed)
 
 
-# By what each layout goes through: starts through rows and the origin, explicit positions through offsets; the
+# By what each layout goes through: starts through rows and the origin, listed positions through offsets; the
 # reference writes every pair's offset out in either.
 SOURCES = [
     (mutate_rows, "dense", "starts"),

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-COLOURS = {"relative": "#e4572e", "rope": "#2e86ab", "sinusoid": "#5fa55a"}
+COLOURS = {"relative": "#e4572e", "relative-heads": "#e4572e", "rope": "#2e86ab", "sinusoid": "#5fa55a"}
 BIN = 32
 """Positions averaged into one point of the curves by position."""
 

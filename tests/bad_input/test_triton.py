@@ -64,7 +64,7 @@ LENGTHS = {"query": LQ, "key": LK, "value": LK}
 DOUBLE = {name: ones(B, H, length, D, dtype=torch.float64) for name, length in LENGTHS.items()}
 LACKS = {
     "it computes in float32, and query is float64": DOUBLE,
-    "it takes no explicit positions, only where queries and keys start": {"key_position": torch.arange(LK)},
+    "it takes no listed positions, only where queries and keys start": {"key_position": torch.arange(LK)},
     "it takes starts as ints, not as tensors": {"query_position": torch.tensor(3)},
     "it takes the first offset of a table as an int, not as a tensor": {"encoding": bias(first=torch.tensor(-LQ))},
     "it takes a boolean mask, not a float one": {"attn_mask": ones(LQ, LK)},

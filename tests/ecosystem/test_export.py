@@ -75,7 +75,7 @@ def test_a_length_beyond_the_table_is_not_exported(rng: np.random.Generator) -> 
 def test_explicit_positions_that_an_encoding_reads(name: str, rng: np.random.Generator) -> None:
     module, (given,) = attention(name, rng), inputs(9)
     said = (
-        "query_position, key_position: got explicit positions in an export, and an encoding that reads them for the "
+        "query_position, key_position: got listed positions in an export, and an encoding that reads them for the "
         "rows it needs, which a graph cannot; give starts, or use an encoding whose table clamps or zeroes"
     )
     positions = {"query_position": torch.arange(9), "key_position": torch.arange(9)}

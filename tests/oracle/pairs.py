@@ -19,11 +19,11 @@ class Pairs(NamedTuple):
 
 
 def positions(start_or_positions: np.ndarray | int, length: int) -> np.ndarray:
-    """[1 or B, length] int64 from the first position, or from explicit positions [length] or [B, length]."""
+    """[1 or B, length] int64 from the first position, or from listed positions [length] or [B, length]."""
     given = np.asarray(start_or_positions, dtype=np.int64)
     if given.ndim == 0:
         return (given + np.arange(length))[None, :]
-    assert given.shape[-1] == length, f"explicit positions of shape {given.shape} for length {length}"
+    assert given.shape[-1] == length, f"listed positions of shape {given.shape} for length {length}"
     return given.reshape(-1, length)
 
 

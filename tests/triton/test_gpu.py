@@ -187,4 +187,4 @@ def test_auto_prefers_triton() -> None:
     assert explain(*tensors, encoding=encoding).chosen == "triton"
     far = explain(*tensors, encoding=encoding, query_position=torch.arange(64, device="cuda"))
     assert far.chosen in ("dense", "tiled")
-    assert far.others["triton"] == ["it takes no explicit positions, only where queries and keys start"]
+    assert far.others["triton"] == ["it takes no listed positions, only where queries and keys start"]

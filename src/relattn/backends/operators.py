@@ -25,7 +25,10 @@ def reasons_of_an_operator(onnx: str) -> list[str]:
 
 
 def constant_in_graphs(function: Function) -> Function:
-    """torch.compiler.assume_constant_result, whose mere name imports torch._dynamo, and that the package triton."""
+    """Does what torch.compiler.assume_constant_result does.
+
+    Naming that function would import torch._dynamo, which imports triton.
+    """
     function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
     return function
 

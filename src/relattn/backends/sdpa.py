@@ -27,7 +27,7 @@ class SdpaBackend:
         if mask.segments is not None:
             reasons.append("it has no segments")
         if mask.limits_positions and not _is_plain_causal(problem):
-            reasons.append("its causality compares indices: no window, no explicit positions, and equal starts")
+            reasons.append("its causality compares indices: no window, no listed positions, and equal starts")
         if mask.explicit is not None and mask.limits_positions:
             reasons.append("it takes a mask or causality, not both")
         if mask.explicit is not None and mask.explicit.dtype not in (torch.bool, problem.query.dtype):

@@ -98,7 +98,7 @@ def lower(
 
 
 class EncodingSum(RelativeEncoding):
-    """a + b: the terms of both, in one score equation (DESIGN section 1).
+    """a + b: the terms of both, in one score equation.
 
     Raises UnsupportedError where two operands rewrite queries or keys, or a rotation meets relative queries: no paper
     defines what that means.

@@ -42,10 +42,9 @@ class KVCache:
     parameters and an offset (Transformer-XL's projected sinusoids) are kept as well, so change no parameter during a
     cache's life.
 
-    max_length: None grows without end. With it the cache rolls: in a layer a query sees the positions up to its own and
-        max_length - 1 before it, and whatever the sizes of the chunks, attention equals a full pass under
-        is_causal=True, window=(max_length - 1, 0), which a caller without a layer passes. It holds what the newest
-        chunk saw.
+    max_length: None grows without end. With max_length=n the cache rolls: in a layer each query sees at most n
+        positions, itself included. Whatever the sizes of the chunks, attention equals a full pass under is_causal=True,
+        window=(n - 1, 0). Without a layer, pass these two yourself. It holds what the newest chunk saw.
 
     Copies, shallow, deep or pickled, hold the same keys apart from this one, and may serve another layer of an encoding
     that prints alike. ValueError where a graph holds them: `detach` first.

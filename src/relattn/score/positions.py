@@ -127,7 +127,7 @@ class Positions:
         """The extremes over the queries of the offsets of the first and the last key that each can see."""
         if torch.compiler.is_exporting():
             raise UnsupportedError(
-                "query_position, key_position: got explicit positions in an export, and an encoding that reads them "
+                "query_position, key_position: got listed positions in an export, and an encoding that reads them "
                 "for the rows it needs, which a graph cannot; give starts, or use an encoding whose table clamps or "
                 "zeroes"
             )

@@ -170,7 +170,7 @@ def _check_alike(a: OffsetTable, b: OffsetTable, *, same_width: bool) -> None:
 
 def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, Beyond]:
     """First offset, number of rows and `beyond` of one table that can stand for both."""
-    for table in (a, b):  # both spans of one call are the same span, so one of them speaks for both
+    for table in (a, b):  # a tensor start: both were made over this call's span, so use either
         if isinstance(table.first, Tensor):
             return table.first, table.num_rows, "refuse"
     assert not isinstance(a.first, Tensor) and not isinstance(b.first, Tensor)

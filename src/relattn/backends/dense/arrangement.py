@@ -73,7 +73,7 @@ def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype)
 def _width(num_rows: int, num_columns: int) -> int:
     """How many columns a strip has, one for each diagonal.
 
-    One more in a graph whose lengths are open: to compare them for the narrowest would tie them to one another.
+    In a compiled graph always one column more: finding the narrowest would compare open lengths and add a guard.
     """
     if torch.compiler.is_compiling():
         return num_rows + num_columns
@@ -133,7 +133,7 @@ class _Margins:
 
 @dataclass(frozen=True)
 class _Diagonals:
-    """Contiguous positions: row m belongs to diagonal m, and the pairs read the strip through a stride."""
+    """Two runs: row m belongs to diagonal m, and the pairs read the strip through a stride."""
 
     rows: Tensor
     num_columns: int
@@ -151,7 +151,7 @@ class _Diagonals:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Explicit positions: every pair looks its row up; index [1 or B, 1, L, L']."""
+    """Listed positions: every pair looks its row up; index [1 or B, 1, L, L']."""
 
     rows: Tensor
     index: Int64[Tensor, "#B 1 L Lk"]

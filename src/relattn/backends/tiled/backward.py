@@ -110,8 +110,8 @@ class _GroupGradients:
 class _TileGradients:
     """The gradients by a tile's queries, and the tile's part of all others.
 
-    P = 2^(S - maximum) / total, and the division goes into what P is multiplied with, of which there is less:
-    output_gradient is dO / total. On the way to the scores, dS' = dS * ln(2) goes in there too: toward_scores is
+    P = 2^(S - maximum) / total. We divide dO by total in place of P, because dO is smaller: output_gradient is
+    dO / total. On the way to the scores, dS' = dS * ln(2) goes in there too: toward_scores is
     dO / total * ln(2), delta likewise. A row that saw nothing takes in no gradient.
     """
 

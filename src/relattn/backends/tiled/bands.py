@@ -24,7 +24,7 @@ ALIGNED = 16
 """Strips are a multiple of this many numbers wide: a matrix product into rows of any other width is slower."""
 
 Offsets = int | Int64[Tensor, "n m"]
-"""The offsets of a patch: that of its first element where positions are contiguous, every pair's where they are not."""
+"""The offsets of a patch: that of its first element where both sides are runs, every pair's where one is listed."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Band(ABC):
 
 
 class DiagonalBand(Band):
-    """Contiguous positions: `offsets` is the offset of the patch's first element.
+    """Two runs: `offsets` is the offset of the patch's first element.
 
     Where the whole height of a patch lies beyond the table its part is a constant of the row: no product is made.
     """
@@ -172,7 +172,7 @@ class DiagonalBand(Band):
 
 
 class PairBand(Band):
-    """Explicit positions: `offsets` holds every pair's, and every pair looks its row up."""
+    """Listed positions: `offsets` holds every pair's, and every pair looks its row up."""
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
         """Gather from the strip of products."""

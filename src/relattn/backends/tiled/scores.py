@@ -149,7 +149,7 @@ class QueryTile:
         return cls(group, queries, query, None if r is None else group.seeing_rows(r, queries) * group.scale)
 
     def offsets(self, keys: slice) -> Offsets:
-        """The offset of the last query and first key, or of every pair where positions are explicit."""
+        """The offset of the last query and first key, or of every pair where positions are listed."""
         positions = self.group.problem.sequence.positions
         if positions.known_origin is None:
             return positions.part(self.queries, keys, self.group.heads.batch).offsets().flip(0)

@@ -52,8 +52,7 @@ def key_chunks(problem: Problem, sizes: TileSizes, batch: int, queries: slice) -
 def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int]:
     """The first key, and the one after the last, that any of `queries` might see: the rest is never computed.
 
-    Limits on contiguous positions are arithmetic; explicit positions, segments and the key mask are looked at, a number
-    a key.
+    Limits on runs are arithmetic; listed positions, segments and the key mask are looked at, one number per key.
     """
     first, end = _within_limits(problem.sequence.positions, queries)
     candidates = _candidates(problem, batch, queries, slice(first, end)) if first < end else None

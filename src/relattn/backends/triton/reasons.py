@@ -35,7 +35,7 @@ def _of_the_call(problem: Problem) -> list[str]:
     if double:
         reasons.append(f"it computes in float32, and {double[0]} is float64")
     if positions.origin is None:
-        reasons.append("it takes no explicit positions, only where queries and keys start")
+        reasons.append("it takes no listed positions, only where queries and keys start")
     elif positions.known_origin is None:
         reasons.append("it takes starts as ints, not as tensors")
     elif any(isinstance(table.first, torch.Tensor) for table in axis.tables.values()):
