@@ -5,7 +5,6 @@ Integers of NumPy are integers: what a check returns is the plain Python number.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable
 from numbers import Integral

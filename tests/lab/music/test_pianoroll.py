@@ -81,7 +81,7 @@ def test_bad_input_leaves_no_file(tmp_path):
     with pytest.raises(ShapeError, match=r"got shape \[20, 2\]"):
         draw_pianoroll(path, steps[:, :2])
     for prompt in (-1, 21):
-        with pytest.raises(ValueError, match=rf"prompt_steps: got {prompt}; expected 0\.\.20 .*"):
+        with pytest.raises(ValueError, match=rf"prompt_steps: got {prompt}; expected 0\.\.20, .*"):
             draw_pianoroll(path, steps, prompt_steps=prompt)
     for metre in ({"upbeat": 16}, {"upbeat": -1}, {"bar_steps": 0}):
         with pytest.raises(ValueError, match=r"upbeat, bar_steps: got .* and .*; expected 0 <= upbeat < bar_steps"):
