@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 
 _LONGEST_SHOWN = 2**64
 """Python refuses to print ints of more than 4300 digits, and no message gains by those of more than 20."""
@@ -30,11 +30,12 @@ def as_int(value: object) -> int | None:
 
 
 def as_finite(value: object) -> int | float | None:
-    """A finite float, or an int (of NumPy too) that a float can hold; None for anything else.
+    """A finite number as an int or a float, of NumPy's kinds too; None for anything else.
 
     By comparisons alone, which a compiled graph traces.
     """
-    number = value if isinstance(value, float) else as_int(value)
+    number = float(value) if isinstance(value, Real) and not isinstance(value, (int, float, Integral)) else value
+    number = number if isinstance(number, float) else as_int(number)
     if number is None or not -sys.float_info.max <= number <= sys.float_info.max:
         return None
     return number if type(number) in (int, float) else float(number)
@@ -69,23 +70,26 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"{name}: got {came(value)}; expected one of {', '.join(map(repr, choices))}")
 
 
-def check_probability(name: str, value: object) -> None:
-    """0 <= value <= 1.
+def check_probability(name: str, value: object) -> float:
+    """0 <= value <= 1, as a plain number.
 
     Raises ValueError: for anything else.
     """
     number = as_finite(value)
     if number is None or not 0.0 <= number <= 1.0:
         raise ValueError(f"{name}: got {came(value)}; expected a probability between 0 and 1")
+    return number
 
 
-def check_scale(scale: object) -> None:
-    """A finite number, or None.
+def check_scale(scale: object) -> float | None:
+    """A finite number, as a plain one, or None.
 
     Raises ValueError: for anything else.
     """
-    if scale is not None and as_finite(scale) is None:
+    number = None if scale is None else as_finite(scale)
+    if number is None and scale is not None:
         raise ValueError(f"scale: got {came(scale)}; expected a finite number, or None for 1/sqrt(width)")
+    return number
 
 
 def check_base(base: object) -> float:

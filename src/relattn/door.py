@@ -12,6 +12,7 @@ from relattn.arguments import check_flag, check_probability, check_scale
 from relattn.autocast import narrowed, without_autocast
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
 from relattn.encodings.base import RelativeEncoding, lower, prepare
+from relattn.errors import ShapeError
 from relattn.score import checks
 from relattn.score.check_terms import check_terms
 from relattn.score.mask import Mask
@@ -89,8 +90,7 @@ def request(
     `relative_attention`.
     """
     check_backend(backend)
-    check_probability("dropout_p", dropout_p)
-    check_scale(scale)
+    dropout_p, scale = check_probability("dropout_p", dropout_p), check_scale(scale)
     check_flag("return_lse", return_lse)
     checks.check_key_mask(key_mask, batch, key)
     checks.check_attn_mask(attn_mask, batch, query, key)
@@ -156,6 +156,12 @@ def _one_batch_axis(per_element: Tensor) -> Tensor:
 def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
     """Terms whose tensors have the caller's axes."""
     given = {name: getattr(terms, name) for name in ("query", "key", "relative_query")}
+    for name, tensor in given.items():
+        if tensor is not None and (tensor.dim() < 3 or not checks.broadcasts(tensor.shape[:-3], batch)):
+            raise ShapeError(
+                f"terms {name}: got shape {checks.shape(tensor)}; expected [..., heads, length, width] with the batch "
+                f"axes of the call, {list(batch)}"
+            )
     return replace(terms, **{name: _folded(t, batch) for name, t in given.items() if t is not None})
 
 

@@ -68,7 +68,14 @@ def _with_arguments_of(
     def takes_them(answer: Callable[[Request], Answer]) -> Callable[Arguments, Answer]:
         @wraps(answer)
         def function(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-            return answer(ask(*args, **kwargs))
+            try:
+                asked = ask(*args, **kwargs)
+            except TypeError as error:  # Python names the function whose arguments are missing or unknown
+                ask_name = f"{ask.__name__}()"
+                if not str(error).startswith(ask_name):
+                    raise
+                raise TypeError(str(error).replace(ask_name, f"{answer.__name__}()", 1)) from None
+            return answer(asked)
 
         returned = answer.__annotations__["return"]
         function.__annotations__ = {**ask.__annotations__, "return": returned}

@@ -155,5 +155,5 @@ def _reach(position: Position, count: int, device: torch.device) -> Float64[Tens
         listed = position.positions.double()
         return listed.max() + 1.0 if listed.numel() else listed.new_zeros(())
     if isinstance(position.start, Tensor):
-        return (position.start + count).double()
+        return (position.start + count).to(device, torch.float64)
     return torch.full((), position.start + count, dtype=torch.float64, device=device)

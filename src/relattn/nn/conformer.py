@@ -53,7 +53,7 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
         embed_dim, num_heads = check_size("embed_dim", embed_dim), check_size("num_heads", num_heads)
         if embed_dim % num_heads:
             raise ValueError(f"num_heads: got {num_heads} with embed_dim={embed_dim}; expected a divisor of embed_dim")
-        check_probability("dropout", dropout)
+        dropout = check_probability("dropout", dropout)
         check_flag("bias", bias)
         check_backend(backend)
         if embed_dim % 2:

@@ -41,9 +41,10 @@ def held_segments(segment_ids: Segments | None, count: int, cache: KVCache) -> S
 
     One tensor [B, slots] names the queries too where they were appended: they are its last.
     """
+    queries: Tensor | None
     if isinstance(segment_ids, Tensor) and not cache.is_full:
-        queries = keys = segment_ids
-    elif isinstance(segment_ids, tuple | list) and len(segment_ids) == 2:
+        queries, keys = None, segment_ids
+    elif isinstance(segment_ids, (tuple, list)) and len(segment_ids) == 2:
         queries, keys = segment_ids
     else:
         return segment_ids
@@ -54,6 +55,6 @@ def held_segments(segment_ids: Segments | None, count: int, cache: KVCache) -> S
             f"segment_ids: got shape {shape(keys)} for the key side with a cache; expected "
             f"[batch, {cache.next_position}], an id for every slot so far"
         )
-    if queries is keys:
+    if queries is None:
         queries = keys[:, cache.next_position - count :]
     return queries, keys[:, cache.first_position :]

@@ -117,6 +117,12 @@ def _broadcast(query: Tensor, key: Tensor, value: Tensor) -> list[int]:
     return list(torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3]))
 
 
+def broadcasts(sizes: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether axes of these sizes can be expanded to `whole`."""
+    pairs = zip(reversed(sizes), reversed(whole), strict=False)
+    return len(sizes) <= len(whole) and all(size in (1, other) for size, other in pairs)
+
+
 def _sizes(sizes: Sequence[int]) -> str:
     """Axes as the error messages print them: one as a number, any others as a list."""
     return str(sizes[0]) if len(sizes) == 1 else str(list(sizes))
@@ -125,9 +131,13 @@ def _sizes(sizes: Sequence[int]) -> str:
 def position_of(name: str, given: object, batch: Sequence[int], length: int, device: torch.device) -> Position:
     """The sum type of a caller's `PositionLike`: a start (int or 0-d integer tensor), or [length] or [*batch, length].
 
+    A Run or Listed says the same.
+
     Raises TypeError for another type or dtype, ShapeError for another shape, ValueError for another device or a start
     beyond 2**60, where offsets could leave int64.
     """
+    if isinstance(given, (Run, Listed)):
+        given = given.start if isinstance(given, Run) else given.positions
     if isinstance(given, Tensor):
         return _position_of_tensor(name, given, batch, length, device)
     start = given if isinstance(given, torch.SymInt) else as_int(given)

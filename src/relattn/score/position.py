@@ -8,9 +8,6 @@ import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
-PositionLike = int | Int[Tensor, ""] | Int[Tensor, "L"] | Int[Tensor, "*B L"]
-"""What a caller may give: a start, or every position."""
-
 
 def counted(first: int | Int64[Tensor, ""], count: int, device: torch.device) -> Int64[Tensor, "count"]:
     """first, first + 1, ..., first + count - 1."""
@@ -54,3 +51,6 @@ class Listed:
 
 
 Position = Run | Listed
+
+PositionLike = Position | int | Int[Tensor, ""] | Int[Tensor, "L"] | Int[Tensor, "*B L"]
+"""What a caller may give: a start, or every position."""

@@ -68,6 +68,7 @@ class Positions:
     memo: RowMemo | None = None
     origin: int | Int64[Tensor, ""] | None = field(init=False, compare=False)
     known_origin: int | None = field(init=False, compare=False)
+    _read: list[tuple[int, int]] = field(init=False, compare=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         origin = None
@@ -115,7 +116,9 @@ class Positions:
         if self.query_length == 0 or self.key_length == 0:
             return 0, -1
         if self.origin is None:
-            return self._visible_listed()
+            if not self._read:  # once: it sorts, and waits for the device
+                self._read.append(self._visible_listed())
+            return self._read[0]
         first, last = self.origin - self.query_length + 1, self.origin + self.key_length - 1
         if self.lowest is not None:
             first = first.clamp(min=self.lowest) if isinstance(first, Tensor) else max(first, self.lowest)

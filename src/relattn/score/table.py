@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.arguments import check_choice
+from relattn.arguments import as_int, check_choice
 from relattn.errors import ShapeError
 
 Beyond = Literal["clamp", "zero", "refuse"]
@@ -124,7 +124,7 @@ def _check_first(first: object) -> None:
     if isinstance(first, Tensor):
         good = first.dim() == 0 and first.dtype == torch.int64
     else:
-        good = isinstance(first, int | torch.SymInt) and not isinstance(first, bool)
+        good = isinstance(first, torch.SymInt) or as_int(first) is not None
     if not good:  # an open length of a compiled graph has no repr: only what is wrong is shown
         came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else repr(first)
         raise TypeError(f"OffsetTable first: got {came}; expected an int, or a 0-d int64 tensor")
