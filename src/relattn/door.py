@@ -13,7 +13,7 @@ from relattn.autocast import narrowed, without_autocast
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
 from relattn.encodings.base import RelativeEncoding, lower, prepare
 from relattn.score import checks
-from relattn.score.check_terms import check_terms
+from relattn.score.check_terms import check_term_axes, check_terms
 from relattn.score.mask import Mask
 from relattn.score.positions import Positions
 from relattn.score.problem import Axis, Problem
@@ -154,9 +154,14 @@ def _one_batch_axis(per_element: Tensor) -> Tensor:
 
 
 def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
-    """Terms whose tensors have the caller's axes."""
-    given = {name: getattr(terms, name) for name in ("query", "key", "relative_query")}
-    return replace(terms, **{name: _folded(t, batch) for name, t in given.items() if t is not None})
+    """Terms whose tensors have the caller's axes, or broadcast to them."""
+    folded = {}
+    for field, name in (("query", "terms query"), ("key", "terms key"), ("relative_query", "relative_query")):
+        tensor = getattr(terms, field)
+        if tensor is not None:
+            check_term_axes(name, tensor, batch)
+            folded[field] = _folded(tensor, batch)
+    return replace(terms, **folded)
 
 
 def _folded_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:
