@@ -154,7 +154,9 @@ def _one_batch_axis(per_element: Tensor) -> Tensor:
 
 
 def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
-    """Terms whose tensors have the caller's axes, or broadcast to them."""
+    """Terms whose tensors have the caller's axes."""
+    if len(batch) == 1:
+        return terms  # nothing to fold; `check_terms` compares the shapes
     folded = {}
     for field, name in (("query", "terms query"), ("key", "terms key"), ("relative_query", "relative_query")):
         tensor = getattr(terms, field)

@@ -89,21 +89,21 @@ def test_masks_and_positions_that_do_not_fit(batch: Axes, changes: dict[str, Any
         relative_attention(query, key, key, **changes)
 
 
+FULL = "expected [2, 3, heads, length, width], the axes of the call; .expand() what all of the batch shares"
+
+
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        (
-            {"query": ones(6, 4, 5, 8)},
-            "terms query: got shape [6, 4, 5, 8]; expected [2, 3] before [heads, length, width], or axes that "
-            "broadcast to it",
-        ),
+        ({"query": ones(6, 4, 5, 8)}, f"terms query: got shape [6, 4, 5, 8]; {FULL}"),
+        ({"query": ones(4, 5, 8)}, f"terms query: got shape [4, 5, 8]; {FULL}"),
+        ({"key": ones(2, 4, 6, 8)}, f"terms key: got shape [2, 4, 6, 8]; {FULL}"),
+        ({"key": ones(1, 3, 4, 6, 8)}, f"terms key: got shape [1, 3, 4, 6, 8]; {FULL}"),
+        ({"key": ones(1, 2, 3, 4, 6, 8)}, f"terms key: got shape [1, 2, 3, 4, 6, 8]; {FULL}"),
         (
             {"relative_query": ones(4, 5), "relative_keys": OffsetTable(ones(1, 21, 8), -10)},
-            "relative_query: got shape [4, 5]; expected [2, 3] before [heads, length, width], or axes that broadcast "
-            "to it",
+            f"relative_query: got shape [4, 5]; {FULL}",
         ),
-        ({"key": ones(1, 2, 3, 4, 6, 8)}, "terms key: got shape [1, 2, 3, 4, 6, 8]; expected [2, 3] before ..."),
-        ({"key": ones(2, 4, 6, 8)}, "terms key: got shape [2, 4, 6, 8]; expected [2, 3] before ..."),
         ({"key": ones(2, 3, 4, 7, 8)}, "terms key: got shape [6, 4, 7, 8] for a key of [6, 4, 6, 8]; a rewritten..."),
     ],
 )
@@ -111,3 +111,24 @@ def test_terms_that_do_not_fit(terms: dict[str, Any], said: str) -> None:
     query, key = ones(2, 3, 4, 5, 8), ones(2, 3, 4, 6, 8)
     with refused(ShapeError, said):
         relative_attention(query, key, key, encoding=ScoreTerms(**terms))
+
+
+def test_terms_without_a_batch_axis_of_their_own() -> None:
+    """A call without one takes none: a batch of one element is another shape."""
+    query, key = ones(4, 5, 8), ones(4, 6, 8)
+    said = "terms query: got shape [1, 4, 5, 8]; expected [heads, length, width], the axes of the call; ..."
+    with refused(ShapeError, said):
+        relative_attention(query, key, key, encoding=ScoreTerms(query=ones(1, 4, 5, 8)))
+    with refused(ShapeError, "relative_query: got shape [8]; expected [heads, length, width], ..."):
+        relative_attention(
+            query, key, key, encoding=ScoreTerms(relative_query=ones(8), relative_keys=OffsetTable(ones(1, 21, 8), -10))
+        )
+
+
+@pytest.mark.parametrize("size", [(1, 4, 5, 8), (4, 5, 8), (3, 4, 5, 8)], ids=str)
+def test_terms_of_another_batch(size: Axes) -> None:
+    """The call's batch of 2 comes from its keys."""
+    query, key = ones(1, 4, 5, 8), ones(2, 4, 6, 8)
+    said = f"terms query: got shape {list(size)} for a query of [2, 4, 5, 8]; a rewritten query keeps the shape"
+    with refused(ShapeError, said):
+        relative_attention(query, key, key, encoding=ScoreTerms(query=ones(*size)))

@@ -49,13 +49,12 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
 
 
 def check_term_axes(name: str, tensor: Tensor, batch: Sequence[int]) -> None:
-    """A rewritten query or key, or a relative query, has the caller's axes before the heads, or broadcasts to them."""
-    axes = tensor.shape[:-3]
-    pairs = zip(reversed(axes), reversed(batch), strict=False)
-    if tensor.dim() < 3 or len(axes) > len(batch) or any(size != whole and size != 1 for size, whole in pairs):
+    """A rewritten query or key, or a relative query, has the axes of the call before its heads."""
+    if tuple(tensor.shape[:-3]) != tuple(batch) or tensor.dim() < 3:
+        expected = ", ".join([*map(str, batch), "heads", "length", "width"])
         raise ShapeError(
-            f"{name}: got shape {shape(tensor)}; expected {list(batch)} before [heads, length, width], or axes that "
-            "broadcast to it"
+            f"{name}: got shape {shape(tensor)}; expected [{expected}], the axes of the call; .expand() what all of "
+            "the batch shares"
         )
 
 
