@@ -13,7 +13,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import relattn
 from relattn import AlibiBias, OffsetTable, RelativeEncoding, ScoreTerms, T5Bias
+from relattn.encodings.base import lower
 from relattn.offsets import alibi_slopes, t5_buckets
+from relattn.score.position import Run
+from relattn.score.positions import Positions
 from tests import seeds
 from tests.bad_input.refusal import ones, refused
 
@@ -205,6 +208,26 @@ def test_training_sees_the_parameters_of_the_moment():
     assert (flex_attention(query, key, value, score_mod=before) - expected).abs().max() > 1e-3
 
 
+def test_terms_that_are_a_bias():
+    """By hand, or as an encoding lowered them: the function of the encoding, and relative_attention's numbers."""
+    query, key, value = inputs()
+    encoding = made("sum")
+    positions = Positions(Run(0), Run(0), LQ, LK, query.device)
+    terms = lower(encoding, query, key, value, positions)
+    assert terms.bias is not None
+    ours = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(terms, query, key))
+    expected = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(encoding, query, key))
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+    by_hand = ScoreTerms(bias=OffsetTable(normal(1, 5), -2, "clamp"))
+    ours = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(by_hand, query, key))
+    expected = relattn.relative_attention(query, key, value, encoding=by_hand)
+    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+def table(*size, first=-9):
+    return OffsetTable(ones(*size), first)
+
+
 WAY_OUT = (
     "; a score_mod can only add a bias to a score, so use relattn.relative_attention, which computes every encoding"
 )
@@ -226,6 +249,17 @@ WAY_OUT = (
         ),
         (AlibiBias(4) + relattn.RotaryEmbedding(8), "EncodingSum, which rewrites the queries and rewrites the keys"),
         (Nothing(), "Nothing, which has no bias"),
+        (ScoreTerms(), "ScoreTerms, which has no bias"),
+        (ScoreTerms(query=ones(2, 4, 5, 8), bias=table(4, 19)), "ScoreTerms, which rewrites the queries"),
+        (ScoreTerms(key=ones(2, 4, 6, 8), bias=table(4, 19)), "ScoreTerms, which rewrites the keys"),
+        (
+            ScoreTerms(relative_keys=table(1, 19, 8), relative_queries=table(1, 19, 8), bias=table(4, 19)),
+            "ScoreTerms, which multiplies queries with relative keys and multiplies keys with relative queries",
+        ),
+        (
+            ScoreTerms(relative_values=table(1, 19, 8), bias=table(4, 19)),
+            "ScoreTerms, which adds relative values to the output",
+        ),
     ],
 )
 def test_more_than_a_bias_is_refused(encoding, said):
@@ -254,7 +288,28 @@ def test_more_than_a_bias_is_refused(encoding, said):
             ValueError,
             "bias: offsets -4..5 are visible and its rows cover -2..2; use beyond='clamp' or 'zero', or give more rows",
         ),
-        ({"query": ones(4, 5, 8)}, relattn.ShapeError, "query: got shape [4, 5, 8]; expected four axes ..."),
+        (
+            {"encoding": ScoreTerms(bias=table(4, 9, first=-4))},
+            ValueError,
+            "bias: offsets -4..5 are visible and its rows cover -4..4; use beyond='clamp' or 'zero', or give more rows",
+        ),
+        (
+            {"encoding": ScoreTerms(bias=table(3, 19))},
+            relattn.ShapeError,
+            "bias: the encoding has 3 heads ([3, 19]) and query has 4; make it for 4 heads, or for one head shared by "
+            "all",
+        ),
+        (
+            {"query": ones(4, 5, 8)},
+            relattn.ShapeError,
+            "query: got shape [4, 5, 8]; expected four axes [batch, heads, length, width], as FlexAttention takes them",
+        ),
+        (
+            {"query": ones(1, 2, 4, 5, 8)},
+            relattn.ShapeError,
+            "query: got shape [1, 2, 4, 5, 8]; expected four axes ...",
+        ),
+        ({"key": ones(4, 6, 8)}, relattn.ShapeError, "key: got shape [4, 6, 8]; expected four axes ..."),
         (
             {"key": ones(2, 3, 6, 8)},
             relattn.ShapeError,

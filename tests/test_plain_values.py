@@ -15,10 +15,15 @@ from relattn import (
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
+    attention_weights,
+    explain,
+    relative_attention,
 )
 from relattn.arguments import as_finite, as_int, came, check_base, check_buckets, check_positive, check_size
 from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
+from relattn.score.checks import check_window, position_of
+from relattn.score.position import Run
 
 INTEGERS = [np.int64, np.int8, np.uint16, int]
 
@@ -86,6 +91,34 @@ def test_modules_and_caches_keep_plain_numbers() -> None:
     assert (cache.first_position, cache.next_position) == (1, 2)
     for made in (layer, layer.k_proj, layer.v_proj, conformer, conformer.linear_q, cache):
         assert not [name for name, value in vars(made).items() if isinstance(value, np.generic)]
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_positions_and_windows(kind: Any) -> None:
+    """A start and a side of the window of any integer kind, in the function, the layer and the explanation."""
+    query, key = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
+    encoding, layer, x = ShawEmbedding(4, 2), RelativeMultiheadAttention(8, 2, AlibiBias(2)), torch.randn(1, 3, 8)
+    plain: Any = {"query_position": 100, "key_position": 98, "window": (2, 1)}
+    given: Any = {"query_position": kind(100), "key_position": kind(98), "window": (kind(2), kind(1))}
+    for function in (relative_attention, attention_weights):
+        expected = function(query, key, key, encoding=encoding, **plain)
+        torch.testing.assert_close(function(query, key, key, encoding=encoding, **given), expected)
+    assert explain(query, key, key, **given) == explain(query, key, key, **plain)
+    torch.testing.assert_close(layer(x, **given), layer(x, **plain))
+    torch.testing.assert_close(  # a window beside a cache, and a memory's start
+        layer(x, is_causal=True, window=(kind(1), None), cache=KVCache()), layer(x, is_causal=True, window=(1, None))
+    )
+    memory = layer.remember(x, key_position=kind(98))
+    assert type(memory.key_position) is int
+    torch.testing.assert_close(
+        layer(x, query_position=kind(100), cache=memory), layer(x, query_position=100, key=x, key_position=98)
+    )
+    run = position_of("query_position", kind(100), (1,), 3, query.device)
+    assert isinstance(run, Run)
+    assert type(run.start) is int
+    window = check_window((kind(2), kind(1)))
+    assert window == (2, 1)
+    assert [type(side) for side in window] == [int, int]
 
 
 def test_scalings_keep_plain_numbers() -> None:

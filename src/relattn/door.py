@@ -12,9 +12,8 @@ from relattn.arguments import check_flag, check_probability, check_scale
 from relattn.autocast import narrowed, without_autocast
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
 from relattn.encodings.base import RelativeEncoding, lower, prepare
-from relattn.errors import ShapeError
 from relattn.score import checks
-from relattn.score.check_terms import check_terms
+from relattn.score.check_terms import check_term_axes, check_terms
 from relattn.score.mask import Mask
 from relattn.score.positions import Positions
 from relattn.score.problem import Axis, Problem
@@ -155,14 +154,15 @@ def _one_batch_axis(per_element: Tensor) -> Tensor:
 
 def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
     """Terms whose tensors have the caller's axes."""
-    given = {name: getattr(terms, name) for name in ("query", "key", "relative_query")}
-    for name, tensor in given.items():
-        if tensor is not None and (tensor.dim() < 3 or not checks.broadcasts(tensor.shape[:-3], batch)):
-            raise ShapeError(
-                f"terms {name}: got shape {checks.shape(tensor)}; expected [..., heads, length, width] with the batch "
-                f"axes of the call, {list(batch)}"
-            )
-    return replace(terms, **{name: _folded(t, batch) for name, t in given.items() if t is not None})
+    if len(batch) == 1:
+        return terms  # nothing to fold; `check_terms` compares the shapes
+    folded = {}
+    for field, name in (("query", "terms query"), ("key", "terms key"), ("relative_query", "relative_query")):
+        tensor = getattr(terms, field)
+        if tensor is not None:
+            check_term_axes(name, tensor, batch)
+            folded[field] = _folded(tensor, batch)
+    return replace(terms, **folded)
 
 
 def _folded_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:

@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from relattn import AlibiBias, RelativeEmbedding, RotaryEmbedding, ScoreTerms, ShapeError, ShawEmbedding, T5Bias
-from relattn.nn import KVCache, RelativeMultiheadAttention
+from relattn import (
+    AlibiBias,
+    RelativeEmbedding,
+    RotaryEmbedding,
+    ScoreTerms,
+    ShapeError,
+    ShawEmbedding,
+    T5Bias,
+    UnsupportedError,
+)
+from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from tests.bad_input.refusal import ones, refused
 
 NAN, INF = float("nan"), float("inf")
@@ -82,6 +91,27 @@ def test_terms_for_one_call():
     )
     with refused(TypeError, said):
         make(ScoreTerms())
+
+
+LAYERS = {"multi-head": make, "conformer": lambda: RelPositionMultiHeadedAttention(32, 4)}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("cached", [False, True], ids=["no cache", "cache"])
+def test_weights(layer, cached):
+    """torch.nn.MultiheadAttention's need_weights: False is what happens, True has another way."""
+    module, cache, x = LAYERS[layer](), KVCache() if cached else None, ones(2, 5, 32)
+    said = (
+        "need_weights: got True; the layer returns its output alone; relattn.attention_weights gives the weights for "
+        "the same query, key and encoding, head by head"
+    )
+    with refused(UnsupportedError, said):
+        module(x, cache=cache, need_weights=True)
+    with refused(TypeError, "need_weights: got 1; expected True or False"):
+        module(x, cache=cache, need_weights=1)
+    assert cache is None or cache.length == 0
+    expected = module(x)
+    torch.testing.assert_close(module(x, cache=cache, need_weights=False), expected)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def test_scale_in_the_place_of_is_causal():
     "came",
     [
         5, -1, "ab", True, (1,), (1, 2, 3), (-1, 0), (0, -1), (1.5, 0), (True, 0), ("1", "2"), {1: 2, 3: 4},
-        (torch.tensor(1), 0), torch.tensor([1, 2]), np.array([1, 2]), (None, sys.maxsize), (sys.maxsize, 0), (2**60, 0),
+        (torch.tensor(1), 0), torch.tensor([1, 2]), np.array([1, 2]), (np.bool_(True), 0), (np.float64(1), 0),
+        (np.int64(-1), 0), (None, sys.maxsize), (sys.maxsize, 0), (2**60, 0),
     ],
     ids=repr,
 )  # fmt: skip
@@ -123,6 +124,29 @@ def test_every_reason_is_given():
         ["it has no relative values", "it has no bias", "it returns no log-sum-exp", LIMITS]
     )
     assert "; ".join(reasons) in str(caught.value)
+
+
+@pytest.mark.parametrize("came", [0.1, 1, 1.0], ids=repr)
+def test_weights_before_any_is_dropped(came):
+    said = f"dropout_p: got {came!r}; attention_weights gives the weights before any is dropped; expected 0"
+    with refused(ValueError, said):
+        call(attention_weights, dropout_p=came)
+    call(attention_weights, dropout_p=0)
+
+
+@pytest.mark.parametrize("function", [attention_weights, explain])
+@pytest.mark.parametrize("came", [True, False, NAN, -0.1, np.bool_(True)], ids=repr)
+def test_dropout_of_the_others(function, came):
+    with refused(ValueError, f"dropout_p: got {came!r}; expected a probability between 0 and 1"):
+        call(function, dropout_p=came)
+
+
+def test_weights_alone():
+    said = "return_lse: got True; attention_weights gives the weights alone; take lse from relative_attention"
+    with refused(ValueError, said):
+        call(attention_weights, return_lse=True)
+    with refused(TypeError, "return_lse: got 1; expected True or False"):
+        call(attention_weights, return_lse=1)
 
 
 @pytest.mark.parametrize("backend", sorted({*BACKENDS} - {"dense"}))

@@ -110,4 +110,11 @@ EQUAL = "it is defined for equal numbers (causal self-attention); use diagonals 
 )
 def test_arrangements(arrange, rows, key_length, said):
     with refused(ValueError, said):
-        arrange(QUERY, ones(4, rows, 8), key_length)
+        arrange(QUERY, ones(4, rows, 8).requires_grad_(), key_length)
+
+
+def test_a_strip_without_gradients():
+    """One row less is enough, and no fewer."""
+    skew.strided(QUERY, ones(4, 6, 8), 6)
+    with refused(ValueError, "strided: got 5 rows for 6 keys; expected at least 6"):
+        skew.strided(QUERY, ones(4, 5, 8), 6)

@@ -21,7 +21,11 @@ KINDS = "expected an int, or an integer tensor with a start or with every positi
 
 
 @pytest.mark.parametrize("name", POSITIONS)
-@pytest.mark.parametrize("came", [None, 1.5, "0", True, [0, 1], (0,), range(5), np.arange(5), np.bool_(True)], ids=repr)
+@pytest.mark.parametrize(
+    "came",
+    [None, 1.5, "0", True, np.bool_(True), np.float64(3), [0, 1], (0,), range(5), np.arange(5), np.array(3)],
+    ids=repr,
+)
 def test_no_position(name, came):
     with refused(TypeError, f"{name}: got {came!r}; {KINDS}"):
         call(**{name: came})
@@ -29,7 +33,13 @@ def test_no_position(name, came):
 
 @pytest.mark.parametrize("name", POSITIONS)
 @pytest.mark.parametrize(
-    ("came", "shown"), [(10**30, "an int of 100 bits"), (-(10**30), "an int of 100 bits"), (2**60, str(2**60))]
+    ("came", "shown"),
+    [
+        (10**30, "an int of 100 bits"),
+        (-(10**30), "an int of 100 bits"),
+        (2**60, str(2**60)),
+        (np.int64(-(2**62)), str(-(2**62))),
+    ],
 )
 def test_beyond_int64(name, came, shown):
     with refused(ValueError, f"{name}: got {shown}; expected an int between -2**60 and 2**60"):

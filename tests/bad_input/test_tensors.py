@@ -11,6 +11,10 @@ TENSORS = ("query", "key", "value")
 FUNCTIONS = (relative_attention, attention_weights, explain)
 FLOATS = "expected float64, float32, bfloat16 or float16; convert it with .to()"
 AXES = "expected a tensor [batch, heads, length, width]"
+AT_LEAST_THREE = (
+    "expected [..., heads, length, width], such as four axes [batch, heads, length, width]; give one head an axis of "
+    "its own with .unsqueeze(-3)"
+)
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -23,11 +27,7 @@ def test_no_tensor(name, came):
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("size", [(), (8,), (6, 8)], ids=str)
 def test_rank(name, size):
-    said = (
-        f"{name}: got shape {list(size)}; expected [..., heads, length, width], such as four axes [batch, heads, "
-        "length, width]; give one head an axis of its own with .unsqueeze(-3)"
-    )
-    with refused(ShapeError, said):
+    with refused(ShapeError, f"{name}: got shape {list(size)}; {AT_LEAST_THREE}"):
         call(**{name: ones(*size)})
 
 

@@ -152,13 +152,14 @@ def test_sums_of_two_dtypes(name, a, b):
         ScoreTerms(**{name: table(*size, dtype=a)}) + ScoreTerms(**{name: table(*size, dtype=b)})
 
 
-def test_sum_of_the_own_query_and_another():
+@pytest.mark.parametrize("first", [None, QUERY], ids=["None first", "None last"])
+def test_sum_of_the_own_query_and_another(first):
     said = (
         "ScoreTerms sum: got one relative_query that is None (the caller's own query) and one that is a tensor; "
         "expected both of a kind; give the query itself in place of None"
     )
     with refused(ValueError, said):
-        keys((1, 21, 8), None) + keys((1, 21, 8))
+        keys((1, 21, 8), first) + keys((1, 21, 8), QUERY if first is None else None)
 
 
 def test_sum_of_tables_that_share_no_offset():

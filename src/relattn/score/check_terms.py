@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -46,6 +46,16 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
         if table is not None:
             _check_table(name, table, None if like is None else like.shape[3], meaning, query)
             check_visible(name, table, positions, lambda: "use beyond='clamp' or 'zero', or give more rows")
+
+
+def check_term_axes(name: str, tensor: Tensor, batch: Sequence[int]) -> None:
+    """A rewritten query or key, or a relative query, has the axes of the call before its heads."""
+    if tuple(tensor.shape[:-3]) != tuple(batch) or tensor.dim() < 3:
+        expected = ", ".join([*map(str, batch), "heads", "length", "width"])
+        raise ShapeError(
+            f"{name}: got shape {shape(tensor)}; expected [{expected}], the axes of the call; .expand() what all of "
+            "the batch shares"
+        )
 
 
 def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str, query: Tensor) -> None:

@@ -107,20 +107,18 @@ def _check_groups(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 
 def _broadcast(query: Tensor, key: Tensor, value: Tensor) -> list[int]:
     """The axes before the heads, which broadcast as in scaled_dot_product_attention."""
-    for name, tensor in (("key", key), ("value", value)):
-        pairs = zip(reversed(tensor.shape[:-3]), reversed(query.shape[:-3]), strict=False)
-        if any(size != other and size != 1 and other != 1 for size, other in pairs):
+    for name, tensor, beside, other in (
+        ("key", key, "query", query),
+        ("value", value, "query", query),
+        ("value", value, "key", key),
+    ):
+        pairs = zip(reversed(tensor.shape[:-3]), reversed(other.shape[:-3]), strict=False)
+        if any(size != its and size != 1 and its != 1 for size, its in pairs):
             raise ShapeError(
-                f"{name}: got batch {_sizes(tensor.shape[:-3])} ({shape(tensor)}) beside query {shape(query)}; "
+                f"{name}: got batch {_sizes(tensor.shape[:-3])} ({shape(tensor)}) beside {beside} {shape(other)}; "
                 "expected the same batch"
             )
     return list(torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3]))
-
-
-def broadcasts(sizes: Sequence[int], whole: Sequence[int]) -> bool:
-    """Whether axes of these sizes can be expanded to `whole`."""
-    pairs = zip(reversed(sizes), reversed(whole), strict=False)
-    return len(sizes) <= len(whole) and all(size in (1, other) for size, other in pairs)
 
 
 def _sizes(sizes: Sequence[int]) -> str:
