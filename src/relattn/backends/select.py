@@ -21,6 +21,9 @@ BACKENDS: dict[str, Backend] = {
 }
 """Every backend by name, in the order in which "auto" prefers them for small problems."""
 
+MANY_PAIRS_FIRST = ("sdpa", "triton", "tiled", "dense", "reference")
+"""The order for the others, where dense serves what tiled does not run."""
+
 FEW_PAIRS = 2**22
 FEW_PAIRS_PER_ELEMENT = 2**18
 FEW_QUERIES = 32
@@ -94,9 +97,9 @@ def _by_preference(problem: Problem) -> list[Backend]:
         or certainly(per_element < FEW_PAIRS_PER_ELEMENT)
         or certainly(batch * per_element < FEW_PAIRS)
     )
-    interpreted = problem.query.device.type != "cuda"
-    backends = [backend for backend in BACKENDS.values() if not (interpreted and backend.name == "triton")]
-    return backends if small else sorted(backends, key=lambda backend: backend.name == "dense")
+    order = BACKENDS if small else MANY_PAIRS_FIRST
+    on_cuda = problem.query.device.type == "cuda"
+    return [BACKENDS[name] for name in order if on_cuda or name != "triton"]
 
 
 def check_backend(name: str) -> None:

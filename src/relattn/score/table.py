@@ -69,6 +69,8 @@ class OffsetTable:
         if isinstance(first, Tensor) or isinstance(self.first, Tensor) or torch.compiler.is_compiling():
             return self.at(torch.arange(count, device=self.values.device) + first)
         start, end = first - self.first, first - self.first + count
+        if start == 0 and count == self.num_rows:
+            return self.values
         before, after = min(max(-start, 0), count), min(max(end - self.num_rows, 0), count)
         inside = self.values[:, max(start, 0) : max(min(end, self.num_rows), 0)]
         if before == after == 0:
@@ -87,10 +89,10 @@ class OffsetTable:
         """
         if isinstance(first, Tensor) or isinstance(self.first, Tensor) or torch.compiler.is_compiling():
             return self
+        if first <= self.first and first + count >= self.first + self.num_rows:
+            return self
         start = min(max(first - self.first, 0), self.num_rows - 1)
         end = min(max(first + count - self.first, start + 1), self.num_rows)
-        if start == 0 and end == self.num_rows:
-            return self
         return replace(self, values=self.values[:, start:end], first=self.first + start)
 
     def at(self, offsets: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *D"]:

@@ -100,9 +100,9 @@ class _Margins:
     @classmethod
     def of(cls, table: OffsetTable, first: int | Tensor, width: int) -> _Margins | None:
         """None for a bias, whose rows already are a strip, and where the rows are not known to leave any margin."""
-        if table.values.dim() == 2 or isinstance(first, Tensor) or isinstance(table.first, Tensor):
+        if table.values.dim() == 2 or table.num_rows == width or torch.compiler.is_compiling():
             return None
-        if torch.compiler.is_compiling():
+        if isinstance(first, Tensor) or isinstance(table.first, Tensor):
             return None
         before, after = table.first - first, first + width - table.first - table.num_rows
         if min(before, after) < 0 or before == after == 0:
