@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests import seeds
 from tests.contract.cases import EncodingCase, TermsCase
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
@@ -106,7 +107,7 @@ def padded_subject(case: EncodingCase | TermsCase, setting: Setting, poison: flo
 def answers(subject: Subject, backend: str) -> dict[str, torch.Tensor]:
     """Output, lse, and the gradient by every array of a sum of both that weighs every number differently."""
     output, lse = subject.run(backend)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeds.torch_generator("weights of the answers")
     weights = [torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t) for t in (output, lse)]
     arrays = {name: array for name, array in subject.arrays.items() if array.requires_grad}
     gradients = torch.autograd.grad(
@@ -130,3 +131,27 @@ def assert_padding_does_not_matter(
             assert torch.equal(answer, plain[what]), f"{what} with {name} in the padding"
         for what, hidden in (("key", padding[0]), ("value", padding[0]), ("query", padding[1])):
             assert not found[f"d {what}"].cpu()[torch.from_numpy(hidden)].any(), f"a gradient at the padding of {what}"
+
+
+def assert_gradients_of_dead_rows_do_not_matter(
+    case: EncodingCase | TermsCase, way: str, backend: str, device: str = "cpu"
+) -> None:
+    """What comes in as the gradient of an answer of a query that sees nothing: NaN gives the bits that zero gives."""
+    setting = padded_setting(case, way, 0)
+    subject = make_subject(case, setting, "float32").on(device)
+    dead = torch.from_numpy(padding_of(setting)[1]).to(device)
+    assert dead.any(), "every query sees a key"
+    answers = subject.run(backend)
+    arrays = [array for array in subject.arrays.values() if array.requires_grad]
+
+    def gradients(incoming: float) -> tuple[torch.Tensor, ...]:
+        output, lse = answers
+        weights = torch.ones_like(output).masked_fill(dead.unsqueeze(-1), incoming), torch.ones_like(lse)
+        weights[1].masked_fill_(dead, incoming)
+        return torch.autograd.grad(
+            answers, arrays, weights, retain_graph=True, materialize_grads=True, allow_unused=True
+        )
+
+    for found, plain in zip(gradients(torch.nan), gradients(0.0), strict=True):
+        assert plain.isfinite().all()
+        assert torch.equal(found, plain)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import relattn
+from relattn.score.positions import Positions
 from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
 from tests.contract.settings import random_setting
 from tests.contract.subject import make_subject
@@ -89,6 +90,35 @@ def test_a_sum_of_tables_that_refuse_where_no_pair_exists(backend: str, lengths:
     )
     assert output.shape == query.shape
     assert not output.any()
+
+
+class Elsewhere(relattn.RelativeEncoding):
+    """Relative keys and a bias for the offsets first .. first + 2, refused beyond."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+        self.rows = torch.nn.Parameter(torch.ones(2, 3, 4))
+
+    def terms(self, query: torch.Tensor, key: torch.Tensor, positions: Positions) -> relattn.ScoreTerms:
+        tables = [relattn.OffsetTable(rows, self.first, "refuse") for rows in (self.rows, self.rows[..., 0])]
+        return relattn.ScoreTerms(relative_keys=tables[0], bias=tables[1])
+
+
+@pytest.mark.parametrize("lengths", [(0, 4), (3, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("backend", ["reference", "dense", "tiled"])
+def test_a_sum_of_tables_that_share_no_offset(backend: str, lengths: tuple[int, int]) -> None:
+    """Each refuses nothing where there is no pair; and where there is one, the first of them refuses it."""
+    encoding = Elsewhere(-100) + Elsewhere(100)
+    query, key = (torch.zeros(2, 2, length, 4) for length in lengths)
+    output = relattn.relative_attention(query, key, key, encoding=encoding, backend=backend)
+    assert output.shape == query.shape
+    assert not output.any()
+    found = torch.autograd.grad(output.sum(), list(encoding.parameters()), allow_unused=True, materialize_grads=True)
+    assert not any(gradient.any() for gradient in found)
+    pair = torch.zeros(2, 2, 1, 4)
+    with pytest.raises(ValueError, match="use beyond='clamp' or 'zero', or give more rows"):
+        relattn.relative_attention(pair, pair, pair, encoding=encoding, backend=backend)
 
 
 @pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])

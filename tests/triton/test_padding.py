@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from tests.contract.cases import CASES
-from tests.contract.padding import POISON, WAYS, assert_padding_does_not_matter
+from tests.contract.padding import (
+    POISON,
+    WAYS,
+    assert_gradients_of_dead_rows_do_not_matter,
+    assert_padding_does_not_matter,
+)
 from tests.triton import everywhere
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -27,3 +32,9 @@ def test_every_way(way: str, few: int, device: str, monkeypatch: pytest.MonkeyPa
 def test_encodings(name: str, device: str, rng: np.random.Generator) -> None:
     way, poison = str(rng.choice(list(WAYS))), str(rng.choice(list(POISON)))
     assert_padding_does_not_matter(CASES[name], way, "triton", [poison], int(rng.integers(2**32)), device)
+
+
+@everywhere
+@pytest.mark.parametrize("way", ["segments", "causality", "attn_mask"])
+def test_gradients_that_come_in_at_dead_rows(way: str, device: str) -> None:
+    assert_gradients_of_dead_rows_do_not_matter(CASES["terms_all"], way, "triton", device)

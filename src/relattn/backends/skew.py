@@ -86,22 +86,22 @@ def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tens
     needed = key_length + 1 if query_length > 1 and strip.requires_grad else key_length
     if width < needed:
         raise ValueError(f"strided: got {width} rows for {key_length} keys; expected at least {needed}")
-    if query_length == 1:
+    if query_length <= 1:
         return strip[..., :key_length]
     if strip.stride()[-2:] != (width, 1):
         strip = strip.contiguous()
     size = (*strip.shape[:-1], key_length)
     stride = (*strip.stride()[:-2], width - 1, 1)
-    return strip.as_strided(size, stride, strip.storage_offset() + max(query_length - 1, 0))
+    return strip.as_strided(size, stride, strip.storage_offset() + query_length - 1)
 
 
 def strided_strip(weights: Float[Tensor, "*n Lq Lk"], width: int) -> Float[Tensor, "*n Lq W"]:
     """strip[i, j - i + (Lq - 1)] = weights[i, j], zero elsewhere: the transpose of `strided_view`."""
     query_length, key_length = weights.shape[-2:]
-    if query_length == 1:
+    if query_length <= 1:
         return weights if width == key_length else F.pad(weights, (0, width - key_length))
     rows = F.pad(weights, (0, width - 1 - key_length)).flatten(-2)
-    return F.pad(rows, (max(query_length - 1, 0), min(query_length, 1))).unflatten(-1, (query_length, width))
+    return F.pad(rows, (query_length - 1, 1)).unflatten(-1, (query_length, width))
 
 
 def sum_columns(

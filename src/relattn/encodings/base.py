@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from relattn.autocast import without_autocast
 from relattn.errors import ShapeError, UnsupportedError
+from relattn.score.certainty import certainly
 from relattn.score.check_terms import check_terms
 from relattn.score.checks import shape
 from relattn.score.position import Position
 from relattn.score.positions import Positions
+from relattn.score.problem import TABLES
 from relattn.score.terms import ScoreTerms
 
 
@@ -89,12 +91,19 @@ def lower(
     with without_autocast(query):
         if isinstance(encoding, EncodingSum):
             parts = [lower(operand, query, key, value, positions) for operand in encoding.encodings]
-            return encoding.added(parts, query)
+            return encoding.added(parts, query, positions)
         terms = encoding.terms(query, key, positions)
     if not isinstance(terms, ScoreTerms):
         raise TypeError(f"{type(encoding).__name__}.terms: returned {type(terms).__name__}; expected ScoreTerms")
     check_terms(terms, query, key, value, positions)
     return terms
+
+
+def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
+    """The terms of a call without any pair: tables that refuse, which may share no offset then, meet at offset 0."""
+    tables = {name: getattr(terms, name) for name in TABLES}
+    refusing = {name: table for name, table in tables.items() if table is not None and table.beyond == "refuse"}
+    return replace(terms, **{name: replace(t, values=t.values[:, :1], first=0) for name, t in refusing.items()})
 
 
 class EncodingSum(RelativeEncoding):
@@ -127,8 +136,10 @@ class EncodingSum(RelativeEncoding):
         """The sum of every operand's terms; each sees the query as the caller gave it."""
         return lower(self, query, key, None, positions)
 
-    def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> ScoreTerms:
+    def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"], positions: Positions) -> ScoreTerms:
         """The operands' terms in one: those over the caller's query add first, then the others are joined to them."""
+        if certainly(positions.query_length == 0) or certainly(positions.key_length == 0):
+            parts = [_of_no_pair(part) for part in parts]
         others = [part for part in parts if part.relative_query is not None]
         combined = reduce(add, [part for part in parts if part.relative_query is None], ScoreTerms())
         if others and combined.relative_keys is not None:

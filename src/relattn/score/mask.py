@@ -71,6 +71,17 @@ class Mask:
             explicit=explicit,
         )
 
+    def part(self, queries: slice, keys: slice) -> Mask:
+        """The mask of some of the queries and keys, under every head of every batch element."""
+        return Mask(
+            positions=self.positions.part(queries, keys),
+            key_mask=None if self.key_mask is None else self.key_mask[:, keys],
+            segments=None if self.segments is None else (self.segments[0][:, queries], self.segments[1][:, keys]),
+            explicit=None
+            if self.explicit is None
+            else _of_pairs(self.explicit, slice(None), slice(None), queries, keys),
+        )
+
     @property
     def may_leave_nothing(self) -> bool:
         """Whether any query might have no key left to attend to, as far as lengths and starts tell."""
@@ -142,7 +153,11 @@ def tile_of(
     pairs: Tensor, batch: int, heads: slice, queries: slice, keys: slice
 ) -> Float[Tensor, "1 #Hq #Lq #Lk"] | Bool[Tensor, "1 #Hq #Lq #Lk"]:
     """A view of some of the pairs of one batch element; an axis of size 1 holds for every index."""
-    wanted = (slice(batch, batch + 1), heads, queries, keys)
+    return _of_pairs(pairs, slice(batch, batch + 1), heads, queries, keys)
+
+
+def _of_pairs(pairs: Tensor, *wanted: slice) -> Float[Tensor, "#B #Hq #Lq #Lk"] | Bool[Tensor, "#B #Hq #Lq #Lk"]:
+    """The wanted part of every axis; an axis of size 1 holds for every index."""
     return pairs[tuple(slice(None) if size == 1 else part for size, part in zip(pairs.shape, wanted, strict=True))]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relattn.backends.operators import own_dtypes, register_refusals
 from relattn.backends.triton.call import Call, Table
-from relattn.backends.triton.padding import with_padding, without_padding
+from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
 from relattn.score.problem import TABLES, Problem
 from relattn.score.table import OffsetTable
 
@@ -108,7 +108,8 @@ def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str],
         empty = _fake_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
         return [gradient.zero_() for gradient in empty]
     with own_dtypes(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
-        found = backward(call, output, lse, output_gradient, lse_gradient, wanted)
+        answers = of_seeing_rows(call, lse, output_gradient, lse_gradient)
+        found = backward(call, output, lse, *answers, wanted)
     gradients = found._replace(key=with_padding(given, found.key), value=with_padding(given, found.value))
     return [getattr(gradients, name) for name in wanted]
 

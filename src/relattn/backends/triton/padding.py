@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -22,11 +23,7 @@ from relattn.score.positions import Positions
 def without_padding(call: Call) -> Call:
     """The call of the keys in reach, with zeros for those that no query sees and for queries that see none."""
     call = _within_reach(call, *keys_in_reach(_positions(call)))
-    segments = None
-    if call.query_segments is not None and call.key_segments is not None:
-        segments = call.query_segments, call.key_segments
-    mask = Mask(_positions(call), call.key_mask, segments, call.pair_mask)
-    sight = Sight.of(mask, call.query.shape[0], call.key.shape[1])
+    sight = Sight.of(_mask(call), call.query.shape[0], call.key.shape[1])
     return replace(
         call,
         query=with_zeros(call.query, sight.queries),
@@ -40,6 +37,23 @@ def with_padding(call: Call, gradient: Float[Tensor, "B Hk L F"]) -> Float[Tenso
     """The gradient by the call's keys, or values, from that by those in reach."""
     first, end = keys_in_reach(_positions(call))
     return F.pad(gradient, (0, 0, first, call.key.shape[2] - end))
+
+
+def of_seeing_rows(
+    call: Call, lse: Float[Tensor, "B Hq Lq"], by_output: Float[Tensor, "B Hq Lq Dv"], by_lse: Float[Tensor, "B Hq Lq"]
+) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
+    """The gradients by output and lse, with zeros for queries that see nothing: these may hold anything there."""
+    if not _mask(call).may_leave_nothing:
+        return by_output, by_lse
+    seen = lse != -torch.inf
+    return with_zeros(by_output, seen), by_lse.masked_fill(~seen, 0.0)
+
+
+def _mask(call: Call) -> Mask:
+    segments = None
+    if call.query_segments is not None and call.key_segments is not None:
+        segments = call.query_segments, call.key_segments
+    return Mask(_positions(call), call.key_mask, segments, call.pair_mask)
 
 
 def _positions(call: Call) -> Positions:
