@@ -275,29 +275,31 @@ def test_more_than_a_bias_is_refused(encoding, said):
         (
             {"encoding": AlibiBias(3)},
             relattn.ShapeError,
-            "AlibiBias num_heads: it was made for 3 heads and query has 4 ([2, 4, 5, 8]); make it with num_heads=4",
+            "AlibiBias num_heads: got 3; expected 4, the heads of query [2, 4, 5, 8]; make it with num_heads=4",
         ),
         (
             {"encoding": T5Bias(4).double()},
             TypeError,
-            "bias: got dtype torch.float64 beside a query of torch.float32; convert the encoding with "
+            "bias: got dtype torch.float64; expected torch.float32, the query's; convert the encoding with "
             ".to(torch.float32)",
         ),
         (
             {"encoding": Windowed("refuse")},
             ValueError,
-            "bias: offsets -4..5 are visible and its rows cover -2..2; use beyond='clamp' or 'zero', or give more rows",
+            "bias: got visible offsets -4..5 and rows for -2..2; expected rows for every visible offset; use "
+            "beyond='clamp' or 'zero', or give more rows",
         ),
         (
             {"encoding": ScoreTerms(bias=table(4, 9, first=-4))},
             ValueError,
-            "bias: offsets -4..5 are visible and its rows cover -4..4; use beyond='clamp' or 'zero', or give more rows",
+            "bias: got visible offsets -4..5 and rows for -4..4; expected rows for every visible offset; use "
+            "beyond='clamp' or 'zero', or give more rows",
         ),
         (
             {"encoding": ScoreTerms(bias=table(3, 19))},
             relattn.ShapeError,
-            "bias: the encoding has 3 heads ([3, 19]) and query has 4; make it for 4 heads, or for one head shared by "
-            "all",
+            "bias: got 3 heads ([3, 19]); expected 4, the query's; make the encoding for 4 heads, or for one head "
+            "shared by all",
         ),
         (
             {"query": ones(4, 5, 8)},

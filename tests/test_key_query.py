@@ -38,8 +38,8 @@ def test_an_offset_without_a_row_is_refused() -> None:
     q = torch.ones(1, 1, LENGTH + 1, HEAD_DIM)
     with refused(
         ValueError,
-        "KeyQueryEmbedding max_length: offsets -3..3 are visible and its rows cover -2..2; make it with a larger "
-        "max_length than 3",
+        "KeyQueryEmbedding max_length: got visible offsets -3..3 and rows for -2..2; expected rows for every visible "
+        "offset; make it with a larger max_length than 3",
     ):
         relative_attention(q, q, q, encoding=KeyQueryEmbedding(HEAD_DIM, LENGTH))
 

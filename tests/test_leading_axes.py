@@ -259,5 +259,5 @@ def test_one_head_and_one_batch_element_are_not_confused() -> None:
         encoding.bias.normal_()
     ours = relative_attention(query, key, value, encoding=encoding)
     assert_equal(ours, relative_attention(query[None], key[None], value[None], encoding=encoding)[0])
-    with refused(ShapeError, "T5Bias num_heads: it was made for 4 heads and query has 1 ...; make it..."):
+    with refused(ShapeError, "T5Bias num_heads: got 4; expected 1, the heads of query ...; make it..."):
         relative_attention(*(tensor.unsqueeze(1) for tensor in (query, key, value)), encoding=encoding)

@@ -58,6 +58,34 @@ def test_generators_made_for_a_name():
     assert one == again != other
 
 
+FIXED_SEED = re.compile(
+    r"\b(?:manual_seed(?:_all)?|default_rng|random\.seed|set_random_seed|Random|RandomState|SeedSequence|PRNGKey)"
+    r"\(\s*(?:\w+\s*=\s*)?(?:[-+]?\d|[\"'])"
+)
+"""A generator that starts from a literal, wherever it stands: a text may be a program of another process."""
+
+
+def test_no_test_starts_a_generator_from_a_literal():
+    """A search could not change it."""
+    found = [
+        f"{path.relative_to(ROOT)}:{source.count(chr(10), 0, match.start()) + 1}: {match[0]}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for source in [path.read_text()]
+        for match in FIXED_SEED.finditer(source)
+    ]
+    assert not found, "use tests/seeds.py:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "call", ["torch.manual_seed({})", "np.random.default_rng(seed={})", "np.random.seed({})", "random.Random(\n    {})"]
+)
+def test_a_generator_from_a_literal_is_found_out(call):
+    for literal in ("0", "-1", "'name'"):
+        assert FIXED_SEED.search(call.format(literal))
+    for good in ("seed", "seeds.seed(0)", "f'{seed}'", ""):
+        assert not FIXED_SEED.search(call.format(good))
+
+
 def test_hypothesis_does_not_draw_what_loaded_modules_hold(tmp_path, monkeypatch):
     """Its own way would: then a test drew otherwise alone than among others."""
     file = tmp_path / "numbers_of_a_module.py"

@@ -56,7 +56,7 @@ def checked(
 ) -> tuple[Float[Tensor, "B Hq Lq D"], Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"], tuple[int, ...]]:
     """q, k and v, fit for one another and narrowed as autocast narrows them, with one batch axis; and the caller's own.
 
-    Raises as `checks.check_tensors`.
+    Raises what `checks.check_tensors` raises.
     """
     check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)

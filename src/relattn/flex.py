@@ -51,8 +51,8 @@ def flex_score_mod(
     The score_mod captures a table of one row per offset, as the parameters are now: while training, make it in every
     forward pass. Gradients reach the encoding's parameters wherever FlexAttention differentiates what is captured.
 
-    Raises TypeError for anything but a RelativeEncoding or ScoreTerms, UnsupportedError for one that is more than a
-    bias, and what `relative_attention` raises for tensors, positions and encodings that do not fit.
+    Raises TypeError: for anything but a RelativeEncoding or ScoreTerms; UnsupportedError: for one that is more than a
+    bias; and what `relative_attention` raises for tensors, positions and encodings that do not fit.
     """
     if not isinstance(encoding, (RelativeEncoding, ScoreTerms)):
         raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or ScoreTerms")

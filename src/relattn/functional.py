@@ -167,9 +167,9 @@ else:
 
         A query with nothing to attend to gives output 0, lse -inf, and gradient 0.
 
-        Raises ShapeError, TypeError or ValueError for an argument that does not fit, named in the message;
-        UnsupportedError where the named backend cannot run the request; RuntimeError, raised by the device, where
-        positions given as tensors leave a table that refuses them.
+        Raises ShapeError, TypeError, ValueError: for an argument that does not fit, named in the message;
+        UnsupportedError: where the named backend cannot run the request; RuntimeError: by the device, where positions
+        given as tensors leave a table that refuses them.
         """
         output, lse = request.run()
         return output if lse is None else (output, lse)
@@ -181,21 +181,24 @@ def attention_weights(request: Request) -> Float[Tensor, "*B Hq Lq Lk"]:
 
     Arguments as there. The dense backend computes them, O(Lq Lk) memory; a row with nothing to attend to is zero.
 
-    Raises what `relative_attention` raises; ValueError for dropout_p above 0 and return_lse=True, which mean nothing
-    here; UnsupportedError for another backend than "auto" or "dense".
+    Raises ValueError: for dropout_p above 0 and return_lse=True, which mean nothing here; UnsupportedError: for another
+    backend than "auto" or "dense"; and what `relative_attention` raises.
     """
     problem, backend = request.problem, request.backend
     if problem.dropout_p > 0.0:
         raise ValueError(
-            f"dropout_p: got {problem.dropout_p}; attention_weights gives the weights before any is dropped; expected 0"
+            f"dropout_p: got {problem.dropout_p}; expected 0, for attention_weights gives the weights before any is "
+            "dropped"
         )
     if problem.return_lse:
         raise ValueError(
-            "return_lse: got True; attention_weights gives the weights alone; take lse from relative_attention"
+            "return_lse: got True; expected False, for attention_weights gives the weights alone; take lse from "
+            "relative_attention"
         )
     if backend not in ("auto", "dense"):
         raise UnsupportedError(
-            f"backend={backend!r} does not keep the attention weights; use 'dense', which does, or 'auto'",
+            f"backend: got {backend!r}, which does not keep the attention weights; expected 'dense', which does, or "
+            "'auto'",
             {backend: ["it does not keep the attention weights"]},
         )
     with without_autocast(problem.query):

@@ -110,7 +110,7 @@ def rope_frequencies(
         return theta, 1.0
     if rule["rope_type"] in BY_LENGTH and length is None:
         raise ValueError(
-            f"length: got None; rope_type {rule['rope_type']!r} expects the largest position of the call + 1"
+            f"length: got None; expected the largest position of the call + 1 for rope_type {rule['rope_type']!r}"
         )
     reached = np.float64(0 if length is None else check_size("length", length, least=0))
     pairs = np.arange(width // 2, dtype=np.float64)

@@ -69,7 +69,7 @@ def complete_scaling(scaling: object, pairs: int) -> dict[str, Any] | None:
     _check_keys(given)
     given = {name: _checked(name, value, pairs) for name, value in given.items()}
     if kind != "linear" and given.get("factor", 1.0) < 1:
-        raise ValueError(f"scaling['factor']: got {given['factor']!r}; rope_type {kind!r} expects at least 1")
+        raise ValueError(f"scaling['factor']: got {given['factor']!r}; expected at least 1 for rope_type {kind!r}")
     complete = {"attention_factor": 1.0, **ROPE_SCALINGS[kind][1], **given}
     if complete["attention_factor"] is None:
         complete["attention_factor"] = _temperature(complete)
@@ -96,15 +96,15 @@ def _check_keys(scaling: dict[str, Any]) -> None:
     for name in needed:
         if name not in scaling:
             where = _FOUND_ELSEWHERE.get((kind, name), "")
-            raise ValueError(f"scaling: got {scaling!r} without {name!r}, which rope_type {kind!r} needs{where}")
+            raise ValueError(f"scaling: got {scaling!r}; expected {name!r} in it for rope_type {kind!r}{where}")
     for name in scaling:
         if name != "rope_type" and name not in needed and name not in optional:
             way_out = f"leave it out, and {_SAID_ELSEWHERE[name]}" if name in _SAID_ELSEWHERE else "leave it out"
-            raise ValueError(f"scaling: got {name!r}, a key that rope_type {kind!r} does not have; {way_out}")
+            raise ValueError(f"scaling: got {name!r}; expected only keys that rope_type {kind!r} has; {way_out}")
     if kind == "longrope" and "factor" not in scaling and "attention_factor" not in scaling:
         raise ValueError(
-            f"scaling: got {scaling!r} without 'factor' and 'attention_factor', one of which rope_type 'longrope' "
-            "needs; factor is the config's max_position_embeddings / original_max_position_embeddings"
+            f"scaling: got {scaling!r}; expected 'factor' or 'attention_factor' in it for rope_type 'longrope'; "
+            "factor is the config's max_position_embeddings / original_max_position_embeddings"
         )
 
 
@@ -135,8 +135,8 @@ def _temperature(scaling: dict[str, Any]) -> float:
     length = scaling["original_max_position_embeddings"]
     if length <= 1:
         raise ValueError(
-            f"scaling['original_max_position_embeddings']: got {length!r}; rope_type 'longrope' expects a number above "
-            "1, or attention_factor"
+            f"scaling['original_max_position_embeddings']: got {length!r}; expected a number above 1 for rope_type "
+            "'longrope'; or give attention_factor"
         )
     return math.sqrt(1.0 + math.log(factor) / math.log(length))
 

@@ -78,8 +78,8 @@ def test_append_key_and_value_of_two_kinds(kind, came):
 def test_append_beside_what_it_holds(key, value, name):
     cache = filled()
     came = list(key if name == "key" else value)
-    way_out = "batch, heads and width must agree, or start a new cache"
-    with refused(ShapeError, f"{name}: got shape {came}; the cache holds [2, 4, 3, 8]; {way_out}"):
+    way_out = "which the cache holds; start a new cache for others"
+    with refused(ShapeError, f"{name}: got shape {came}; expected batch, heads and width of [2, 4, 3, 8], {way_out}"):
         cache.append(ones(*key), ones(*value))
     assert (cache.length, cache.next_position) == (3, 3)
 
@@ -89,7 +89,9 @@ def test_append_beside_what_it_holds(key, value, name):
     [({"dtype": torch.float64}, "torch.float64 on cpu"), ({"device": "meta"}, "torch.float32 on meta")],
 )
 def test_append_of_another_kind_than_it_holds(kind, came):
-    said = f"key: got {came}; the cache holds torch.float32 on cpu; convert with .to(), or start a new cache"
+    said = (
+        f"key: got {came}; expected torch.float32 on cpu, as the cache holds; convert with .to(), or start a new cache"
+    )
     with refused(TypeError, said):
         filled().append(ones(2, 4, 1, 8, **kind), ones(2, 4, 1, 8, **kind))
 
@@ -101,12 +103,12 @@ def test_truncate_no_length(came):
 
 
 def test_truncate_ahead():
-    with refused(ValueError, "length: got 4; the cache holds slots 0..2, so it can be cut to 0..3"):
+    with refused(ValueError, "length: got 4; expected 0..3, for the cache holds slots 0..2"):
         filled().truncate(4)
 
 
 def test_truncate_an_empty_cache():
-    with refused(ValueError, "length: got 1; the cache holds no slots, so it can be cut to 0..0"):
+    with refused(ValueError, "length: got 1; expected 0..0, for the cache holds no slots"):
         KVCache().truncate(1)
 
 
@@ -114,7 +116,7 @@ def test_truncate_an_empty_cache():
 def test_truncate_a_rolling_cache(came):
     """It has forgotten the positions before 1; a query at 3 would need 0, 1 and 2."""
     cache = filled(4, (4, 4))
-    said = f"length: got {came}; the cache holds slots 1..7 and rolls with max_length=4, so it can be cut to 4..8"
+    said = f"length: got {came}; expected 4..8, for the cache holds slots 1..7 and rolls with max_length=4"
     with refused(ValueError, said):
         cache.truncate(came)
     assert (cache.first_position, cache.next_position) == (1, 8)
@@ -136,7 +138,7 @@ def test_forget_no_slot(came):
 def test_forget_out_of_range(came, held):
     cache = filled(chunks=(6,))
     cache.forget(3)
-    with refused(ValueError, f"first_position: got {came}; the cache holds {held}, so it can be made to begin at 3..6"):
+    with refused(ValueError, f"first_position: got {came}; expected 3..6, for the cache holds {held}"):
         cache.forget(came)
     assert (cache.first_position, cache.length) == (3, 3)
 
@@ -144,7 +146,7 @@ def test_forget_out_of_range(came, held):
 def test_forget_everything():
     cache = filled()
     cache.forget(3)
-    with refused(ValueError, "length: got 2; the cache holds no slots, so it can be cut to 3..3"):
+    with refused(ValueError, "length: got 2; expected 3..3, for the cache holds no slots"):
         cache.truncate(2)
     keys, _ = cache.append(ones(2, 4, 1, 8), ones(2, 4, 1, 8))
     assert (keys.shape[2], cache.first_position, cache.next_position) == (1, 3, 4)
@@ -168,7 +170,7 @@ def test_truncate_a_rolling_cache_with_positions_so_far_back_that_the_next_query
     cache = KVCache(max_length=3)
     cache.append(ones(2, 4, 4, 8), ones(2, 4, 4, 8), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5]]))
     one_more(cache, torch.tensor([[4], [6]]))
-    said = "length: got {}; the cache holds slots 2..4 and rolls with max_length=3, so it can be cut to 4..5"
+    said = "length: got {}; expected 4..5, for the cache holds slots 2..4 and rolls with max_length=3"
     for came in (2, 3):
         with refused(ValueError, said.format(came)):
             cache.truncate(came)
@@ -183,7 +185,7 @@ def test_truncate_a_rolling_cache_with_positions_so_far_back_that_the_next_query
 def test_truncate_a_rolling_cache_whose_positions_were_given_after_it_rolled():
     cache = filled(3, (4, 3))  # slots 0 and 1 are gone: a query at 4 is the first that misses nothing
     one_more(cache, torch.tensor([7]))
-    said = "length: got 6; the cache holds slots 5..7 and rolls with max_length=3, so it can be cut to 7..8"
+    said = "length: got 6; expected 7..8, for the cache holds slots 5..7 and rolls with max_length=3"
     with refused(ValueError, said):
         cache.truncate(6)
     cache.truncate(7)
@@ -211,7 +213,10 @@ def test_truncate_to_nothing_leaves_a_cache_as_new():
 
 
 def test_append_to_a_full_cache():
-    said = "cache: it is full, with a memory of 3 keys, and takes no more; attend to it, or append to a new KVCache()"
+    said = (
+        "cache: got a full one, with a memory of 3 keys; expected one that takes more; attend to it, or append to a "
+        "new KVCache()"
+    )
     cache = full()
     with refused(ValueError, said):
         cache.append(ones(2, 4, 1, 8), ones(2, 4, 1, 8))
@@ -220,7 +225,10 @@ def test_append_to_a_full_cache():
 
 @pytest.mark.parametrize("change", [lambda cache: cache.truncate(2), lambda cache: cache.forget(1)])
 def test_a_full_cache_is_kept_whole(change):
-    said = "cache: it is full, with a memory of 3 keys, and keeps it whole; leave keys out with key_mask, or..."
+    said = (
+        "cache: got a full one, which keeps its memory of 3 keys whole; expected one that was appended to; leave keys "
+        "out with key_mask, or remember another memory"
+    )
     with refused(ValueError, said):
         change(full())
 
@@ -233,7 +241,10 @@ def test_a_full_cache_is_kept_whole(change):
     ],
 )  # fmt: skip
 def test_fill_a_cache_that_is_no_new_one(cache, state):
-    with refused(ValueError, f"cache: it {state} and cannot hold a memory; fill a new KVCache()"):
+    said = (
+        f"cache: got one that {state}; expected an empty one without max_length, to hold a memory; fill a new KVCache()"
+    )
+    with refused(ValueError, said):
         cache().fill(ones(2, 4, 3, 8), ones(2, 4, 3, 8))
 
 
@@ -254,7 +265,7 @@ def one_more(cache, position):
 
 @pytest.mark.parametrize("came", [3, True, "x", [3], torch.tensor(3)], ids=repr)
 def test_positions_that_are_not_listed(came):
-    said = f"position: got {came!r} with a cache, which counts on by itself; leave it out, or give {EVERY}"
+    said = f"position: got {came!r} with a cache, which counts on by itself; expected None, or {EVERY}"
     with refused(ValueError, said):
         one_more(filled(), came)
 
@@ -274,8 +285,8 @@ def test_positions_left_out_after_some_were_given():
     cache = filled()
     one_more(cache, torch.tensor([3]))
     said = (
-        "position: is missing, and the cache does not guess it, for positions were given before; give that of every "
-        "new token, [1] or [2, 1]"
+        "position: got None after positions were given before; expected that of every new token, [1] or [2, 1]; the "
+        "cache does not guess it"
     )
     with refused(ValueError, said):
         one_more(cache, None)
@@ -286,7 +297,7 @@ def test_positions_left_out_after_some_were_given():
 
 
 GOES_BACK = (
-    "goes back to position 2; the rolling cache (max_length=3) has dropped keys that a query before {} sees; give "
+    "expected at least {}, for the rolling cache (max_length=3) has dropped keys that an earlier query sees; give "
     "padding the position of the token before it, or make max_length larger"
 )
 
@@ -297,7 +308,7 @@ def test_positions_that_go_back_behind_what_was_dropped():
     cache.append(ones(2, 4, 4, 8), ones(2, 4, 4, 8), torch.tensor([[0, 1, 2, 3], [2, 3, 4, 5]]))
     one_more(cache, torch.tensor([[4], [6]]))
     assert (cache.first_position, cache.length) == (2, 3)
-    with refused(ValueError, f"position: row 1 {GOES_BACK.format(6)}"):
+    with refused(ValueError, f"position: got 2 in row 1; {GOES_BACK.format(6)}"):
         one_more(cache, torch.tensor([[5], [2]]))
     cache.reorder(torch.tensor([1, 0]))
     one_more(cache, torch.tensor([[6], [4]]))
@@ -305,7 +316,7 @@ def test_positions_that_go_back_behind_what_was_dropped():
 
 def test_positions_that_go_back_behind_what_was_dropped_before_they_were_given():
     cache = filled(3, (4, 3))  # slots 0 and 1 are gone
-    with refused(ValueError, f"position: row 0 {GOES_BACK.format(4)}"):
+    with refused(ValueError, f"position: got 2 in row 0; {GOES_BACK.format(4)}"):
         one_more(cache, torch.tensor([[2], [7]]))
 
 
@@ -332,7 +343,7 @@ def test_reorder_another_tensor(size, dtype):
 
 @pytest.mark.parametrize("came", [[2], [-1], [0, 5], [-1, 1]], ids=str)
 def test_reorder_out_of_range(came):
-    with refused(ValueError, f"index: got rows {min(came)}..{max(came)}; the cache has rows 0..1"):
+    with refused(ValueError, f"index: got rows {min(came)}..{max(came)}; expected 0..1, the cache's rows"):
         filled().reorder(torch.tensor(came))
 
 

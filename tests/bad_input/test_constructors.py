@@ -228,7 +228,7 @@ def test_rotary_scaling_of_another_type(came):
 )
 def test_rotary_scaling_that_lacks_a_number(scaling, missing):
     came = {name: value for name, value in scaling.items() if name != missing}
-    said = f"scaling: got {came!r} without {missing!r}, which rope_type {came['rope_type']!r} needs"
+    said = f"scaling: got {came!r}; expected {missing!r} in it for rope_type {came['rope_type']!r}"
     if (scaling, missing) == (DYNAMIC, "original_max_position_embeddings"):
         said += "; it is the config's max_position_embeddings"
     with refused(ValueError, said):
@@ -240,7 +240,7 @@ def test_longrope_without_a_factor(nothing):
     """transformers takes it from the config around the scaling."""
     came = {name: value for name, value in LONGROPE.items() if name != "factor"}
     said = (
-        f"scaling: got {came!r} without 'factor' and 'attention_factor', one of which rope_type 'longrope' needs; "
+        f"scaling: got {came!r}; expected 'factor' or 'attention_factor' in it for rope_type 'longrope'; "
         "factor is the config's max_position_embeddings / original_max_position_embeddings"
     )
     with refused(ValueError, said):
@@ -265,8 +265,8 @@ def test_longrope_by_a_list_of_no_numbers(name, came):
 
 def test_longrope_of_a_length_that_has_no_logarithm():
     said = (
-        "scaling['original_max_position_embeddings']: got 1; rope_type 'longrope' expects a number above 1, or "
-        "attention_factor"
+        "scaling['original_max_position_embeddings']: got 1; expected a number above 1 for rope_type "
+        "'longrope'; or give attention_factor"
     )
     came = {**LONGROPE, "original_max_position_embeddings": 1}
     with refused(ValueError, said):
@@ -293,7 +293,8 @@ def test_longrope_of_a_length_that_has_no_logarithm():
     ],
 )
 def test_rotary_scaling_with_a_key_too_many(scaling, extra, way_out):
-    said = f"scaling: got {extra!r}, a key that rope_type {scaling['rope_type']!r} does not have; leave it out{way_out}"
+    kind = scaling["rope_type"]
+    said = f"scaling: got {extra!r}; expected only keys that rope_type {kind!r} has; leave it out{way_out}"
     with refused(ValueError, said):
         make(RotaryEmbedding, scaling={**scaling, extra: 1.0})
 
@@ -313,10 +314,10 @@ def test_rotary_scaling_by_no_number(scaling, name, came):
 @pytest.mark.parametrize(
     ("came", "said"),
     [
-        ({**DYNAMIC, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'dynamic' expects at least 1"),
-        ({**LONGROPE, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'longrope' expects at least 1"),
-        ({**YARN, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'yarn' expects at least 1"),
-        ({**LLAMA3, "factor": 0.5}, "scaling['factor']: got 0.5; rope_type 'llama3' expects at least 1"),
+        ({**DYNAMIC, "factor": 0.5}, "scaling['factor']: got 0.5; expected at least 1 for rope_type 'dynamic'"),
+        ({**LONGROPE, "factor": 0.5}, "scaling['factor']: got 0.5; expected at least 1 for rope_type 'longrope'"),
+        ({**YARN, "factor": 0.5}, "scaling['factor']: got 0.5; expected at least 1 for rope_type 'yarn'"),
+        ({**LLAMA3, "factor": 0.5}, "scaling['factor']: got 0.5; expected at least 1 for rope_type 'llama3'"),
         (
             {**YARN, "beta_fast": 2, "beta_slow": 2},
             "scaling['beta_slow']: got 2 with beta_fast=2; expected a number below beta_fast",

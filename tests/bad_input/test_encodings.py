@@ -22,7 +22,7 @@ from relattn import (
 from tests.bad_input.refusal import call, ones, refused
 
 TERMS = ("relative_keys", "relative_queries", "relative_values", "bias")
-FITS_KEYS = "expected 8, the width of the relative query; make it with head_dim=8"
+FITS_KEYS = "expected 8, the width of the relative query; make the encoding with head_dim=8"
 
 
 def term(name: str, heads: int = 1, width: int = 8, **kind) -> ScoreTerms:
@@ -39,32 +39,32 @@ def test_no_encoding(function, came):
 
 
 HEADS = (
-    "{0}: the encoding has {1} heads ([{1}, {2}]) and query has 4; make it for 4 heads, or for one head shared by all"
+    "{0}: got {1} heads ([{1}, {2}]); expected 4, the query's; make the encoding for 4 heads, or for one head shared "
+    "by all"
 )
 MISFITS = [
     (
         AlibiBias(3),
-        "AlibiBias num_heads: it was made for 3 heads and query has 4 ([2, 4, 5, 8]); make it with num_heads=4",
+        "AlibiBias num_heads: got 3; expected 4, the heads of query [2, 4, 5, 8]; make it with num_heads=4",
     ),
     (
         TransformerXLEmbedding(2, 8),
-        "TransformerXLEmbedding num_heads: it was made for 2 heads and query has 4 ([2, 4, 5, 8]); make it with "
+        "TransformerXLEmbedding num_heads: got 2; expected 4, the heads of query [2, 4, 5, 8]; make it with "
         "num_heads=4",
     ),
     (
         TransformerXLEmbedding(4, 6),
-        "TransformerXLEmbedding head_dim: it was made for width 6 and query has 8 ([2, 4, 5, 8]); make it with "
-        "head_dim=8",
+        "TransformerXLEmbedding head_dim: got 6; expected 8, the width of query [2, 4, 5, 8]; make it with head_dim=8",
     ),
     (
         RotaryEmbedding(6),
-        "RotaryEmbedding head_dim: it was made for width 6 and key has 8 ([2, 4, 6, 8]); make it with head_dim=8",
+        "RotaryEmbedding head_dim: got 6; expected 8, the width of key [2, 4, 6, 8]; make it with head_dim=8",
     ),
-    (T5Bias(3), "T5Bias num_heads: it was made for 3 heads and query has 4 ([2, 4, 5, 8]); make it with num_heads=4"),
+    (T5Bias(3), "T5Bias num_heads: got 3; expected 4, the heads of query [2, 4, 5, 8]; make it with num_heads=4"),
     (ShawEmbedding(8, 3, num_heads=2), HEADS.format("relative_keys", 2, "7, 8")),
     (RelativeEmbedding(8, 9, num_heads=8), HEADS.format("relative_keys", 8, "17, 8")),
-    (ShawEmbedding(7, 3), f"relative_keys: the encoding has width 7 ([1, 7, 7]); {FITS_KEYS}"),
-    (RelativeEmbedding(16, 9), f"relative_keys: the encoding has width 16 ([1, 17, 16]); {FITS_KEYS}"),
+    (ShawEmbedding(7, 3), f"relative_keys: got width 7 ([1, 7, 7]); {FITS_KEYS}"),
+    (RelativeEmbedding(16, 9), f"relative_keys: got width 16 ([1, 17, 16]); {FITS_KEYS}"),
 ]
 
 
@@ -77,8 +77,7 @@ def test_for_other_heads_or_width(encoding, said):
 
 def test_relative_values_are_as_wide_as_the_values():
     said = (
-        "relative_values: the encoding has width 8 ([1, 7, 8]); expected 5, the width of the values; make values as "
-        "wide as the keys"
+        "relative_values: got width 8 ([1, 7, 8]); expected 5, the width of the values; make values as wide as the keys"
     )
     with refused(ShapeError, said):
         call(value=ones(2, 4, 6, 5), encoding=ShawEmbedding(8, 3))
@@ -98,7 +97,7 @@ def test_relative_values_are_as_wide_as_the_values():
 )
 def test_of_another_dtype(name, encoding, made, called):
     inputs = {which: ones(2, 4, 6, 8, dtype=called) for which in ("query", "key", "value")}
-    said = f"{name}: got dtype {made} beside a query of {called}; convert the encoding with .to({called})"
+    said = f"{name}: got dtype {made}; expected {called}, the query's; convert the encoding with .to({called})"
     with refused(TypeError, said):
         call(encoding=encoding.to(made), **inputs)
 
@@ -121,7 +120,7 @@ def test_a_sum_of_narrow_and_float32_tables():
     ids=str,
 )  # fmt: skip
 def test_on_another_device(name, encoding):
-    with refused(ValueError, f"{name}: lies on meta and query on cpu; move the encoding with .to()"):
+    with refused(ValueError, f"{name}: got device meta; expected cpu, the query's; move the encoding with .to()"):
         call(encoding=encoding.to("meta"))
 
 
@@ -144,23 +143,25 @@ WIDTH_OF = {"relative_keys": "relative query", "relative_queries": "keys", "rela
 
 @pytest.mark.parametrize("name", WIDTH_OF)
 def test_terms_of_another_width(name):
-    way_out = "make values as wide as the keys" if name == "relative_values" else "make it with head_dim=8"
+    way_out = "make values as wide as the keys" if name == "relative_values" else "make the encoding with head_dim=8"
     expected = f"expected 8, the width of the {WIDTH_OF[name]}; {way_out}"
-    with refused(ShapeError, f"{name}: the encoding has width 7 ([1, 21, 7]); {expected}"):
+    with refused(ShapeError, f"{name}: got width 7 ([1, 21, 7]); {expected}"):
         call(encoding=term(name, width=7))
 
 
 @pytest.mark.parametrize("name", TERMS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool, torch.complex64], ids=str)
 def test_terms_of_another_dtype(name, dtype):
-    said = f"{name}: got dtype {dtype} beside a query of torch.float32; convert the encoding with .to(torch.float32)"
+    said = (
+        f"{name}: got dtype {dtype}; expected torch.float32, the query's; convert the encoding with .to(torch.float32)"
+    )
     with refused(TypeError, said):
         call(encoding=term(name, dtype=dtype))
 
 
 @pytest.mark.parametrize("name", TERMS)
 def test_terms_on_another_device(name):
-    with refused(ValueError, f"{name}: lies on meta and query on cpu; move the encoding with .to()"):
+    with refused(ValueError, f"{name}: got device meta; expected cpu, the query's; move the encoding with .to()"):
         call(encoding=term(name, device="meta"))
 
 
@@ -177,16 +178,16 @@ def rewritten(name: str, *size: int, **kind) -> ScoreTerms:
 @pytest.mark.parametrize(
     ("name", "size", "said"),
     [
-        ("terms query", (2, 4, 5, 7), "for a query of [2, 4, 5, 8]; a rewritten query keeps the shape"),
-        ("terms query", (4, 5, 8), "for a query of [2, 4, 5, 8]; a rewritten query keeps the shape"),
-        ("terms key", (2, 4, 5, 8), "for a key of [2, 4, 6, 8]; a rewritten key keeps the shape"),
-        ("relative_query", (4, 5, 8), "beside query [2, 4, 5, 8]; expected [2, 4, 5] and any width"),
-        ("relative_query", (2, 4, 6, 8), "beside query [2, 4, 5, 8]; expected [2, 4, 5] and any width"),
-        ("relative_query", (2, 1, 5, 8), "beside query [2, 4, 5, 8]; expected [2, 4, 5] and any width"),
+        ("terms query", (2, 4, 5, 7), "; expected [2, 4, 5, 8], for a rewritten query keeps the shape"),
+        ("terms query", (4, 5, 8), "; expected [2, 4, 5, 8], for a rewritten query keeps the shape"),
+        ("terms key", (2, 4, 5, 8), "; expected [2, 4, 6, 8], for a rewritten key keeps the shape"),
+        ("relative_query", (4, 5, 8), " beside query [2, 4, 5, 8]; expected [2, 4, 5] and any width"),
+        ("relative_query", (2, 4, 6, 8), " beside query [2, 4, 5, 8]; expected [2, 4, 5] and any width"),
+        ("relative_query", (2, 1, 5, 8), " beside query [2, 4, 5, 8]; expected [2, 4, 5] and any width"),
     ],
 )
 def test_rewritten_to_another_shape(name, size, said):
-    with refused(ShapeError, f"{name}: got shape {list(size)} {said}"):
+    with refused(ShapeError, f"{name}: got shape {list(size)}{said}"):
         call(encoding=rewritten(name, *size))
 
 
@@ -194,14 +195,16 @@ def test_rewritten_to_another_shape(name, size, said):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64], ids=str)
 @pytest.mark.parametrize("backend", ["auto", "dense"])
 def test_rewritten_to_another_dtype(name, dtype, backend):
-    said = f"{name}: got dtype {dtype} beside a query of torch.float32; convert the encoding with .to(torch.float32)"
+    said = (
+        f"{name}: got dtype {dtype}; expected torch.float32, the query's; convert the encoding with .to(torch.float32)"
+    )
     with refused(TypeError, said):
         call(encoding=rewritten(name, *REWRITTEN[name], dtype=dtype), backend=backend)
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_rewritten_on_another_device(name):
-    with refused(ValueError, f"{name}: lies on meta and query on cpu; move the encoding with .to()"):
+    with refused(ValueError, f"{name}: got device meta; expected cpu, the query's; move the encoding with .to()"):
         call(encoding=rewritten(name, *REWRITTEN[name], device="meta"))
 
 

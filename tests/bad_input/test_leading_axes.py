@@ -104,7 +104,7 @@ FULL = "expected [2, 3, heads, length, width], the axes of the call; .expand() w
             {"relative_query": ones(4, 5), "relative_keys": OffsetTable(ones(1, 21, 8), -10)},
             f"relative_query: got shape [4, 5]; {FULL}",
         ),
-        ({"key": ones(2, 3, 4, 7, 8)}, "terms key: got shape [6, 4, 7, 8] for a key of [6, 4, 6, 8]; a rewritten..."),
+        ({"key": ones(2, 3, 4, 7, 8)}, "terms key: got shape [6, 4, 7, 8]; expected [6, 4, 6, 8], for a rewritten..."),
     ],
 )
 def test_terms_that_do_not_fit(terms: dict[str, Any], said: str) -> None:
@@ -129,6 +129,6 @@ def test_terms_without_a_batch_axis_of_their_own() -> None:
 def test_terms_of_another_batch(size: Axes) -> None:
     """The call's batch of 2 comes from its keys."""
     query, key = ones(1, 4, 5, 8), ones(2, 4, 6, 8)
-    said = f"terms query: got shape {list(size)} for a query of [2, 4, 5, 8]; a rewritten query keeps the shape"
+    said = f"terms query: got shape {list(size)}; expected [2, 4, 5, 8], for a rewritten query keeps the shape"
     with refused(ShapeError, said):
         relative_attention(query, key, key, encoding=ScoreTerms(query=ones(*size)))

@@ -29,7 +29,7 @@ def test_key_mask_sizes(size):
 
 
 def test_key_mask_device():
-    with refused(ValueError, "key_mask: lies on meta and key on cpu; move it with .to()"):
+    with refused(ValueError, "key_mask: got device meta; expected cpu, the key's; move it with .to()"):
         call(key_mask=ones(2, 6, dtype=torch.bool, device="meta"))
 
 
@@ -75,7 +75,7 @@ def test_attn_mask_sizes(size, dtype):
 
 
 def test_attn_mask_device():
-    with refused(ValueError, "attn_mask: lies on meta and query on cpu; move it with .to()"):
+    with refused(ValueError, "attn_mask: got device meta; expected cpu, the query's; move it with .to()"):
         call(attn_mask=ones(5, 6, dtype=torch.bool, device="meta"))
 
 
@@ -122,5 +122,5 @@ def test_segment_ids_sizes(came, said):
 @pytest.mark.parametrize("side", ["query", "key"])
 def test_segment_ids_device(side):
     devices = ("meta", "cpu") if side == "query" else ("cpu", "meta")
-    with refused(ValueError, f"segment_ids: lies on meta and {side} on cpu; move it with .to()"):
+    with refused(ValueError, f"segment_ids: got device meta; expected cpu, the {side}'s; move it with .to()"):
         call(segment_ids=(ids(2, 5, device=devices[0]), ids(2, 6, device=devices[1])))

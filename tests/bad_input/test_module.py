@@ -102,8 +102,8 @@ def test_weights(layer, cached):
     """torch.nn.MultiheadAttention's need_weights: False is what happens, True has another way."""
     module, cache, x = LAYERS[layer](), KVCache() if cached else None, ones(2, 5, 32)
     said = (
-        "need_weights: got True; the layer returns its output alone; relattn.attention_weights gives the weights for "
-        "the same query, key and encoding, head by head"
+        "need_weights: got True; expected False, for the layer returns its output alone; relattn.attention_weights "
+        "gives the weights for the same query, key and encoding, head by head"
     )
     with refused(UnsupportedError, said):
         module(x, cache=cache, need_weights=True)
@@ -117,11 +117,11 @@ def test_weights(layer, cached):
 @pytest.mark.parametrize(
     ("encoding", "said"),
     [
-        (AlibiBias(3), "AlibiBias num_heads: it was made for 3 heads and query has 4 ([2, 4, 5, 8]); make it..."),
-        (T5Bias(8), "T5Bias num_heads: it was made for 8 heads and query has 4 ([2, 4, 5, 8]); make it..."),
-        (ShawEmbedding(8, 3, num_heads=2), "relative_keys: the encoding has 2 heads ([2, 7, 8]) and query has 4..."),
-        (ShawEmbedding(32, 3), "relative_keys: the encoding has width 32 ([1, 7, 32]); expected 8..."),
-        (RotaryEmbedding(32), "RotaryEmbedding head_dim: it was made for width 32 and key has 8 ([2, 4, 6, 8])..."),
+        (AlibiBias(3), "AlibiBias num_heads: got 3; expected 4, the heads of query [2, 4, 5, 8]; make it..."),
+        (T5Bias(8), "T5Bias num_heads: got 8; expected 4, the heads of query [2, 4, 5, 8]; make it..."),
+        (ShawEmbedding(8, 3, num_heads=2), "relative_keys: got 2 heads ([2, 7, 8]); expected 4, the query's..."),
+        (ShawEmbedding(32, 3), "relative_keys: got width 32 ([1, 7, 32]); expected 8..."),
+        (RotaryEmbedding(32), "RotaryEmbedding head_dim: got 32; expected 8, the width of key [2, 4, 6, 8]..."),
     ],
 )
 def test_encoding_for_other_heads_or_width(encoding, said):
@@ -172,7 +172,7 @@ def test_sizes_of_the_call(changes, said):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
 def test_dtypes(name, dtype):
     said = (
-        f"{name}: got dtype {dtype} and the module's weights are torch.float32; convert the input with "
+        f"{name}: got dtype {dtype}; expected torch.float32, that of the module's weights; convert the input with "
         ".to(torch.float32), or the module"
     )
     with refused(TypeError, said):
@@ -182,7 +182,8 @@ def test_dtypes(name, dtype):
 @pytest.mark.parametrize(("made", "called"), [(torch.float32, torch.float64), (torch.float64, torch.float32)], ids=str)
 def test_float64_under_autocast(made, called):
     """Autocast narrows float32 and leaves float64 alone, on either side."""
-    said = f"query: got dtype {called} and the module's weights are {made}; convert the input with .to({made}), ..."
+    came = f"query: got dtype {called}; expected {made}, that of the module's weights"
+    said = f"{came}; convert the input with .to({made}), or the module"
     with torch.autocast("cpu", torch.bfloat16), refused(TypeError, said):
         make().to(made)(ones(2, 5, 32, dtype=called))
 
@@ -197,7 +198,7 @@ def test_no_floats(name, dtype):
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_devices(name):
-    said = f"{name}: lies on meta and the module's weights on cpu; move one of them with .to()"
+    said = f"{name}: got device meta; expected cpu, that of the module's weights; move one of them with .to()"
     with refused(ValueError, said):
         forward(**{name: ones(2, 6, 32, device="meta")})
 
@@ -231,13 +232,13 @@ BESIDE_A_CACHE = {
     "query_position": (
         {"query_position": 5},
         ValueError,
-        "query_position: got 5 with a cache, which counts on by itself; leave it out, or give the position of every "
+        "query_position: got 5 with a cache, which counts on by itself; expected None, or the position of every "
         "new token, [3] or [2, 3]",
     ),
     "query_position, a start in a tensor": (
         {"query_position": torch.tensor(5)},
         ValueError,
-        "query_position: got tensor(5) with a cache, which counts on by itself; leave it out, or give...",
+        "query_position: got tensor(5) with a cache, which counts on by itself; expected None, or...",
     ),
     "query_position, of another length": (
         {"query_position": torch.arange(8)},
@@ -296,12 +297,12 @@ BESIDE_A_CACHE = {
     "another batch": (
         {"query": ones(3, 3, 32)},
         ShapeError,
-        "key: got shape [3, 4, 3, 8]; the cache holds [2, 4, 5, 8]; batch, heads and width must agree...",
+        "key: got shape [3, 4, 3, 8]; expected batch, heads and width of [2, 4, 5, 8]...",
     ),
     "past the table": (
         {"query": ones(2, 5, 32)},
         ValueError,
-        "RelativeEmbedding max_length: offsets -9..0 are visible and its rows cover -7..0; make it with...",
+        "RelativeEmbedding max_length: got visible offsets -9..0 and rows for -7..0; expected...make it with...",
     ),
 }
 
@@ -346,7 +347,9 @@ def test_one_cache_for_two_layers():
     cache, x = KVCache(), ones(2, 3, 32)
     with torch.no_grad():
         y = make()(x, cache=cache)
-    with refused(ValueError, "cache: already serves another layer; make one KVCache for each layer"):
+    with refused(
+        ValueError, "cache: got one that serves another layer; expected this layer's own; make one for each layer"
+    ):
         make()(y, cache=cache)
     assert cache.length == 3
     for copied in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
@@ -357,8 +360,8 @@ def test_one_cache_for_two_layers():
 def test_a_window_that_looks_ahead_in_a_rolling_cache():
     changes = {"window": (3, 2), "is_causal": False}
     said = (
-        "window: got (3, 2) with a rolling cache (max_length=4), which sees nothing ahead; set its right side to 0, or "
-        "take a KVCache() and its forget() for a context on both sides"
+        "window: got (3, 2) with a rolling cache (max_length=4), which sees nothing ahead; expected 0 on its right "
+        "side; for a context on both sides take a KVCache() and its forget()"
     )
     assert_untouched(make(), KVCache(max_length=4), changes, ValueError, said)
 
@@ -374,8 +377,7 @@ def test_a_cache_of_another_encoding():
         for encoding in (AlibiBias(4), RotaryEmbedding(8) + AlibiBias(4), None):
             other = " ".join(repr(encoding).split())
             said = (
-                f"cache: its keys were prepared for the encoding {printed}, and the layer's is {other}; start a new "
-                "cache"
+                f"cache: got keys prepared for the encoding {printed}; expected {other}, the layer's; start a new cache"
             )
             with refused(ValueError, said):
                 make(encoding)(x, cache=copied)
@@ -387,7 +389,9 @@ def test_a_cache_of_another_encoding():
 
 def test_a_full_cache_of_another_layer():
     cache = make().remember(ones(2, 6, 32))
-    with refused(ValueError, "cache: already serves another layer; make one KVCache for each layer"):
+    with refused(
+        ValueError, "cache: got one that serves another layer; expected this layer's own; make one for each layer"
+    ):
         make()(ones(2, 1, 32), cache=cache)
 
 
@@ -426,7 +430,7 @@ BESIDE_A_FULL_CACHE = {
     "past the table": (
         {"query_position": 8},
         ValueError,
-        "RelativeEmbedding max_length: offsets -8..-3 are visible and its rows cover -7..0; make it with...",
+        "RelativeEmbedding max_length: got visible offsets -8..-3 and rows for -7..0; expected...make it with...",
     ),
 }
 
@@ -454,8 +458,8 @@ def test_positions_left_out_after_some_were_given():
     module, cache = make(), KVCache()
     module(ones(2, 3, 32), is_causal=True, cache=cache, query_position=torch.arange(3))
     said = (
-        "query_position: is missing, and the cache does not guess it, for positions were given before; give that of "
-        "every new token, [1] or [2, 1]"
+        "query_position: got None after positions were given before; expected that of every new token, [1] or "
+        "[2, 1]; the cache does not guess it"
     )
     with refused(ValueError, said):
         module(ones(2, 1, 32), is_causal=True, cache=cache)

@@ -128,7 +128,7 @@ def test_every_reason_is_given():
 
 @pytest.mark.parametrize("came", [0.1, 1, 1.0], ids=repr)
 def test_weights_before_any_is_dropped(came):
-    said = f"dropout_p: got {came!r}; attention_weights gives the weights before any is dropped; expected 0"
+    said = f"dropout_p: got {came!r}; expected 0, for attention_weights gives the weights before any is dropped"
     with refused(ValueError, said):
         call(attention_weights, dropout_p=came)
     call(attention_weights, dropout_p=0)
@@ -142,7 +142,10 @@ def test_dropout_of_the_others(function, came):
 
 
 def test_weights_alone():
-    said = "return_lse: got True; attention_weights gives the weights alone; take lse from relative_attention"
+    said = (
+        "return_lse: got True; expected False, for attention_weights gives the weights alone; take lse from "
+        "relative_attention"
+    )
     with refused(ValueError, said):
         call(attention_weights, return_lse=True)
     with refused(TypeError, "return_lse: got 1; expected True or False"):
@@ -151,7 +154,9 @@ def test_weights_alone():
 
 @pytest.mark.parametrize("backend", sorted({*BACKENDS} - {"dense"}))
 def test_backend_that_keeps_no_weights(backend):
-    said = f"backend={backend!r} does not keep the attention weights; use 'dense', which does, or 'auto'"
+    said = (
+        f"backend: got {backend!r}, which does not keep the attention weights; expected 'dense', which does, or 'auto'"
+    )
     with refused(UnsupportedError, said) as caught:
         call(attention_weights, backend=backend)
     assert caught.value.reasons == {backend: ["it does not keep the attention weights"]}

@@ -47,7 +47,7 @@ SCALINGS = {
 @pytest.mark.parametrize("kind", SCALINGS)
 def test_length(kind):
     scaling = {"rope_type": kind, "original_max_position_embeddings": 8, **SCALINGS[kind]}
-    said = f"length: got None; rope_type {kind!r} expects the largest position of the call + 1"
+    said = f"length: got None; expected the largest position of the call + 1 for rope_type {kind!r}"
     with refused(ValueError, said):
         rope_frequencies(4, scaling=scaling)
     for came in (-1, 2.0, True):

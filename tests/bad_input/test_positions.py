@@ -66,7 +66,7 @@ def test_sizes(name, length, size):
 @pytest.mark.parametrize("start", [True, False], ids=["start", "every"])
 def test_another_device(name, length, start):
     position = ones(*(() if start else (length,)), dtype=torch.long, device="meta")
-    with refused(ValueError, f"{name}: lies on meta and query on cpu; move it with .to()"):
+    with refused(ValueError, f"{name}: got device meta; expected cpu, the query's; move it with .to()"):
         call(**{name: position}, is_causal=True)
 
 
@@ -113,18 +113,21 @@ TABLES = {
 }  # fmt: skip
 
 
+ROWS = "expected rows for every visible offset"
+
+
 @pytest.mark.parametrize("case", TABLES)
 def test_past_a_table(case):
     encoding, changes, visible, rows, way_out = TABLES[case]
-    said = f"RelativeEmbedding max_length: offsets {visible} are visible and its rows cover {rows}; {way_out}"
+    said = f"RelativeEmbedding max_length: got visible offsets {visible} and rows for {rows}; {ROWS}; {way_out}"
     with refused(ValueError, said):
         call(encoding=encoding, **changes)
 
 
 def test_past_a_learned_table_of_distances():
     said = (
-        "TransformerXLEmbedding max_length: offsets -4..5 are visible and its rows cover -2..2; make it with a larger "
-        "max_length than 3, or without, for sinusoids"
+        f"TransformerXLEmbedding max_length: got visible offsets -4..5 and rows for -2..2; {ROWS}; make it with a "
+        "larger max_length than 3, or without, for sinusoids"
     )
     with refused(ValueError, said):
         call(encoding=TransformerXLEmbedding(4, 8, max_length=3))
@@ -160,7 +163,7 @@ def test_start_given_as_a_tensor_past_a_table(encoding, said, name):
 def test_past_the_rows_of_a_term(term):
     table = OffsetTable(ones(1, 3) if term == "bias" else ones(1, 3, 8), -1)
     way_out = "use beyond='clamp' or 'zero', or give more rows"
-    with refused(ValueError, f"{term}: offsets -4..5 are visible and its rows cover -1..1; {way_out}"):
+    with refused(ValueError, f"{term}: got visible offsets -4..5 and rows for -1..1; {ROWS}; {way_out}"):
         call(encoding=ScoreTerms(**{term: table}))
 
 

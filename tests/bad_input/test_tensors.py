@@ -41,19 +41,19 @@ def test_no_float(name, dtype):
 @pytest.mark.parametrize("name", ("key", "value"))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_two_dtypes(name, dtype):
-    said = f"{name}: got dtype {dtype} beside a query of torch.float32; expected one dtype; convert with .to()"
+    said = f"{name}: got dtype {dtype}; expected torch.float32, the query's; convert with .to()"
     with refused(TypeError, said):
         call(**{name: ones(2, 4, 6, 8, dtype=dtype)})
 
 
 @pytest.mark.parametrize("name", ("key", "value"))
 def test_two_devices(name):
-    with refused(ValueError, f"{name}: lies on meta and query on cpu; expected one device; move it with .to()"):
+    with refused(ValueError, f"{name}: got device meta; expected cpu, the query's; move it with .to()"):
         call(**{name: ones(2, 4, 6, 8, device="meta")})
 
 
 def test_query_alone_on_another_device():
-    with refused(ValueError, "key: lies on cpu and query on meta; expected one device; move it with .to()"):
+    with refused(ValueError, "key: got device cpu; expected meta, the query's; move it with .to()"):
         call(query=ones(2, 4, 5, 8, device="meta"))
 
 

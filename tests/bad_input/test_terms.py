@@ -31,9 +31,7 @@ def test_table_values(came, name):
 
 @pytest.mark.parametrize("size", [(1, 0, 8), (4, 0)])
 def test_table_without_rows(size):
-    with refused(
-        ValueError, f"OffsetTable values: got shape {list(size)}, a table without rows; give at least one row"
-    ):
+    with refused(ValueError, f"OffsetTable values: got shape {list(size)}; expected at least one row"):
         OffsetTable(ones(*size), 0)
 
 
@@ -58,7 +56,7 @@ def test_table_first_as_a_tensor(came, name):
 
 @pytest.mark.parametrize("beyond", ["clamp", "zero"])
 def test_table_first_as_a_tensor_without_refusing(beyond):
-    said = f"OffsetTable first: got a tensor with beyond='{beyond}'; a table that clamps or zeroes needs an int"
+    said = f"OffsetTable first: got a tensor with beyond='{beyond}'; expected an int for a table that clamps or zeroes"
     with refused(ValueError, said):
         OffsetTable(ones(1, 5, 8), torch.tensor(0), beyond)
 
@@ -140,7 +138,8 @@ def test_sums_of_other_sizes(a, b, said):
 @pytest.mark.parametrize("name", TERMS)
 def test_sums_on_two_devices(name):
     size = (1, 21) if name == "bias" else (1, 21, 8)
-    with refused(ValueError, "sum of tables: they lie on cpu and meta; move one encoding with .to()"):
+    said = "sum of tables: got devices cpu and meta; expected one device; move one encoding with .to()"
+    with refused(ValueError, said):
         ScoreTerms(**{name: table(*size)}) + ScoreTerms(**{name: table(*size, device="meta")})
 
 
@@ -148,7 +147,9 @@ def test_sums_on_two_devices(name):
 @pytest.mark.parametrize(("a", "b"), [(torch.float64, torch.float32), (torch.bfloat16, torch.float64)], ids=str)
 def test_sums_of_two_dtypes(name, a, b):
     size = (1, 21) if name == "bias" else (1, 21, 8)
-    with refused(TypeError, f"sum of tables: got dtypes {a} and {b}; convert one encoding with .to()"):
+    way_out = "convert one encoding with .to()"
+    said = f"sum of tables: got dtypes {a} and {b}; expected float64 in both or in neither; {way_out}"
+    with refused(TypeError, said):
         ScoreTerms(**{name: table(*size, dtype=a)}) + ScoreTerms(**{name: table(*size, dtype=b)})
 
 
@@ -164,8 +165,8 @@ def test_sum_of_the_own_query_and_another(first):
 
 def test_sum_of_tables_that_share_no_offset():
     said = (
-        "tables that refuse offsets beyond their rows start and end at [(0, 3), (10, 13)] and share no offset; nothing "
-        "can be visible to both"
+        "sum of tables: got rows that start and end at [(0, 3), (10, 13)], and tables that refuse offsets beyond them; "
+        "expected an offset that both have; else nothing can be visible"
     )
     with refused(ValueError, said):
         ScoreTerms(bias=table(1, 3, first=0)) + ScoreTerms(bias=table(1, 3, first=10))

@@ -35,7 +35,7 @@ def test_attention_weights_are_the_oracles(name: str, dtype: str, rng: np.random
 @pytest.mark.parametrize("backend", [name for name in ALL_BACKENDS if name != "dense"])
 def test_weights_of_another_backend_are_refused(backend: str, rng: np.random.Generator) -> None:
     subject = make_subject(CASES["shaw"], random_setting(rng))
-    with pytest.raises(UnsupportedError, match="does not keep the attention weights; use 'dense'"):
+    with pytest.raises(UnsupportedError, match="does not keep the attention weights; expected 'dense'"):
         attention_weights(**subject.arguments(), backend=backend)
 
 

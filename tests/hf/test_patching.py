@@ -212,5 +212,5 @@ def test_mpt_beyond_its_table() -> None:
     """max_seq_len is 32 here; transformers fails there in a broadcast."""
     model = made("mpt")
     relattn.hf.patch(model)
-    with refused(ValueError, "bias: offsets -39..0 are visible and its rows cover -31..0; ..."):
+    with refused(ValueError, "bias: got visible offsets -39..0 and rows for -31..0; ..."):
         model(torch.randint(3, 40, (1, 40)))

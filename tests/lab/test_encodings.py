@@ -27,7 +27,7 @@ def test_each_layer_gets_a_module_of_its_own(name):
 
 @pytest.mark.parametrize(("name", "heads"), [("relative", 1), ("relative-heads", 2)])
 def test_beyond_the_trained_length_the_edge_row_holds(name, heads):
-    query, key = torch.randn(2, 1, 2, 130, 8, generator=torch.Generator().manual_seed(0))
+    query, key = torch.randn(2, 1, 2, 130, 8)
     encoding = of_the_lab(name)
     found = relattn.attention_weights(query, key, key, is_causal=True, encoding=encoding)
     longer = relattn.RelativeEmbedding(8, 130, num_heads=heads if heads > 1 else None, causal=True)

@@ -133,7 +133,7 @@ from relattn.backends.triton import sizes
 timed, clock = [], sizes._timed
 sizes._timed = lambda run: timed.append(1) or clock(run)
 torch.use_deterministic_algorithms(sys.argv[1] == "deterministic")
-torch.manual_seed(0)
+torch.manual_seed(int(sys.argv[2]))
 tensors = [torch.randn(2, 4, 1500, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
 encoding = relattn.ShawEmbedding(64, 16).to("cuda", torch.bfloat16)
 output = relattn.relative_attention(*tensors, encoding=encoding, is_causal=True, backend="triton")
@@ -147,7 +147,7 @@ def run_a_step(mode: str, cache: Path) -> tuple[int, str]:
     """In a process of its own: how many sizes it timed, and a hash of the output's and every gradient's bits."""
     deterministic_cublas = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # PyTorch's deterministic mode asks for it
     environment = {**os.environ, **deterministic_cublas, "TRITON_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-c", TRAINING_STEP, mode]
+    command = [sys.executable, "-c", TRAINING_STEP, mode, str(seeds.seed("a training step"))]
     run = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr
     timed, bits = run.stdout.split()

@@ -53,7 +53,9 @@ class Explanation:
 def select(name: str, problem: Problem) -> Backend:
     """The backend called `name`; for "auto", the one preferred among those that can run the problem.
 
-    name: as `check_backend` lets it pass. Raises UnsupportedError, with its reasons, for one that cannot run this.
+    name: as `check_backend` lets it pass.
+
+    Raises UnsupportedError: with its reasons, for one that cannot run this.
     """
     if name == "auto":
         return next(backend for backend in _by_preference(problem) if not backend.reasons(problem))

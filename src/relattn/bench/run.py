@@ -22,7 +22,7 @@ class Benchmark:
 
     candidates: the names of those that are measured; all of CANDIDATES where none are named.
 
-    Raises ValueError and FileExistsError: when the folder's name is no UTF-8, or it is a file.
+    Raises ValueError: when the folder's name is no UTF-8; FileExistsError: when it is a file.
     """
 
     def __init__(

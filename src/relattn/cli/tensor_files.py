@@ -44,8 +44,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except Exception:  # a damaged pickle can make anything of itself
         raise ValueError(
             f"in: got {path}, which is damaged, or holds more than tensors and plain values, for which code "
-            "would have to "
-            "be run; expected tensors by name; where you trust it, load it and save its state_dict() alone"
+            "would have to be run; expected tensors by name; where you trust it, load it and save its state_dict() "
+            "alone"
         ) from None
     return _tensors_of(path, loaded)
 

@@ -23,7 +23,7 @@ def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tenso
     out_proj.weight, their biases, and encoding.*. Dtypes and devices stay. What is converted is copied, what passes is
     not.
 
-    Raises ValueError where there is no such layer, where one is not whole, and for what relattn has no part for.
+    Raises ValueError: where there is no such layer, where one is not whole, and for what relattn has no part for.
     """
     form = _form("source", source)
     _check_tensors(checkpoint)
@@ -39,7 +39,7 @@ def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tenso
 def from_relattn(checkpoint: Mapping[str, Tensor], target: str) -> dict[str, Tensor]:
     """The way back from `to_relattn`: every RelativeMultiheadAttention with an encoding, in format `target`.
 
-    Raises ValueError where there is none, where `target` holds another encoding, and for what it cannot hold.
+    Raises ValueError: where there is none, where `target` holds another encoding, and for what it cannot hold.
     """
     form = _form("target", target)
     _check_tensors(checkpoint)
@@ -63,7 +63,7 @@ def layers(
     encoding: makes one layer's encoding, a new one at each call, where the checkpoint does not tell all of it
         (x_transformers_t5: direction and max_distance, which are T5Bias's own unless given).
 
-    Raises ValueError as `to_relattn` does, and for an encoding of other parameters.
+    Raises ValueError: as `to_relattn` does, and for an encoding of other parameters.
     """
     form = _form("source", source)
     _check_tensors(checkpoint)

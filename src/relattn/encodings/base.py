@@ -109,7 +109,7 @@ def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
 class EncodingSum(RelativeEncoding):
     """a + b: the terms of both, in one score equation.
 
-    Raises UnsupportedError where two operands rewrite queries or keys, or a rotation meets relative queries: no paper
+    Raises UnsupportedError: where two operands rewrite queries or keys, or a rotation meets relative queries: no paper
     defines what that means.
     """
 

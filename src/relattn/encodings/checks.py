@@ -24,17 +24,18 @@ def check_heads(
     """
     if query.shape[1] != num_heads:
         raise ShapeError(
-            f"{encoding} num_heads: it was made for {num_heads} heads and query has {query.shape[1]} "
-            f"({shape(query)}); make it with num_heads={query.shape[1]}"
+            f"{encoding} num_heads: got {num_heads}; expected {query.shape[1]}, the heads of query {shape(query)}; "
+            f"make it with num_heads={query.shape[1]}"
         )
     if width is not None and query.shape[3] != width:
         raise ShapeError(
-            f"{encoding} head_dim: it was made for width {width} and query has {query.shape[3]} ({shape(query)}); "
+            f"{encoding} head_dim: got {width}; expected {query.shape[3]}, the width of query {shape(query)}; "
             f"make it with head_dim={query.shape[3]}"
         )
     if parameter is not None and parameter.device != query.device:
         raise ValueError(
-            f"{encoding}: lies on {parameter.device} and query on {query.device}; move the encoding with .to()"
+            f"{encoding}: got device {parameter.device}; expected {query.device}, the query's; move the encoding with "
+            ".to()"
         )
 
 

@@ -106,8 +106,8 @@ class RotaryEmbedding(RelativeEncoding):
     ) -> Float[Tensor, "B H L D"]:
         if features.shape[3] != self.head_dim:
             raise ShapeError(
-                f"RotaryEmbedding head_dim: it was made for width {self.head_dim} and {name} has {features.shape[3]} "
-                f"({shape(features)}); make it with head_dim={features.shape[3]}"
+                f"RotaryEmbedding head_dim: got {self.head_dim}; expected {features.shape[3]}, the width of {name} "
+                f"{shape(features)}; make it with head_dim={features.shape[3]}"
             )
         cos, sin = self._cos_sin(features, position, length)
         turned = features[..., : self.rotary_dim].to(cos.dtype)

@@ -28,7 +28,7 @@ class DisentangledEmbedding(RelativeEncoding):
         head_dim: Width of a head.
         embed_dim: Width of P; `num_heads * head_dim` unless given.
         max_distance: From where on the edge row holds.
-        num_buckets: `None`, or the number of buckets a side.
+        num_buckets: `None`, or the number of buckets on either side.
         c2p, p2c: Whether there is a term W_k (content to position), and a term W_q (position to content).
 
     Weights:
@@ -88,7 +88,7 @@ class DisentangledEmbedding(RelativeEncoding):
         ]
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
-        """RK = W_k P[delta] over the query itself, and RQ = W_q P[delta], projected once a row of P."""
+        """RK = W_k P[delta] over the query itself, and RQ = W_q P[delta], projected once for each row of P."""
         check_heads("DisentangledEmbedding", self.num_heads, self.head_dim, queries)
         return ScoreTerms(
             relative_keys=self._table(self.pos_key_proj), relative_queries=self._table(self.pos_query_proj)

@@ -41,7 +41,7 @@ def written_tables(
     diagonals come in descending offset, for keys filled up to whole blocks; the others in ascending offset with one row
     at the end that no pair has.
 
-    Raises ValueError where a visible offset is known to lie beyond a table that refuses it.
+    Raises ValueError: where a visible offset is known to lie beyond a table that refuses it.
     """
     arrays, places = {}, []
     for name in TABLES:

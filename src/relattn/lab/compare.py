@@ -215,7 +215,8 @@ def start(settings: Settings, out: Path, progress: Progress) -> Comparison:
 def resume(out: Path, given: dict[str, Any], progress: Progress) -> Comparison:
     """The comparison that was begun in `out`; `given` are settings that must agree with it.
 
-    Raises what `Plan.load` raises; ValueError: when the data have changed, or the record of a finished run is damaged.
+    Raises ValueError: when the data have changed, or the record of a finished run is damaged; and what `Plan.load`
+    raises.
     """
     check_folder("out", out)
     plan = Plan.load(out, given)

@@ -19,7 +19,7 @@ def alone_in(out: Path) -> Iterator[None]:
 
     The folder is made where it is not there yet, and removed again where nothing was written into it.
 
-    Raises ValueError and FileExistsError: as `check_folder`; BlockingIOError: when another process is at work there.
+    Raises ValueError, FileExistsError: as `check_folder`; BlockingIOError: when another process is at work there.
     """
     check_folder("out", out)
     made = [folder for folder in (out, *out.parents) if not folder.exists()]

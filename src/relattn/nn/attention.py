@@ -22,7 +22,7 @@ class RelativeMultiheadAttention(ProjectedAttention):
         training mode. bias: of the four projections. kdim, vdim: the widths of key and value inputs; embed_dim unless
         given. scale: 1 / sqrt(head_dim) unless given. backend: as in `relative_attention`.
 
-    Raises ValueError for sizes that do not fit one another.
+    Raises ValueError: for sizes that do not fit one another.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RelativeMultiheadAttention(ProjectedAttention):
         Widths, biases, dropout, dtype, device and training mode are those of `attention`, and what is frozen there
         (requires_grad False) is frozen here; the encoding is taken as it is, put into that mode.
 
-        Raises UnsupportedError for bias_k, bias_v or add_zero_attn, which add keys that stand at no position.
+        Raises UnsupportedError: for bias_k, bias_v or add_zero_attn, which add keys that stand at no position.
         """
         if not isinstance(attention, nn.MultiheadAttention):
             raise TypeError(f"attention: got {type(attention).__name__}; expected a torch.nn.MultiheadAttention")

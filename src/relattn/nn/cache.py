@@ -123,15 +123,15 @@ class KVCache:
         The cache keeps copies; where gradients are recorded it holds the first part itself, which no one may then
         change. What it returns are views, good until the cache is truncated and appended to again.
 
-        Raises ShapeError when key and value differ in batch, heads or length, or from what the cache holds; ValueError
-        when the cache is full, and where positions are missing after others were given, or go back behind what a
-        rolling cache has dropped.
+        Raises ShapeError: when key and value differ in batch, heads or length, or from what the cache holds;
+        ValueError: when the cache is full, and where positions are missing after others were given, or go back behind
+        what a rolling cache has dropped.
         """
         check_keys_and_values(key, value)
         if self.is_full:
             raise ValueError(
-                f"cache: it is full, with a memory of {self.length} keys, and takes no more; attend to it, or append "
-                "to a new KVCache()"
+                f"cache: got a full one, with a memory of {self.length} keys; expected one that takes more; attend to "
+                "it, or append to a new KVCache()"
             )
         check_beside(key, value, self.keys, self.values)
         self.hold(key, value, self.place("position", position, key.shape[0], key.shape[KEY_AXIS], key.device))
@@ -156,7 +156,7 @@ class KVCache:
 
         The tensors are held themselves, not copied: do not change them. key_position: as in `relative_attention`.
 
-        Raises ValueError when the cache rolls or was appended to before.
+        Raises ValueError: when the cache rolls or was appended to before.
         """
         check_keys_and_values(key, value)
         self.keep(key, value, position_of("key_position", key_position, key.shape[:1], key.shape[KEY_AXIS], key.device))
@@ -165,7 +165,10 @@ class KVCache:
         """`fill`, of keys and values that fit one another, at a position already parsed."""
         if self.max_length is not None or self._keys is not None:
             state = f"rolls with max_length={self.max_length}" if self._keys is None else f"holds {self.length} keys"
-            raise ValueError(f"cache: it {state} and cannot hold a memory; fill a new KVCache()")
+            raise ValueError(
+                f"cache: got one that {state}; expected an empty one without max_length, to hold a memory; fill a new "
+                "KVCache()"
+            )
         if isinstance(position, Listed):
             self._positions = Growing.of(position.positions.expand(key.shape[0], -1), POSITION_AXIS)
         else:
@@ -176,13 +179,15 @@ class KVCache:
     def place(self, name: str, position: PositionLike | None, batch: int, count: int, device: torch.device) -> Position:
         """Where the next `count` keys stand: a run, or every position [B, n] once positions were given.
 
-        name: of the argument `position`, for the messages. Raises as `append`.
+        name: of the argument `position`, for the messages.
+
+        Raises what `append` raises for positions.
         """
         if position is None:
             if self._positions is not None:
                 raise ValueError(
-                    f"{name}: is missing, and the cache does not guess it, for positions were given before; give that "
-                    f"of every new token, [{count}] or [{batch}, {count}]"
+                    f"{name}: got None after positions were given before; expected that of every new token, [{count}] "
+                    f"or [{batch}, {count}]; the cache does not guess it"
                 )
             return Run(self.next_position)
         check_listed(name, position, batch, count)
@@ -199,12 +204,12 @@ class KVCache:
         truncate(0) leaves it as new, for any layer and batch. Where calls gave positions, a row's next query is taken
         to stand behind the furthest position that the row keeps.
 
-        Raises ValueError when `length` is negative, lies ahead, or so far back that the next query's keys are gone, and
-        for a full cache.
+        Raises ValueError: when `length` is negative, lies ahead, or so far back that the next query's keys are gone,
+        and for a full cache.
         """
         length = check_size("length", length, least=0)
         self._refuse_full()
-        self._check_slot("length", length, self._least_length(), "cut to")
+        self._check_slot("length", length, self._least_length())
         if length == 0:
             vars(self).update(vars(KVCache(self.max_length)))
             return
@@ -216,11 +221,11 @@ class KVCache:
 
         For a limited left context of the caller's own making: chunks that see themselves and what is left of the past.
 
-        Raises ValueError when `first_position` is negative, ahead, or forgotten already, and for a full cache.
+        Raises ValueError: when `first_position` is negative, ahead, or forgotten already, and for a full cache.
         """
         first_position = check_size("first_position", first_position, least=0)
         self._refuse_full()
-        self._check_slot("first_position", first_position, self.first_position, "made to begin at")
+        self._check_slot("first_position", first_position, self.first_position)
         self._keep(first_position - self.first_position, self.length)
 
     def reorder(self, index: Int[Tensor, "B2"]) -> None:
@@ -228,7 +233,7 @@ class KVCache:
 
         A cache that holds no keys yet has no rows to move, and stays as it is.
 
-        Raises TypeError for an index that is no 1-d integer tensor, ValueError for one that names a row out of range.
+        Raises TypeError: for an index that is no 1-d integer tensor; ValueError: for one that names a row out of range.
         """
         check_index(index, self.keys)
         if self._keys is None or self._values is None:
@@ -252,10 +257,13 @@ class KVCache:
     def serving(self, layer: object, encoding: object) -> Iterator[None]:
         """Inside, `layer` appends and attends with its `encoding`; an error puts the cache back as it was.
 
-        Raises ValueError when another layer was served before, or this one with another encoding: its keys are in here.
+        Raises ValueError: when another layer was served before, or this one with another encoding: its keys are in
+        here.
         """
         if self._layer is not None and self._layer() is not layer:
-            raise ValueError("cache: already serves another layer; make one KVCache for each layer")
+            raise ValueError(
+                "cache: got one that serves another layer; expected this layer's own; make one for each layer"
+            )
         before = dict(vars(self))
         self._layer = ref(layer)
         try:
@@ -329,17 +337,16 @@ class KVCache:
     def _refuse_full(self) -> None:
         if self.is_full:
             raise ValueError(
-                f"cache: it is full, with a memory of {self.length} keys, and keeps it whole; leave keys out with "
-                "key_mask, or remember another memory"
+                f"cache: got a full one, which keeps its memory of {self.length} keys whole; expected one that was "
+                "appended to; leave keys out with key_mask, or remember another memory"
             )
 
-    def _check_slot(self, name: str, slot: int, least: int, verb: str) -> None:
+    def _check_slot(self, name: str, slot: int, least: int) -> None:
         if not least <= slot <= self.next_position:
             held = f"slots {self.first_position}..{self.next_position - 1}" if self.length else "no slots"
             rolling = "" if self.max_length is None else f" and rolls with max_length={self.max_length}"
             raise ValueError(
-                f"{name}: got {slot}; the cache holds {held}{rolling}, so it can be {verb} "
-                f"{least}..{self.next_position}"
+                f"{name}: got {slot}; expected {least}..{self.next_position}, for the cache holds {held}{rolling}"
             )
 
 

@@ -35,13 +35,13 @@ def check_beside(key: Tensor, value: Tensor, held_keys: Tensor | None, held_valu
             continue
         if (new.shape[0], new.shape[1], new.shape[3]) != (held.shape[0], held.shape[1], held.shape[3]):
             raise ShapeError(
-                f"{name}: got shape {shape(new)}; the cache holds {shape(held)}; batch, heads and width must agree, or "
-                "start a new cache"
+                f"{name}: got shape {shape(new)}; expected batch, heads and width of {shape(held)}, which the cache "
+                "holds; start a new cache for others"
             )
         if new.dtype != held.dtype or new.device != held.device:
             raise TypeError(
-                f"{name}: got {new.dtype} on {new.device}; the cache holds {held.dtype} on {held.device}; convert with "
-                ".to(), or start a new cache"
+                f"{name}: got {new.dtype} on {new.device}; expected {held.dtype} on {held.device}, as the cache holds; "
+                "convert with .to(), or start a new cache"
             )
 
 
@@ -49,9 +49,7 @@ def check_listed(name: str, position: object, batch: int, count: int) -> None:
     """A tensor [count] or [batch, count]: a cache itself counts on from a start."""
     every = f"the position of every new token, [{count}] or [{batch}, {count}]"
     if not isinstance(position, Tensor) or position.dim() == 0:
-        raise ValueError(
-            f"{name}: got {position!r} with a cache, which counts on by itself; leave it out, or give {every}"
-        )
+        raise ValueError(f"{name}: got {position!r} with a cache, which counts on by itself; expected None, or {every}")
     if tuple(position.shape) not in ((count,), (batch, count)):
         raise ShapeError(f"{name}: got shape {shape(position)} with a cache; expected {every}")
 
@@ -64,9 +62,9 @@ def check_not_behind(
     if bool(behind.any()):
         row = int(behind.nonzero()[0])
         raise ValueError(
-            f"{name}: row {row} goes back to position {int(position[row].min())}; the rolling cache ({max_length}) has "
-            f"dropped keys that a query before {int(complete_from[row])} sees; give padding the position of the token "
-            "before it, or make max_length larger"
+            f"{name}: got {int(position[row].min())} in row {row}; expected at least {int(complete_from[row])}, for "
+            f"the rolling cache ({max_length}) has dropped keys that an earlier query sees; give padding the position "
+            "of the token before it, or make max_length larger"
         )
 
 
@@ -74,7 +72,7 @@ def check_encoding(printed: str, prepared_for: str) -> None:
     """The layer's encoding is the one that prepared the keys."""
     if printed != prepared_for:
         raise ValueError(
-            f"cache: its keys were prepared for the encoding {prepared_for}, and the layer's is {printed}; start a new "
+            f"cache: got keys prepared for the encoding {prepared_for}; expected {printed}, the layer's; start a new "
             "cache"
         )
 
@@ -97,4 +95,4 @@ def check_index(index: object, keys: Tensor | None) -> None:
         return
     first, last = int(index.min()), int(index.max())
     if not 0 <= first <= last < keys.shape[0]:
-        raise ValueError(f"index: got rows {first}..{last}; the cache has rows 0..{keys.shape[0] - 1}")
+        raise ValueError(f"index: got rows {first}..{last}; expected 0..{keys.shape[0] - 1}, the cache's rows")

@@ -40,7 +40,7 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
     setting): it has the same names and shapes and another formula, so that only the configuration tells. Nor for
     zero_triu=True, unless attention is causal, where it changes nothing.
 
-    Raises ValueError for sizes that do not fit one another.
+    Raises ValueError: for sizes that do not fit one another.
 
     Source: Dai et al. 2019 (Transformer-XL), section 3.3; Gulati et al. 2020 (Conformer), section 2.1; ESPnet,
     espnet/nets/pytorch_backend/transformer/attention.py; NeMo,

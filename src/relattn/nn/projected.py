@@ -69,8 +69,8 @@ class ProjectedAttention(nn.Module):
 
         need_weights: as torch.nn.MultiheadAttention has it; only False.
 
-        Raises ShapeError, TypeError or ValueError for inputs that do not fit, UnsupportedError for need_weights=True;
-        the cache is then as it was.
+        Raises ShapeError, TypeError, ValueError: for inputs that do not fit; UnsupportedError: for need_weights=True.
+        The cache is then as it was.
         """
         _check_weights_are_not_needed(need_weights)
         if key is None and value is not None:
@@ -117,7 +117,7 @@ class ProjectedAttention(nn.Module):
         layer(query, cache=layer.remember(memory)) is layer(query, memory), and so for every query that follows; give
         each its query_position. value is `key` unless given; key_position as in `relative_attention`.
 
-        Raises ShapeError, TypeError or ValueError for inputs that do not fit.
+        Raises ShapeError, TypeError, ValueError: for inputs that do not fit.
         """
         k, v = self._keys_and_values(key, value)
         place = position_of("key_position", key_position, k.shape[:1], k.shape[2], k.device)
@@ -152,16 +152,16 @@ class ProjectedAttention(nn.Module):
         check_float(name, features)
         if features.device != weight.device:
             raise ValueError(
-                f"{name}: lies on {features.device} and the module's weights on {weight.device}; move one of them with "
-                ".to()"
+                f"{name}: got device {features.device}; expected {weight.device}, that of the module's weights; move "
+                "one of them with .to()"
             )
         meets = features.dtype == weight.dtype or not weight.is_floating_point()
         if is_autocast(features):  # which leaves float64 alone and makes the others equal
             meets = meets or torch.float64 not in (features.dtype, weight.dtype)
         if not meets:
             raise TypeError(
-                f"{name}: got dtype {features.dtype} and the module's weights are {weight.dtype}; convert the input "
-                f"with .to({weight.dtype}), or the module"
+                f"{name}: got dtype {features.dtype}; expected {weight.dtype}, that of the module's weights; convert "
+                f"the input with .to({weight.dtype}), or the module"
             )
         return projection(features).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
@@ -189,8 +189,8 @@ def _check_weights_are_not_needed(need_weights: object) -> None:
     check_flag("need_weights", need_weights)
     if need_weights:
         raise UnsupportedError(
-            "need_weights: got True; the layer returns its output alone; relattn.attention_weights gives the weights "
-            "for the same query, key and encoding, head by head"
+            "need_weights: got True; expected False, for the layer returns its output alone; relattn.attention_weights "
+            "gives the weights for the same query, key and encoding, head by head"
         )
 
 
@@ -228,7 +228,7 @@ def _rolling_window(window: Window | None, is_causal: bool, cache: KVCache) -> W
     left, right = (None, None) if window is None else window
     if right and not is_causal:
         raise ValueError(
-            f"window: got {window} with a rolling cache (max_length={cache.max_length}), which sees nothing ahead; set "
-            "its right side to 0, or take a KVCache() and its forget() for a context on both sides"
+            f"window: got {window} with a rolling cache (max_length={cache.max_length}), which sees nothing ahead; "
+            "expected 0 on its right side; for a context on both sides take a KVCache() and its forget()"
         )
     return cache.max_length - 1 if left is None else min(left, cache.max_length - 1), 0

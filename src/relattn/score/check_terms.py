@@ -24,8 +24,8 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
             continue
         if rewritten.shape != original.shape:
             raise ShapeError(
-                f"terms {name}: got shape {shape(rewritten)} for a {name} of {shape(original)}; a rewritten {name} "
-                "keeps the shape"
+                f"terms {name}: got shape {shape(rewritten)}; expected {shape(original)}, for a rewritten {name} keeps "
+                "the shape"
             )
         check_kind(f"terms {name}", rewritten, query)
     relative_query = query
@@ -62,14 +62,17 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
     values = table.values
     if values.shape[0] != 1 and values.shape[0] != query.shape[1]:  # `in` does not compare open sizes of a graph
         raise ShapeError(
-            f"{name}: the encoding has {values.shape[0]} heads ({shape(values)}) and query has {query.shape[1]}; "
-            f"make it for {query.shape[1]} heads, or for one head shared by all"
+            f"{name}: got {values.shape[0]} heads ({shape(values)}); expected {query.shape[1]}, the query's; make the "
+            f"encoding for {query.shape[1]} heads, or for one head shared by all"
         )
     if width is not None and values.shape[2] != width:
-        way_out = f"make it with head_dim={width}" if name != "relative_values" else "make values as wide as the keys"
+        way_out = (
+            f"make the encoding with head_dim={width}"
+            if name != "relative_values"
+            else "make values as wide as the keys"
+        )
         raise ShapeError(
-            f"{name}: the encoding has width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; "
-            f"{way_out}"
+            f"{name}: got width {values.shape[2]} ({shape(values)}); expected {width}, {meaning}; {way_out}"
         )
     check_kind(name, values, query)
 
@@ -78,11 +81,13 @@ def check_kind(name: str, tensor: Tensor, query: Tensor) -> None:
     """The query's dtype, or float32 beside a narrower one; the query's device."""
     if tensor.dtype != query.dtype and (tensor.dtype != torch.float32 or query.dtype == torch.float64):
         raise TypeError(
-            f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; convert the encoding with "
+            f"{name}: got dtype {tensor.dtype}; expected {query.dtype}, the query's; convert the encoding with "
             f".to({query.dtype})"
         )
     if tensor.device != query.device:
-        raise ValueError(f"{name}: lies on {tensor.device} and query on {query.device}; move the encoding with .to()")
+        raise ValueError(
+            f"{name}: got device {tensor.device}; expected {query.device}, the query's; move the encoding with .to()"
+        )
 
 
 def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: Callable[[], str]) -> None:
@@ -97,7 +102,8 @@ def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: 
     if not (isinstance(first, Tensor) or isinstance(last, Tensor) or isinstance(lowest, Tensor)):
         if first <= last and (first < lowest or last > highest):
             raise ValueError(
-                f"{name}: offsets {first}..{last} are visible and its rows cover {lowest}..{highest}; {way_out()}"
+                f"{name}: got visible offsets {first}..{last} and rows for {lowest}..{highest}; expected rows for "
+                f"every visible offset; {way_out()}"
             )
         return
     first, last, lowest, highest = (torch.as_tensor(n, device=positions.device) for n in (first, last, lowest, highest))

@@ -81,12 +81,10 @@ def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
         )
     check_float(name, tensor)
     if tensor.dtype != query.dtype:
-        raise TypeError(
-            f"{name}: got dtype {tensor.dtype} beside a query of {query.dtype}; expected one dtype; convert with .to()"
-        )
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {query.dtype}, the query's; convert with .to()")
     if tensor.device != query.device:
         raise ValueError(
-            f"{name}: lies on {tensor.device} and query on {query.device}; expected one device; move it with .to()"
+            f"{name}: got device {tensor.device}; expected {query.device}, the query's; move it with .to()"
         )
 
 
@@ -131,8 +129,8 @@ def position_of(name: str, given: object, batch: Sequence[int], length: int, dev
 
     A Run or Listed says the same.
 
-    Raises TypeError for another type or dtype, ShapeError for another shape, ValueError for another device or a start
-    beyond 2**60, where offsets could leave int64.
+    Raises TypeError: for another type or dtype; ShapeError: for another shape; ValueError: for another device or a
+    start beyond 2**60, where offsets could leave int64.
     """
     if isinstance(given, (Run, Listed)):
         given = given.start if isinstance(given, Run) else given.positions
@@ -154,7 +152,7 @@ def _position_of_tensor(name: str, given: Tensor, batch: Sequence[int], length: 
         raise TypeError(f"{name}: got dtype {given.dtype}; expected integer positions; convert with .long()")
     is_start = given.dim() == 0
     if given.device != device and not (is_start and given.device.type == "cpu"):
-        raise ValueError(f"{name}: lies on {given.device} and query on {device}; move it with .to()")
+        raise ValueError(f"{name}: got device {given.device}; expected {device}, the query's; move it with .to()")
     positions = given.to(torch.int64)  # a narrower dtype would wrap in arithmetic
     if is_start:
         return Run(positions)
@@ -166,7 +164,7 @@ def _position_of_tensor(name: str, given: Tensor, batch: Sequence[int], length: 
 def check_window(window: Window | None) -> Window | None:
     """(left, right), each an int of at least 0, or None for no limit; returned as plain ints.
 
-    Raises ValueError for anything else.
+    Raises ValueError: for anything else.
     """
     if window is None:
         return None
@@ -203,7 +201,9 @@ def check_key_mask(key_mask: Tensor | None, batch: Sequence[int], key: Tensor) -
     if tuple(key_mask.shape) != expected:
         raise ShapeError(f"key_mask: got shape {shape(key_mask)}; expected {list(expected)} (batch, key length)")
     if key_mask.device != key.device:
-        raise ValueError(f"key_mask: lies on {key_mask.device} and key on {key.device}; move it with .to()")
+        raise ValueError(
+            f"key_mask: got device {key_mask.device}; expected {key.device}, the key's; move it with .to()"
+        )
 
 
 def check_segments(
@@ -229,7 +229,9 @@ def check_segments(
                 "(query ids, key ids) where the lengths differ"
             )
         if ids.device != like.device:
-            raise ValueError(f"segment_ids: lies on {ids.device} and {side} on {like.device}; move it with .to()")
+            raise ValueError(
+                f"segment_ids: got device {ids.device}; expected {like.device}, the {side}'s; move it with .to()"
+            )
     return pair  # pyright: ignore[reportReturnType]
 
 
@@ -258,4 +260,6 @@ def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tenso
             "queries, keys)"
         )
     if attn_mask.device != query.device:
-        raise ValueError(f"attn_mask: lies on {attn_mask.device} and query on {query.device}; move it with .to()")
+        raise ValueError(
+            f"attn_mask: got device {attn_mask.device}; expected {query.device}, the query's; move it with .to()"
+        )

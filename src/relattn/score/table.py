@@ -54,8 +54,8 @@ class OffsetTable:
         _check_first(self.first)
         if isinstance(self.first, Tensor) and self.beyond != "refuse":
             raise ValueError(
-                f"OffsetTable first: got a tensor with beyond={self.beyond!r}; a table that clamps or zeroes needs an "
-                "int"
+                f"OffsetTable first: got a tensor with beyond={self.beyond!r}; expected an int for a table that "
+                "clamps or zeroes"
             )
 
     @property
@@ -117,9 +117,7 @@ def _check_values(values: object) -> None:
             "bias)"
         )
     if values.shape[1] == 0:
-        raise ValueError(
-            f"OffsetTable values: got shape {list(values.shape)}, a table without rows; give at least one row"
-        )
+        raise ValueError(f"OffsetTable values: got shape {list(values.shape)}; expected at least one row")
 
 
 def _check_first(first: object) -> None:
@@ -162,11 +160,13 @@ def _check_alike(a: OffsetTable, b: OffsetTable, *, same_width: bool) -> None:
         raise ShapeError(f"sum of tables: got widths {widths} ({shapes}); expected one width")
     if (a.values.dtype == torch.float64) != (b.values.dtype == torch.float64):  # narrower ones meet in float32
         raise TypeError(
-            f"sum of tables: got dtypes {a.values.dtype} and {b.values.dtype}; convert one encoding with .to()"
+            f"sum of tables: got dtypes {a.values.dtype} and {b.values.dtype}; expected float64 in both or in neither; "
+            "convert one encoding with .to()"
         )
     if a.values.device != b.values.device:
         raise ValueError(
-            f"sum of tables: they lie on {a.values.device} and {b.values.device}; move one encoding with .to()"
+            f"sum of tables: got devices {a.values.device} and {b.values.device}; expected one device; move one "
+            "encoding with .to()"
         )
 
 
@@ -182,8 +182,8 @@ def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, B
         first, end = max(first for first, _ in refusing), min(end for _, end in refusing)
         if first >= end:
             raise ValueError(
-                f"tables that refuse offsets beyond their rows start and end at {refusing} and share no offset; "
-                "nothing can be visible to both"
+                f"sum of tables: got rows that start and end at {refusing}, and tables that refuse offsets beyond "
+                "them; expected an offset that both have; else nothing can be visible"
             )
         return first, end - first, "refuse"
     first, end = min(first for first, _, _ in extents), max(end for _, end, _ in extents)

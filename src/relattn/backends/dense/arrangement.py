@@ -89,7 +89,7 @@ def _narrowest(num_rows: int, num_columns: int, collects: bool) -> int:
 class _Margins:
     """The columns of a strip whose offsets lie before and after a table's rows.
 
-    A product a row, and then the edge column repeated (or zeros), instead of a product for each copy of an edge row:
+    One product for each row, and then the edge column repeated (or zeros), not one for each copy of an edge row:
     for one query nothing of the table is copied, for a clipped table there are few products.
     """
 

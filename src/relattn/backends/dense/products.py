@@ -44,7 +44,7 @@ def value_sums(
 
 
 def row_products(features: Float[Tensor, "B H L D"], rows: Float[Tensor, "#H R D"]) -> Float[Tensor, "B H L R"]:
-    """x_i . T[m] for every row m: a product a head for the whole batch, or one in all where heads share the rows."""
+    """x_i . T[m] for every row m: one product for each head and the whole batch, or one where heads share."""
     if rows.shape[0] == 1:
         return F.linear(features, rows[0])
     return _by_head(features, rows.transpose(-1, -2))

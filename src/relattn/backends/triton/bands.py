@@ -95,7 +95,7 @@ def load_bias(table, head, offsets):
 
 @triton.jit
 def band_product(rows, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """x_i . table[offset + c] over rows x_i [i] and columns c; beyond the table one number a row, without a product."""
+    """x_i . table[offset + c] over rows x_i [i] and columns c; beyond the table one for each row, without a product."""
     if table.beyond is not None:
         if offset + TILE <= table.first:
             edge = tl.sum(rows.to(tl.float32) * load_edge(table, head, False, WIDTH)[None, :], axis=1)

@@ -38,8 +38,7 @@ class Call:
     offset: of query 0 and key 0. lowest, highest: the offsets that are visible, both included; None is no limit.
     pair_mask: True attends. seed: where dropout_p > 0, a number that fixes which weights are dropped.
 
-    Raises:
-        UnsupportedError: a dtype, a width or an offset that the kernels do not have.
+    Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not have.
     """
 
     query: Float[Tensor, "B Hq Lq D"]

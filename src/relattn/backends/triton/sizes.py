@@ -49,8 +49,7 @@ def launch(kernel: Any, call: Call, programs: Callable[[int], int], arguments: t
 
     Where sizes are tried the kernel runs several times, so it must not read what it writes.
 
-    Raises:
-        OutOfResources: the device has no room for the smallest tiles.
+    Raises OutOfResources: when the device has no room for the smallest tiles.
     """
     widths = widths_of(call)
     kind = *widths.values(), _magnitude(call), *_kinds(arguments)

@@ -18,7 +18,7 @@ from relattn.score.terms import ScoreTerms
 
 
 class RelattnBloomAttention(Replacement, BloomAttention):
-    """BloomAttention on relattn: slope times the number of real tokens before the key, one number a key.
+    """BloomAttention on relattn: slope times the number of real tokens before the key, one number for each key.
 
     A row of scores may be moved by a constant, so these are ALiBi's biases of the distance. They are taken as the model
     made them, in its dtype and past holes in the attention mask.

@@ -74,7 +74,8 @@ def _cache_path(folder: Path) -> Path:
         version = metadata.version("music21")
     except metadata.PackageNotFoundError as error:
         raise ModuleNotFoundError(
-            "the chorales come with the package music21, which is not installed; in the clone: pip install '.[lab]'",
+            "data: got the chorales, which come with music21; expected that package installed; in the clone: pip "
+            "install '.[lab]'",
             name="music21",
         ) from error
     return folder / f"chorales-{CACHE_FORMAT}-music21-{version}.npz"

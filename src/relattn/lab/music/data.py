@@ -40,7 +40,7 @@ class Piece:
     `steps` is kept as a read-only int16 copy. `upbeat` counts the steps before the first bar line, `bar_steps` the
     steps in a bar (the piece's first time signature; 16 is 4/4).
 
-    Raises what `check_steps` raises; ValueError: for an impossible metre.
+    Raises ValueError: for an impossible metre; and what `check_steps` raises.
     """
 
     name: str

@@ -29,7 +29,7 @@ def load_midi_folder(folder: Path, progress: Callable[[int, int], None] | None =
     The split follows the SHA-256 of the files' bytes, which no name or place changes; of equal files the first counts.
     A split's files are read when it is asked for; `progress(done, total)` is then called after each.
 
-    Raises what `split_files` raises; and, in reading, what `read_notes` raises.
+    Raises what `split_files` raises and, in reading, what `read_notes` raises.
     """
     paths = split_files(folder)
     vocabulary = Events()

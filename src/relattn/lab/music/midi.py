@@ -22,7 +22,7 @@ def write_midi(path: str | Path, steps: np.ndarray, *, beats_per_minute: float =
     A step lasts a quarter of a beat. Equal pitches in a row are one held note, since the grid does not say where a note
     is struck again. The file replaces `path` whole or not at all.
 
-    Raises what `check_steps` and `atomic_path` raise; ValueError: for a tempo outside 4..1000.
+    Raises ValueError: for a tempo outside 4..1000; and what `check_steps` and `atomic_path` raise.
     """
     check_steps(steps)
     if not 4 <= beats_per_minute <= 1000:

@@ -37,8 +37,8 @@ def draw_pianoroll(
     `upbeat`; `bar_steps` is their length. Equal pitches in a row are one note. The file replaces `path` whole or not at
     all.
 
-    Raises what `check_steps` and `atomic_path` raise; ValueError: for a prompt longer than the piece or an impossible
-    metre.
+    Raises ValueError: for a prompt longer than the piece or an impossible metre; and what `check_steps` and
+    `atomic_path` raise.
     """
     check_steps(steps)
     if not 0 <= prompt_steps <= len(steps):

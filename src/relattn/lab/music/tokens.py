@@ -52,7 +52,7 @@ class Vocabulary:
     def encode(self, steps: np.ndarray) -> np.ndarray:
         """tokens[4 t + v] = token(steps[t, v]): `steps` [T, 4] as int64 [4 T], without "begin".
 
-        Raises what `check_steps` raises; ValueError: for a pitch outside the vocabulary.
+        Raises ValueError: for a pitch outside the vocabulary; and what `check_steps` raises.
         """
         check_steps(steps)
         outside = np.argwhere((steps != SILENCE) & ((steps < self.low) | (steps > self.high)))
