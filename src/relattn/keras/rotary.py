@@ -144,10 +144,11 @@ class RotaryEmbedding(RelativeEncoding):
         if length is None or is_known(length):
             return cos_sin(positions, self._frequencies(length), dtype)
         assert self._rule is not None
-        original = self._rule["original_max_position_embeddings"]
         if self._rule["rope_type"] == "dynamic":
-            return cos_sin(positions, self._growing_frequencies(length, original), dtype)
-        last = math.floor(original)  # the greatest length that takes the short factors
+            return cos_sin(positions, self._growing_frequencies(length, self._rule), dtype)
+        last = math.floor(
+            self._rule["original_max_position_embeddings"]
+        )  # the greatest length that takes the short factors
         short, long = (cos_sin(positions, self._frequencies(each), dtype) for each in (last, last + 1))
         cos, sin = (ops.where(length > last, *waves) for waves in zip(long, short, strict=True))
         return cos, sin
@@ -155,7 +156,7 @@ class RotaryEmbedding(RelativeEncoding):
     def _frequencies(self, length: int | None) -> np.ndarray:
         return rope_frequencies(self.rotary_dim, self.base, self.scaling, length)[0]
 
-    def _growing_frequencies(self, length: Tensor, original: float) -> Tensor:
+    def _growing_frequencies(self, length: Tensor, rule: dict[str, Any]) -> Tensor:
         """Those of "dynamic", in the float64 that a graph of TensorFlow has."""
         if keras.backend.backend() == "jax":
             raise UnsupportedError(
@@ -165,8 +166,8 @@ class RotaryEmbedding(RelativeEncoding):
             )
         array = partial(ops.convert_to_tensor, dtype="float64")
         theta, pairs = inverse_frequencies(self.rotary_dim, self.base), np.arange(self.rotary_dim // 2)
-        reached = ops.maximum(ops.cast(length, "float64"), array(original))
-        return scaled_frequencies(array(theta), array(pairs), self.base, self._rule, reached, array)
+        reached = ops.maximum(ops.cast(length, "float64"), array(rule["original_max_position_embeddings"]))
+        return scaled_frequencies(array(theta), array(pairs), self.base, rule, reached, array)
 
     def compute_output_shape(self, features_shape: Shape) -> Shape:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The shape of the features."""
