@@ -146,9 +146,7 @@ class RotaryEmbedding(RelativeEncoding):
         assert self._rule is not None
         if self._rule["rope_type"] == "dynamic":
             return cos_sin(positions, self._growing_frequencies(length, self._rule), dtype)
-        last = math.floor(
-            self._rule["original_max_position_embeddings"]
-        )  # the greatest length that takes the short factors
+        last = math.floor(self._rule["original_max_position_embeddings"])  # takes the short factors
         short, long = (cos_sin(positions, self._frequencies(each), dtype) for each in (last, last + 1))
         cos, sin = (ops.where(length > last, *waves) for waves in zip(long, short, strict=True))
         return cos, sin
