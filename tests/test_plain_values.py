@@ -19,7 +19,17 @@ from relattn import (
     explain,
     relative_attention,
 )
-from relattn.arguments import as_finite, as_int, came, check_base, check_buckets, check_positive, check_size
+from relattn.arguments import (
+    as_finite,
+    as_int,
+    came,
+    check_base,
+    check_buckets,
+    check_positive,
+    check_sides,
+    check_size,
+    check_slopes,
+)
 from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from relattn.offsets import alibi_slopes, inverse_frequencies, sinusoids, t5_buckets
 from relattn.score.checks import check_window, position_of
@@ -119,6 +129,26 @@ def test_positions_and_windows(kind: Any) -> None:
     window = check_window((kind(2), kind(1)))
     assert window == (2, 1)
     assert [type(side) for side in window] == [int, int]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, float, np.array, torch.tensor], ids=repr)
+def test_slopes_are_plain_floats(kind: Any) -> None:
+    """Of a list of numbers of any kind, or of an array or a tensor of them."""
+    slopes = kind([2, 1]) if kind in (np.array, torch.tensor) else [kind(2), kind(1)]
+    for given in (
+        check_slopes(slopes, 2),
+        AlibiBias(2, slopes).slopes,
+        AlibiBias(2, slopes, learned=True).given_slopes,
+    ):
+        assert given == (2.0, 1.0)
+        assert [type(slope) for slope in given] == [float, float]
+
+
+def test_sides_are_plain_ints() -> None:
+    for given in (np.int64(2), (2, 2), [np.int32(2), 2]):
+        sides = check_sides(given)
+        assert sides == (2, 2)
+        assert [type(side) for side in sides] == [int, int]
 
 
 def test_scalings_keep_plain_numbers() -> None:

@@ -131,3 +131,34 @@ def check_buckets(num_buckets: object, max_distance: object, bidirectional: obje
             "of their own"
         )
     return buckets, distance
+
+
+def check_sides(max_distance: object) -> tuple[int, int]:
+    """The distances (left, right), as plain ints, from one of both or the pair.
+
+    Raises ValueError: for anything else.
+    """
+    pair = max_distance if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
+    sides = [side for side in map(as_int, pair) if side is not None and side >= 0]
+    if len(pair) != 2 or len(sides) != 2:
+        raise ValueError(
+            f"max_distance: got {came(max_distance)}; expected an int of at least 0, or the pair (left, right)"
+        )
+    return sides[0], sides[1]
+
+
+def check_slopes(slopes: object, num_heads: int) -> tuple[float, ...]:
+    """A number above 0 for each head, from a list, a tuple, an array or a tensor, as floats.
+
+    Raises ValueError: for anything else.
+    """
+    tolist = getattr(slopes, "tolist", None)  # of arrays and tensors
+    values = slopes if tolist is None else tolist()
+    numbers = [as_finite(value) for value in values] if isinstance(values, list | tuple) else []
+    good = [float(number) for number in numbers if number is not None and number > 0]
+    if len(good) != len(numbers) or len(good) != num_heads:
+        raise ValueError(
+            f"slopes: got {slopes!r}; expected {num_heads} finite numbers above 0, one for each head; leave it out for "
+            "those of the paper"
+        )
+    return tuple(good)

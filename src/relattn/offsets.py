@@ -112,7 +112,8 @@ def rope_frequencies(
         raise ValueError(
             f"length: got None; expected the largest position of the call + 1 for rope_type {rule['rope_type']!r}"
         )
-    reached = np.float64(0 if length is None else check_size("length", length, least=0))
+    reached = 0 if length is None else check_size("length", length, least=0)
+    reached = np.float64(max(reached, rule.get("original_max_position_embeddings", 0)))
     pairs = np.arange(width // 2, dtype=np.float64)
     return scaled_frequencies(theta, pairs, float(base), rule, reached, np.array), rule["attention_factor"]
 

@@ -85,6 +85,13 @@ def complete_scaling(scaling: object, pairs: int) -> dict[str, Any] | None:
     return complete
 
 
+def given_scaling(scaling: dict[str, Any] | None, rule: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A scaling with the keys that it came with, their numbers as the plain ones of `complete_scaling`."""
+    if scaling is None or rule is None:
+        return None
+    return {name: None if value is None else rule[name] for name, value in scaling.items()}
+
+
 def _may_be_none(kind: str, name: str) -> bool:
     """Configs write None for what they leave to the formula."""
     return name == "attention_factor" or (kind == "longrope" and name == "factor")
@@ -147,7 +154,8 @@ def scaled_frequencies(
     """The angle by which each pair turns a position; `relattn.offsets.rope_frequencies` has the formulas.
 
     theta: base^(-2 t / width) of the pairs t = 0, 1, ..., and pairs: those t, both float64.
-    rule: as `complete_scaling` returns it. length: of the call, a float64 scalar; read by BY_LENGTH only.
+    rule: as `complete_scaling` returns it. length: of the call, but at least
+        its original_max_position_embeddings, a float64 scalar; read by BY_LENGTH only.
     array: makes a float64 array of the kind of theta from numbers.
     """
     kind = rule["rope_type"]
@@ -155,14 +163,14 @@ def scaled_frequencies(
         return theta / rule["factor"]
     original = rule["original_max_position_embeddings"]
     if kind == "dynamic":
-        growth = rule["factor"] * length.clip(original, None) / original - (rule["factor"] - 1.0)
-        return theta * growth ** (-pairs / max(len(theta) - 1, 1))  # a single pair turns by 1, whatever the base
+        growth = rule["factor"] * length / original - (rule["factor"] - 1.0)
+        return theta * growth ** (-pairs / max(theta.shape[0] - 1, 1))  # a single pair turns by 1, whatever the base
     if kind == "longrope":
         short, long = (array(rule[name]) for name in _LISTS)
         return theta / (short * (length <= original) + long * (length > original))
     low, high = (rule[name] for name in _LIMITS[kind])
     if rule.get("ramp") == "pairs":
-        gamma = 1.0 - _ramp(pairs, *_pairs_between(low, high, 2 * len(theta), base, original, rule["truncate"]))
+        gamma = 1.0 - _ramp(pairs, *_pairs_between(low, high, 2 * theta.shape[0], base, original, rule["truncate"]))
     else:
         gamma = _ramp(original * theta / (2.0 * math.pi), low, high)
     return gamma * theta + (1.0 - gamma) * (theta / rule["factor"])

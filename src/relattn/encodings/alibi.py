@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from relattn.arguments import as_finite, check_flag, check_size
+from relattn.arguments import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
 from relattn.offsets import alibi_slopes
@@ -46,8 +46,8 @@ class AlibiBias(RelativeEncoding):
         check_flag("learned", learned)
         check_flag("signed", signed)
         self.learned, self.signed = learned, signed
-        self._given = None if slopes is None else _as_slopes(slopes, self.num_heads)
-        self.slopes: nn.Parameter | tuple[float, ...] | None = self._given
+        self.given_slopes = None if slopes is None else check_slopes(slopes, self.num_heads)
+        self.slopes: nn.Parameter | tuple[float, ...] | None = self.given_slopes
         if learned:
             self.slopes = allocated(lambda: nn.Parameter(torch.empty(self.num_heads)), num_heads=self.num_heads)
             self.reset_parameters()
@@ -55,7 +55,7 @@ class AlibiBias(RelativeEncoding):
     def reset_parameters(self) -> None:
         """Learned slopes back to where they started."""
         if isinstance(self.slopes, nn.Parameter):
-            start = alibi_slopes(self.num_heads).tolist() if self._given is None else self._given
+            start = alibi_slopes(self.num_heads).tolist() if self.given_slopes is None else self.given_slopes
             with torch.no_grad():
                 self.slopes.copy_(torch.tensor(start, dtype=torch.float64))
 
@@ -84,22 +84,8 @@ class AlibiBias(RelativeEncoding):
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
-        slopes = None if self._given is None else list(self._given)
+        slopes = None if self.given_slopes is None else list(self.given_slopes)
         return f"{self.num_heads}, slopes={slopes}, learned={self.learned}, signed={self.signed}"
-
-
-def _as_slopes(slopes: object, num_heads: int) -> tuple[float, ...]:
-    """The slopes as floats."""
-    tolist = getattr(slopes, "tolist", None)  # of arrays and tensors
-    values = slopes if tolist is None else tolist()
-    numbers = [as_finite(value) for value in values] if isinstance(values, list | tuple) else []
-    good = [float(number) for number in numbers if number is not None and number > 0]
-    if len(good) != len(numbers) or len(good) != num_heads:
-        raise ValueError(
-            f"slopes: got {slopes!r}; expected {num_heads} finite numbers above 0, one for each head; leave it out for "
-            "those of the paper"
-        )
-    return tuple(good)
 
 
 def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:

@@ -30,4 +30,6 @@ def rope_frequencies(
         return theta
     pairs = torch.arange(width // 2, dtype=torch.float64, device=device)
     array = partial(torch.tensor, dtype=torch.float64, device=device)
+    if length is not None:
+        length = length.clamp(min=rule["original_max_position_embeddings"])
     return scaled_frequencies(theta, pairs, base, rule, length, array)

@@ -12,7 +12,7 @@ from relattn.arguments import check_base, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.frequencies import rope_frequencies
 from relattn.errors import ShapeError
-from relattn.rope_scaling import BY_LENGTH, complete_scaling
+from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.score.checks import shape
 from relattn.score.position import Listed, Position
 from relattn.score.positions import Positions
@@ -77,9 +77,7 @@ class RotaryEmbedding(RelativeEncoding):
         self.head_dim, self.rotary_dim, self.interleaved = head_dim, rotary_dim, interleaved
         self.base = check_base(base)
         self._rule = complete_scaling(scaling, rotary_dim // 2)
-        self.scaling = None
-        if scaling is not None and self._rule is not None:  # as it came, its numbers as plain ones
-            self.scaling = {name: None if value is None else self._rule[name] for name, value in scaling.items()}
+        self.scaling = given_scaling(scaling, self._rule)
 
     def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
         """Rot(j) k_j, for the length of these keys."""

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from relattn.arguments import as_int, came, check_flag, check_size
+from relattn.arguments import check_flag, check_sides, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated
 from relattn.score.positions import Positions
@@ -40,7 +40,7 @@ class ShawEmbedding(RelativeEncoding):
     ) -> None:
         super().__init__()
         self.head_dim = check_size("head_dim", head_dim)
-        self.left, self.right = _both_sides(max_distance)
+        self.left, self.right = check_sides(max_distance)
         check_flag("values", values)
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         heads, num_rows = self.num_heads or 1, self.left + self.right + 1
@@ -76,14 +76,3 @@ class ShawEmbedding(RelativeEncoding):
             f"{self.head_dim}, ({self.left}, {self.right}), num_heads={self.num_heads}, "
             f"values={self.relative_values is not None}"
         )
-
-
-def _both_sides(max_distance: object) -> tuple[int, int]:
-    """(left, right) as plain ints."""
-    pair = max_distance if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
-    sides = [side for side in map(as_int, pair) if side is not None and side >= 0]
-    if len(pair) != 2 or len(sides) != 2:
-        raise ValueError(
-            f"max_distance: got {came(max_distance)}; expected an int of at least 0, or the pair (left, right)"
-        )
-    return sides[0], sides[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relattn.arguments import as_finite, check_flag, check_size
+from relattn.arguments import check_flag, check_size, check_slopes
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
@@ -51,7 +51,7 @@ class AlibiBias(RelativeEncoding):
         check_flag("learned", learned)
         check_flag("signed", signed)
         self.learned, self.signed = learned, signed
-        self.given_slopes = None if slopes is None else _as_slopes(slopes, self.num_heads)
+        self.given_slopes = None if slopes is None else check_slopes(slopes, self.num_heads)
 
     def build(self, queries_shape: Any = None) -> None:
         """Makes the slopes where they are learned."""
@@ -90,16 +90,3 @@ class AlibiBias(RelativeEncoding):
             "learned": self.learned,
             "signed": self.signed,
         }
-
-
-def _as_slopes(slopes: Any, num_heads: int) -> tuple[float, ...]:
-    """The slopes as floats."""
-    values = slopes.tolist() if hasattr(slopes, "tolist") else slopes
-    numbers = [as_finite(value) for value in values] if isinstance(values, list | tuple) else []
-    good = [float(number) for number in numbers if number is not None and number > 0]
-    if len(good) != len(numbers) or len(good) != num_heads:
-        raise ValueError(
-            f"slopes: got {slopes!r}; expected {num_heads} finite numbers above 0, one for each head; leave it out for "
-            "those of the paper"
-        )
-    return tuple(good)

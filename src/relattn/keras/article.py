@@ -17,6 +17,7 @@ from relattn.keras.attend import Mask
 from relattn.keras.installed import keras, ops
 from relattn.keras.loop import attend
 from relattn.keras.masks import lengthwise, pairwise
+from relattn.keras.padding import seen, with_zeros
 from relattn.keras.positions import Positions
 from relattn.keras.scores import added_alone
 from relattn.keras.table import OffsetTable
@@ -135,7 +136,7 @@ class Attention(keras.layers.Layer):
             order; Lk and Lq from 1 to `sequence_length`.
         key_mask: Boolean `(B, Lk)`; True where a key takes part.
         attention_mask: Boolean `(Lq, Lk)`, `(B, Lq, Lk)` or `(B, H, Lq, Lk)`; True where a pair attends. A query that
-            may attend to nothing gives 0.
+            may attend to nothing gives 0. What a key or query holds that a mask hides from all never matters, NaN too.
         use_causal_mask: Whether query i attends to keys j <= i only.
         training: Whether weights are dropped.
 
@@ -175,13 +176,16 @@ class Attention(keras.layers.Layer):
         shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
         mask = Mask(keys=lengthwise("key_mask", key_mask, shape[0], shape[3]), pairs=pairwise(attention_mask, shape))
         dtype = score_dtype(self.compute_dtype)
-        query, key, value = (ops.cast(x, dtype) for x in (query, key, value))
+        positions = Positions(0, 0, query_length, key_length, highest=0 if use_causal_mask else None)
+        queries, keys = seen(mask, positions)
+        sides = (query, queries), (key, keys), (value, keys)
+        query, key, value = (with_zeros(ops.cast(rows, dtype), side) for rows, side in sides)
         output, _ = attend(
             query,
             key,
             value,
             self.embedding.terms(),
-            Positions(0, 0, query_length, key_length, highest=0 if use_causal_mask else None),
+            positions,
             mask,
             scale=self.embedding.head_size**-0.5,
             dropout=self.dropout,

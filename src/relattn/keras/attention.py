@@ -11,6 +11,7 @@ from relattn.keras.encoding import RelativeEncoding
 from relattn.keras.installed import keras, ops
 from relattn.keras.loop import attend
 from relattn.keras.masks import lengthwise, pairwise
+from relattn.keras.padding import seen, with_zeros
 from relattn.keras.positions import Positions
 from relattn.keras.tensors import Place, Shape, Tensor, as_place, score_dtype
 from relattn.keras.terms import ScoreTerms
@@ -19,11 +20,8 @@ from relattn.keras.terms import ScoreTerms
 class _Call(NamedTuple):
     """What a call says of its pairs; it travels through Keras' own `call` in the place of the attention mask."""
 
-    query_position: Place
-    key_position: Place
-    attention_mask: Tensor | None
-    mask: Mask = Mask()
-    use_causal_mask: bool = False
+    positions: Positions
+    mask: Mask
 
 
 _ONLY_CAUSAL = object()
@@ -128,7 +126,11 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         from_zero = isinstance(start, int) and isinstance(key_start, int) and start == key_start == 0
         if self.encoding is not None or self.query_block is not None or not from_zero:
             _check_ranks(query.shape, value.shape)
-            attention_mask = _Call(start, key_start, attention_mask, Mask(queries=query_mask))
+            masks = query_mask, value_mask, key_mask, attention_mask
+            attention_mask = _Call(
+                self._positions(start, key_start, query, value, use_causal_mask), self._mask(query, value, *masks)
+            )
+            query, value, key = _without_padding(attention_mask, query, value, key)
         return super().call(
             query,
             value,
@@ -153,15 +155,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         use_causal_mask: bool = False,
     ) -> Any:
         if isinstance(attention_mask, _Call):
-            queries = lengthwise("query_mask", attention_mask.mask.queries, *query.shape[:2])
-            values = lengthwise("value_mask", value_mask, *value.shape[:2])
-            keys = lengthwise("key_mask", key_mask, *value.shape[:2])
-            if values is not None and keys is not None:
-                keys = ops.logical_and(values, keys)
-            shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
-            pairs = pairwise(attention_mask.attention_mask, shape)
-            mask = Mask(queries, values if keys is None else keys, pairs)
-            return attention_mask._replace(mask=mask, use_causal_mask=use_causal_mask)
+            return attention_mask
         unmasked = all(mask is None for mask in (attention_mask, query_mask, value_mask, key_mask))
         if use_causal_mask and unmasked and self._sliding_window is None:
             return _ONLY_CAUSAL
@@ -198,7 +192,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
             )
         dtype = score_dtype(self.compute_dtype)
         query, key, value = (ops.cast(ops.transpose(x, (0, 2, 1, 3)), dtype) for x in (query, key, value))
-        positions = self._positions(attention_mask, query, key)
+        positions, mask = attention_mask
         terms = ScoreTerms()
         if self.encoding is not None:
             key = self.encoding.prepare_keys(key, positions.key)
@@ -209,7 +203,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
             value,
             terms,
             positions,
-            attention_mask.mask,
+            mask,
             scale=self._inverse_sqrt_key_dim,
             dropout=self._dropout,
             seed=self._dropout_layer.seed_generator.next() if training and self._dropout > 0.0 else None,
@@ -219,17 +213,35 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         output = ops.cast(ops.transpose(output, (0, 2, 1, 3)), self.compute_dtype)
         return output, None if weights is None else ops.cast(weights, self.compute_dtype)
 
-    def _positions(self, call: _Call, query: Tensor, key: Tensor) -> Positions:
+    def _positions(self, start: Place, key_start: Place, query: Tensor, value: Tensor, causal: bool) -> Positions:
         """Where queries and keys stand, and the offsets that causality and the sliding window leave."""
         window = None if self._sliding_window is None else self._sliding_window - 1
         return Positions(
-            call.query_position,
-            call.key_position,
-            ops.shape(query)[2],
-            ops.shape(key)[2],
+            start,
+            key_start,
+            ops.shape(query)[1],
+            ops.shape(value)[1],
             lowest=None if window is None else -window,
-            highest=0 if call.use_causal_mask else window,
+            highest=0 if causal else window,
         )
+
+    def _mask(
+        self,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor | None,
+        value_mask: Tensor | None,
+        key_mask: Tensor | None,
+        attention_mask: Tensor | None,
+    ) -> Mask:
+        """All masks of a call, in one form."""
+        queries = lengthwise("query_mask", query_mask, *query.shape[:2])
+        values = lengthwise("value_mask", value_mask, *value.shape[:2])
+        keys = lengthwise("key_mask", key_mask, *value.shape[:2])
+        if values is not None and keys is not None:
+            keys = ops.logical_and(values, keys)
+        shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+        return Mask(queries, values if keys is None else keys, pairwise(attention_mask, shape))
 
     def compute_output_spec(
         self,
@@ -270,6 +282,14 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
     def from_config(cls, config: dict[str, Any]) -> RelativeMultiHeadAttention:
         """The layer that `get_config` describes."""
         return cls(**{**config, "encoding": keras.saving.deserialize_keras_object(config["encoding"])})
+
+
+def _without_padding(
+    call: _Call, query: Tensor, value: Tensor, key: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The inputs with zeros for what no head sees, before the projections, whose gradients it would reach."""
+    queries, keys = (None if each is None else ops.any(each, axis=1) for each in seen(call.mask, call.positions))
+    return with_zeros(query, queries), with_zeros(value, keys), None if key is None else with_zeros(key, keys)
 
 
 def _check_ranks(query_shape: Shape, value_shape: Shape) -> None:

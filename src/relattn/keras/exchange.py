@@ -38,7 +38,7 @@ READ: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("ShawEmbedding", "max_distance"): lambda module: (module.left, module.right),
     ("ShawEmbedding", "values"): lambda module: module.relative_values is not None,
     ("TransformerXLEmbedding", "embed_dim"): lambda module: module.embed_dim if module.max_length is None else None,
-    ("AlibiBias", "slopes"): lambda module: None if module.learned else module.slopes,
+    ("AlibiBias", "slopes"): lambda module: module.given_slopes,
     ("DisentangledEmbedding", "c2p"): lambda module: module.pos_key_proj is not None,
     ("DisentangledEmbedding", "p2c"): lambda module: module.pos_query_proj is not None,
 }

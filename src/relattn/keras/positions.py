@@ -119,6 +119,19 @@ class Positions(NamedTuple):
         return ops.where(beyond, float("nan"), 0.0)
 
 
+def reach(place: Place, length: Index) -> Index:
+    """The largest position of `length` elements + 1; a tensor where only the running graph knows it.
+
+    Positions that are tensors are read.
+    """
+    numbers = np.asarray(place) if is_known(place) else numbers_of(place)
+    if is_list(place):
+        if numbers is None:
+            return ops.max(place) + 1
+        return int(numbers.max()) + 1 if numbers.size else 0
+    return (place if numbers is None else int(numbers)) + length
+
+
 def _every_position(place: Place, length: Index) -> Tensor:
     if not is_list(place):
         return (place + ops.arange(length, dtype="int32"))[None]

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial, reduce
 from typing import Any
+
+import numpy as np
 
 from relattn.arguments import check_base, check_flag, check_size
 from relattn.errors import UnsupportedError
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras, ops
-from relattn.keras.positions import Positions
-from relattn.keras.tensors import Place, Shape, Tensor, as_place, check_features, is_list, score_dtype
+from relattn.keras.positions import Positions, reach
+from relattn.keras.tensors import (
+    Index,
+    Place,
+    Shape,
+    Tensor,
+    as_place,
+    check_features,
+    is_known,
+    is_list,
+    score_dtype,
+)
 from relattn.keras.terms import ScoreTerms
 from relattn.keras.waves import cos_sin
-from relattn.offsets import rope_frequencies
+from relattn.offsets import inverse_frequencies, rope_frequencies
+from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling, scaled_frequencies
 
 
 @keras.saving.register_keras_serializable(package="relattn")
@@ -28,8 +43,13 @@ class RotaryEmbedding(RelativeEncoding):
         interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with
             f + rotary_dim / 2, the layout of GPT-NeoX and Llama.
         scaling: For texts longer than those of the training, under the names of Hugging Face configs, e.g.
-            `{"rope_type": "linear", "factor": s}`; "yarn" and "llama3" as in `relattn.offsets.rope_frequencies`.
-            "dynamic" and "longrope" are PyTorch only: UnsupportedError.
+            `{"rope_type": "linear", "factor": s}`; "yarn", "llama3", "dynamic" and "longrope" as in
+            `relattn.offsets.rope_frequencies`.
+
+    The length of a call ("dynamic" and "longrope") is its largest position + 1, in the whole batch. For keys that is
+    the largest position of the keys that arrive together; for queries, of the queries and of all keys that they meet.
+    Positions that are tensors are read for it. In a graph that does not know them "dynamic" needs float64, which Keras
+    does not have on JAX: UnsupportedError.
 
     Call arguments:
         features: Queries or keys, a float tensor of shape `(B, H, L, head_dim)`.
@@ -62,14 +82,8 @@ class RotaryEmbedding(RelativeEncoding):
             )
         check_flag("interleaved", interleaved)
         self.base, self.rotary_dim, self.interleaved = check_base(base), width, interleaved
-        kind = scaling.get("rope_type") if isinstance(scaling, dict) else None
-        if kind in ("dynamic", "longrope"):
-            raise UnsupportedError(
-                f"scaling['rope_type']: got {kind!r}; relattn.keras has 'linear', 'yarn' and 'llama3', whose angles do "
-                "not depend on the length of a call; take relattn.RotaryEmbedding under PyTorch for it"
-            )
-        self.scaling = None if scaling is None else dict(scaling)
-        self._frequencies, self._factor = rope_frequencies(width, self.base, self.scaling)
+        self._rule = complete_scaling(scaling, width // 2)
+        self.scaling = given_scaling(scaling, self._rule)
 
     def build(self, features_shape: Any = None) -> None:
         """There is nothing to make."""
@@ -77,24 +91,36 @@ class RotaryEmbedding(RelativeEncoding):
     def call(self, features: Tensor, position: Place = 0) -> Tensor:
         """The rotated features."""
         check_features("features", features, None, self.head_dim)
-        return self._rotate(features, as_place("position", position, features.shape[2], features.shape[0]))
+        return self.prepare_keys(features, as_place("position", position, features.shape[2], features.shape[0]))
 
     def prepare_keys(self, keys: Tensor, key_position: Place) -> Tensor:
-        """Rot(j) k_j."""
-        return self._rotate(keys, key_position)
+        """Rot(j) k_j, for the length of these keys."""
+        return self._rotate(keys, key_position, self._length((key_position, ops.shape(keys)[2])))
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
-        """q := Rot(i) q_i; the keys come rotated from `prepare_keys`."""
-        return ScoreTerms(query=self._rotate(queries, positions.query))
+        """q := Rot(i) q_i, for the length of queries and keys; the keys come rotated from `prepare_keys`."""
+        sides = (positions.query, positions.query_length), (positions.key, positions.key_length)
+        return ScoreTerms(query=self._rotate(queries, positions.query, self._length(*sides)))
 
-    def _rotate(self, features: Tensor, place: Place) -> Tensor:
+    def _length(self, *sides: tuple[Place, Index]) -> Index | None:
+        """The largest position of the sides + 1, at least 0, for the scalings that ask.
+
+        A side: its place and its length.
+        """
+        if self._rule is None or self._rule["rope_type"] not in BY_LENGTH:
+            return None
+        reaches = [reach(place, count) for place, count in sides]
+        return max(0, *reaches) if is_known(*reaches) else reduce(ops.maximum, reaches)
+
+    def _rotate(self, features: Tensor, place: Place, length: Index | None) -> Tensor:
         check_heads("RotaryEmbedding", None, self.head_dim, features)
         kind = keras.backend.standardize_dtype(features.dtype)
         dtype = score_dtype(kind)
         positions = place if is_list(place) else place + ops.arange(ops.shape(features)[2], dtype="int32")
-        waves = cos_sin(ops.reshape(positions, (-1,)), self._frequencies, dtype)
-        shape = (-1, 1, ops.shape(features)[2], len(self._frequencies))
-        cos, sin = (ops.reshape(wave * self._factor, shape) for wave in waves)
+        waves = self._cos_sin(ops.reshape(positions, (-1,)), length, dtype)
+        factor = 1.0 if self._rule is None else self._rule["attention_factor"]
+        shape = (-1, 1, ops.shape(features)[2], self.rotary_dim // 2)
+        cos, sin = (ops.reshape(wave * factor, shape) for wave in waves)
         turned = ops.cast(features[..., : self.rotary_dim], dtype)
         if self.interleaved:
             first, second = turned[..., 0::2], turned[..., 1::2]
@@ -109,6 +135,37 @@ class RotaryEmbedding(RelativeEncoding):
         if self.rotary_dim == self.head_dim:
             return rotated
         return ops.concatenate([rotated, features[..., self.rotary_dim :]], axis=-1)
+
+    def _cos_sin(self, positions: Tensor, length: Index | None, dtype: str) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the angles, [n, rotary_dim / 2].
+
+        length: a tensor where only the running graph knows it.
+        """
+        if length is None or is_known(length):
+            return cos_sin(positions, self._frequencies(length), dtype)
+        assert self._rule is not None
+        if self._rule["rope_type"] == "dynamic":
+            return cos_sin(positions, self._growing_frequencies(length, self._rule), dtype)
+        last = math.floor(self._rule["original_max_position_embeddings"])  # takes the short factors
+        short, long = (cos_sin(positions, self._frequencies(each), dtype) for each in (last, last + 1))
+        cos, sin = (ops.where(length > last, *waves) for waves in zip(long, short, strict=True))
+        return cos, sin
+
+    def _frequencies(self, length: int | None) -> np.ndarray:
+        return rope_frequencies(self.rotary_dim, self.base, self.scaling, length)[0]
+
+    def _growing_frequencies(self, length: Tensor, rule: dict[str, Any]) -> Tensor:
+        """Those of "dynamic", in the float64 that a graph of TensorFlow has."""
+        if keras.backend.backend() == "jax":
+            raise UnsupportedError(
+                "RotaryEmbedding: got positions that only the running graph knows, and the scaling 'dynamic', whose "
+                "frequencies need float64, which Keras does not have on JAX; give starts as Python's own ints, or call "
+                "it without jax.jit"
+            )
+        array = partial(ops.convert_to_tensor, dtype="float64")
+        theta, pairs = inverse_frequencies(self.rotary_dim, self.base), np.arange(self.rotary_dim // 2)
+        reached = ops.maximum(ops.cast(length, "float64"), array(rule["original_max_position_embeddings"]))
+        return scaled_frequencies(array(theta), array(pairs), self.base, rule, reached, array)
 
     def compute_output_shape(self, features_shape: Shape) -> Shape:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The shape of the features."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relattn.arguments import as_int, came, check_flag, check_size
+from relattn.arguments import check_flag, check_sides, check_size
 from relattn.keras.encoding import RelativeEncoding, check_heads
 from relattn.keras.installed import keras
 from relattn.keras.positions import Positions
@@ -46,16 +46,10 @@ class ShawEmbedding(RelativeEncoding):
     ) -> None:
         super().__init__(**kwargs)
         self.head_dim = check_size("head_dim", head_dim)
-        pair = tuple(max_distance) if isinstance(max_distance, tuple | list) else (max_distance, max_distance)
-        sides = [side for side in map(as_int, pair) if side is not None and side >= 0]
-        if len(pair) != 2 or len(sides) != 2:
-            raise ValueError(
-                f"max_distance: got {came(max_distance)}; expected an int of at least 0, or the pair (left, right)"
-            )
+        self.left, self.right = check_sides(max_distance)
         self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
         check_flag("values", values)
         self.values = values
-        self.left, self.right = sides
 
     def build(self, queries_shape: Any = None) -> None:
         """Makes the tables; rows are drawn from N(0, 1 / head_dim)."""

@@ -16,8 +16,11 @@ from relattn.keras.tensors import Tensor
 _BASE = 4096  # two digits of this base multiply to less than 2^24, and a few such products fit an int32
 
 
-def cos_sin(positions: Tensor, frequencies: np.ndarray, dtype: str) -> tuple[Tensor, Tensor]:
-    """cos and sin of positions[:, None] * frequencies: int32 [n], float64 [F] -> two of dtype [n, F]."""
+def cos_sin(positions: Tensor, frequencies: np.ndarray | Tensor, dtype: str) -> tuple[Tensor, Tensor]:
+    """cos and sin of positions[:, None] * frequencies: int32 [n], float64 [F] -> two of dtype [n, F].
+
+    frequencies: an array; under TensorFlow a float64 tensor, too.
+    """
     if dtype == "float64":
         angles = ops.cast(positions, "float64")[:, None] * ops.convert_to_tensor(frequencies, dtype="float64")
         if keras.backend.backend() == "jax":  # where keras.ops.cos answers float64 with float32
@@ -29,18 +32,19 @@ def cos_sin(positions: Tensor, frequencies: np.ndarray, dtype: str) -> tuple[Ten
     return ops.cos(angles), ops.sin(angles)
 
 
-def _turns(positions: Tensor, frequencies: np.ndarray) -> Tensor:
+def _turns(positions: Tensor, frequencies: np.ndarray | Tensor) -> Tensor:
     """positions * frequencies / (2 pi) without its whole turns: float32 in [-1/2, 1/2).
 
     With digits p_k of a position (p = sum p_k 4096^k) and d_m of a frequency (f = sum d_m 4096^-m turns), p_k d_m is
     worth 4096^(k - m): whole turns for m <= k.
     """
-    fraction = np.mod(frequencies / (2.0 * math.pi), 1.0)
+    fraction = frequencies / (2.0 * math.pi) % 1.0
     digits = []
     for _ in range(6):
         fraction = fraction * _BASE
-        digits.append(ops.convert_to_tensor(np.floor(fraction).astype("int32")))
-        fraction = fraction - np.floor(fraction)
+        whole = fraction // 1.0
+        digits.append(ops.cast(whole, "int32"))
+        fraction = fraction - whole
     high = ops.floor_divide(positions, _BASE)
     places = [ops.mod(positions, _BASE), ops.mod(high, _BASE), ops.floor_divide(high, _BASE)]
 

@@ -315,6 +315,49 @@ def test_a_query_without_keys_gives_zero():
     assert not output[:, :, 2].any() and output[:, :, 1].all()
 
 
+@pytest.mark.parametrize("filling", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("call", "name", "at"),
+    [
+        ({"key_mask": np.arange(7) < np.array([[5], [7]])}, "key", np.s_[0, :, 5:]),
+        ({"attention_mask": np.tile(np.arange(7) != 2, (4, 1))}, "key", np.s_[:, :, 2]),
+        ({"attention_mask": np.tile(np.arange(4) != 2, (7, 1)).T}, "query", np.s_[:, :, 2]),
+        (
+            {"attention_mask": np.tile(np.arange(7) != np.array([1, 3, 3])[:, None, None], (B, 1, 4, 1))},
+            "key", np.s_[:, 1:, 3],
+        ),
+        ({"use_causal_mask": True}, "key", np.s_[:, :, 4:]),
+    ],
+    ids=["key_mask", "keys", "queries", "keys by heads", "causality"],
+)  # fmt: skip
+def test_padding_never_matters(call, name, at, filling):
+    """Output and every gradient are those with zeros there, and zero there."""
+    layer = rk.Attention(SIZE, 9)
+    layer.build()
+    draw = seeds.generator(7)
+    shapes = {"key": (B, HEADS, 7, SIZE), "value": (B, HEADS, 7, WIDTH), "query": (B, HEADS, 4, SIZE)}
+    arrays = {each: draw.normal(size=shape).astype("float32") for each, shape in shapes.items()}
+    arrays["projection"] = numpy_of(layer.embedding.projection).astype("float32")
+    upstream = draw.normal(size=(B, HEADS, 4, WIDTH))
+
+    def attend(tensors):
+        with with_weights(layer.embedding, tensors):
+            return layer(tensors["key"], tensors["value"], tensors["query"], **call)
+
+    def with_rows(number):
+        padded = {each: array.copy() for each, array in arrays.items()}
+        for each in ("key", "value") if name == "key" else ("query",):
+            padded[each][at] = number
+        output, gradients = answer_and_gradients(attend, padded, upstream)
+        return {"output": numpy_of(output), **{each: numpy_of(gradient) for each, gradient in gradients.items()}}
+
+    expected, actual = with_rows(0.0), with_rows(filling)
+    assert not actual[name][at].any()
+    for each, numbers in expected.items():
+        assert np.isfinite(numbers).all()
+        np.testing.assert_array_equal(actual[each], numbers, err_msg=each)
+
+
 def test_dropout_drops_in_training_only_and_keeps_the_mean():
     arrays = draw(4, 9, 9, "key", "value", "query")
     layer = rk.Attention(SIZE, 9, dropout=0.5, seed=1)

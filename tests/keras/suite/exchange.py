@@ -17,6 +17,12 @@ from tests.keras.gradients import answer_and_gradients, numpy_of
 
 HEADS, SIZE, WIDTH = 4, 6, 20
 
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 5}
+LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0], "long_factor": (2.0, 3.0, np.float32(4.5)),
+    "factor": None, "attention_factor": 1.2, "original_max_position_embeddings": 5,
+}  # fmt: skip
+
 MODULES = {
     "none": lambda: None,
     "relative": lambda: relattn.RelativeEmbedding(SIZE, 9),
@@ -30,12 +36,15 @@ MODULES = {
     "alibi": lambda: relattn.AlibiBias(HEADS),
     "alibi_given": lambda: relattn.AlibiBias(HEADS, [0.3, 0.5, 0.7, 0.9], signed=True),
     "alibi_learned": lambda: relattn.AlibiBias(HEADS, learned=True),
+    "alibi_learned_given": lambda: relattn.AlibiBias(HEADS, [0.3, 0.5, 0.7, 0.9], learned=True),
     "key_query": lambda: relattn.KeyQueryEmbedding(SIZE, 9, num_heads=HEADS),
     "disentangled": lambda: relattn.DisentangledEmbedding(HEADS, SIZE, embed_dim=5, max_distance=6, num_buckets=4),
     "disentangled_p2c": lambda: relattn.DisentangledEmbedding(HEADS, SIZE, max_distance=3, c2p=False),
     "sum": lambda: relattn.TransformerXLEmbedding(HEADS, SIZE) + relattn.ShawEmbedding(SIZE, 2) + relattn.T5Bias(HEADS),
     "rope": lambda: relattn.RotaryEmbedding(SIZE, base=50.0, rotary_dim=4, interleaved=True),
     "rope_scaled": lambda: relattn.RotaryEmbedding(SIZE, scaling={"rope_type": "linear", "factor": 2.0}),
+    "rope_dynamic": lambda: relattn.RotaryEmbedding(SIZE, base=50.0, scaling=DYNAMIC),
+    "rope_longrope": lambda: relattn.RotaryEmbedding(SIZE, base=50.0, scaling=LONGROPE),
 }
 every_module = pytest.mark.parametrize("name", MODULES)
 
@@ -128,6 +137,36 @@ def test_attention_answers_alike_and_comes_back(name, bias):
         np.testing.assert_allclose(numpy_of(gradients[path]), gradient, err_msg=path, rtol=0, atol=1e-5 * largest)
 
 
+def test_learned_slopes_keep_where_they_started():
+    layer = rk.from_torch(random_weights(MODULES["alibi_learned_given"]()))
+    assert layer.get_config()["slopes"] == [0.3, 0.5, 0.7, 0.9]
+    module = rk.to_torch(layer)
+    module.reset_parameters()
+    torch.testing.assert_close(module.slopes.detach(), torch.tensor([0.3, 0.5, 0.7, 0.9]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scaling", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])
+@pytest.mark.parametrize(
+    "position",
+    [0, 1, 2, 100_000, np.array(2), np.array([0, 4, 1]), np.array([[0, 1, 2], [7, 3, 5]]), np.array([-9, -4, -7])],
+    ids=str,
+)
+def test_rotations_by_length_turn_as_in_pytorch(scaling, position):
+    """A start or listed positions, within the original length of 5 and beyond: the largest position + 1 decides."""
+    module = relattn.RotaryEmbedding(SIZE, base=50.0, scaling=scaling)
+    features = seeds.generator(0).normal(size=(2, HEADS, 3, SIZE)).astype("float32")
+    place = relattn.Run(position) if isinstance(position, int) else relattn.Listed(
+        torch.from_numpy(np.broadcast_to(position if position.ndim else position + np.arange(3), (2, 3)).copy())
+    )  # fmt: skip
+    expected = module.prepare_keys(torch.from_numpy(features), place).numpy()
+    # Cosines good to a few 2^-24, times features of size 4 and attention_factor.
+    actual = numpy_of(rk.from_torch(module)(features, position=position))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-6)
+    plain = relattn.RotaryEmbedding(SIZE, base=50.0).prepare_keys(torch.from_numpy(features), place).numpy()
+    within = np.max(position) + (0 if np.ndim(position) else 2) < 5
+    assert np.allclose(expected, plain, atol=1e-3) == (scaling is DYNAMIC and within)
+
+
 def test_bfloat16_is_carried_exactly():
     module = random_weights(RelativeMultiheadAttention(WIDTH, HEADS, relattn.ShawEmbedding(5, 2))).to(torch.bfloat16)
     layer = rk.from_torch(module)
@@ -147,11 +186,6 @@ def test_what_has_no_counterpart_is_refused():
     unsupported = relattn.UnsupportedError
     with refused(unsupported, "from_torch: got num_kv_heads=2 with num_heads=4; ... has no grouped queries"):
         rk.from_torch(module(num_kv_heads=2))
-    with refused(
-        unsupported, "scaling['rope_type']: got 'dynamic'; relattn.keras has 'linear', 'yarn' and 'llama3'..."
-    ):
-        scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 8}
-        rk.from_torch(relattn.RotaryEmbedding(SIZE, scaling=scaling))
     with refused(unsupported, "from_torch: got a Own, which has no counterpart in relattn.keras"):
         rk.from_torch(type("Own", (relattn.AlibiBias,), {})(HEADS))
     with refused(TypeError, "from_torch: got Linear; expected an encoding of relattn or relattn.nn.Relative..."):

@@ -1,5 +1,7 @@
 """Compiled graphs: tf.function with unknown lengths, XLA, jax.jit and jax.grad, starts that only a graph knows."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,45 @@ def test_a_graph_cannot_read_listed_positions(name):
     graph = in_graph(lambda x, at: layer(x, x, query_position=at))
     with pytest.raises(UnsupportedError, match="got listed positions that only the running graph knows, and an encod"):
         graph(x, np.arange(6, dtype="int32"))
+
+
+ROTATIONS = {
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 5},
+    "longrope": {
+        "rope_type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0], "factor": 4.0,
+        "original_max_position_embeddings": 5.5,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_a_graph_turns_by_the_length_that_it_finds(name):
+    """Starts, listed positions and (TensorFlow) lengths that only the graph knows, below and beyond 5."""
+    layer = attention(rk.RotaryEmbedding(SIZE, scaling=ROTATIONS[name]), query_block=4)
+    layer(normal(2, 3, WIDTH), normal(2, 3, WIDTH))
+
+    def step(x, start):
+        return layer(x, x, query_position=start, key_position=start)
+
+    graph = compiled(step, jit=False)
+    lists = in_graph(step)
+    if BACKEND == "jax" and name == "dynamic":
+        said = (
+            "RotaryEmbedding: got positions that only the running graph knows, and the scaling 'dynamic', whose "
+            "frequencies need float64, which Keras does not have on JAX; give starts as Python's own ints, or call it "
+            "without jax.jit"
+        )
+        for start in (np.int32(2), np.arange(5, dtype="int32")):
+            with pytest.raises(UnsupportedError, match=re.escape(said)):
+                graph(normal(2, 5, WIDTH), start)
+        return
+    for length, start in ((3, 0), (4, 1), (5, 1), (5, 1000), (1, 6)):
+        x = normal(2, length, WIDTH, seed=length)
+        expected = numpy_of(step(x, start))
+        np.testing.assert_allclose(numpy_of(graph(x, np.int32(start))), expected, **CLOSE)
+        places = start + np.arange(length, dtype="int32")[None].repeat(2, 0)
+        np.testing.assert_allclose(numpy_of(lists(x, places)), expected, **CLOSE)
 
 
 def in_graph(function):

@@ -191,6 +191,66 @@ def test_a_query_without_keys_gives_zero_and_no_nan():
     assert all(np.isfinite(numpy_of(gradient)).all() for gradient in gradients.values())
 
 
+HIDING = {
+    "value_mask": ({"value_mask": np.arange(LK) < np.array([[LK - 2], [LK]])}, "keys", [(0, LK - 2), (0, LK - 1)]),
+    "key_mask": ({"key_mask": np.arange(LK) != np.array([[0], [3]])}, "keys", [(0, 0), (1, 3)]),
+    "query_mask": ({"query_mask": np.arange(LQ) < np.array([[LQ], [4]])}, "queries", [(1, 4), (1, 5)]),
+    "keys of a mask": ({"attention_mask": np.tile(np.arange(LK) != 2, (LQ, 1))}, "keys", [(0, 2), (1, 2)]),
+    "queries of a mask": ({"attention_mask": np.tile(np.arange(LQ) != 2, (LK, 1)).T}, "queries", [(0, 2), (1, 2)]),
+    "causality": ({"use_causal_mask": True}, "keys", [(0, LK - 1), (1, LK - 1)]),
+    "causality from a start": ({"use_causal_mask": True, "key_position": 2}, "queries", [(0, 0), (1, 1)]),
+    "causality from a tensor": (
+        {"use_causal_mask": True, "query_position": ops.convert_to_tensor(-2, "int32")}, "queries", [(0, 0), (1, 1)],
+    ),
+    "the window": ({"query_position": 3}, "keys", [(0, 0), (1, 1)]),
+}  # fmt: skip
+"""What hides something, whose rows it hides, and some of them: (batch element, row)."""
+
+
+def assert_nothing_reaches(layer, call, side: str, rows: list[tuple[int, int]]) -> None:
+    """Output and every gradient are those with zeros in the rows, which get the gradient zero."""
+    weights = {weight.path: weight for weight in layer.weights}
+    values = {path: numpy_of(weight).astype("float32") for path, weight in weights.items()}
+
+    def attend(tensors):
+        with keras.StatelessScope(state_mapping=[(weights[path], tensors[path]) for path in weights]):
+            return layer(tensors["query"], tensors["value"], key=tensors["key"], **call)
+
+    answers = []
+    for filling in (0.0, np.nan, np.inf, -np.inf):
+        arrays = {"query": normal(B, LQ, WIDTH), "value": normal(B, LK, WIDTH), "key": normal(B, LK, WIDTH, seed=2)}
+        padded = ["query"] if side == "queries" else ["key", "value"]
+        for name in padded:
+            for row in rows:
+                arrays[name][row] = filling
+        output, gradients = answer_and_gradients(attend, {**arrays, **values}, normal(B, LQ, WIDTH, seed=3))
+        answers.append({"output": numpy_of(output), **{name: numpy_of(each) for name, each in gradients.items()}})
+        for name in padded:
+            assert all(not answers[-1][name][row].any() for row in rows)
+    for answer in answers:
+        for name, expected in answers[0].items():
+            assert np.isfinite(expected).all()
+            np.testing.assert_array_equal(answer[name], expected, err_msg=name)
+
+
+@pytest.mark.parametrize("query_block", [None, 4])
+@pytest.mark.parametrize("hiding", HIDING)
+def test_padding_never_matters(hiding, query_block):
+    call, side, rows = HIDING[hiding]
+    window = {"sliding_window": 2} if hiding == "the window" else {}
+    layer = attention(ENCODINGS["shaw"](), query_block=query_block, **window)
+    layer.build((B, LQ, WIDTH), (B, LK, WIDTH))
+    assert_nothing_reaches(layer, call, side, rows)
+
+
+@every_encoding
+def test_padding_never_matters_under_any_encoding(name):
+    layer = attention(ENCODINGS[name](), query_block=4)
+    layer.build((B, LQ, WIDTH), (B, LK, WIDTH))
+    for hiding in ("value_mask", "query_mask"):
+        assert_nothing_reaches(layer, *HIDING[hiding])
+
+
 # --- dropout ---
 
 

@@ -104,9 +104,9 @@ def refuses(error, said, call):
         ),
         (
             lambda: rk.RotaryEmbedding(4, scaling={"rope_type": "dynamic", "factor": 2.0}),
-            UnsupportedError,
-            "scaling['rope_type']: got 'dynamic'; relattn.keras has 'linear', 'yarn' and 'llama3', whose angles do not "
-            "depend on the length of a call; take relattn.RotaryEmbedding under PyTorch for it",
+            ValueError,
+            "scaling: got {'rope_type': 'dynamic', 'factor': 2.0} without 'original_max_position_embeddings', which "
+            "rope_type 'dynamic' needs; it is the config's max_position_embeddings",
         ),
         (lambda: rk.RotaryEmbedding(4, base=1), ValueError, "base: got 1; expected a finite number above 1"),
         (
