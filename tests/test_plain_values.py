@@ -52,9 +52,15 @@ def test_what_is_no_integer(value: Any) -> None:
     assert as_int(value) is None
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -(10**400), True, "1", None, np.float32(1)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -(10**400), True, "1", None, np.float32("inf")])
 def test_what_is_no_finite_number(value: Any) -> None:
     assert as_finite(value) is None
+
+
+def test_a_float_of_numpy_comes_back_as_a_float() -> None:
+    for given in (as_finite(np.float32(0.5)), as_finite(np.float64(0.5))):
+        assert type(given) is float
+        assert given == 0.5
 
 
 def test_how_a_message_shows_what_came() -> None:
