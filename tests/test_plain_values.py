@@ -137,7 +137,9 @@ def test_positions_and_windows(kind: Any) -> None:
     assert [type(side) for side in window] == [int, int]
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, float, np.array, torch.tensor], ids=repr)
+@pytest.mark.parametrize(
+    "kind", [np.float32, np.float64, np.int64, float, np.array, torch.tensor], ids=lambda kind: kind.__name__
+)
 def test_slopes_are_plain_floats(kind: Any) -> None:
     """Of a list of numbers of any kind, or of an array or a tensor of them."""
     slopes = kind([2, 1]) if kind in (np.array, torch.tensor) else [kind(2), kind(1)]
