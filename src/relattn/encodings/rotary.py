@@ -97,7 +97,7 @@ class RotaryEmbedding(RelativeEncoding):
         """
         if self._rule is None or self._rule["rope_type"] not in BY_LENGTH:
             return None
-        return torch.stack([_reach(position, count, features.device) for position, count in sides]).amax()
+        return torch.stack([_reach(position, count, features.device) for position, count in sides]).max()
 
     def _rotate(
         self, name: str, features: Float[Tensor, "B H L D"], position: Position, length: Float64[Tensor, ""] | None
