@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import relattn
 from tests.documents import fragments
@@ -67,6 +68,14 @@ def broken_links(page: Path) -> list[str]:
         if not file.exists() or (anchor and anchor not in anchors(file.read_text())):
             broken.append(target)
     return broken
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_torch_put_back():
+    """A page may show how torch is told to be deterministic; the tests after it are not."""
+    before = torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.use_deterministic_algorithms(before)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ON_KERAS], ids=name_of)

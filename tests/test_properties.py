@@ -208,7 +208,7 @@ def test_packed_documents_are_separate_ones(name: str, backend: str, restart: bo
 
 
 @every_backend
-@every_module
+@every_free_module
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_sequences_are_unpadded_ones(name: str, backend: str, side: str, rng: np.random.Generator) -> None:
     subject = self_attention(name, rng, length=9)
@@ -284,7 +284,7 @@ def test_relative_keys_meet_the_query_as_the_caller_gave_it(backend: str, rng: n
 
 
 @every_backend
-@every_case
+@pytest.mark.parametrize("name", [name for name in CASES if name not in TIED_TO_THE_LENGTH])
 def test_two_halves_of_the_keys_merge_by_lse(name: str, backend: str, rng: np.random.Generator) -> None:
     """Answers and gradients, also where one half has nothing for a query, or both have."""
     for _ in range(3):

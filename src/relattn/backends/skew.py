@@ -83,7 +83,8 @@ def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tens
     if torch.compiler.is_compiling():  # which traces no storage offset, and would tie open lengths that it compares
         numbers = strip.flatten(-2).narrow(-1, query_length - 1, query_length * (width - 1))
         return numbers.unflatten(-1, (query_length, width - 1)).narrow(-1, 0, key_length)
-    needed = key_length + 1 if query_length > 1 and strip.requires_grad else key_length
+    apart = torch.is_grad_enabled() and strip.requires_grad
+    needed = key_length + 1 if query_length > 1 and apart else key_length
     if width < needed:
         raise ValueError(f"strided: got {width} rows for {key_length} keys; expected at least {needed}")
     if query_length <= 1:

@@ -100,7 +100,7 @@ class _Margins:
     @classmethod
     def of(cls, table: OffsetTable, first: int | Tensor, width: int) -> _Margins | None:
         """None for a bias, whose rows already are a strip, and where the rows are not known to leave any margin."""
-        if table.values.dim() == 2 or table.num_rows == width or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or table.values.dim() == 2 or table.num_rows == width:
             return None
         if isinstance(first, Tensor) or isinstance(table.first, Tensor):
             return None
