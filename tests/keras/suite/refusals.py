@@ -105,8 +105,8 @@ def refuses(error, said, call):
         (
             lambda: rk.RotaryEmbedding(4, scaling={"rope_type": "dynamic", "factor": 2.0}),
             ValueError,
-            "scaling: got {'rope_type': 'dynamic', 'factor': 2.0}; expected 'original_max_position_embeddings' in it for "
-            "rope_type 'dynamic'; it is the config's max_position_embeddings",
+            "scaling: got {'rope_type': 'dynamic', 'factor': 2.0}; expected 'original_max_position_embeddings' in it "
+            "for rope_type 'dynamic'; it is the config's max_position_embeddings",
         ),
         (lambda: rk.RotaryEmbedding(4, base=1), ValueError, "base: got 1; expected a finite number above 1"),
         (
