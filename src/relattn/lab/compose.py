@@ -78,7 +78,7 @@ def compose(checkpoint: Path, out: Path, request: Request, sampling: Sampling, p
     count = medium.step_tokens * (request.steps or medium.steps)
     tokens = continue_tokens(model, opening.tokens, opening.allowed, count, sampling, progress)
     title = f"{opening.name}, continued" if len(opening.tokens) else "From nothing"
-    title = f"{title} by a model with the encoding {model.config.encoding} (seed {sampling.seed})"
+    title = f"{title} by {model.config.encoding} (seed {sampling.seed})"
     with said(out):
         out.mkdir(parents=True, exist_ok=True)
     stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', opening.name)}-{model.config.encoding}-seed{sampling.seed}"
