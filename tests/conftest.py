@@ -1,10 +1,9 @@
-"""What every test shares: threads that fit the machine, fixed random numbers, and hypothesis's settings."""
+"""What every test shares: threads that fit the machine, and fixed random numbers."""
 
 import os
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 
 # Workers of pytest-xdist share the cores; with more threads than cores small tensors run several times slower.
 # The variable is read when torch is first imported, by `seeds`, and by the processes that a test starts.
@@ -13,19 +12,6 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
 from tests import seeds
-
-# No deadline and no check of speed: the first call of an operator compiles or loads things, and a busy machine is no
-# bug. No database: an example that failed once would change what later runs draw.
-settings.register_profile(
-    "relattn",
-    parent=settings.get_profile("default"),
-    derandomize=False,  # seeds.start_all fixes what is drawn
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("relattn")
-
 
 def pytest_report_header() -> str:
     return f"random numbers: RELATTN_SEED={seeds.BASE}"
