@@ -13,6 +13,7 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
 
 from tests import seeds
 
+
 def pytest_report_header() -> str:
     return f"random numbers: RELATTN_SEED={seeds.BASE}"
 

@@ -125,7 +125,7 @@ def test_a_mutated_table_is_seen(
 
 def retabled(p: Problem, **fields: Any) -> Problem:
     """The sequence with other terms."""
-    return replace(p, axes=(replace(p.sequence, **fields),))
+    return p._replace(axes=(p.sequence._replace(**fields),))
 
 
 def without(name: str) -> Callable[[Problem], Problem]:
@@ -143,7 +143,7 @@ def standing(p: Problem, query: Callable[[Any], Any], key: Callable[[Any], Any])
     """Queries and keys stand elsewhere, for tables and mask alike."""
     before = p.sequence.positions
     positions = replace(before, query=moved(before.query, query), key=moved(before.key, key))
-    return replace(retabled(p, positions=positions), mask=replace(p.mask, positions=positions))
+    return retabled(p, positions=positions)._replace(mask=p.mask._replace(positions=positions))
 
 
 def times(table: OffsetTable, factor: float) -> OffsetTable:
@@ -153,15 +153,15 @@ def times(table: OffsetTable, factor: float) -> OffsetTable:
 
 def remasked(p: Problem, **fields: Any) -> Problem:
     """Another mask."""
-    return replace(p, mask=replace(p.mask, **fields))
+    return p._replace(mask=p.mask._replace(**fields))
 
 
 PROBLEM_MUTATIONS: dict[str, Callable[[Problem], Problem]] = {
     **{f"no {name}": without(name) for name in TABLES},
-    "q . k with its sign flipped": lambda p: replace(p, query=-p.query),
+    "q . k with its sign flipped": lambda p: p._replace(query=-p.query),
     "r . RK with its sign flipped": lambda p: retabled(p, relative_query=-p.sequence.relative_query),
-    "values with their sign flipped": lambda p: replace(p, value=-p.value),
-    "no scale": lambda p: replace(p, scale=1.0),
+    "values with their sign flipped": lambda p: p._replace(value=-p.value),
+    "no scale": lambda p: p._replace(scale=1.0),
     "r . RK not scaled": lambda p: retabled(p, relative_query=p.sequence.relative_query / p.scale),
     "RQ . k not scaled": lambda p: retabled(p, relative_queries=times(p.sequence.relative_queries, 1.0 / p.scale)),
     "bias scaled": lambda p: retabled(p, bias=times(p.sequence.bias, p.scale)),
@@ -170,10 +170,10 @@ PROBLEM_MUTATIONS: dict[str, Callable[[Problem], Problem]] = {
     "queries one position late": lambda p: standing(p, lambda q: q + 1, lambda k: k),
     "keys one position late": lambda p: standing(p, lambda q: q, lambda k: k + 1),
     "positions negated": lambda p: standing(p, lambda q: -q, lambda k: -k),
-    "key heads interleaved over the query heads": lambda p: replace(
-        p, key=p.key.repeat(1, p.num_groups, 1, 1), value=p.value.repeat(1, p.num_groups, 1, 1)
+    "key heads interleaved over the query heads": lambda p: p._replace(
+        key=p.key.repeat(1, p.num_groups, 1, 1), value=p.value.repeat(1, p.num_groups, 1, 1)
     ),
-    "batch rotated": lambda p: replace(p, key=p.key.roll(1, dims=0)),
+    "batch rotated": lambda p: p._replace(key=p.key.roll(1, dims=0)),
 }
 
 
@@ -205,7 +205,7 @@ def test_a_mutated_gradient_is_seen(
         old = getattr(p.sequence if of_axis else p, operand)
         new = GRADIENTS[mutation](old.values if operand in TABLES else old)
         changed: dict[str, Any] = {operand: replace(old, values=new) if operand in TABLES else new}
-        return retabled(p, **changed) if of_axis else replace(p, **changed)
+        return retabled(p, **changed) if of_axis else p._replace(**changed)
 
     mutate_problem(monkeypatch, backend, mutated)
     gradient = "terms.relative_query" if operand == "relative_query" else operand

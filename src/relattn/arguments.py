@@ -22,10 +22,8 @@ def came(value: object) -> str:
 
 def as_int(value: object) -> int | None:
     """An int, or an integer of NumPy as an int; None for anything else: bools, floats and tensors are none."""
-    if isinstance(value, bool):
-        return None
     if isinstance(value, int):
-        return value
+        return None if isinstance(value, bool) else value
     return int(value) if isinstance(value, Integral) else None
 
 
@@ -34,8 +32,12 @@ def as_finite(value: object) -> int | float | None:
 
     By comparisons alone, which a compiled graph traces.
     """
-    number = float(value) if isinstance(value, Real) and not isinstance(value, (int, float, Integral)) else value
-    number = number if isinstance(number, float) else as_int(number)
+    if isinstance(value, float):
+        number = value
+    elif isinstance(value, Real) and not isinstance(value, Integral):
+        number = float(value)
+    else:
+        number = as_int(value)
     if number is None or not -sys.float_info.max <= number <= sys.float_info.max:
         return None
     return number if type(number) in (int, float) else float(number)

@@ -7,6 +7,8 @@ import contextlib
 import torch
 from torch import Tensor
 
+_UNCHANGED = contextlib.nullcontext()
+
 NARROWED = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -27,5 +29,5 @@ def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:
 def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager:
     """No autocast inside: the equation's own dtypes hold (scores and sums in float32)."""
     if not is_autocast(tensor):
-        return contextlib.nullcontext()
+        return _UNCHANGED
     return torch.autocast(tensor.device.type, enabled=False)

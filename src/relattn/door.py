@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -25,8 +26,7 @@ NOTHING = ScoreTerms()
 AttentionMask = Bool[Tensor, "*#B #Hq #Lq #Lk"] | Float[Tensor, "*#B #Hq #Lq #Lk"]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A problem, the backend that the caller named, and the caller's axes before the heads."""
 
     problem: Problem
@@ -97,9 +97,16 @@ def request(
     if len(batch) != 1:
         key_mask = None if key_mask is None else _one_batch_axis(key_mask)
         segments = None if segments is None else (_one_batch_axis(segments[0]), _one_batch_axis(segments[1]))
-    if isinstance(encoding, RelativeEncoding) and not keys_are_prepared:
-        key = prepare(encoding, key, positions.key)
-    terms = _terms(encoding, query, key, value, batch, positions)
+    if isinstance(encoding, ScoreTerms):
+        terms = _folded_terms(encoding, batch)
+        check_terms(terms, query, key, value, positions)
+    elif encoding is None:
+        terms = NOTHING
+    elif isinstance(encoding, RelativeEncoding):
+        key = key if keys_are_prepared else prepare(encoding, key, positions.key)
+        terms = lower(encoding, query, key, value, positions)
+    else:
+        raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding, ScoreTerms, or None")
     relative_query = terms.relative_query
     if terms.relative_keys is not None and relative_query is None and terms.query is not None:
         relative_query = query  # the caller's own, before the encoding rewrote it
@@ -118,26 +125,6 @@ def request(
         return_lse=return_lse,
     )
     return Request(problem, backend, batch)
-
-
-def _terms(
-    encoding: RelativeEncoding | ScoreTerms | None,
-    query: Float[Tensor, "B Hq Lq D"],
-    key: Float[Tensor, "B Hk Lk D"],
-    value: Float[Tensor, "B Hk Lk Dv"],
-    batch: tuple[int, ...],
-    positions: Positions,
-) -> ScoreTerms:
-    """What the encoding adds to the equation, fit for the call."""
-    if encoding is None:
-        return NOTHING
-    if isinstance(encoding, RelativeEncoding):
-        return lower(encoding, query, key, value, positions)
-    if not isinstance(encoding, ScoreTerms):
-        raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding, ScoreTerms, or None")
-    terms = _folded_terms(encoding, batch)
-    check_terms(terms, query, key, value, positions)
-    return terms
 
 
 def _folded(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:

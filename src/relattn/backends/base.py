@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -16,8 +17,8 @@ class Backend(Protocol):
 
     name: str
 
-    def reasons(self, problem: Problem) -> list[str]:
-        """Why it cannot run `problem`, a sentence each; empty when it can."""
+    def reasons(self, problem: Problem) -> Iterable[str]:
+        """Why it cannot run `problem`, a sentence each; none when it can. Each is looked for when it is asked for."""
         ...
 
     def run(self, problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"] | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,27 +20,28 @@ class SdpaBackend:
 
     name = "sdpa"
 
-    def reasons(self, problem: Problem) -> list[str]:
+    def reasons(self, problem: Problem) -> Iterator[str]:
         """What of the problem scaled_dot_product_attention has no argument for."""
+        for axis in problem.axes:
+            for name in axis.tables:
+                yield f"it has no {name.replace('_', ' ')}"
         mask, positions = problem.mask, problem.sequence.positions
-        reasons = [f"it has no {name.replace('_', ' ')}" for axis in problem.axes for name in axis.tables]
         if mask.key_mask is not None:
-            reasons.append("it has no key mask")
+            yield "it has no key mask"
         if mask.segments is not None:
-            reasons.append("it has no segments")
+            yield "it has no segments"
         if mask.limits_positions and not _is_plain_causal(problem):
-            reasons.append("its causality compares indices: no window, no listed positions, and equal starts")
+            yield "its causality compares indices: no window, no listed positions, and equal starts"
         if mask.explicit is not None and mask.limits_positions:
-            reasons.append("it takes a mask or causality, not both")
+            yield "it takes a mask or causality, not both"
         if mask.explicit is not None and mask.explicit.dtype not in (torch.bool, problem.query.dtype):
-            reasons.append("its float mask has the dtype of the query")
+            yield "its float mask has the dtype of the query"
         if not problem.query.dtype == problem.key.dtype == problem.value.dtype:
-            reasons.append("its query, key and value are of one dtype")
+            yield "its query, key and value are of one dtype"
         if problem.return_lse:
-            reasons.append("it returns no log-sum-exp")
+            yield "it returns no log-sum-exp"
         if positions.query_length == 0 or positions.key_length == 0:
-            reasons.append("it is not defined without queries or without keys")
-        return reasons
+            yield "it is not defined without queries or without keys"
 
     def run(self, problem: Problem) -> tuple[Tensor, None]:
         """softmax(scale * q . k + causal) @ v."""

@@ -24,6 +24,13 @@ BACKENDS: dict[str, Backend] = {
 MANY_PAIRS_FIRST = ("sdpa", "triton", "tiled", "dense", "reference")
 """The order for the others, where dense serves what tiled does not run."""
 
+_ORDERS = {
+    (small, on_cuda): [BACKENDS[name] for name in order if on_cuda or name != "triton"]
+    for small, order in ((True, BACKENDS), (False, MANY_PAIRS_FIRST))
+    for on_cuda in (True, False)
+}
+"""What "auto" may take, by whether the problem is small and lies on a CUDA device."""
+
 FEW_PAIRS = 2**22
 FEW_PAIRS_PER_ELEMENT = 2**18
 FEW_QUERIES = 32
@@ -58,10 +65,10 @@ def select(name: str, problem: Problem) -> Backend:
     Raises UnsupportedError: with its reasons, for one that cannot run this.
     """
     if name == "auto":
-        return next(backend for backend in _by_preference(problem) if not backend.reasons(problem))
-    reasons = BACKENDS[name].reasons(problem)
+        return next(backend for backend in _by_preference(problem) if _runs(backend, problem))
+    reasons = list(BACKENDS[name].reasons(problem))
     if reasons:
-        usable = [other for other, backend in BACKENDS.items() if not backend.reasons(problem)]
+        usable = [other for other, backend in BACKENDS.items() if _runs(backend, problem)]
         raise UnsupportedError(
             f"backend={name!r} cannot run this: {'; '.join(reasons)}; use {' or '.join(map(repr, usable))}",
             {name: reasons},
@@ -82,7 +89,7 @@ def explain_choice(name: str, problem: Problem) -> Explanation:
             passed_over = f"usable, but {chosen} comes first"
         else:
             passed_over = "usable, but on this device only where it is named"
-        others[other] = backend.reasons(problem) or [passed_over]
+        others[other] = list(backend.reasons(problem)) or [passed_over]
     return Explanation(chosen, others)
 
 
@@ -95,13 +102,16 @@ def _by_preference(problem: Problem) -> list[Backend]:
     batch, heads, queries, _ = problem.query.shape
     per_element = heads * queries * problem.key.shape[2]
     small = (
-        certainly(queries < FEW_QUERIES)
-        or certainly(per_element < FEW_PAIRS_PER_ELEMENT)
+        certainly(per_element < FEW_PAIRS_PER_ELEMENT)
+        or certainly(queries < FEW_QUERIES)
         or certainly(batch * per_element < FEW_PAIRS)
     )
-    order = BACKENDS if small else MANY_PAIRS_FIRST
-    on_cuda = problem.query.device.type == "cuda"
-    return [BACKENDS[name] for name in order if on_cuda or name != "triton"]
+    return _ORDERS[small, problem.query.device.type == "cuda"]
+
+
+def _runs(backend: Backend, problem: Problem) -> bool:
+    """Whether nothing speaks against it."""
+    return next(iter(backend.reasons(problem)), None) is None
 
 
 def check_backend(name: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from relattn.autocast import without_autocast
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.certainty import certainly
-from relattn.score.check_terms import check_terms
+from relattn.score.check_terms import check_terms, more_rows
 from relattn.score.checks import shape
 from relattn.score.position import Position
 from relattn.score.positions import Positions
@@ -25,7 +25,8 @@ from relattn.score.terms import ScoreTerms
 class RelativeEncoding(nn.Module, ABC):
     """A function from offsets to rows: what a position encoding adds to the score equation.
 
-    A new encoding writes `terms`, and `prepare_keys` where it changes keys by their own position. Encodings add with
+    A new encoding writes `terms`, `prepare_keys` where it changes keys by their own position, and `out_of_rows` where
+    its table may be too short for a call. Encodings add with
     `+`: biases add, relative keys over the caller's query add, over other relative queries they are joined along the
     feature axis; one operand at most may rewrite queries and keys.
     """
@@ -51,6 +52,10 @@ class RelativeEncoding(nn.Module, ABC):
 
         Whatever depends on the offset is evaluated on `positions.span`, one row an offset, never on pairs.
         """
+
+    def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
+        """What the error names where a visible offset has no row in the table called `table`, and the way out."""
+        return more_rows(table, positions)
 
     def __add__(self, other: RelativeEncoding) -> EncodingSum:
         if not isinstance(other, RelativeEncoding):
@@ -95,7 +100,7 @@ def lower(
         terms = encoding.terms(query, key, positions)
     if not isinstance(terms, ScoreTerms):
         raise TypeError(f"{type(encoding).__name__}.terms: returned {type(terms).__name__}; expected ScoreTerms")
-    check_terms(terms, query, key, value, positions)
+    check_terms(terms, query, key, value, positions, encoding.out_of_rows)
     return terms
 
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from relattn.arguments import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated
-from relattn.score.check_terms import check_visible
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -53,9 +52,11 @@ class KeyQueryEmbedding(RelativeEncoding):
     ) -> ScoreTerms:
         """RK = RQ = E, over the caller's query."""
         table = OffsetTable(self.relative_embeddings, -(self.max_length - 1), "refuse")
-        way_out = f"make it with a larger max_length than {self.max_length}"
-        check_visible("KeyQueryEmbedding max_length", table, positions, lambda: way_out)
         return ScoreTerms(relative_keys=table, relative_queries=table)
+
+    def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
+        """max_length, and to make it larger."""
+        return "KeyQueryEmbedding max_length", f"make it with a larger max_length than {self.max_length}"
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from relattn.arguments import check_choice, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated
-from relattn.score.check_terms import check_visible
 from relattn.score.positions import Positions
 from relattn.score.table import Beyond, OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -65,15 +64,15 @@ class RelativeEmbedding(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """RK = E, over the caller's query."""
-        table = OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond)
-        check_visible("RelativeEmbedding max_length", table, positions, lambda: self._way_out(positions))
-        return ScoreTerms(relative_keys=table)
+        return ScoreTerms(relative_keys=OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond))
 
-    def _way_out(self, positions: Positions) -> str:
+    def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
+        """max_length, and what to make it with; or causality, where there are no rows for the future."""
         _, last = positions.visible
+        way_out = f"make it with a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
         if self.causal and (isinstance(last, Tensor) or last > 0):
-            return "attend with is_causal=True (it has no rows for keys in the future), or make it with causal=False"
-        return f"make it with a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
+            way_out = "attend with is_causal=True (it has no rows for keys in the future), or make it with causal=False"
+        return "RelativeEmbedding max_length", way_out
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

@@ -12,7 +12,6 @@ from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
 from relattn.encodings.frequencies import inverse_frequencies
-from relattn.score.check_terms import check_visible
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -100,17 +99,15 @@ class TransformerXLEmbedding(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """q := q + u, r := q + v, RK = W R."""
-        u, v = self.pos_bias_u, self.pos_bias_v
-        if self.max_length is not None:
-            return _terms(query, u, v, lambda: self._learned_table(positions))
+        u, v, max_length = self.pos_bias_u, self.pos_bias_v, self.max_length
+        if max_length is not None:
+            return _terms(query, u, v, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "refuse"))
         return projected_terms(self, query, positions, u, v, self.linear_pos, self.interleaved)
 
-    def _learned_table(self, positions: Positions) -> OffsetTable:
-        assert self.max_length is not None
-        table = OffsetTable(self.relative_keys, -(self.max_length - 1), "refuse")
+    def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
+        """max_length, and to make it larger or leave it out: sinusoids have rows for every offset."""
         way_out = f"make it with a larger max_length than {self.max_length}, or without, for sinusoids"
-        check_visible("TransformerXLEmbedding max_length", table, positions, lambda: way_out)
-        return table
+        return "TransformerXLEmbedding max_length", way_out
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
@@ -136,7 +133,11 @@ def projected_terms(
         sinusoids = _sinusoids(-span.offsets(weight.device), linear_pos.in_features, interleaved).to(weight.dtype)
         return linear_pos(sinusoids).view(-1, *u.shape).transpose(0, 1)
 
-    return _terms(query, u, v, lambda: OffsetTable(positions.rows(owner, rows), positions.span.first, "refuse"))
+    def table() -> OffsetTable:
+        span = positions.span
+        return OffsetTable(positions.rows(owner, rows, span), span.first, "refuse")
+
+    return _terms(query, u, v, table)
 
 
 def _terms(

@@ -14,7 +14,19 @@ from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
 
-def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | None, positions: Positions) -> None:
+def more_rows(table: str, positions: Positions) -> tuple[str, str]:
+    """What to blame for a visible offset without a row in `table`, and the way out: where nobody knows better."""
+    return table, "use beyond='clamp' or 'zero', or give more rows"
+
+
+def check_terms(
+    terms: ScoreTerms,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    positions: Positions,
+    out_of_rows: Callable[[str, Positions], tuple[str, str]] = more_rows,
+) -> None:
     """What an encoding (or the caller) lowered fits the call: shapes, heads, dtypes, devices, and the visible offsets.
 
     value: None where the values are not at hand; the width of relative values then goes unchecked.
@@ -45,7 +57,8 @@ def check_terms(terms: ScoreTerms, query: Tensor, key: Tensor, value: Tensor | N
     ):
         if table is not None:
             _check_table(name, table, None if like is None else like.shape[3], meaning, query)
-            check_visible(name, table, positions, lambda: "use beyond='clamp' or 'zero', or give more rows")
+            if table.beyond == "refuse":
+                _check_visible(name, table, positions, out_of_rows)
 
 
 def check_term_axes(name: str, tensor: Tensor, batch: Sequence[int]) -> None:
@@ -90,24 +103,28 @@ def check_kind(name: str, tensor: Tensor, query: Tensor) -> None:
         )
 
 
-def check_visible(name: str, table: OffsetTable, positions: Positions, way_out: Callable[[], str]) -> None:
-    """Every visible offset lies within a table that refuses others; ValueError otherwise.
+def _check_visible(
+    name: str, table: OffsetTable, positions: Positions, out_of_rows: Callable[[str, Positions], tuple[str, str]]
+) -> None:
+    """Every visible offset has a row; ValueError otherwise.
 
     Starts given as tensors are checked without reading them: the failure then is a RuntimeError, raised by the device.
     """
-    if table.beyond != "refuse" or min(positions.query_length, positions.key_length) == 0:
+    if positions.query_length == 0 or positions.key_length == 0:
         return
     first, last = positions.visible
     lowest, highest = table.first, table.first + table.num_rows - 1
     if not (isinstance(first, Tensor) or isinstance(last, Tensor) or isinstance(lowest, Tensor)):
         if first <= last and (first < lowest or last > highest):
+            blamed, way_out = out_of_rows(name, positions)
             raise ValueError(
-                f"{name}: got visible offsets {first}..{last} and rows for {lowest}..{highest}; expected rows for "
-                f"every visible offset; {way_out()}"
+                f"{blamed}: got visible offsets {first}..{last} and rows for {lowest}..{highest}; expected rows for "
+                f"every visible offset; {way_out}"
             )
         return
     first, last, lowest, highest = (torch.as_tensor(n, device=positions.device) for n in (first, last, lowest, highest))
     inside = (first > last) | ((first >= lowest) & (last <= highest))
+    blamed, way_out = out_of_rows(name, positions)
     torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
-        inside, f"{name}: offsets beyond its {table.num_rows} rows are visible; {way_out()}"
+        inside, f"{blamed}: offsets beyond its {table.num_rows} rows are visible; {way_out}"
     )

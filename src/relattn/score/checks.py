@@ -132,6 +132,8 @@ def position_of(name: str, given: object, batch: Sequence[int], length: int, dev
     Raises TypeError: for another type or dtype; ShapeError: for another shape; ValueError: for another device or a
     start beyond 2**60, where offsets could leave int64.
     """
+    if type(given) is int and -FAR < given < FAR:  # what nearly every call gives
+        return Run(given)
     if isinstance(given, (Run, Listed)):
         given = given.start if isinstance(given, Run) else given.positions
     if isinstance(given, Tensor):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,8 +14,7 @@ from relattn.score.certainty import certainly
 from relattn.score.positions import Positions
 
 
-@dataclass(frozen=True)
-class Mask:
+class Mask(NamedTuple):
     """Which pairs may attend, and what an explicit float mask adds to their scores.
 
     positions: carry the limits that causality and window set on the offset.

@@ -6,7 +6,7 @@ does. So a backend computes with zeros in place of such rows, or leaves them out
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -26,8 +26,7 @@ rows, 8.7 / 25.
 """
 
 
-@dataclass(frozen=True)
-class Sight:
+class Sight(NamedTuple):
     """keys [#B, #Hk, #Lk]: True where some query sees the key; queries [#B, #Hq, #Lq]: True where one sees some key.
 
     None where all of them do.
@@ -63,11 +62,10 @@ class Sight:
         axes = tuple(
             axis
             if axis.relative_query is None
-            else replace(axis, relative_query=with_zeros(axis.relative_query, self.queries))
+            else axis._replace(relative_query=with_zeros(axis.relative_query, self.queries))
             for axis in problem.axes
         )
-        return replace(
-            problem,
+        return problem._replace(
             query=with_zeros(problem.query, self.queries),
             key=with_zeros(problem.key, self.keys),
             value=with_zeros(problem.value, self.keys),
@@ -102,11 +100,10 @@ def within_reach(problem: Problem) -> Problem:
     if (first, end) == (0, positions.key_length):
         return problem
     queries, keys = slice(0, positions.query_length), slice(first, end)
-    return replace(
-        problem,
+    return problem._replace(
         key=problem.key[:, :, keys],
         value=problem.value[:, :, keys],
-        axes=tuple(replace(axis, positions=axis.positions.part(queries, keys)) for axis in problem.axes),
+        axes=tuple(axis._replace(positions=axis.positions.part(queries, keys)) for axis in problem.axes),
         mask=mask.part(queries, keys),
     )
 
@@ -142,7 +139,7 @@ def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#
     An explicit mask has one row for all queries: it hides keys, as the key mask does.
     """
     lowest, highest = mask.positions.lowest, mask.positions.highest
-    row = replace(mask, segments=None).kept()
+    row = mask._replace(segments=None).kept()
     if mask.segments is None and lowest is None and highest is None:
         assert row is not None
         return row.squeeze(2), row.squeeze(2).any(dim=-1, keepdim=True)

@@ -185,8 +185,8 @@ class Positions:
         first, last = min(max(first, -furthest), furthest), min(max(last, -furthest), furthest)
         return Span(first, last - first + 1)
 
-    def rows(self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]]) -> Float[Tensor, "H count D"]:
+    def rows(
+        self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]], span: Span
+    ) -> Float[Tensor, "H count D"]:
         """compute(span), or what `owner` computed for a call before, where a memo keeps it."""
-        if self.memo is None:
-            return compute(self.span)
-        return self.memo.rows(owner, self.span, compute)
+        return compute(span) if self.memo is None else self.memo.rows(owner, span, compute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,8 +15,7 @@ from relattn.score.table import OffsetTable
 TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """One coordinate: where queries and keys stand on it, and the rows that its offsets add.
 
     relative_query r [B, Hq, Lq, Dr]: what meets the relative keys RK; None is q itself. relative_queries RQ,
@@ -33,12 +32,10 @@ class Axis:
     @property
     def tables(self) -> dict[str, OffsetTable]:
         """The offset tables that the axis has, by name."""
-        named = ((name, getattr(self, name)) for name in TABLES)
-        return {name: table for name, table in named if table is not None}
+        return {name: table for name, table in zip(TABLES, self[2:], strict=True) if table is not None}
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One call of relative attention, checked and lowered: the equation's symbols under the field's names.
 
     query q [B, Hq, Lq, D], key k [B, Hk, Lk, D], value v [B, Hk, Lk, Dv], Hk divides Hq; q and k as the encoding left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -93,7 +93,7 @@ class OffsetTable:
             return self
         start = min(max(first - self.first, 0), self.num_rows - 1)
         end = min(max(first + count - self.first, start + 1), self.num_rows)
-        return replace(self, values=self.values[:, start:end], first=self.first + start)
+        return OffsetTable(self.values[:, start:end], self.first + start, self.beyond)
 
     def at(self, offsets: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *D"]:
         """T[d] for every d of `offsets`, any shape, by a gather whose gradient is deterministic."""
@@ -106,7 +106,7 @@ class OffsetTable:
 
     def to(self, dtype: torch.dtype) -> OffsetTable:
         """The same table in another dtype."""
-        return self if self.values.dtype == dtype else replace(self, values=self.values.to(dtype))
+        return self if self.values.dtype == dtype else OffsetTable(self.values.to(dtype), self.first, self.beyond)
 
 
 def _check_values(values: object) -> None:

@@ -35,18 +35,21 @@ class ScoreTerms:
     bias: OffsetTable | None = None
 
     def __post_init__(self) -> None:
-        for name in ("query", "key", "relative_query"):
-            tensor = getattr(self, name)
+        for name, tensor in (("query", self.query), ("key", self.key), ("relative_query", self.relative_query)):
             if tensor is not None and not isinstance(tensor, Tensor):
                 raise TypeError(f"ScoreTerms {name}: got {type(tensor).__name__}; expected a tensor or None")
-        for name, width_axis in (("relative_keys", 3), ("relative_queries", 3), ("relative_values", 3), ("bias", 2)):
-            table = getattr(self, name)
+        for name, table, num_axes in (
+            ("relative_keys", self.relative_keys, 3),
+            ("relative_queries", self.relative_queries, 3),
+            ("relative_values", self.relative_values, 3),
+            ("bias", self.bias, 2),
+        ):
             if table is None:
                 continue
             if not isinstance(table, OffsetTable):
                 raise TypeError(f"ScoreTerms {name}: got {type(table).__name__}; expected an OffsetTable or None")
-            if table.values.dim() != width_axis:
-                expected = "[heads or 1, rows]" if width_axis == 2 else "[heads or 1, rows, width]"
+            if table.values.dim() != num_axes:
+                expected = "[heads or 1, rows]" if num_axes == 2 else "[heads or 1, rows, width]"
                 raise ValueError(
                     f"ScoreTerms {name}: got values of shape {tuple(table.values.shape)}; expected {expected}"
                 )

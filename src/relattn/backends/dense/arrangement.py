@@ -7,7 +7,7 @@ holds one for each pair. `spread` takes the strip to the pairs, `collect` is its
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -85,8 +85,7 @@ def _narrowest(num_rows: int, num_columns: int, collects: bool) -> int:
     return num_columns + 1 if collects and num_rows > 1 else num_columns
 
 
-@dataclass(frozen=True)
-class _Margins:
+class _Margins(NamedTuple):
     """The columns of a strip whose offsets lie before and after a table's rows.
 
     One product for each row, and then the edge column repeated (or zeros), not one for each copy of an edge row:
@@ -113,9 +112,12 @@ class _Margins:
         """The strip with its margins."""
         if not self.clamped:
             return F.pad(strip, (self.before, self.after))
-        oldest, newest = strip[..., :1], strip[..., -1:]
-        sides = [oldest.expand(*strip.shape[:-1], self.before), strip, newest.expand(*strip.shape[:-1], self.after)]
-        return torch.cat(sides, dim=-1)
+        parts = [strip]
+        if self.before:
+            parts.insert(0, strip.narrow(-1, 0, 1).expand(*strip.shape[:-1], self.before))
+        if self.after:
+            parts.append(strip.narrow(-1, strip.shape[-1] - 1, 1).expand(*strip.shape[:-1], self.after))
+        return torch.cat(parts, dim=-1)
 
     def fold(self, strip: Float[Tensor, "B H L W"]) -> Float[Tensor, "B H L R"]:
         """The transpose of `add`: the margins summed into the edge columns, or dropped."""
@@ -131,8 +133,7 @@ class _Margins:
         return inside
 
 
-@dataclass(frozen=True)
-class _Diagonals:
+class _Diagonals(NamedTuple):
     """Two runs: row m belongs to diagonal m, and the pairs read the strip through a stride."""
 
     rows: Tensor

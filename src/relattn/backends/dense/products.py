@@ -26,6 +26,8 @@ attention takes 3.6 and 14.
 
 def key_products(query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"]) -> Float[Tensor, "B Hq Lq Lk"]:
     """q_i . k_j, each key head under the query heads that share it."""
+    if key.shape[1] == query.shape[1] and key.dtype == query.dtype:  # nothing to share or to widen
+        return query @ key.transpose(-1, -2)
     key = _repeated(key, query.shape[1])
     products = _widened(lambda q, k: q @ k.transpose(-1, -2), _grouped(query, key.shape[1]), key)
     return _ungrouped(products, query)
@@ -37,6 +39,8 @@ def value_sums(
     seen: Bool[Tensor, "#B #Hk #Lk"] | None = None,
 ) -> Float[Tensor, "B Hq Lq Dv"]:
     """sum_j w_ij v_j over the keys that are `seen`, each value head under the query heads that share it."""
+    if value.shape[1] == weights.shape[1] and value.dtype == weights.dtype and seen is None:
+        return weights @ value
     if seen is not None and torch.compiler.is_compiling():
         value, seen = with_zeros(value, seen), None
     value = _repeated(value, weights.shape[1])
@@ -60,9 +64,9 @@ def _by_head(left: Float[Tensor, "B H L M"], right: Float[Tensor, "H M N"]) -> F
 
     In a graph it broadcasts: folding would tie open lengths to one another.
     """
-    if torch.compiler.is_compiling():
-        return left @ right
     batch, _, length, _ = left.shape
+    if torch.compiler.is_compiling() or batch == 1:
+        return left @ right
     return (left.transpose(0, 1).flatten(1, 2) @ right).unflatten(1, (batch, length)).transpose(0, 1)
 
 
