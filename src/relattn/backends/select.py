@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from relattn.arguments import check_choice
 from relattn.backends.base import Backend
 from relattn.backends.dense import DenseBackend
+from relattn.backends.native import NativeBackend
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
@@ -17,11 +18,13 @@ from relattn.score.problem import Problem
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
-    for backend in (SdpaBackend(), TritonBackend(), DenseBackend(), TiledBackend(), ReferenceBackend())
+    for backend in (
+        SdpaBackend(), TritonBackend(), DenseBackend(), NativeBackend(), TiledBackend(), ReferenceBackend()
+    )  # fmt: skip
 }
 """Every backend by name, in the order in which "auto" prefers them for small problems."""
 
-MANY_PAIRS_FIRST = ("sdpa", "triton", "tiled", "dense", "reference")
+MANY_PAIRS_FIRST = ("sdpa", "triton", "native", "tiled", "dense", "reference")
 """The order for the others, where dense serves what tiled does not run."""
 
 _ORDERS = {

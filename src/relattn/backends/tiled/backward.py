@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.problem_operator import Answers
 from relattn.backends.tiled.bands import Offsets
 from relattn.backends.tiled.base_two import LN_2, LOG2_E, weights_
 from relattn.backends.tiled.dropout import Dropout
@@ -28,16 +29,6 @@ from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
 from relattn.score.mask import tile_of
 from relattn.score.problem import Problem
-
-
-class Answers(NamedTuple):
-    """What the forward pass left, and the gradients by its output and lse."""
-
-    output: Float[Tensor, "B Hq Lq Dv"]
-    maximum: Float[Tensor, "B Hq Lq"]
-    total: Float[Tensor, "B Hq Lq"]
-    output_gradient: Float[Tensor, "B Hq Lq Dv"]
-    lse_gradient: Float[Tensor, "B Hq Lq"]
 
 
 def backward(

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.problem_operator import Forward
 from relattn.backends.tiled.base_two import LN_2, weights_
 from relattn.backends.tiled.dropout import Dropout
 from relattn.backends.tiled.scores import Call, Group, QueryTile
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import head_groups, key_chunks, query_tiles
 from relattn.score.problem import Problem
-
-
-class Forward(NamedTuple):
-    """What the forward pass gives.
-
-    output O, in its own dtype; lse, and what the backward pass finds the weights by, in the dtype of the scores: with
-    S in base 2, maximum is the largest score of a row (-inf where it saw nothing), total the sum of 2^(S - maximum).
-    """
-
-    output: Float[Tensor, "B Hq Lq Dv"]
-    lse: Float[Tensor, "B Hq Lq"]
-    maximum: Float[Tensor, "B Hq Lq"]
-    total: Float[Tensor, "B Hq Lq"]
 
 
 def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:

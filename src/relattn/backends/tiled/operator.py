@@ -1,160 +1,23 @@
-"""The tile loops as PyTorch operators, `relattn::tiled` and `relattn::tiled_backward`, over tensors and numbers.
-
-torch.compile and torch.export see one node each, whatever the lengths.
-"""
+"""The tile loops as PyTorch operators, `relattn::tiled` and `relattn::tiled_backward`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import torch
 from torch import Tensor
 
-from relattn.backends.operators import own_dtypes, register_refusals
-from relattn.backends.tiled.backward import Answers, backward
-from relattn.backends.tiled.forward import Forward, forward
+from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.backends.tiled.backward import backward
+from relattn.backends.tiled.forward import forward
 from relattn.backends.tiled.sizes import tile_sizes
-from relattn.score.mask import Mask
-from relattn.score.position import Listed, Run
-from relattn.score.positions import Positions
-from relattn.score.problem import TABLES, Axis, Problem
-from relattn.score.table import OffsetTable
-
-ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
-    "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, Tensor? explicit_mask, "
-    "Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
-    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
-    "SymInt[] starts, str[] beyond, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
-    "ScalarType output_dtype"
-)
-DIFFERENTIABLE: tuple[str, ...] = (
-    "query", "key", "value", "relative_query", *TABLES, "explicit_mask",
-)  # fmt: skip
-
-torch.library.define("relattn::tiled", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
-torch.library.define(
-    "relattn::tiled_backward",
-    "(Tensor output, Tensor maximum, Tensor total, Tensor output_gradient, Tensor lse_gradient, str[] wanted, "
-    f"{ARGUMENTS}) -> Tensor[]",
-)
-NAMES = [argument.name for argument in torch.ops.relattn.tiled.default._schema.arguments]
-NUM_TENSORS = NAMES.index("starts")
+from relattn.score.problem import Problem
 
 
-def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """O and lse of the problem."""
-    output, lse, _, _ = torch.ops.relattn.tiled(*_flat(problem, seed))
-    return output, lse
+def _forward(problem: Problem, seed: Tensor | None) -> Forward:
+    return forward(problem, tile_sizes(problem), seed)
 
 
-def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
-    """The problem as the operators' ARGUMENTS.
-
-    starts: of the queries, of the keys, and of each table; a tensor of them, where any is one, comes beside them.
-    """
-    axis, positions, mask = problem.sequence, problem.sequence.positions, problem.mask
-    tables = [getattr(axis, name) for name in TABLES]
-    query_positions, key_positions, starts = None, None, [0, 0]
-    if isinstance(positions.query, Run) and isinstance(positions.key, Run):
-        starts = [positions.query.start, positions.key.start]
-    else:
-        query_positions, key_positions = positions.query_positions(), positions.key_positions()
-    starts += [0 if table is None else table.first for table in tables]
-    starts_tensor = None
-    if any(isinstance(start, Tensor) for start in starts):
-        starts_tensor = torch.stack([torch.as_tensor(start, device=positions.device) for start in starts])
-        starts = [0] * len(starts)
-    segments = mask.segments or (None, None)
-    return (
-        problem.query, problem.key, problem.value, axis.relative_query,
-        *(None if table is None else table.values for table in tables), mask.explicit,
-        query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
-        starts, ["" if table is None else table.beyond for table in tables], positions.lowest, positions.highest,
-        problem.scale, problem.dropout_p, problem.output_dtype,
-    )  # fmt: skip
+def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
+    return backward(problem, tile_sizes(problem), seed, answers, wanted)
 
 
-def _problem(
-    query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
-    explicit_mask, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments, seed,
-    starts, beyond, lowest, highest, scale, dropout_p, output_dtype,
-) -> Problem:  # fmt: skip
-    """The problem that `_flat` took apart, its starts read as ints."""
-    if starts_tensor is not None:
-        starts = starts_tensor.tolist()
-    query_start, key_start, *firsts = starts
-    positions = Positions(
-        Run(query_start) if query_positions is None else Listed(query_positions),
-        Run(key_start) if key_positions is None else Listed(key_positions),
-        query.shape[2], key.shape[2], query.device, lowest, highest,
-    )  # fmt: skip
-    values = (relative_keys, relative_queries, relative_values, bias)
-    tables = {
-        name: OffsetTable(rows, first, what)
-        for name, rows, first, what in zip(TABLES, values, firsts, beyond, strict=True)
-        if rows is not None
-    }
-    segments = None if query_segments is None else (query_segments, key_segments)
-    return Problem(
-        query, key, value, (Axis(positions, relative_query, **tables),),
-        Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
-    )  # fmt: skip
-
-
-@torch.library.impl("relattn::tiled", "default")
-def _forward(*arguments) -> Forward:
-    problem = _problem(*arguments)
-    with own_dtypes(problem.query):
-        return forward(problem, tile_sizes(problem), _named(arguments)["seed"])
-
-
-@torch.library.register_fake("relattn::tiled")
-def _fake_forward(*arguments) -> Forward:
-    given = _named(arguments)
-    rows, width, dtype = given["query"].shape[:3], given["value"].shape[3], given["output_dtype"]
-    number = torch.float64 if dtype == torch.float64 else torch.float32
-    lse, maximum, total = (given["query"].new_empty(rows, dtype=number) for _ in range(3))
-    return Forward(given["query"].new_empty((*rows, width), dtype=dtype), lse, maximum, total)
-
-
-@torch.library.impl("relattn::tiled_backward", "default")
-def _backward(output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
-    problem = _problem(*arguments)
-    answers = Answers(output, maximum, total, output_gradient, lse_gradient)
-    with own_dtypes(problem.query):
-        gradients = backward(problem, tile_sizes(problem), _named(arguments)["seed"], answers, set(wanted))
-    return [gradients[name] for name in wanted]
-
-
-@torch.library.register_fake("relattn::tiled_backward")
-def _fake_backward(
-    output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
-) -> list[Tensor]:
-    given = _named(arguments)
-    return [given[name].new_empty(given[name].shape) for name in wanted]
-
-
-def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(NAMES, arguments, strict=True))
-
-
-def _save_for_backward(ctx, inputs, output) -> None:
-    answer, _, maximum, total = output
-    ctx.save_for_backward(answer, maximum, total, *inputs[:NUM_TENSORS])
-    ctx.numbers = inputs[NUM_TENSORS:]
-
-
-def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
-    output, maximum, total, *tensors = ctx.saved_tensors
-    wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
-    found = torch.ops.relattn.tiled_backward(
-        output, maximum, total, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
-    )
-    gradients = dict(zip(wanted, found, strict=True))
-    return tuple(gradients.get(name) for name in NAMES)
-
-
-torch.library.register_autograd("relattn::tiled", _differentiate, setup_context=_save_for_backward)
-register_refusals("tiled")
+run = operator_of("tiled", _forward, _backward)
+"""O and lse of a problem, and of the seed of its dropout."""

@@ -1,0 +1,53 @@
+"""The native backend: compiled kernels for CPUs, memory linear in the length, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from relattn.backends.native.library import Kernels, kernels
+from relattn.backends.native.operator import run
+from relattn.backends.operators import constant_in_graphs, reasons_of_an_operator
+from relattn.score.problem import Problem
+
+
+class NativeBackend:
+    """S a block at a time in the processor's caches, O((Lq + Lk) D) memory: FlashAttention's recurrence in C++.
+
+    Scores, softmax and sums are float32; bfloat16 and float16 are widened on the way in. The tables' products start the
+    scores, read along the diagonals, so the skew costs nothing. The answers, gradients too, are the same bits for every
+    number of threads.
+    """
+
+    name = "native"
+
+    def reasons(self, problem: Problem) -> Iterator[str]:
+        """It asks for a CPU, no float64, runs of positions, no dropout, and float masks without gradient."""
+        if missing := _missing():
+            yield missing
+        if problem.query.device.type != "cpu":
+            yield f"its kernels run on a CPU, and the query lies on {problem.query.device.type}"
+        if problem.output_dtype == torch.float64:
+            yield "it computes in float32, and the query is float64"
+        if problem.sequence.positions.origin is None:
+            yield "it takes no listed positions, only where queries and keys start"
+        if problem.dropout_p > 0.0:
+            yield "it has no dropout"
+        explicit = problem.mask.explicit
+        if explicit is not None and explicit.dtype != torch.bool and explicit.requires_grad and torch.is_grad_enabled():
+            yield "it gives no gradient by a float mask"
+        yield from reasons_of_an_operator("ONNX has no operator for its kernels")
+
+    def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
+        """O and, where asked for, lse."""
+        output, lse = run(problem, None)
+        return output, lse if problem.return_lse else None
+
+
+@constant_in_graphs
+def _missing() -> str:
+    """Why there are no kernels; empty where there are."""
+    found = kernels()
+    return "" if isinstance(found, Kernels) else found

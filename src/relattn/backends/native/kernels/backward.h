@@ -1,0 +1,411 @@
+// The backward pass, in one: a unit of work is a key head, which meets the queries of all heads that share it.
+//
+// P_ij = exp(S_ij - maximum_i) / total_i,  dS_ij = P_ij * (dO_i . (v_j + RV[d]) - delta_i),  delta_i = dO_i . O_i - dlse_i
+//
+// Gradients of tables are summed per slot, over its key heads in order, and then over the slots in order. Slots follow
+// from the shape, so every number of threads gives the same bits.
+#pragma once
+#include "scores.h"
+
+namespace RELATTN_SET {
+
+constexpr Index QUERIES_BACKWARD = 96, KEYS_BACKWARD = 384, SLOTS = 8;
+
+// Sums for a table's gradient: [copies][count + NN_ROWS][width]. The rows after the last take what diagonals beyond the
+// table would add in a product of NN_ROWS rows, and are not read.
+struct TableSums {
+  float* at = nullptr;
+  Index copy = 0, copies = 0;
+  bool per_slot = true;  // a copy is a slot's, where one table serves all heads; else a head's
+
+  static Index size(const Band& band, Index slots) {
+    return band.gradient ? (band.heads == 1 ? slots : band.heads) * (band.count + NN_ROWS) * band.width : 0;
+  }
+  TableSums() = default;
+  TableSums(const Band& band, Index slots, float*& workspace) {
+    if (!band.gradient) return;
+    per_slot = band.heads == 1;
+    copies = per_slot ? slots : band.heads;
+    copy = (band.count + NN_ROWS) * band.width;
+    at = workspace;
+    workspace += copies * copy;
+  }
+  float* of(Index slot, Index head) const { return at ? at + (per_slot ? slot : head) * copy : nullptr; }
+
+  // The gradient of row t of `head`.
+  void write(const Band& band, Index row, float factor) const {
+    const Index h = row / band.count, t = row % band.count, width = band.width;
+    for (Index d = 0; d < width; d++) {
+      float sum = 0.0f;
+      if (per_slot)
+        for (Index s = 0; s < copies; s++) sum += at[s * copy + t * width + d];
+      else
+        sum = at[h * copy + t * width + d];
+      band.gradient[row * width + d] = factor * sum;
+    }
+  }
+};
+
+struct Backward {
+  const Call& call;
+  const Packed& packed;
+  TableSums relative_keys, relative_queries, relative_values, bias;
+  Index slots;
+
+  static constexpr Index STEP = KEYS_BACKWARD + 2 * MARGIN;
+  static constexpr Index TILE = (QUERIES_BACKWARD + 2 * NN_ROWS) * STEP;
+
+  static bool per_head(const Call& c) {
+    for (const Band* band : {&c.relative_keys, &c.relative_queries, &c.relative_values, &c.bias})
+      if (band->gradient && band->heads > 1) return true;
+    return false;
+  }
+  static Index slots_of(const Call& c) {
+    return per_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, SLOTS);
+  }
+  static Index sums(const Call& c) {
+    const Index slots = slots_of(c);
+    return TableSums::size(c.relative_keys, slots) + TableSums::size(c.relative_queries, slots) +
+           TableSums::size(c.relative_values, slots) + TableSums::size(c.bias, slots);
+  }
+
+  Backward(const Call& c, const Packed& p, float*& workspace) : call(c), packed(p), slots(slots_of(c)) {
+    relative_keys = TableSums(c.relative_keys, slots, workspace);
+    relative_queries = TableSums(c.relative_queries, slots, workspace);
+    relative_values = TableSums(c.relative_values, slots, workspace);
+    bias = TableSums(c.bias, slots, workspace);
+  }
+
+  static Index scratch(const Call& c) {
+    const Index rows = QUERIES_BACKWARD, keys = KEYS_BACKWARD + NN_ROWS;
+    return rows * (c.width + c.relative_width + c.value_width + 3) + 2 * TILE + keys * (2 * c.width + c.value_width) +
+           2 * Strip::size(KEYS_BACKWARD) + Strip::kept_size() + ROWS * (c.width + c.relative_width) +
+           KeyStrips::size(c, rows, KEYS_BACKWARD) + 64;
+  }
+
+  // The key heads of a slot, in order: all of one head where tables belong to heads, else an equal share.
+  void run(Index slot, float* scratch) const {
+    const Index heads = call.batch * call.key_heads;
+    std::memset(scratch, 0, Backward::scratch(call) * sizeof(float));
+    if (per_head(call)) {
+      const Index group = call.heads / call.key_heads;
+      clear(relative_keys, slot, group), clear(relative_queries, slot, group);
+      clear(relative_values, slot, group), clear(bias, slot, group);
+      for (Index b = 0; b < call.batch; b++) key_head(slot, b, slot, scratch);
+    } else {
+      clear(relative_keys, slot, 1), clear(relative_queries, slot, 1), clear(relative_values, slot, 1), clear(bias, slot, 1);
+      for (Index n = slot * heads / slots; n < (slot + 1) * heads / slots; n++)
+        key_head(slot, n / call.key_heads, n % call.key_heads, scratch);
+    }
+  }
+
+  // The units of the last step: a row of a table's gradient each.
+  Index rows_of_tables() const {
+    return rows(call.relative_keys) + rows(call.relative_queries) + rows(call.relative_values) + rows(call.bias);
+  }
+  void write_row(Index row) const {
+    const float scale = float(call.scale);
+    if (row < rows(call.relative_keys)) return relative_keys.write(call.relative_keys, row, 1.0f);
+    row -= rows(call.relative_keys);
+    if (row < rows(call.relative_queries)) return relative_queries.write(call.relative_queries, row, scale);
+    row -= rows(call.relative_queries);
+    if (row < rows(call.relative_values)) return relative_values.write(call.relative_values, row, 1.0f);
+    bias.write(call.bias, row - rows(call.relative_values), 1.0f);
+  }
+
+ private:
+  static Index rows(const Band& band) { return band.gradient ? band.heads * band.count : 0; }
+
+  void clear(const TableSums& sums, Index slot, Index group) const {
+    if (!sums.at) return;
+    const Index first = sums.per_slot ? slot : slot * group, count = sums.per_slot ? 1 : group;
+    std::memset(sums.at + first * sums.copy, 0, count * sums.copy * sizeof(float));
+  }
+
+  struct Scratch {
+    float *query, *relative_query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
+    float *weights, *differences;                                        // P and dS, tiles with zeros all around
+    float *key, *key_by_rows, *value;                                    // gradients of a block of keys
+    float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips;
+
+    Scratch(const Call& c, float* at) {
+      const Index rows = QUERIES_BACKWARD, keys = KEYS_BACKWARD + NN_ROWS;
+      auto take = [&at](Index size) { return at += size, at - size; };
+      query = take(rows * c.width), relative_query = take(rows * c.relative_width), gradient = take(rows * c.value_width);
+      maximum = take(rows), share = take(rows), delta = take(rows);
+      weights = take(TILE) + NN_ROWS * STEP + MARGIN, differences = take(TILE) + NN_ROWS * STEP + MARGIN;
+      key = take(keys * c.width), key_by_rows = take(keys * c.width), value = take(keys * c.value_width);
+      strip = take(Strip::size(KEYS_BACKWARD)), value_strip = take(Strip::size(KEYS_BACKWARD));
+      kept = take(Strip::kept_size()), tail = take(ROWS * c.width), relative_tail = take(ROWS * c.relative_width);
+      key_strips = at;
+    }
+  };
+
+  void key_head(Index slot, Index b, Index key_head, float* scratch) const {
+    const Scratch s(call, scratch);
+    const Index group = call.heads / call.key_heads, width = call.width, value_width = call.value_width;
+    const float scale = float(call.scale);
+    for (Index j0 = 0; j0 < call.keys; j0 += KEYS_BACKWARD) {
+      const Index columns = std::min(KEYS_BACKWARD, call.keys - j0);
+      std::memset(s.key, 0, columns * width * sizeof(float));
+      std::memset(s.value, 0, columns * value_width * sizeof(float));
+      if (call.relative_queries.rows) std::memset(s.key_by_rows, 0, columns * width * sizeof(float));
+      for (Index h = key_head * group; h < (key_head + 1) * group; h++) {
+        const Head head(call, packed, b, h);
+        // The queries that see any of these keys.
+        const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + call.origin - call.highest);
+        const Index end = call.lowest == NEVER ? call.queries
+                                               : std::min(call.queries, j0 + columns - 1 + call.origin - call.lowest + 1);
+        for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += QUERIES_BACKWARD)
+          tile(head, slot, i0, std::min(QUERIES_BACKWARD, call.queries - i0), j0, columns, s);
+      }
+      const Index n = (b * call.key_heads + key_head) * call.keys + j0;
+      for (Index c = 0; c < columns; c++) {
+        if (call.key_gradient)
+          for (Index d = 0; d < width; d += LANES) {
+            Vector x = load(s.key + c * width + d);
+            if (call.relative_queries.rows) x += load(s.key_by_rows + c * width + d) * splat(scale);
+            store(call.key_gradient + (n + c) * width + d, x);
+          }
+        if (call.value_gradient)
+          std::memcpy(call.value_gradient + (n + c) * value_width, s.value + c * value_width, value_width * sizeof(float));
+      }
+    }
+    scale_query_gradients(b, key_head);
+  }
+
+  // The scale that dq and dr carry, once all keys have been met.
+  void scale_query_gradients(Index b, Index key_head) const {
+    const Index group = call.heads / call.key_heads, first = (b * call.heads + key_head * group) * call.queries;
+    const Vector scale = splat(float(call.scale));
+    const auto multiply = [&](float* gradient, Index width) {
+      if (!gradient) return;
+      float* end = gradient + (first + group * call.queries) * width;
+      for (float* at = gradient + first * width; at < end; at += LANES) store(at, load(at) * scale);
+    };
+    multiply(call.query_gradient, call.width);
+    multiply(call.relative_query_gradient, call.relative_width);
+  }
+
+  void tile(const Head& head, Index slot, Index i0, Index count, Index j0, Index columns, const Scratch& s) const {
+    const Index rows = rounded_up(count, ROWS);
+    load_queries(head, i0, count, s);
+    KeyStrips by_key = {};
+    if (call.relative_queries.rows) {
+      by_key = KeyStrips::fill(head, i0, count, j0, columns, s.key_strips);
+      std::memset(s.differences + rows * STEP - MARGIN, 0, NN_ROWS * STEP * sizeof(float));
+    }
+    for (Index a = 0; a < rows; a += ROWS) {
+      const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
+      const Index from = std::min(std::max(head.first_key(i) - j0, Index(0)), KEYS_BACKWARD) / PANEL * PANEL;
+      const Index stop = std::min(head.end_key(i, real) - j0, columns), to = std::max(rounded_up(stop, PANEL), from);
+      float *weights = s.weights + a * STEP, *differences = s.differences + a * STEP;
+      for (int r = 0; r < ROWS; r++)
+        for (float* row : {weights + r * STEP, differences + r * STEP}) {
+          std::memset(row, 0, from * sizeof(float));
+          std::memset(row + to, 0, (KEYS_BACKWARD - to) * sizeof(float));
+        }
+      if (stop <= from) continue;
+      weights_and_differences(head, i0, a, real, j0, from, to, by_key, s);
+      add_query_gradient(head, i, real, j0, from, stop, differences, s);
+    }
+    add_key_gradients(i0, rows, j0, columns, s);
+    const float* x = call.relative_width ? s.relative_query : s.query;
+    add_table_gradient(call.relative_keys, relative_keys.of(slot, head.h), s.differences, x, i0, rows, j0, columns);
+    add_table_gradient(call.relative_values, relative_values.of(slot, head.h), s.weights, s.gradient, i0, rows, j0, columns);
+    add_bias_gradient(bias.of(slot, head.h), s.differences, i0, rows, j0, columns);
+    add_relative_query_gradients(head, slot, i0, rows, j0, columns, s);
+  }
+
+  // Queries times the scale, dO, maximum, 1 / total and delta; rows without a key, and those after the last, take no part.
+  void load_queries(const Head& head, Index i0, Index count, const Scratch& s) const {
+    const float scale = float(call.scale);
+    const Index rows = rounded_up(count, ROWS), width = call.value_width;
+    copy_rows(call.query, head.b, head.h, i0, count, call.width, scale, s.query);
+    if (call.relative_width) copy_rows(call.relative_query, head.b, head.h, i0, count, call.relative_width, scale, s.relative_query);
+    copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, s.gradient);
+    const Index first = (head.b * call.heads + head.h) * call.queries + i0;
+    for (Index a = 0; a < rows; a++) {
+      const bool sees = a < count && call.total[first + a] != 0.0f;
+      s.maximum[a] = sees ? call.maximum[first + a] : INFINITY;
+      s.share[a] = sees ? 1.0f / call.total[first + a] : 0.0f;
+      s.delta[a] = 0.0f;
+      if (sees) {
+        Vector sums = {};
+        for (Index d = 0; d < width; d += LANES)
+          sums += load(s.gradient + a * width + d) * load(call.output + (first + a) * width + d);
+        s.delta[a] = sum(sums) - call.lse_gradient[first + a];
+      } else {
+        std::memset(s.gradient + a * width, 0, width * sizeof(float));
+      }
+    }
+  }
+
+  void weights_and_differences(const Head& head, Index i0, Index a, Index real, Index j0, Index from, Index to,
+                               const KeyStrips& by_key, const Scratch& s) const {
+    const Index i = i0 + a, value_width = call.value_width;
+    float *weights = s.weights + a * STEP, *differences = s.differences + a * STEP;
+    const float* query = s.query + a * call.width;
+    const float* x = call.relative_width ? s.relative_query + a * call.relative_width : query;
+    Index next = NEVER;
+    const Start start = scores_start(head, x, i, j0, from, to, Strip::step(KEYS_BACKWARD), s.strip, s.kept, next);
+    Vector most[ROWS];
+    scores_of(head, query, i, j0, from, to, start.at ? &start : nullptr, weights, STEP, most);
+    if (call.looks_at_pairs()) look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights, STEP, most);
+    Start values = {nullptr, 0};
+    if (call.relative_values.rows) {
+      const Band& band = call.relative_values;
+      const Strip strip{s.value_strip, Strip::step(KEYS_BACKWARD), band, head.relative_value_panels, head.relative_values, nullptr, 0};
+      next = NEVER;
+      values = strip.fill(s.gradient + a * value_width, value_width, call.origin + j0 - i - band.first, from, to, s.kept, next);
+    }
+    for (Index column = from; column < to; column += PANEL) {
+      Sums sums;
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const Vector delta = splat(-s.delta[a + r]);
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++)
+          sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
+      }
+      multiply_nt(s.gradient + a * value_width, value_width, head.value_panels + (j0 + column) * value_width, value_width, sums);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const Vector maximum = splat(s.maximum[a + r]), share = splat(s.share[a + r]);
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+          float* weight = weights + r * STEP + column + v * LANES;
+          const Vector p = exponential(load(weight) - maximum) * share;
+          store(weight, p);
+          store(differences + r * STEP + column + v * LANES, p * sums[r][v]);
+        }
+      }
+    }
+  }
+
+  // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part.
+  void add_query_gradient(const Head& head, Index i, Index real, Index j0, Index from, Index stop, const float* differences,
+                          const Scratch& s) const {
+    const Index width = call.width, first = (head.b * call.heads + head.h) * call.queries + i;
+    if (call.query_gradient) {
+      const bool whole = real == ROWS;
+      float* to = whole ? call.query_gradient + first * width : s.tail;
+      if (!whole) std::memset(to, 0, ROWS * width * sizeof(float));
+      const float* keys = call.key.of(head.b, head.key_head, j0 + from);
+      for (int r = 0; r < ROWS; r += NN_ROWS)
+        multiply_nn(differences + r * STEP + from, STEP, 1, keys, call.key.row, stop - from, to + r * width, width, width);
+      if (call.relative_keys.rows && !call.relative_width) add_relative_keys(head, i, j0, from, stop, differences, to, width);
+      if (!whole)
+        for (Index r = 0; r < real; r++) add_row(call.query_gradient + (first + r) * width, to + r * width, 1.0f, width);
+    }
+    if (call.relative_query_gradient && call.relative_width) {
+      const Index relative_width = call.relative_width;
+      std::memset(s.relative_tail, 0, ROWS * relative_width * sizeof(float));
+      add_relative_keys(head, i, j0, from, stop, differences, s.relative_tail, relative_width);
+      for (Index r = 0; r < real; r++)
+        add_row(call.relative_query_gradient + (first + r) * relative_width, s.relative_tail + r * relative_width, 1.0f, relative_width);
+    }
+  }
+
+  void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences, float* to,
+                         Index step) const {
+    const Band& band = call.relative_keys;
+    add_band(band, head.relative_keys, differences, STEP, call.origin + j0 - i - band.first, from, stop, to, step);
+  }
+
+  // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i.
+  void add_key_gradients(Index i0, Index rows, Index j0, Index columns, const Scratch& s) const {
+    for (Index c = 0; c < columns; c += NN_ROWS) {
+      const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
+      const Index end = call.lowest == NEVER ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
+      multiply_nn(s.differences + c + first * STEP, 1, STEP, s.query + first * call.width, call.width, end - first,
+                  s.key + c * call.width, call.width, call.width);
+      multiply_nn(s.weights + c + first * STEP, 1, STEP, s.gradient + first * call.value_width, call.value_width, end - first,
+                  s.value + c * call.value_width, call.value_width, call.value_width);
+    }
+  }
+
+  // dT[t] += sum of factors[a][c] * x_a over the pairs with t = corner + c - a: one diagonal of the tile for each row.
+  void add_table_gradient(const Band& band, float* sums, const float* factors, const float* x, Index i0, Index rows, Index j0,
+                          Index columns) const {
+    if (!sums) return;
+    const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
+    const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
+    for (Index t = first; t < end; t += NN_ROWS) {
+      const Index a = std::max(Index(0), corner - t - (NN_ROWS - 1)), b = std::min(rows, columns + corner - t);
+      if (a < b)
+        multiply_nn(factors + (t - corner + a) + a * STEP, 1, STEP + 1, x + a * width, width, b - a, sums + t * width, width, width);
+    }
+    if (!band.clamps) return;
+    for (Index a = 0; a < rows; a++) {
+      const float* row = factors + a * STEP;
+      const Index inside = std::min(std::max(a - corner, Index(0)), columns);
+      const Index beyond = std::min(std::max(band.count + a - corner, inside), columns);
+      if (inside > 0) add_row(sums, x + a * width, total(row, 0, inside), width);
+      if (beyond < columns) add_row(sums + (band.count - 1) * width, x + a * width, total(row, beyond, columns), width);
+    }
+  }
+
+  static float total(const float* row, Index from, Index stop) {
+    Vector sums = {};
+    for (; from + LANES <= stop; from += LANES) sums += load(row + from);
+    float rest = sum(sums);
+    for (; from < stop; from++) rest += row[from];
+    return rest;
+  }
+
+  // db[t] += sum of dS over the diagonal t.
+  void add_bias_gradient(float* sums, const float* differences, Index i0, Index rows, Index j0, Index columns) const {
+    if (!sums) return;
+    const Band& band = call.bias;
+    const Index corner = call.origin + j0 - i0 - band.first;
+    for (Index t = corner - (rows - 1); t < corner + columns; t += LANES) {
+      const Index first = std::max(Index(0), corner - t - (LANES - 1)), end = std::min(rows, columns + corner - t);
+      Vector diagonals = {};
+      for (Index a = first; a < end; a++) diagonals += load(differences + (t - corner) + a * (STEP + 1));
+      for (Index n = 0; n < LANES && t + n < corner + columns; n++) {
+        const Index inside = std::min(std::max(t + n, Index(0)), band.count - 1);
+        if (t + n == inside || band.clamps) sums[inside] += diagonals[n];
+      }
+    }
+  }
+
+  // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.
+  void add_relative_query_gradients(const Head& head, Index slot, Index i0, Index rows, Index j0, Index columns,
+                                    const Scratch& s) const {
+    const Band& band = call.relative_queries;
+    if (!band.rows) return;
+    const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
+    for (Index c = 0; c < columns; c += NN_ROWS) {
+      const Index first = std::max(Index(0), corner + c - (rows - 1)), end = std::min(band.count, corner + c + NN_ROWS);
+      if (first < end)
+        multiply_nn(s.differences + (corner + c - first) * STEP + c, STEP + 1, -STEP, head.relative_queries + first * width,
+                    width, end - first, s.key_by_rows + c * width, width, width);
+    }
+    const float* keys = call.key.of(head.b, head.key_head, j0);
+    float* sums = relative_queries.of(slot, head.h);
+    if (sums) {
+      const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
+      for (Index t = first; t < end; t += NN_ROWS) {
+        const Index a = std::max(Index(0), t - corner), b = std::min(columns, t - corner + NN_ROWS - 1 + rows);
+        if (a < b)
+          multiply_nn(s.differences + (corner - t + a) * STEP + a, -STEP, STEP + 1, keys + a * call.key.row, call.key.row, b - a,
+                      sums + t * width, width, width);
+      }
+    }
+    if (!band.clamps) return;
+    for (Index c = 0; c < columns; c++) {
+      float before = 0.0f, beyond = 0.0f;  // over the queries so far after the key, and so far before it
+      for (Index a = std::max(Index(0), corner + c + 1); a < rows; a++) before += s.differences[a * STEP + c];
+      for (Index a = std::min(rows, corner + c - band.count + 1) - 1; a >= 0; a--) beyond += s.differences[a * STEP + c];
+      const float* last = head.relative_queries + (band.count - 1) * width;
+      add_row(s.key_by_rows + c * width, head.relative_queries, before, width);
+      add_row(s.key_by_rows + c * width, last, beyond, width);
+      if (!sums) continue;
+      add_row(sums, keys + c * call.key.row, before, width);
+      add_row(sums + (band.count - 1) * width, keys + c * call.key.row, beyond, width);
+    }
+  }
+};
+
+}  // namespace RELATTN_SET

@@ -1,0 +1,48 @@
+// One call as numbers and pointers, in the order in which layout.py packs them. All fields are 8 bytes wide.
+//
+// S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask,  d = origin + j - i
+// O_i  = sum_j softmax(S)_ij * (v_j + RV[d])
+#pragma once
+#include "vector.h"
+
+namespace RELATTN_SET {
+
+// A tensor [B, H, L, width] of floats whose last axis is contiguous; steps in floats.
+struct Rows {
+  const float* at;
+  Index batch, head, row;
+
+  const float* of(Index b, Index h, Index i) const { return at + b * batch + h * head + i * row; }
+};
+
+// A table: `count` contiguous rows for the offsets first, first + 1, ...; head is 0 where one serves all heads.
+struct Band {
+  const float* rows;
+  float* gradient;  // [heads, count, width], null where it is not wanted
+  Index heads, head, count, first, width;
+  Index clamps;  // 1: beyond the table its edge row holds; 0: nothing does
+};
+
+struct Call {
+  Rows query, key, value, relative_query;  // relative_query.at is null where r is q
+  Band relative_keys, relative_queries, relative_values, bias;
+  const uint8_t* key_mask;  // [B, Lk], 1 keeps
+  const Index *query_segments, *key_segments;  // [B, Lq], [B, Lk]
+  const uint8_t* pair_mask;                    // 1 attends; with the steps of [B, Hq, Lq, Lk]
+  const float* added_mask;                     // added to the scores, with the same steps
+  Index mask_batch, mask_head, mask_query, mask_key;
+  Index batch, heads, key_heads, queries, keys, width, value_width, relative_width;
+  Index origin, lowest, highest;
+  double scale;
+  float *output, *lse, *maximum, *total;  // [B, Hq, Lq, Dv], and [B, Hq, Lq] each: lse = maximum + log(total)
+  Rows output_gradient;
+  const float* lse_gradient;  // [B, Hq, Lq]
+  float *query_gradient, *key_gradient, *value_gradient, *relative_query_gradient;
+  Index threads;
+  float* workspace;
+
+  // Whether a pair may be hidden, or its score changed, by more than its offset.
+  bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || relative_queries.rows; }
+};
+
+}  // namespace RELATTN_SET

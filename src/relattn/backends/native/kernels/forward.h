@@ -1,0 +1,131 @@
+// The forward pass: a unit of work is a block of queries of one head, which meets the keys a block at a time.
+#pragma once
+#include "scores.h"
+
+namespace RELATTN_SET {
+
+// Sizes of blocks: 192 queries share the packed keys of a block, which stays in the second-level cache.
+constexpr Index QUERIES_FORWARD = 192, KEYS_FORWARD = 256;
+
+struct Forward {
+  const Call& call;
+  const Packed& packed;
+  Index blocks;  // of queries, for each head
+
+  static constexpr Index STEP = KEYS_FORWARD + 2 * MARGIN;
+
+  Forward(const Call& c, const Packed& p) : call(c), packed(p), blocks(rounded_up(c.queries, QUERIES_FORWARD) / QUERIES_FORWARD) {}
+
+  Index units() const { return call.batch * call.heads * blocks; }
+
+  static Index scratch(const Call& call) {
+    const Index rows = rounded_up(std::min(call.queries, QUERIES_FORWARD), ROWS);
+    return rows * (call.width + call.relative_width + call.value_width + Strip::KEPT + 3) + ROWS * STEP +
+           Strip::size(KEYS_FORWARD) + KeyStrips::size(call, rows, KEYS_FORWARD) + 64;
+  }
+
+  // The last block of queries comes first: under causality it sees most keys.
+  void run(Index unit, float* scratch) const {
+    const Index n = unit / blocks, block = blocks - 1 - unit % blocks;
+    const Head head(call, packed, n / call.heads, n % call.heads);
+    const Index i0 = block * QUERIES_FORWARD, count = std::min(QUERIES_FORWARD, call.queries - i0);
+    block_of_queries(head, i0, count, scratch);
+  }
+
+ private:
+  void block_of_queries(const Head& head, Index i0, Index count, float* scratch) const {
+    const Index rows = rounded_up(count, ROWS), groups = rows / ROWS;
+    const Index width = call.width, value_width = call.value_width, relative_width = call.relative_width;
+    float* query = scratch;
+    float* relative_query = query + rows * width;
+    float* output = relative_query + rows * relative_width;
+    float* kept = output + rows * value_width;
+    float* maximum = kept + rows * Strip::KEPT;
+    float* total = maximum + rows;
+    float* weights = total + rows;  // with MARGIN columns more on both sides of every row
+    float* strip = weights + ROWS * STEP;
+    float* key_strips = strip + Strip::size(KEYS_FORWARD);
+
+    const float factor = float(call.scale);
+    copy_rows(call.query, head.b, head.h, i0, count, width, factor, query);
+    if (relative_width) copy_rows(call.relative_query, head.b, head.h, i0, count, relative_width, factor, relative_query);
+    std::memset(output, 0, rows * value_width * sizeof(float));
+    for (Index a = 0; a < rows; a++) maximum[a] = -INFINITY, total[a] = 0.0f;
+    Index next[QUERIES_FORWARD / ROWS + 1];
+    for (Index g = 0; g < groups; g++) next[g] = NEVER;
+
+    const Index first = head.first_key(i0) / PANEL * PANEL, end = head.end_key(i0, count);
+    for (Index j0 = first; j0 < end; j0 += KEYS_FORWARD) {
+      const Index columns = std::min(KEYS_FORWARD, end - j0);
+      KeyStrips by_key = {};
+      if (call.relative_queries.rows) by_key = KeyStrips::fill(head, i0, count, j0, columns, key_strips);
+      for (Index g = 0; g < groups; g++) {
+        const Index a = g * ROWS, i = i0 + a, real = std::min(Index(ROWS), count - a);
+        const Index from = std::max(head.first_key(i) - j0, Index(0)) / PANEL * PANEL;
+        const Index stop = std::min(head.end_key(i, real) - j0, columns), to = rounded_up(stop, PANEL);
+        if (stop <= from) continue;
+        const float* x = relative_width ? relative_query + a * relative_width : query + a * width;
+        const Start start = scores_start(head, x, i, j0, from, to, Strip::step(KEYS_FORWARD), strip, kept + a * Strip::KEPT,
+                                         next[g]);
+        Vector most[ROWS];
+        scores_of(head, query + a * width, i, j0, from, to, start.at ? &start : nullptr, weights + MARGIN, STEP, most);
+        if (call.looks_at_pairs())
+          look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights + MARGIN, STEP, most);
+        soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
+        add_values(head, weights + MARGIN, i, j0, from, stop, output + a * value_width);
+      }
+    }
+    for (Index a = 0; a < count; a++) write(head, i0 + a, maximum[a], total[a], output + a * value_width);
+  }
+
+  // Scores to weights e^(score - maximum) against the largest so far; what was summed against an earlier one shrinks.
+  void soften(float* scores, Index from, Index to, const Vector (&most)[ROWS], float* maximum, float* total,
+              float* output) const {
+    for (int r = 0; r < ROWS; r++) {
+      const float before = maximum[r], now = std::max(before, largest(most[r]));
+      const float finite = now == -INFINITY ? 0.0f : now;
+      float* row = scores + r * STEP;
+      if (call.relative_values.rows) {  // whose diagonals begin and end beside these columns
+        std::memset(row + from - NN_ROWS, 0, NN_ROWS * sizeof(float));
+        std::memset(row + to, 0, NN_ROWS * sizeof(float));
+      }
+      Vector even = {}, odd = {};
+      for (Index c = from; c < to; c += 2 * LANES) {
+        const Vector p = exponential(load(row + c) - splat(finite)), q = exponential(load(row + c + LANES) - splat(finite));
+        store(row + c, p), store(row + c + LANES, q);
+        even += p, odd += q;
+      }
+      if (before != now) {
+        const float shrunk = std::exp(before - finite);
+        total[r] *= shrunk;
+        for (Index d = 0; d < call.value_width; d += LANES)
+          store(output + r * call.value_width + d, load(output + r * call.value_width + d) * splat(shrunk));
+      }
+      total[r] += sum(even + odd);
+      maximum[r] = now;
+    }
+  }
+
+  // output_r += sum_c weight[r][c] * (v_c + RV[d]).
+  void add_values(const Head& head, const float* weights, Index i, Index j0, Index from, Index stop, float* output) const {
+    const Index width = call.value_width;
+    const float* values = call.value.of(head.b, head.key_head, j0 + from);
+    for (int r = 0; r < ROWS; r += NN_ROWS)
+      multiply_nn(weights + r * STEP + from, STEP, 1, values, call.value.row, stop - from, output + r * width, width, width);
+    if (call.relative_values.rows)
+      add_band(call.relative_values, head.relative_values, weights, STEP, call.origin + j0 - i - call.relative_values.first,
+               from, stop, output, width);
+  }
+
+  void write(const Head& head, Index i, float maximum, float total, const float* output) const {
+    const Index row = (head.b * call.heads + head.h) * call.queries + i, width = call.value_width;
+    const bool sees = total > 0.0f || total != total;
+    const Vector factor = splat(sees ? 1.0f / total : 0.0f);
+    for (Index d = 0; d < width; d += LANES) store(call.output + row * width + d, load(output + d) * factor);
+    call.maximum[row] = sees ? maximum : 0.0f;
+    call.total[row] = total;
+    call.lse[row] = sees ? maximum + std::log(total) : -INFINITY;
+  }
+};
+
+}  // namespace RELATTN_SET

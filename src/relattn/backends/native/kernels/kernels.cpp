@@ -1,0 +1,62 @@
+// The kernels for one instruction set: compiled once for each, with RELATTN_SET its name.
+#include "backward.h"
+#include "forward.h"
+#include "threads.h"
+
+#define JOINED(a, b) a##_##b
+#define NAMED(name, set) JOINED(name, set)
+
+namespace RELATTN_SET {
+namespace {
+
+// Floats of workspace: what all threads share, and each one's own.
+Index aligned(Index floats) { return rounded_up(floats, 16); }
+
+Index shared_size(const Call& call, bool backward) {
+  return aligned(Packed::size(call, backward) + (backward ? Backward::sums(call) : 0));
+}
+
+Index own_size(const Call& call, bool backward) {
+  return aligned(backward ? Backward::scratch(call) : Forward::scratch(call));
+}
+
+Packed packed_for(const Call& call, bool backward, float*& workspace) {
+  const Packed packed = packed_in(call, backward, workspace);
+  const Packing packing(call, packed);
+  share_out(packing.biases, call.threads, [&](Index unit, Index) { packing.run(call, packed, unit); });
+  return packed;
+}
+
+}  // namespace
+}  // namespace RELATTN_SET
+
+using namespace RELATTN_SET;
+
+extern "C" {
+
+Index NAMED(relattn_workspace, RELATTN_SET)(const Call* call, Index backward) {
+  return shared_size(*call, backward) + call->threads * own_size(*call, backward) + 16;
+}
+
+void NAMED(relattn_forward, RELATTN_SET)(const Call* given) {
+  const Call& call = *given;
+  float* workspace = call.workspace;
+  float* scratch = workspace + shared_size(call, false);
+  const Packed packed = packed_for(call, false, workspace);
+  const Forward forward(call, packed);
+  const Index own = own_size(call, false);
+  share_out(forward.units(), call.threads, [&](Index unit, Index thread) { forward.run(unit, scratch + thread * own); });
+}
+
+void NAMED(relattn_backward, RELATTN_SET)(const Call* given) {
+  const Call& call = *given;
+  float* workspace = call.workspace;
+  float* scratch = workspace + shared_size(call, true);
+  const Packed packed = packed_for(call, true, workspace);
+  const Backward backward(call, packed, workspace);
+  const Index own = own_size(call, true);
+  share_out(backward.slots, call.threads, [&](Index slot, Index thread) { backward.run(slot, scratch + thread * own); });
+  share_out(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
+}
+
+}  // extern "C"

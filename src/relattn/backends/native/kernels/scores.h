@@ -1,0 +1,279 @@
+// The scores S of a group of ROWS queries and a block of keys, -inf where a pair is hidden.
+#pragma once
+#include "strips.h"
+
+namespace RELATTN_SET {
+
+constexpr Index MARGIN = 32;  // zeros on both sides of a row of weights, where diagonals begin and end
+constexpr Index NEVER = INT64_MIN / 4;
+
+// What every unit of work of a call reads: keys, values and tables packed once.
+struct Packed {
+  float *keys, *values;  // panels [B, Hk][panel]; values only where the backward pass asks for them
+  Index key_head, value_head;
+  Panels relative_keys, relative_queries, relative_values;
+  Biases biases;
+
+  static Index size(const Call& call, bool backward) {
+    const Index heads = call.batch * call.key_heads, keys = rounded_up(call.keys, PANEL);
+    return heads * keys * (call.width + (backward ? call.value_width : 0)) + Panels::size(call.relative_keys) +
+           Panels::size(call.relative_queries) + (backward ? Panels::size(call.relative_values) : 0) + Biases::size(call);
+  }
+};
+
+INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
+  Packed packed = {};
+  const Index heads = call.batch * call.key_heads, keys = rounded_up(call.keys, PANEL);
+  packed.key_head = keys * call.width;
+  packed.keys = workspace;
+  workspace += heads * packed.key_head;
+  if (backward) {
+    packed.value_head = keys * call.value_width;
+    packed.values = workspace;
+    workspace += heads * packed.value_head;
+  }
+  packed.relative_keys = panels_of(call.relative_keys, workspace);
+  packed.relative_queries = panels_of(call.relative_queries, workspace);
+  if (backward) packed.relative_values = panels_of(call.relative_values, workspace);
+  packed.biases = biases_of(call, workspace);
+  return packed;
+}
+
+// The units of packing: every panel of keys (and values), every panel of the tables, every head's biases.
+struct Packing {
+  Index keys, values, relative_keys, relative_queries, relative_values, biases;  // where each kind ends
+
+  Packing(const Call& call, const Packed& packed) {
+    const Index panels = call.batch * call.key_heads * (rounded_up(call.keys, PANEL) / PANEL);
+    keys = panels;
+    values = keys + (packed.values ? panels : 0);
+    relative_keys = values + packed.relative_keys.count * call.relative_keys.heads;
+    relative_queries = relative_keys + packed.relative_queries.count * call.relative_queries.heads;
+    relative_values = relative_queries + packed.relative_values.count * call.relative_values.heads;
+    biases = relative_values + (packed.biases.at ? call.bias.heads : 0);
+  }
+
+  void run(const Call& call, const Packed& packed, Index unit) const {
+    if (unit < keys) return panel(call.key, call, packed.keys, packed.key_head, call.width, unit);
+    if (unit < values) return panel(call.value, call, packed.values, packed.value_head, call.value_width, unit - keys);
+    if (unit < relative_keys) return packed.relative_keys.pack(call.relative_keys, unit - values);
+    if (unit < relative_queries) return packed.relative_queries.pack(call.relative_queries, unit - relative_keys);
+    if (unit < relative_values) return packed.relative_values.pack(call.relative_values, unit - relative_queries);
+    packed.biases.expand(call, unit - relative_values);
+  }
+
+ private:
+  static void panel(const Rows& rows, const Call& call, float* to, Index head, Index width, Index unit) {
+    const Index panels = rounded_up(call.keys, PANEL) / PANEL, n = unit / panels, p = unit % panels;
+    pack_panel(rows.of(n / call.key_heads, n % call.key_heads, 0), rows.row, width, p * PANEL, call.keys,
+               to + n * head + p * width * PANEL);
+  }
+};
+
+// One query head: where its keys, tables and masks lie.
+struct Head {
+  const Call& call;
+  Index b, h, key_head;
+  const float* key_panels;
+  const float* value_panels;
+  const float *relative_keys, *relative_queries, *relative_values;  // rows of its tables
+  const float *relative_key_panels, *relative_query_panels, *relative_value_panels;
+  const float* biases;
+  Index bias_first;
+
+  Head(const Call& c, const Packed& packed, Index batch, Index head)
+      : call(c), b(batch), h(head), key_head(head / (c.heads / c.key_heads)) {
+    const Index n = b * c.key_heads + key_head;
+    key_panels = packed.keys + n * packed.key_head;
+    value_panels = packed.values ? packed.values + n * packed.value_head : nullptr;
+    relative_keys = rows_of(c.relative_keys);
+    relative_queries = rows_of(c.relative_queries);
+    relative_values = rows_of(c.relative_values);
+    relative_key_panels = panels(packed.relative_keys, c.relative_keys);
+    relative_query_panels = panels(packed.relative_queries, c.relative_queries);
+    relative_value_panels = panels(packed.relative_values, c.relative_values);
+    biases = packed.biases.at ? packed.biases.at + (c.bias.heads == 1 ? 0 : h) * packed.biases.head : nullptr;
+    bias_first = packed.biases.first;
+  }
+
+  // The keys that any of the queries i .. i + rows - 1 sees by its offset: first and end.
+  Index first_key(Index i) const {
+    return call.lowest == NEVER ? 0 : std::min(std::max(call.lowest - call.origin + i, Index(0)), call.keys);
+  }
+  Index end_key(Index i, Index rows) const {
+    if (call.highest == -NEVER) return call.keys;
+    return std::min(std::max(call.highest - call.origin + i + rows, Index(0)), call.keys);
+  }
+
+ private:
+  const float* rows_of(const Band& band) const { return band.rows ? band.rows + h * band.head : nullptr; }
+  const float* panels(const Panels& panels, const Band& band) const {
+    return panels.at ? panels.at + (band.heads == 1 ? 0 : h) * panels.head : nullptr;
+  }
+};
+
+// to[r] = factor * rows i + r, zero beyond `count` rows; [rounded up to ROWS][width].
+static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, Index width, float factor, float* to) {
+  const Vector f = splat(factor);
+  for (Index r = 0; r < count; r++) {
+    const float* from = rows.of(b, h, i + r);
+    for (Index d = 0; d < width; d += LANES) store(to + r * width + d, load(from + d) * f);
+  }
+  std::memset(to + count * width, 0, (rounded_up(count, ROWS) - count) * width * sizeof(float));
+}
+
+// RQ[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from the first of
+// theirs) lies at at[c * step + last - a], whatever the table's panels are.
+struct KeyStrips {
+  float* at;
+  Index step, last;
+
+  static Index step_of(Index queries) { return rounded_up(queries, ROWS) + ROWS + 3 * PANEL; }
+  static Index size(const Call& call, Index queries, Index keys) {
+    return call.relative_queries.rows ? rounded_up(keys, ROWS) * (step_of(queries) + call.width) : 0;
+  }
+
+  // scratch: size() floats. The keys j0 .. j0 + count - 1, and the queries i0 .. i0 + queries - 1.
+  static KeyStrips fill(const Head& head, Index i0, Index queries, Index j0, Index count, float* scratch) {
+    const Call& call = head.call;
+    const Band& band = call.relative_queries;
+    KeyStrips strips{scratch, step_of(queries), rounded_up(queries, ROWS) + ROWS + PANEL};
+    float* keys = scratch + rounded_up(count, ROWS) * strips.step;
+    copy_rows(call.key, head.b, head.key_head, j0, count, call.width, 1.0f, keys);
+    const Strip products{nullptr, strips.step, band, head.relative_query_panels, head.relative_queries, nullptr, 0};
+    for (Index c = 0; c < count; c += ROWS) {
+      const Index corner = call.origin + j0 + c - i0 - band.first;  // t of key c and query 0
+      const Index first = floor_divided(corner - (queries - 1), PANEL);
+      const Index end = floor_divided(corner + ROWS - 1, PANEL) + 1;
+      // Row r holds the same offsets one column further left than row r - 1: so the column tells the query alone.
+      for (Index p = first; p < end; p++)
+        products.product(keys + c * call.width, call.width, p,
+                         strips.at + c * strips.step + p * PANEL - corner + strips.last, strips.step - 1);
+    }
+    return strips;
+  }
+};
+
+// The scores of rows i .. i + ROWS - 1 and of the columns from .. to - 1 of the block of keys that begins at j0, into
+// scores[r][column], and the largest of each row into `most`.
+//
+// from, to: multiples of PANEL. start: what the scores start from, null for nothing.
+static void scores_of(const Head& head, const float* query, Index i, Index j0, Index from, Index to,
+                      const Start* start, float* scores, Index step, Vector (&most)[ROWS]) {
+  const Call& call = head.call;
+  const Index begin = call.lowest == NEVER ? NEVER : call.lowest - call.origin + i;             // of row 0
+  const Index end = call.highest == -NEVER ? -NEVER : call.highest - call.origin + i + 1;       // of row 0
+  for (int r = 0; r < ROWS; r++) most[r] = splat(-INFINITY);
+  for (Index column = from; column < to; column += PANEL) {
+    const Index j = j0 + column;
+    Sums sums;
+    if (start) {
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = load(start->at + r * start->step + column + v * LANES);
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
+      }
+    }
+    multiply_nt(query, call.width, head.key_panels + j * call.width, call.width, sums);
+    if (j + PANEL > std::min(call.keys, end) || j < begin + ROWS - 1) {
+      for (int r = 0; r < ROWS; r++) {
+        const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
+        const Index last = std::min(call.keys, end == -NEVER ? end : end + r) - j;
+        const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
+        const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+          const Integers n = counting() + v * LANES;
+          sums[r][v] = (n >= low) & (n < high) ? sums[r][v] : splat(-INFINITY);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+      for (int v = 0; v < PANEL_VECTORS; v++) {
+        store(scores + r * step + column + v * LANES, sums[r][v]);
+        most[r] = larger(most[r], sums[r][v]);
+      }
+    }
+  }
+}
+
+// What the scores of a group start from: relative keys with the bias, or the bias alone, or nothing (a null pointer).
+//
+// x: the relative queries of the group. columns, kept, next: see Strip::fill.
+INLINE Start scores_start(const Head& head, const float* x, Index i, Index j0, Index from, Index to, Index step,
+                          float* columns, float* kept, Index& next) {
+  const Call& call = head.call;
+  const Band& band = call.relative_keys;
+  if (band.rows) {
+    const Strip strip{columns, step, band, head.relative_key_panels, head.relative_keys, head.biases, head.bias_first};
+    return strip.fill(x, band.width, call.origin + j0 - i - band.first, from, to, kept, next);
+  }
+  if (head.biases) return {head.biases + (call.origin + j0 - i - head.bias_first), -1};
+  return {nullptr, 0};
+}
+
+// to[r][.] += sum_c factors[r][c] * T[t], t = corner + c - r, for the columns from .. stop - 1 of ROWS rows: one product
+// with the rows inside of the table, read along the diagonals, and the sums beyond it times the edge rows.
+//
+// factors: with MARGIN readable zeros before column `from` and after column `stop - 1`.
+static void add_band(const Band& band, const float* rows, const float* factors, Index step, Index corner, Index from,
+                     Index stop, float* to, Index to_step) {
+  for (int r0 = 0; r0 < ROWS; r0 += NN_ROWS) {
+    const Index t = corner - r0;  // of row r0 and column 0
+    const Index first = std::max(Index(0), t + from - (NN_ROWS - 1)), end = std::min(band.count, t + stop);
+    if (first < end)
+      multiply_nn(factors + r0 * step + first - t, step + 1, 1, rows + first * band.width, band.width, end - first,
+                  to + r0 * to_step, to_step, band.width);
+  }
+  if (!band.clamps) return;
+  for (int r = 0; r < ROWS; r++) {
+    const Index inside = std::min(std::max(r - corner, from), stop);                // the first column with t >= 0
+    const Index beyond = std::min(std::max(band.count + r - corner, inside), stop);  // ... with t >= count
+    const float* row = factors + r * step;
+    float before = 0.0f, after = 0.0f;
+    for (Index c = from; c < inside; c++) before += row[c];
+    for (Index c = beyond; c < stop; c++) after += row[c];
+    if (inside > from) add_row(to + r * to_step, rows, before, band.width);
+    if (stop > beyond) add_row(to + r * to_step, rows + (band.count - 1) * band.width, after, band.width);
+  }
+}
+
+// What masks and relative queries change of the scores, pair by pair.
+static void look_at_pairs(const Head& head, Index i0, Index i, Index rows, Index j0, Index from, Index to,
+                          const KeyStrips& strips, float* scores, Index step, Vector (&most)[ROWS]) {
+  const Call& call = head.call;
+  to = std::min(to, call.keys - j0);
+  const float factor = float(call.scale);
+  const uint8_t* keep = call.key_mask ? call.key_mask + head.b * call.keys + j0 : nullptr;
+  const Index* key_ids = call.key_segments ? call.key_segments + head.b * call.keys + j0 : nullptr;
+  for (Index r = 0; r < rows; r++) {
+    float* row = scores + r * step;
+    const Index mask = head.b * call.mask_batch + head.h * call.mask_head + (i + r) * call.mask_query + j0 * call.mask_key;
+    if (strips.at) {
+      const float* at = strips.at + strips.last - (i - i0) - r;
+      for (Index c = from; c < to; c++) row[c] += factor * at[c * strips.step];
+    }
+    if (call.added_mask)
+      for (Index c = from; c < to; c++) row[c] += call.added_mask[mask + c * call.mask_key];
+    if (call.pair_mask)
+      for (Index c = from; c < to; c++) row[c] = call.pair_mask[mask + c * call.mask_key] ? row[c] : -INFINITY;
+    if (keep)
+      for (Index c = from; c < to; c++) row[c] = keep[c] ? row[c] : -INFINITY;
+    if (key_ids) {
+      const Index id = call.query_segments[head.b * call.queries + i + r];
+      for (Index c = from; c < to; c++) row[c] = key_ids[c] == id ? row[c] : -INFINITY;
+    }
+    Vector m = splat(-INFINITY);
+    for (Index c = from; c < rounded_up(to, LANES); c += LANES) m = larger(m, load(row + c));
+    most[r] = m;
+  }
+}
+
+}  // namespace RELATTN_SET

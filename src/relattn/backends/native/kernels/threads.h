@@ -1,0 +1,12 @@
+// Work shared out over PyTorch's own threads.
+#pragma once
+#include <cstdint>
+
+// work(context, unit, thread) for every unit, in any order, on at most `threads` threads.
+void share_out(int64_t units, int64_t threads, void (*work)(void*, int64_t unit, int64_t thread), void* context);
+
+template <class Work>
+void share_out(int64_t units, int64_t threads, const Work& work) {
+  share_out(units, threads, [](void* context, int64_t unit, int64_t thread) { (*static_cast<const Work*>(context))(unit, thread); },
+            const_cast<void*>(static_cast<const void*>(&work)));
+}

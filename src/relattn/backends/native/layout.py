@@ -1,0 +1,162 @@
+"""A call as the kernels take it: the struct `Call` of kernels/call.h, field by field."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relattn.score.padding import Sight
+from relattn.score.problem import Problem
+from relattn.score.table import OffsetTable
+
+LANES = 16
+"""Floats in the widest vector: the kernels read rows of a multiple of it."""
+
+FAR = 2**63 // 4
+"""Beyond every offset: the kernels' sign for a limit that is none."""
+
+NO_ROWS = (0, 0, 0, 0)
+NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
+STRUCT = struct.Struct("=68qd15q")
+
+
+class Inputs(NamedTuple):
+    """A problem's tensors as the kernels read them: float32, last axes contiguous and of a multiple of LANES.
+
+    Tables are contiguous [H, R, width]; a bias [H, R].
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    relative_query: Tensor | None
+    relative_keys: Tensor | None
+    relative_queries: Tensor | None
+    relative_values: Tensor | None
+    bias: Tensor | None
+    key_mask: Tensor | None
+    query_segments: Tensor | None
+    key_segments: Tensor | None
+    explicit: Tensor | None
+
+    @classmethod
+    def of(cls, problem: Problem) -> Inputs:
+        """Of a problem, zeros in place of its padding."""
+        mask, axis = problem.mask, problem.sequence
+        sight = Sight.of(mask, problem.query.shape[0], problem.key.shape[1])
+        problem = sight.cleaned(problem)
+        axis = problem.sequence
+        segments = (None, None) if mask.segments is None else (ids.long().contiguous() for ids in mask.segments)
+        explicit = mask.explicit
+        if explicit is not None and explicit.dtype != torch.bool:
+            explicit = explicit.float()
+        return cls(
+            rows_of(problem.query),
+            rows_of(problem.key),
+            rows_of(problem.value),
+            None if axis.relative_query is None or axis.relative_keys is None else rows_of(axis.relative_query),
+            _table_of(axis.relative_keys),
+            _table_of(axis.relative_queries),
+            _table_of(axis.relative_values),
+            None if axis.bias is None else axis.bias.values.float().contiguous(),
+            None if mask.key_mask is None else mask.key_mask.contiguous(),
+            *segments,
+            explicit,
+        )
+
+
+def rows_of(tensor: Tensor) -> Tensor:
+    """[B, H, L, width] in float32, the last axis contiguous, zeros up to a multiple of LANES; as it is where it is so."""
+    if tensor.dtype != torch.float32:
+        tensor = tensor.float()
+    if spare := -tensor.shape[3] % LANES:
+        return torch.nn.functional.pad(tensor, (0, spare))
+    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _table_of(table: OffsetTable | None) -> Tensor | None:
+    if table is None:
+        return None
+    values = table.values if table.values.dtype == torch.float32 else table.values.float()
+    if spare := -values.shape[2] % LANES:
+        return torch.nn.functional.pad(values, (0, spare))
+    return values.contiguous()
+
+
+class Outputs(NamedTuple):
+    """What the forward pass writes, contiguous float32; the backward pass reads all but lse."""
+
+    output: Tensor
+    lse: Tensor | None
+    maximum: Tensor
+    total: Tensor
+
+
+class Gradients(NamedTuple):
+    """By the output and lse, and what the backward pass writes, contiguous float32; None where it is not wanted."""
+
+    output: Tensor
+    lse: Tensor
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor | None
+    relative_query: Tensor | None
+    relative_keys: Tensor | None
+    relative_queries: Tensor | None
+    relative_values: Tensor | None
+    bias: Tensor | None
+
+
+NO_GRADIENTS = (None,) * 8
+
+
+def packed(
+    problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, threads: int, workspace: int
+) -> bytes:
+    """The bytes of the struct; workspace: an address, or 0 where the kernel is asked how much it takes."""
+    positions, axis = problem.sequence.positions, problem.sequence
+    query, key, value, relative_query = inputs[:4]
+    by_query, by_key, by_value, by_relative, *by_tables = NO_GRADIENTS if gradients is None else gradients[2:]
+    tables = (
+        (inputs.relative_keys, axis.relative_keys), (inputs.relative_queries, axis.relative_queries),
+        (inputs.relative_values, axis.relative_values), (inputs.bias, axis.bias),
+    )  # fmt: skip
+    bands: list[int] = []
+    for (values, table), gradient in zip(tables, by_tables, strict=True):
+        bands += NO_BAND if values is None or table is None else _band(values, table, gradient)
+    explicit, steps = inputs.explicit, NO_ROWS
+    if explicit is not None:
+        steps = explicit.expand(*query.shape[:3], key.shape[2]).stride()
+    boolean = explicit is not None and explicit.dtype == torch.bool
+    return STRUCT.pack(
+        *_rows(query), *_rows(key), *_rows(value), *_rows(relative_query), *bands,
+        _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
+        _at(explicit) if boolean else 0, 0 if boolean else _at(explicit), *steps,
+        query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2], query.shape[3], value.shape[3],
+        0 if relative_query is None else relative_query.shape[3],
+        positions.known_origin, -FAR if positions.lowest is None else positions.lowest,
+        FAR if positions.highest is None else positions.highest, problem.scale,
+        *(_at(tensor) for tensor in outputs),
+        *(NO_ROWS if gradients is None else _rows(gradients.output)), 0 if gradients is None else _at(gradients.lse),
+        _at(by_query), _at(by_key), _at(by_value), _at(by_relative), threads, workspace,
+    )  # fmt: skip
+
+
+def _at(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _rows(tensor: Tensor | None) -> Any:
+    return NO_ROWS if tensor is None else (tensor.data_ptr(), *tensor.stride()[:3])
+
+
+def _band(values: Tensor, table: OffsetTable, gradient: Tensor | None) -> tuple[Any, ...]:
+    heads, count = values.shape[:2]
+    width = values.shape[2] if values.dim() == 3 else 1
+    return (
+        values.data_ptr(), _at(gradient), heads, 0 if heads == 1 else values.stride(0), count, table.first, width,
+        int(table.beyond != "zero"),
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""The compiled kernels: found beside this file, and asked by the address of a struct."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from relattn.arguments import check_choice
+
+FILE = Path(__file__).with_name("_kernels.so")
+SETS = ("avx512", "avx2", "generic")
+"""The instruction sets that the kernels are compiled for, the widest first."""
+
+
+class Kernels(NamedTuple):
+    """The functions of one instruction set. Each takes the bytes that `layout.packed` gives.
+
+    workspace: the floats that a forward (0) or backward (1) pass needs at the struct's address `workspace`.
+    """
+
+    name: str
+    workspace: ctypes._CFuncPtr  # pyright: ignore[reportPrivateUsage]
+    forward: ctypes._CFuncPtr  # pyright: ignore[reportPrivateUsage]
+    backward: ctypes._CFuncPtr  # pyright: ignore[reportPrivateUsage]
+
+
+@cache
+def kernels() -> Kernels | str:
+    """Those of the widest instruction set that this machine runs, or the sentence that says why there are none.
+
+    The environment variable RELATTN_NATIVE names another set, or "off".
+
+    Raises ValueError: for another value of the variable.
+    """
+    wanted = os.environ.get("RELATTN_NATIVE", "")
+    if wanted:
+        check_choice("RELATTN_NATIVE", wanted, (*SETS, "off"))
+    if wanted == "off":
+        return "RELATTN_NATIVE=off switches its kernels off"
+    if not FILE.exists():
+        return "its kernels were not compiled when relattn was installed"
+    library = ctypes.CDLL(str(FILE))
+    runnable = [name for name in SETS if name == "generic" or _runs(library, name)]
+    if wanted and wanted not in runnable:
+        return f"RELATTN_NATIVE={wanted} asks for instructions that this processor lacks"
+    name = wanted or runnable[0]
+    workspace, forward, backward = (getattr(library, f"relattn_{what}_{name}") for what in ("workspace", "forward", "backward"))
+    workspace.argtypes, workspace.restype = [ctypes.c_char_p, ctypes.c_int64], ctypes.c_int64
+    for function in (forward, backward):
+        function.argtypes, function.restype = [ctypes.c_char_p], None
+    return Kernels(name, workspace, forward, backward)
+
+
+def _runs(library: ctypes.CDLL, name: str) -> bool:
+    return hasattr(library, f"relattn_forward_{name}") and bool(getattr(library, f"relattn_runs_{name}")())
