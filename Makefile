@@ -1,4 +1,5 @@
-# `make help` lists the targets. Everything lives in .venv, made once and again when pyproject.toml or constraints.txt change.
+# `make help` lists the targets. Everything lives in .venv, made once, and again when pyproject.toml, constraints.txt or
+# a kernel's source changes.
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 TORCH_INDEX ?=
@@ -8,6 +9,7 @@ MINUTES ?= 30
 TESTS ?= tests
 
 BIN := .venv/bin
+KERNELS := $(wildcard src/relattn/backends/native/kernels/*)
 STAMP := .venv/installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS := -n logical --maxprocesses 4
@@ -30,7 +32,7 @@ help: ## list the targets
 install: $(STAMP) ## set up .venv with everything that the other targets need
 
 # torch first, alone and by its exact version: an index for torch need not carry the rest.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt setup.py $(KERNELS)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"relattn needs Python 3.11 or later; $(PYTHON) is {v[0]}.{v[1]}: name another with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)

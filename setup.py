@@ -27,7 +27,7 @@ def sources() -> str:
 
 
 class BuildKernels(build_ext):
-    """Compiles kernels.cpp once for each instruction set, and links all into one library without a Python in its name."""
+    """Compiles kernels.cpp for each instruction set, and links all into one library without a Python in its name."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return fullname.replace(".", "/") + ".so"

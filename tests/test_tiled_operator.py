@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from relattn import relative_attention
-from relattn.backends.tiled import TiledBackend, operator
+from relattn.backends import problem_operator
+from relattn.backends.tiled import TiledBackend
 from tests import seeds
 from tests.contract.calls import assert_equal, gradients, self_attention
 from tests.contract.cases import CASES
@@ -54,7 +55,7 @@ def call_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """The operator's arguments in such a call, leaves of their own."""
     name, changes, dtype, dropout_p = CALLS[kind]
     subject = make_subject(CASES[name], replace(PLAIN, **changes), dtype)
-    return operator_arguments(operator, "tiled", subject, dropout_p, monkeypatch)
+    return operator_arguments(problem_operator, "tiled", subject, dropout_p, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", CALLS)
@@ -66,7 +67,7 @@ def test_the_operator_passes_opcheck(kind: str, monkeypatch) -> None:
 def test_the_backward_operator_passes_opcheck(kind: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""
     arguments = call_of(kind, monkeypatch)
-    named = dict(zip(operator.DIFFERENTIABLE, arguments, strict=False))
+    named = dict(zip(problem_operator.DIFFERENTIABLE, arguments, strict=False))
     wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
     assert {"query", "key", "value"} <= set(wanted)
     with torch.no_grad():

@@ -7,8 +7,10 @@ from relattn.backends.tiled.sizes import TileSizes
 from relattn.score.problem import Problem
 
 SMALL_TILES = "tiled, small tiles"
-TESTED_BACKENDS = (*(name for name in BACKENDS if name != "triton"), SMALL_TILES)
-"""What the suite runs over: every backend of a CPU, with the tiles that it chooses, and the tiled one in small tiles.
+TESTED_BACKENDS = (*(name for name in BACKENDS if name not in ("triton", "native")), SMALL_TILES)
+"""What the suite runs over: the backends that run float64 on a CPU, with the tiles that they choose, and small tiles.
+
+`tests.triton` and `tests.native` run the others.
 
 Parametrized as `backend`, indirectly: the fixture of that name in `fresh` then gives the name that a call takes.
 """

@@ -38,8 +38,8 @@ NUM_TENSORS = NAMES.index("starts")
 class Forward(NamedTuple):
     """What the forward pass gives.
 
-    output O, in its own dtype; lse, and what the backward pass finds the weights by, in the dtype of the scores: maximum,
-    a row's largest score (-inf where it saw nothing), and total, the sum of exp(S - maximum), or both of S in base 2.
+    output O, in its own dtype; lse, and what the backward pass finds the weights by, in the dtype of the scores:
+    maximum, a row's largest score, and total, the sum of exp(S - maximum); each backend may hold them in its own base.
     """
 
     output: Float[Tensor, "B Hq Lq Dv"]

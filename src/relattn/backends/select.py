@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from relattn.arguments import check_choice
 from relattn.backends.base import Backend
 from relattn.backends.dense import DenseBackend
@@ -19,30 +21,34 @@ from relattn.score.problem import Problem
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
-        SdpaBackend(), TritonBackend(), DenseBackend(), NativeBackend(), TiledBackend(), ReferenceBackend()
-    )  # fmt: skip
+        SdpaBackend(),
+        TritonBackend(),
+        DenseBackend(),
+        NativeBackend(),
+        TiledBackend(),
+        ReferenceBackend(),
+    )
 }
 """Every backend by name, in the order in which "auto" prefers them for small problems."""
+
+WITHOUT_GRADIENT = ("sdpa", "triton", "native", "dense", "tiled", "reference")
+"""The order for small problems of which no gradient is asked: dense has a second derivative, native costs less."""
 
 MANY_PAIRS_FIRST = ("sdpa", "triton", "native", "tiled", "dense", "reference")
 """The order for the others, where dense serves what tiled does not run."""
 
-_ORDERS = {
-    (small, on_cuda): [BACKENDS[name] for name in order if on_cuda or name != "triton"]
-    for small, order in ((True, BACKENDS), (False, MANY_PAIRS_FIRST))
-    for on_cuda in (True, False)
-}
-"""What "auto" may take, by whether the problem is small and lies on a CUDA device."""
-
 FEW_PAIRS = 2**22
 FEW_PAIRS_PER_ELEMENT = 2**18
 FEW_QUERIES = 32
-"""Below any of these dense is the faster of the two, with an unclipped table, D = 64, float32 on 2 cores.
+"""Below any of these dense is faster than tiled, with an unclipped table, D = 64, float32 on 2 cores.
 
 Time of tiled / dense for (batch, heads, queries, keys). A training step: (1, 8, 256, 256) 1.49, (8, 4, 256, 256) 1.46,
 (1, 8, 384, 384) 1.36, (1, 8, 512, 512) 1.34, (64, 8, 128, 128) 1.13, (1, 16, 512, 512) 0.95, (8, 8, 384, 384) 0.66,
 (8, 4, 512, 512) 0.66, (1, 8, 1024, 1024) 0.52. Forward: (16, 8, 8, 8192) 2.73, (8, 8, 32, 4096) 0.87.
 """
+
+KEYS_PER_QUERY = 8
+"""With more keys than that for every query, copying all of them for native's products outweighs what it gains."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,25 @@ def _by_preference(problem: Problem) -> list[Backend]:
         or certainly(queries < FEW_QUERIES)
         or certainly(batch * per_element < FEW_PAIRS)
     )
-    return _ORDERS[small, problem.query.device.type == "cuda"]
+    if not small:
+        order = MANY_PAIRS_FIRST
+    elif _asks_for_no_gradient(problem) and queries * KEYS_PER_QUERY >= problem.key.shape[2]:
+        order = WITHOUT_GRADIENT
+    else:
+        order = tuple(BACKENDS)
+    return [BACKENDS[name] for name in order if name != "triton" or problem.query.device.type == "cuda"]
+
+
+def _asks_for_no_gradient(problem: Problem) -> bool:
+    """Whether autograd records nothing, and no graph is traced, whose compiler fuses what dense is made of."""
+    if torch.compiler.is_compiling():
+        return False
+    if not torch.is_grad_enabled():
+        return True
+    axis = problem.sequence
+    given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit)
+    tables = [table.values for table in axis.tables.values()]
+    return not any(tensor is not None and tensor.requires_grad for tensor in (*given, *tables))
 
 
 def _runs(backend: Backend, problem: Problem) -> bool:

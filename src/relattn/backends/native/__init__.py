@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from relattn.backends.native.library import Kernels, kernels
 from relattn.backends.native.operator import run
@@ -24,7 +25,7 @@ class NativeBackend:
     name = "native"
 
     def reasons(self, problem: Problem) -> Iterator[str]:
-        """It asks for a CPU, no float64, runs of positions, no dropout, and float masks without gradient."""
+        """It asks for a CPU, float32 or narrower, runs of positions, and no dropout."""
         if missing := _missing():
             yield missing
         if problem.query.device.type != "cpu":
@@ -35,15 +36,13 @@ class NativeBackend:
             yield "it takes no listed positions, only where queries and keys start"
         if problem.dropout_p > 0.0:
             yield "it has no dropout"
-        explicit = problem.mask.explicit
-        if explicit is not None and explicit.dtype != torch.bool and explicit.requires_grad and torch.is_grad_enabled():
-            yield "it gives no gradient by a float mask"
+        if forward_ad._current_level >= 0:
+            yield "it has no forward-mode derivative"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, where asked for, lse."""
-        output, lse = run(problem, None)
-        return output, lse if problem.return_lse else None
+        return run(problem)
 
 
 @constant_in_graphs

@@ -20,7 +20,7 @@ FAR = 2**63 // 4
 
 NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
-STRUCT = struct.Struct("=68qd15q")
+STRUCT = struct.Struct("=68qd22q")
 
 
 class Inputs(NamedTuple):
@@ -45,11 +45,11 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> Inputs:
         """Of a problem, zeros in place of its padding."""
-        mask, axis = problem.mask, problem.sequence
-        sight = Sight.of(mask, problem.query.shape[0], problem.key.shape[1])
-        problem = sight.cleaned(problem)
+        mask = problem.mask
+        if mask.may_leave_keys_unseen or mask.may_leave_nothing:
+            problem = Sight.of(mask, problem.query.shape[0], problem.key.shape[1]).cleaned(problem)
         axis = problem.sequence
-        segments = (None, None) if mask.segments is None else (ids.long().contiguous() for ids in mask.segments)
+        query_segments, key_segments = mask.segments or (None, None)
         explicit = mask.explicit
         if explicit is not None and explicit.dtype != torch.bool:
             explicit = explicit.float()
@@ -63,13 +63,14 @@ class Inputs(NamedTuple):
             _table_of(axis.relative_values),
             None if axis.bias is None else axis.bias.values.float().contiguous(),
             None if mask.key_mask is None else mask.key_mask.contiguous(),
-            *segments,
+            None if query_segments is None else query_segments.long().contiguous(),
+            None if key_segments is None else key_segments.long().contiguous(),
             explicit,
         )
 
 
 def rows_of(tensor: Tensor) -> Tensor:
-    """[B, H, L, width] in float32, the last axis contiguous, zeros up to a multiple of LANES; as it is where it is so."""
+    """[B, H, L, width] in float32, the last axis contiguous, with zeros up to a multiple of LANES."""
     if tensor.dtype != torch.float32:
         tensor = tensor.float()
     if spare := -tensor.shape[3] % LANES:
@@ -87,12 +88,12 @@ def _table_of(table: OffsetTable | None) -> Tensor | None:
 
 
 class Outputs(NamedTuple):
-    """What the forward pass writes, contiguous float32; the backward pass reads all but lse."""
+    """What the forward pass writes, contiguous float32, less what is None; the backward pass reads all but lse."""
 
     output: Tensor
     lse: Tensor | None
-    maximum: Tensor
-    total: Tensor
+    maximum: Tensor | None
+    total: Tensor | None
 
 
 class Gradients(NamedTuple):
@@ -108,18 +109,27 @@ class Gradients(NamedTuple):
     relative_queries: Tensor | None
     relative_values: Tensor | None
     bias: Tensor | None
+    explicit_mask: Tensor | None
 
 
-NO_GRADIENTS = (None,) * 8
+NO_GRADIENTS = (None,) * 9
 
 
 def packed(
-    problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, threads: int, workspace: int
-) -> bytes:
-    """The bytes of the struct; workspace: an address, or 0 where the kernel is asked how much it takes."""
+    problem: Problem,
+    inputs: Inputs,
+    outputs: Outputs,
+    gradients: Gradients | None,
+    blocks: tuple[int, int],
+    threads: int,
+) -> bytearray:
+    """The bytes of the struct; the last 8 are the workspace's address, still 0.
+
+    blocks: how many queries and keys meet at a time.
+    """
     positions, axis = problem.sequence.positions, problem.sequence
     query, key, value, relative_query = inputs[:4]
-    by_query, by_key, by_value, by_relative, *by_tables = NO_GRADIENTS if gradients is None else gradients[2:]
+    by_query, by_key, by_value, by_relative, *by_tables, by_mask = NO_GRADIENTS if gradients is None else gradients[2:]
     tables = (
         (inputs.relative_keys, axis.relative_keys), (inputs.relative_queries, axis.relative_queries),
         (inputs.relative_values, axis.relative_values), (inputs.bias, axis.bias),
@@ -130,8 +140,11 @@ def packed(
     explicit, steps = inputs.explicit, NO_ROWS
     if explicit is not None:
         steps = explicit.expand(*query.shape[:3], key.shape[2]).stride()
+    mask_steps = NO_ROWS if by_mask is None else by_mask.expand(*query.shape[:3], key.shape[2]).stride()
     boolean = explicit is not None and explicit.dtype == torch.bool
-    return STRUCT.pack(
+    call = bytearray(STRUCT.size)
+    STRUCT.pack_into(
+        call, 0,
         *_rows(query), *_rows(key), *_rows(value), *_rows(relative_query), *bands,
         _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
         _at(explicit) if boolean else 0, 0 if boolean else _at(explicit), *steps,
@@ -141,8 +154,9 @@ def packed(
         FAR if positions.highest is None else positions.highest, problem.scale,
         *(_at(tensor) for tensor in outputs),
         *(NO_ROWS if gradients is None else _rows(gradients.output)), 0 if gradients is None else _at(gradients.lse),
-        _at(by_query), _at(by_key), _at(by_value), _at(by_relative), threads, workspace,
+        _at(by_query), _at(by_key), _at(by_value), _at(by_relative), _at(by_mask), *mask_steps, *blocks, threads, 0,
     )  # fmt: skip
+    return call
 
 
 def _at(tensor: Tensor | None) -> int:

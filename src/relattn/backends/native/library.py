@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +17,15 @@ SETS = ("avx512", "avx2", "generic")
 
 
 class Kernels(NamedTuple):
-    """The functions of one instruction set. Each takes the bytes that `layout.packed` gives.
+    """The functions of one instruction set. Each takes the address of what `layout.packed` gives.
 
-    workspace: the floats that a forward (0) or backward (1) pass needs at the struct's address `workspace`.
+    workspace: the floats that a forward (0) or backward (1) pass needs where the struct's `workspace` points to.
     """
 
     name: str
-    workspace: ctypes._CFuncPtr  # pyright: ignore[reportPrivateUsage]
-    forward: ctypes._CFuncPtr  # pyright: ignore[reportPrivateUsage]
-    backward: ctypes._CFuncPtr  # pyright: ignore[reportPrivateUsage]
+    workspace: Callable[[int, int], int]
+    forward: Callable[[int], None]
+    backward: Callable[[int], None]
 
 
 @cache
@@ -47,10 +48,12 @@ def kernels() -> Kernels | str:
     if wanted and wanted not in runnable:
         return f"RELATTN_NATIVE={wanted} asks for instructions that this processor lacks"
     name = wanted or runnable[0]
-    workspace, forward, backward = (getattr(library, f"relattn_{what}_{name}") for what in ("workspace", "forward", "backward"))
-    workspace.argtypes, workspace.restype = [ctypes.c_char_p, ctypes.c_int64], ctypes.c_int64
+    workspace, forward, backward = (
+        getattr(library, f"relattn_{what}_{name}") for what in ("workspace", "forward", "backward")
+    )
+    workspace.argtypes, workspace.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int64
     for function in (forward, backward):
-        function.argtypes, function.restype = [ctypes.c_char_p], None
+        function.argtypes, function.restype = [ctypes.c_void_p], None
     return Kernels(name, workspace, forward, backward)
 
 

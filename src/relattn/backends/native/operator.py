@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import ctypes
+import struct
 
+import torch
+from torch import Tensor, nn
+
+from relattn.backends.base import under_torch_func
 from relattn.backends.native.layout import Gradients, Inputs, Outputs, packed, rows_of
 from relattn.backends.native.library import Kernels, kernels
 from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.errors import UnsupportedError
 from relattn.score.problem import TABLES, Problem
 
+FORWARD_BLOCKS = (192, 256)
+BACKWARD_BLOCKS = (96, 384)
+"""How many queries and keys meet at a time: their rows and a tile of scores fit into a core's second-level cache."""
 
-def forward(problem: Problem) -> Forward:
-    """O, lse, and what the backward pass finds the weights by."""
-    query, rows, width = problem.query, problem.query.shape[:3], problem.value.shape[3]
+
+PAIRS_TO_SHARE = 2**15
+"""Fewer pairs of queries and keys, of all heads, take one thread less time than waking others does."""
+
+ALIGNED = 64
+"""Bytes of a cache line, and of the widest vector."""
+
+
+def attend(problem: Problem, *, return_lse: bool, for_backward: bool = False) -> Outputs:
+    """O and, where asked for, lse, and what the backward pass finds the weights by."""
+    rows, width = problem.query.shape[:3], problem.value.shape[3]
     inputs = Inputs.of(problem)
-    output = query.new_empty((*rows, inputs.value.shape[3]), dtype=torch.float32)
-    lse, maximum, total = query.new_empty((3, *rows), dtype=torch.float32)
-    if 0 in (rows[0], rows[2], problem.key.shape[2]):
-        output.zero_(), lse.fill_(-torch.inf), maximum.zero_(), total.zero_()
+    output = torch.empty((*rows, inputs.value.shape[3]))
+    lse = torch.empty(rows) if return_lse else None
+    maximum, total = (torch.empty(rows), torch.empty(rows)) if for_backward else (None, None)
+    outputs = Outputs(output, lse, maximum, total)
+    if _has_no_pair(problem):
+        for tensor, value in zip(outputs, (0.0, -torch.inf, 0.0, 0.0), strict=True):
+            if tensor is not None:
+                tensor.fill_(value)
     else:
-        _run(problem, inputs, Outputs(output, lse, maximum, total), None)
+        _run(problem, inputs, outputs, None)
     if width != output.shape[3]:
         output = output[..., :width].contiguous()
-    return Forward(output.to(problem.output_dtype), lse, maximum, total)
+    return Outputs(output if problem.output_dtype == torch.float32 else output.to(problem.output_dtype), *outputs[1:])
 
 
 def backward(problem: Problem, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
-    """The gradients that `wanted` names: of the problem's tensors, and of its tables' values."""
+    """The gradients that `wanted` names: of the problem's tensors, its tables' values, and its float mask."""
     inputs = Inputs.of(problem)
     tensors = {name: getattr(inputs, name) for name in ("query", "key", "value", "relative_query", *TABLES)}
+    tensors["explicit_mask"] = inputs.explicit
     made = {
-        name: None if tensor is None or name not in wanted else torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+        name: torch.zeros(tensor.shape) if tensor is not None and name in wanted else None
         for name, tensor in tensors.items()
     }
-    if 0 not in (*problem.query.shape[:3:2], problem.key.shape[2]):
+    if not _has_no_pair(problem):
         output = rows_of(answers.output).contiguous()
         gradients = Gradients(rows_of(answers.output_gradient), answers.lse_gradient.float().contiguous(), **made)
         _run(problem, inputs, Outputs(output, None, answers.maximum, answers.total), gradients)
-    given = {"query": problem.query, "key": problem.key, "value": problem.value, "relative_query": problem.sequence.relative_query}
-    given |= {name: table.values for name, table in problem.sequence.tables.items()}
+    axis = problem.sequence
+    given = {
+        "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
+        **{name: table.values for name, table in axis.tables.items()}, "explicit_mask": problem.mask.explicit,
+    }  # fmt: skip
     return {name: _like(given[name], made[name]) for name in wanted}
 
 
@@ -54,24 +77,55 @@ def _like(given: Tensor | None, gradient: Tensor | None) -> Tensor:
     return gradient.to(given.dtype)
 
 
+def _has_no_pair(problem: Problem) -> bool:
+    batch, _, queries, _ = problem.query.shape
+    return batch == 0 or queries == 0 or problem.key.shape[2] == 0
+
+
 def _run(problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None) -> None:
     found = kernels()
     if not isinstance(found, Kernels):  # an exported graph calls the operator without asking any backend
         raise UnsupportedError(f"backend='native' cannot run this: {found}; use 'tiled'", {"native": [found]})
-    threads = torch.get_num_threads()
-    size = found.workspace(packed(problem, inputs, outputs, gradients, threads, 0), int(gradients is not None))
-    workspace = torch.empty(size, dtype=torch.float32)
-    call = packed(problem, inputs, outputs, gradients, threads, -(-workspace.data_ptr() // 64) * 64)
-    (found.forward if gradients is None else found.backward)(call)
+    blocks = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
+    pairs = problem.query.shape[0] * problem.query.shape[1] * problem.query.shape[2] * problem.key.shape[2]
+    threads = torch.get_num_threads() if pairs >= PAIRS_TO_SHARE else 1
+    call = packed(problem, inputs, outputs, gradients, blocks, threads)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(call))
+    workspace = torch.empty(found.workspace(address, int(gradients is not None)), dtype=torch.float32)
+    struct.pack_into("=q", call, len(call) - 8, -(-workspace.data_ptr() // ALIGNED) * ALIGNED)
+    (found.forward if gradients is None else found.backward)(address)
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
-    return forward(problem)
+    output, lse, maximum, total = attend(problem, return_lse=True, for_backward=True)
+    assert lse is not None and maximum is not None and total is not None
+    return Forward(output, lse, maximum, total)
 
 
 def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
     return backward(problem, answers, wanted)
 
 
-run = operator_of("native", _forward, _backward)
-"""O and lse of a problem; it draws no dropout, so there is no seed."""
+_run_operator = operator_of("native", _forward, _backward)
+
+
+def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
+    """O and, where the problem asks for it, lse."""
+    if not _needs_operator(problem):
+        return attend(problem, return_lse=problem.return_lse)[:2]
+    output, lse = _run_operator(problem, None)
+    return output, lse if problem.return_lse else None
+
+
+def _needs_operator(problem: Problem) -> bool:
+    """Whether anyone but the kernels looks at the call: autograd, a traced graph, a mode, or a start to be read."""
+    if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
+        return True
+    axis, tables = problem.sequence, problem.sequence.tables.values()
+    if axis.positions.known_origin is None or any(isinstance(table.first, Tensor) for table in tables):
+        return True
+    given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit)
+    tensors = [tensor for tensor in (*given, *(table.values for table in tables)) if tensor is not None]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return True
+    return any(type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors)

@@ -14,8 +14,6 @@ S is held in base 2 here, S' = S * log2(e): dS' = dS * ln(2), and the scale and 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -9,7 +9,7 @@
 
 namespace RELATTN_SET {
 
-constexpr Index QUERIES_BACKWARD = 96, KEYS_BACKWARD = 384, SLOTS = 8;
+constexpr Index SLOTS = 8;
 
 // Sums for a table's gradient: [copies][count + NN_ROWS][width]. The rows after the last take what diagonals beyond the
 // table would add in a product of NN_ROWS rows, and are not read.
@@ -51,17 +51,21 @@ struct Backward {
   const Packed& packed;
   TableSums relative_keys, relative_queries, relative_values, bias;
   Index slots;
+  const Index query_block, key_block;
+  const Index step;  // between rows of a tile
 
-  static constexpr Index STEP = KEYS_BACKWARD + 2 * MARGIN;
-  static constexpr Index TILE = (QUERIES_BACKWARD + 2 * NN_ROWS) * STEP;
-
-  static bool per_head(const Call& c) {
+  static bool by_head(const Call& c) {
     for (const Band* band : {&c.relative_keys, &c.relative_queries, &c.relative_values, &c.bias})
       if (band->gradient && band->heads > 1) return true;
     return false;
   }
+  // Whether heads add to the same numbers: then one thread does it, in order.
+  static bool shares_mask_gradient(const Call& c) {
+    return c.mask_gradient && ((c.batch > 1 && !c.mask_gradient_batch) || (c.heads > 1 && !c.mask_gradient_head));
+  }
   static Index slots_of(const Call& c) {
-    return per_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, SLOTS);
+    if (shares_mask_gradient(c)) return 1;
+    return by_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, SLOTS);
   }
   static Index sums(const Call& c) {
     const Index slots = slots_of(c);
@@ -69,31 +73,41 @@ struct Backward {
            TableSums::size(c.relative_values, slots) + TableSums::size(c.bias, slots);
   }
 
-  Backward(const Call& c, const Packed& p, float*& workspace) : call(c), packed(p), slots(slots_of(c)) {
+  Backward(const Call& c, const Packed& p, float*& workspace)
+      : call(c),
+        packed(p),
+        slots(slots_of(c)),
+        query_block(rounded_up(c.query_block, ROWS)),
+        key_block(rounded_up(c.key_block, PANEL)),
+        step(key_block + 2 * MARGIN) {
     relative_keys = TableSums(c.relative_keys, slots, workspace);
     relative_queries = TableSums(c.relative_queries, slots, workspace);
     relative_values = TableSums(c.relative_values, slots, workspace);
     bias = TableSums(c.bias, slots, workspace);
   }
 
-  static Index scratch(const Call& c) {
-    const Index rows = QUERIES_BACKWARD, keys = KEYS_BACKWARD + NN_ROWS;
-    return rows * (c.width + c.relative_width + c.value_width + 3) + 2 * TILE + keys * (2 * c.width + c.value_width) +
-           2 * Strip::size(KEYS_BACKWARD) + Strip::kept_size() + ROWS * (c.width + c.relative_width) +
-           KeyStrips::size(c, rows, KEYS_BACKWARD) + 64;
+  Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
+  Index scratch() const {
+    const Index keys = key_block + NN_ROWS;
+    return query_block * (call.width + call.relative_width + call.value_width + 3) + 2 * tile_size() +
+           keys * (2 * call.width + call.value_width) + 2 * Strip::size(key_block) + Strip::kept_size() +
+           ROWS * (call.width + call.relative_width) + KeyStrips::size(call, query_block, key_block);
   }
 
   // The key heads of a slot, in order: all of one head where tables belong to heads, else an equal share.
   void run(Index slot, float* scratch) const {
     const Index heads = call.batch * call.key_heads;
-    std::memset(scratch, 0, Backward::scratch(call) * sizeof(float));
-    if (per_head(call)) {
+    const bool one = slots == 1;  // which owns every head
+    std::memset(scratch, 0, this->scratch() * sizeof(float));
+    if (by_head(call) && !one) {
       const Index group = call.heads / call.key_heads;
       clear(relative_keys, slot, group), clear(relative_queries, slot, group);
       clear(relative_values, slot, group), clear(bias, slot, group);
       for (Index b = 0; b < call.batch; b++) key_head(slot, b, slot, scratch);
     } else {
-      clear(relative_keys, slot, 1), clear(relative_queries, slot, 1), clear(relative_values, slot, 1), clear(bias, slot, 1);
+      const Index all = one ? call.heads : 1;
+      clear(relative_keys, slot, all), clear(relative_queries, slot, all);
+      clear(relative_values, slot, all), clear(bias, slot, all);
       for (Index n = slot * heads / slots; n < (slot + 1) * heads / slots; n++)
         key_head(slot, n / call.key_heads, n % call.key_heads, scratch);
     }
@@ -128,25 +142,27 @@ struct Backward {
     float *key, *key_by_rows, *value;                                    // gradients of a block of keys
     float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips;
 
-    Scratch(const Call& c, float* at) {
-      const Index rows = QUERIES_BACKWARD, keys = KEYS_BACKWARD + NN_ROWS;
+    Scratch(const Backward& pass, float* at) {
+      const Call& c = pass.call;
+      const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
+      const Index inside = NN_ROWS * pass.step + MARGIN;
       auto take = [&at](Index size) { return at += size, at - size; };
       query = take(rows * c.width), relative_query = take(rows * c.relative_width), gradient = take(rows * c.value_width);
       maximum = take(rows), share = take(rows), delta = take(rows);
-      weights = take(TILE) + NN_ROWS * STEP + MARGIN, differences = take(TILE) + NN_ROWS * STEP + MARGIN;
+      weights = take(pass.tile_size()) + inside, differences = take(pass.tile_size()) + inside;
       key = take(keys * c.width), key_by_rows = take(keys * c.width), value = take(keys * c.value_width);
-      strip = take(Strip::size(KEYS_BACKWARD)), value_strip = take(Strip::size(KEYS_BACKWARD));
-      kept = take(Strip::kept_size()), tail = take(ROWS * c.width), relative_tail = take(ROWS * c.relative_width);
+      strip = take(strip_size), value_strip = take(strip_size), kept = take(Strip::kept_size());
+      tail = take(ROWS * c.width), relative_tail = take(ROWS * c.relative_width);
       key_strips = at;
     }
   };
 
   void key_head(Index slot, Index b, Index key_head, float* scratch) const {
-    const Scratch s(call, scratch);
+    const Scratch s(*this, scratch);
     const Index group = call.heads / call.key_heads, width = call.width, value_width = call.value_width;
     const float scale = float(call.scale);
-    for (Index j0 = 0; j0 < call.keys; j0 += KEYS_BACKWARD) {
-      const Index columns = std::min(KEYS_BACKWARD, call.keys - j0);
+    for (Index j0 = 0; j0 < call.keys; j0 += key_block) {
+      const Index columns = std::min(key_block, call.keys - j0);
       std::memset(s.key, 0, columns * width * sizeof(float));
       std::memset(s.value, 0, columns * value_width * sizeof(float));
       if (call.relative_queries.rows) std::memset(s.key_by_rows, 0, columns * width * sizeof(float));
@@ -156,8 +172,8 @@ struct Backward {
         const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + call.origin - call.highest);
         const Index end = call.lowest == NEVER ? call.queries
                                                : std::min(call.queries, j0 + columns - 1 + call.origin - call.lowest + 1);
-        for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += QUERIES_BACKWARD)
-          tile(head, slot, i0, std::min(QUERIES_BACKWARD, call.queries - i0), j0, columns, s);
+        for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += query_block)
+          tile(head, slot, i0, std::min(query_block, call.queries - i0), j0, columns, s);
       }
       const Index n = (b * call.key_heads + key_head) * call.keys + j0;
       for (Index c = 0; c < columns; c++) {
@@ -193,26 +209,27 @@ struct Backward {
     KeyStrips by_key = {};
     if (call.relative_queries.rows) {
       by_key = KeyStrips::fill(head, i0, count, j0, columns, s.key_strips);
-      std::memset(s.differences + rows * STEP - MARGIN, 0, NN_ROWS * STEP * sizeof(float));
+      std::memset(s.differences + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
     }
     for (Index a = 0; a < rows; a += ROWS) {
       const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
-      const Index from = std::min(std::max(head.first_key(i) - j0, Index(0)), KEYS_BACKWARD) / PANEL * PANEL;
+      const Index begin = std::min(std::max(head.first_key(i) - j0, Index(0)), key_block), from = begin / PANEL * PANEL;
       const Index stop = std::min(head.end_key(i, real) - j0, columns), to = std::max(rounded_up(stop, PANEL), from);
-      float *weights = s.weights + a * STEP, *differences = s.differences + a * STEP;
+      float *weights = s.weights + a * step, *differences = s.differences + a * step;
       for (int r = 0; r < ROWS; r++)
-        for (float* row : {weights + r * STEP, differences + r * STEP}) {
+        for (float* row : {weights + r * step, differences + r * step}) {
           std::memset(row, 0, from * sizeof(float));
-          std::memset(row + to, 0, (KEYS_BACKWARD - to) * sizeof(float));
+          std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
-      if (stop <= from) continue;
+      if (stop <= begin) continue;
       weights_and_differences(head, i0, a, real, j0, from, to, by_key, s);
-      add_query_gradient(head, i, real, j0, from, stop, differences, s);
+      add_query_gradient(head, i, real, j0, begin, stop, differences, s);
     }
     add_key_gradients(i0, rows, j0, columns, s);
     const float* x = call.relative_width ? s.relative_query : s.query;
     add_table_gradient(call.relative_keys, relative_keys.of(slot, head.h), s.differences, x, i0, rows, j0, columns);
     add_table_gradient(call.relative_values, relative_values.of(slot, head.h), s.weights, s.gradient, i0, rows, j0, columns);
+    if (call.mask_gradient) add_mask_gradient(head, i0, count, j0, columns, s);
     add_bias_gradient(bias.of(slot, head.h), s.differences, i0, rows, j0, columns);
     add_relative_query_gradients(head, slot, i0, rows, j0, columns, s);
   }
@@ -244,18 +261,18 @@ struct Backward {
   void weights_and_differences(const Head& head, Index i0, Index a, Index real, Index j0, Index from, Index to,
                                const KeyStrips& by_key, const Scratch& s) const {
     const Index i = i0 + a, value_width = call.value_width;
-    float *weights = s.weights + a * STEP, *differences = s.differences + a * STEP;
+    float *weights = s.weights + a * step, *differences = s.differences + a * step;
     const float* query = s.query + a * call.width;
     const float* x = call.relative_width ? s.relative_query + a * call.relative_width : query;
     Index next = NEVER;
-    const Start start = scores_start(head, x, i, j0, from, to, Strip::step(KEYS_BACKWARD), s.strip, s.kept, next);
+    const Start start = scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
     Vector most[ROWS];
-    scores_of(head, query, i, j0, from, to, start.at ? &start : nullptr, weights, STEP, most);
-    if (call.looks_at_pairs()) look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights, STEP, most);
+    scores_of(head, query, i, j0, from, to, start.at ? &start : nullptr, weights, step, most);
+    if (call.looks_at_pairs()) look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights, step, most);
     Start values = {nullptr, 0};
     if (call.relative_values.rows) {
       const Band& band = call.relative_values;
-      const Strip strip{s.value_strip, Strip::step(KEYS_BACKWARD), band, head.relative_value_panels, head.relative_values, nullptr, 0};
+      const Strip strip{s.value_strip, Strip::step(key_block), band, head.relative_value_panels, head.relative_values, nullptr, 0};
       next = NEVER;
       values = strip.fill(s.gradient + a * value_width, value_width, call.origin + j0 - i - band.first, from, to, s.kept, next);
     }
@@ -274,10 +291,10 @@ struct Backward {
         const Vector maximum = splat(s.maximum[a + r]), share = splat(s.share[a + r]);
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) {
-          float* weight = weights + r * STEP + column + v * LANES;
+          float* weight = weights + r * step + column + v * LANES;
           const Vector p = exponential(load(weight) - maximum) * share;
           store(weight, p);
-          store(differences + r * STEP + column + v * LANES, p * sums[r][v]);
+          store(differences + r * step + column + v * LANES, p * sums[r][v]);
         }
       }
     }
@@ -293,7 +310,7 @@ struct Backward {
       if (!whole) std::memset(to, 0, ROWS * width * sizeof(float));
       const float* keys = call.key.of(head.b, head.key_head, j0 + from);
       for (int r = 0; r < ROWS; r += NN_ROWS)
-        multiply_nn(differences + r * STEP + from, STEP, 1, keys, call.key.row, stop - from, to + r * width, width, width);
+        multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width, width);
       if (call.relative_keys.rows && !call.relative_width) add_relative_keys(head, i, j0, from, stop, differences, to, width);
       if (!whole)
         for (Index r = 0; r < real; r++) add_row(call.query_gradient + (first + r) * width, to + r * width, 1.0f, width);
@@ -308,9 +325,9 @@ struct Backward {
   }
 
   void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences, float* to,
-                         Index step) const {
+                         Index to_step) const {
     const Band& band = call.relative_keys;
-    add_band(band, head.relative_keys, differences, STEP, call.origin + j0 - i - band.first, from, stop, to, step);
+    add_band(band, head.relative_keys, differences, step, call.origin + j0 - i - band.first, from, stop, to, to_step);
   }
 
   // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i.
@@ -318,9 +335,9 @@ struct Backward {
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
       const Index end = call.lowest == NEVER ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
-      multiply_nn(s.differences + c + first * STEP, 1, STEP, s.query + first * call.width, call.width, end - first,
+      multiply_nn(s.differences + c + first * step, 1, step, s.query + first * call.width, call.width, end - first,
                   s.key + c * call.width, call.width, call.width);
-      multiply_nn(s.weights + c + first * STEP, 1, STEP, s.gradient + first * call.value_width, call.value_width, end - first,
+      multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width, end - first,
                   s.value + c * call.value_width, call.value_width, call.value_width);
     }
   }
@@ -334,11 +351,11 @@ struct Backward {
     for (Index t = first; t < end; t += NN_ROWS) {
       const Index a = std::max(Index(0), corner - t - (NN_ROWS - 1)), b = std::min(rows, columns + corner - t);
       if (a < b)
-        multiply_nn(factors + (t - corner + a) + a * STEP, 1, STEP + 1, x + a * width, width, b - a, sums + t * width, width, width);
+        multiply_nn(factors + (t - corner + a) + a * step, 1, step + 1, x + a * width, width, b - a, sums + t * width, width, width);
     }
     if (!band.clamps) return;
     for (Index a = 0; a < rows; a++) {
-      const float* row = factors + a * STEP;
+      const float* row = factors + a * step;
       const Index inside = std::min(std::max(a - corner, Index(0)), columns);
       const Index beyond = std::min(std::max(band.count + a - corner, inside), columns);
       if (inside > 0) add_row(sums, x + a * width, total(row, 0, inside), width);
@@ -362,12 +379,21 @@ struct Backward {
     for (Index t = corner - (rows - 1); t < corner + columns; t += LANES) {
       const Index first = std::max(Index(0), corner - t - (LANES - 1)), end = std::min(rows, columns + corner - t);
       Vector diagonals = {};
-      for (Index a = first; a < end; a++) diagonals += load(differences + (t - corner) + a * (STEP + 1));
+      for (Index a = first; a < end; a++) diagonals += load(differences + (t - corner) + a * (step + 1));
       for (Index n = 0; n < LANES && t + n < corner + columns; n++) {
         const Index inside = std::min(std::max(t + n, Index(0)), band.count - 1);
         if (t + n == inside || band.clamps) sums[inside] += diagonals[n];
       }
     }
+  }
+
+  // dmask_ij += dS_ij.
+  void add_mask_gradient(const Head& head, Index i0, Index count, Index j0, Index columns, const Scratch& s) const {
+    float* to = call.mask_gradient + head.b * call.mask_gradient_batch + head.h * call.mask_gradient_head +
+                i0 * call.mask_gradient_query + j0 * call.mask_gradient_key;
+    for (Index a = 0; a < count; a++)
+      for (Index c = 0; c < columns; c++)
+        to[a * call.mask_gradient_query + c * call.mask_gradient_key] += s.differences[a * step + c];
   }
 
   // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.
@@ -379,7 +405,7 @@ struct Backward {
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = std::max(Index(0), corner + c - (rows - 1)), end = std::min(band.count, corner + c + NN_ROWS);
       if (first < end)
-        multiply_nn(s.differences + (corner + c - first) * STEP + c, STEP + 1, -STEP, head.relative_queries + first * width,
+        multiply_nn(s.differences + (corner + c - first) * step + c, step + 1, -step, head.relative_queries + first * width,
                     width, end - first, s.key_by_rows + c * width, width, width);
     }
     const float* keys = call.key.of(head.b, head.key_head, j0);
@@ -389,15 +415,15 @@ struct Backward {
       for (Index t = first; t < end; t += NN_ROWS) {
         const Index a = std::max(Index(0), t - corner), b = std::min(columns, t - corner + NN_ROWS - 1 + rows);
         if (a < b)
-          multiply_nn(s.differences + (corner - t + a) * STEP + a, -STEP, STEP + 1, keys + a * call.key.row, call.key.row, b - a,
+          multiply_nn(s.differences + (corner - t + a) * step + a, -step, step + 1, keys + a * call.key.row, call.key.row, b - a,
                       sums + t * width, width, width);
       }
     }
     if (!band.clamps) return;
     for (Index c = 0; c < columns; c++) {
       float before = 0.0f, beyond = 0.0f;  // over the queries so far after the key, and so far before it
-      for (Index a = std::max(Index(0), corner + c + 1); a < rows; a++) before += s.differences[a * STEP + c];
-      for (Index a = std::min(rows, corner + c - band.count + 1) - 1; a >= 0; a--) beyond += s.differences[a * STEP + c];
+      for (Index a = std::max(Index(0), corner + c + 1); a < rows; a++) before += s.differences[a * step + c];
+      for (Index a = std::min(rows, corner + c - band.count + 1) - 1; a >= 0; a--) beyond += s.differences[a * step + c];
       const float* last = head.relative_queries + (band.count - 1) * width;
       add_row(s.key_by_rows + c * width, head.relative_queries, before, width);
       add_row(s.key_by_rows + c * width, last, beyond, width);

@@ -34,10 +34,14 @@ struct Call {
   Index batch, heads, key_heads, queries, keys, width, value_width, relative_width;
   Index origin, lowest, highest;
   double scale;
-  float *output, *lse, *maximum, *total;  // [B, Hq, Lq, Dv], and [B, Hq, Lq] each: lse = maximum + log(total)
+  float *output, *lse;     // [B, Hq, Lq, Dv] and [B, Hq, Lq]; lse may be null
+  float *maximum, *total;  // [B, Hq, Lq], lse = maximum + log(total); null where no backward pass will ask
   Rows output_gradient;
   const float* lse_gradient;  // [B, Hq, Lq]
   float *query_gradient, *key_gradient, *value_gradient, *relative_query_gradient;
+  float* mask_gradient;  // with steps of its own, 0 along an axis over which the mask broadcasts
+  Index mask_gradient_batch, mask_gradient_head, mask_gradient_query, mask_gradient_key;
+  Index query_block, key_block;  // how many meet at a time; rounded up to whole groups and panels
   Index threads;
   float* workspace;
 

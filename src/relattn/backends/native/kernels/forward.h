@@ -4,31 +4,36 @@
 
 namespace RELATTN_SET {
 
-// Sizes of blocks: 192 queries share the packed keys of a block, which stays in the second-level cache.
-constexpr Index QUERIES_FORWARD = 192, KEYS_FORWARD = 256;
+constexpr Index MOST_GROUPS = 64;  // of ROWS queries in a block
 
 struct Forward {
   const Call& call;
   const Packed& packed;
-  Index blocks;  // of queries, for each head
+  const Index query_block, key_block;
+  const Index step;    // between rows of weights
+  const Index blocks;  // of queries, for each head
 
-  static constexpr Index STEP = KEYS_FORWARD + 2 * MARGIN;
-
-  Forward(const Call& c, const Packed& p) : call(c), packed(p), blocks(rounded_up(c.queries, QUERIES_FORWARD) / QUERIES_FORWARD) {}
+  Forward(const Call& c, const Packed& p)
+      : call(c),
+        packed(p),
+        query_block(std::min(rounded_up(c.query_block, ROWS), MOST_GROUPS * ROWS)),
+        key_block(rounded_up(c.key_block, PANEL)),
+        step(key_block + 2 * MARGIN),
+        blocks((c.queries + query_block - 1) / query_block) {}
 
   Index units() const { return call.batch * call.heads * blocks; }
 
-  static Index scratch(const Call& call) {
-    const Index rows = rounded_up(std::min(call.queries, QUERIES_FORWARD), ROWS);
-    return rows * (call.width + call.relative_width + call.value_width + Strip::KEPT + 3) + ROWS * STEP +
-           Strip::size(KEYS_FORWARD) + KeyStrips::size(call, rows, KEYS_FORWARD) + 64;
+  Index scratch() const {
+    const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
+    return rows * (call.width + call.relative_width + call.value_width + Strip::KEPT + 3) + ROWS * step +
+           Strip::size(key_block) + KeyStrips::size(call, rows, key_block);
   }
 
   // The last block of queries comes first: under causality it sees most keys.
   void run(Index unit, float* scratch) const {
     const Index n = unit / blocks, block = blocks - 1 - unit % blocks;
     const Head head(call, packed, n / call.heads, n % call.heads);
-    const Index i0 = block * QUERIES_FORWARD, count = std::min(QUERIES_FORWARD, call.queries - i0);
+    const Index i0 = block * query_block, count = std::min(query_block, call.queries - i0);
     block_of_queries(head, i0, count, scratch);
   }
 
@@ -43,36 +48,36 @@ struct Forward {
     float* maximum = kept + rows * Strip::KEPT;
     float* total = maximum + rows;
     float* weights = total + rows;  // with MARGIN columns more on both sides of every row
-    float* strip = weights + ROWS * STEP;
-    float* key_strips = strip + Strip::size(KEYS_FORWARD);
+    float* strip = weights + ROWS * step;
+    float* key_strips = strip + Strip::size(key_block);
 
     const float factor = float(call.scale);
     copy_rows(call.query, head.b, head.h, i0, count, width, factor, query);
     if (relative_width) copy_rows(call.relative_query, head.b, head.h, i0, count, relative_width, factor, relative_query);
     std::memset(output, 0, rows * value_width * sizeof(float));
     for (Index a = 0; a < rows; a++) maximum[a] = -INFINITY, total[a] = 0.0f;
-    Index next[QUERIES_FORWARD / ROWS + 1];
-    for (Index g = 0; g < groups; g++) next[g] = NEVER;
+    Index next[MOST_GROUPS];
+    std::fill(next, next + groups, NEVER);
 
     const Index first = head.first_key(i0) / PANEL * PANEL, end = head.end_key(i0, count);
-    for (Index j0 = first; j0 < end; j0 += KEYS_FORWARD) {
-      const Index columns = std::min(KEYS_FORWARD, end - j0);
+    for (Index j0 = first; j0 < end; j0 += key_block) {
+      const Index columns = std::min(key_block, end - j0);
       KeyStrips by_key = {};
       if (call.relative_queries.rows) by_key = KeyStrips::fill(head, i0, count, j0, columns, key_strips);
       for (Index g = 0; g < groups; g++) {
         const Index a = g * ROWS, i = i0 + a, real = std::min(Index(ROWS), count - a);
-        const Index from = std::max(head.first_key(i) - j0, Index(0)) / PANEL * PANEL;
+        const Index begin = std::max(head.first_key(i) - j0, Index(0)), from = begin / PANEL * PANEL;
         const Index stop = std::min(head.end_key(i, real) - j0, columns), to = rounded_up(stop, PANEL);
-        if (stop <= from) continue;
+        if (stop <= begin) continue;
         const float* x = relative_width ? relative_query + a * relative_width : query + a * width;
-        const Start start = scores_start(head, x, i, j0, from, to, Strip::step(KEYS_FORWARD), strip, kept + a * Strip::KEPT,
+        const Start start = scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip, kept + a * Strip::KEPT,
                                          next[g]);
         Vector most[ROWS];
-        scores_of(head, query + a * width, i, j0, from, to, start.at ? &start : nullptr, weights + MARGIN, STEP, most);
+        scores_of(head, query + a * width, i, j0, from, to, start.at ? &start : nullptr, weights + MARGIN, step, most);
         if (call.looks_at_pairs())
-          look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights + MARGIN, STEP, most);
+          look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights + MARGIN, step, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
-        add_values(head, weights + MARGIN, i, j0, from, stop, output + a * value_width);
+        add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);
       }
     }
     for (Index a = 0; a < count; a++) write(head, i0 + a, maximum[a], total[a], output + a * value_width);
@@ -84,7 +89,7 @@ struct Forward {
     for (int r = 0; r < ROWS; r++) {
       const float before = maximum[r], now = std::max(before, largest(most[r]));
       const float finite = now == -INFINITY ? 0.0f : now;
-      float* row = scores + r * STEP;
+      float* row = scores + r * step;
       if (call.relative_values.rows) {  // whose diagonals begin and end beside these columns
         std::memset(row + from - NN_ROWS, 0, NN_ROWS * sizeof(float));
         std::memset(row + to, 0, NN_ROWS * sizeof(float));
@@ -111,9 +116,9 @@ struct Forward {
     const Index width = call.value_width;
     const float* values = call.value.of(head.b, head.key_head, j0 + from);
     for (int r = 0; r < ROWS; r += NN_ROWS)
-      multiply_nn(weights + r * STEP + from, STEP, 1, values, call.value.row, stop - from, output + r * width, width, width);
+      multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width, width);
     if (call.relative_values.rows)
-      add_band(call.relative_values, head.relative_values, weights, STEP, call.origin + j0 - i - call.relative_values.first,
+      add_band(call.relative_values, head.relative_values, weights, step, call.origin + j0 - i - call.relative_values.first,
                from, stop, output, width);
   }
 
@@ -122,9 +127,8 @@ struct Forward {
     const bool sees = total > 0.0f || total != total;
     const Vector factor = splat(sees ? 1.0f / total : 0.0f);
     for (Index d = 0; d < width; d += LANES) store(call.output + row * width + d, load(output + d) * factor);
-    call.maximum[row] = sees ? maximum : 0.0f;
-    call.total[row] = total;
-    call.lse[row] = sees ? maximum + std::log(total) : -INFINITY;
+    if (call.lse) call.lse[row] = sees ? maximum + std::log(total) : -INFINITY;
+    if (call.maximum) call.maximum[row] = sees ? maximum : 0.0f, call.total[row] = total;
   }
 };
 

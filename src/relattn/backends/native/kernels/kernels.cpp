@@ -9,15 +9,14 @@
 namespace RELATTN_SET {
 namespace {
 
-// Floats of workspace: what all threads share, and each one's own.
-Index aligned(Index floats) { return rounded_up(floats, 16); }
-
+// Floats of workspace that all threads share, and each one's own.
 Index shared_size(const Call& call, bool backward) {
-  return aligned(Packed::size(call, backward) + (backward ? Backward::sums(call) : 0));
+  return rounded_up(Packed::size(call, backward) + (backward ? Backward::sums(call) : 0), LANES);
 }
 
-Index own_size(const Call& call, bool backward) {
-  return aligned(backward ? Backward::scratch(call) : Forward::scratch(call));
+template <class Pass>
+Index own_size(const Pass& pass) {
+  return rounded_up(pass.scratch(), LANES);
 }
 
 Packed packed_for(const Call& call, bool backward, float*& workspace) {
@@ -35,7 +34,10 @@ using namespace RELATTN_SET;
 extern "C" {
 
 Index NAMED(relattn_workspace, RELATTN_SET)(const Call* call, Index backward) {
-  return shared_size(*call, backward) + call->threads * own_size(*call, backward) + 16;
+  float* nowhere = nullptr;
+  const Packed packed = {};
+  const Index own = backward ? own_size(Backward(*call, packed, nowhere)) : own_size(Forward(*call, packed));
+  return shared_size(*call, backward) + call->threads * own + LANES;
 }
 
 void NAMED(relattn_forward, RELATTN_SET)(const Call* given) {
@@ -44,7 +46,7 @@ void NAMED(relattn_forward, RELATTN_SET)(const Call* given) {
   float* scratch = workspace + shared_size(call, false);
   const Packed packed = packed_for(call, false, workspace);
   const Forward forward(call, packed);
-  const Index own = own_size(call, false);
+  const Index own = own_size(forward);
   share_out(forward.units(), call.threads, [&](Index unit, Index thread) { forward.run(unit, scratch + thread * own); });
 }
 
@@ -54,7 +56,7 @@ void NAMED(relattn_backward, RELATTN_SET)(const Call* given) {
   float* scratch = workspace + shared_size(call, true);
   const Packed packed = packed_for(call, true, workspace);
   const Backward backward(call, packed, workspace);
-  const Index own = own_size(call, true);
+  const Index own = own_size(backward);
   share_out(backward.slots, call.threads, [&](Index slot, Index thread) { backward.run(slot, scratch + thread * own); });
   share_out(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
 }

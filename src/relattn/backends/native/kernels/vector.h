@@ -66,22 +66,22 @@ INLINE float sum(Vector x) {
 }
 #endif
 
-// e^x for x <= 0; exactly 0 below -87, where a float would be subnormal. The error is below 2 units of the last place
-// near 0 and grows by one for every 40 that x falls.
+// e^x for x <= 0, within a few units of the last place; exactly 0 below -87, where a float would be subnormal.
 //
-// x log2(e) = n + f with |f| <= 1/2; 2^f is a polynomial of degree 6, and n is added to the exponent.
+// x = n ln(2) + r with |r| <= ln(2) / 2. ln(2) comes in two parts, of which n times the first is exact, with or without
+// fused products. e^r is a polynomial of degree 6, and n is added to its exponent.
 INLINE Vector exponential(Vector x) {
-  const Vector least = splat(-87.0f), log2e = splat(1.4426950408889634f);
-  const Vector magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vector least = splat(-87.0f), magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const Vector bounded = x > least ? x : least;
-  const Vector shifted = bounded * log2e + magic;
-  const Vector f = bounded * log2e - (shifted - magic);
-  Vector p = splat(1.5403530393e-4f) * f + splat(1.3333558146e-3f);
-  p = p * f + splat(9.6181291076e-3f);
-  p = p * f + splat(5.5504108665e-2f);
-  p = p * f + splat(2.4022650696e-1f);
-  p = p * f + splat(6.9314718056e-1f);
-  p = p * f + splat(1.0f);
+  const Vector shifted = bounded * splat(1.4426950408889634f) + magic;
+  const Vector n = shifted - magic;
+  const Vector r = bounded - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
+  Vector p = splat(1.0f / 720) * r + splat(1.0f / 120);
+  p = p * r + splat(1.0f / 24);
+  p = p * r + splat(1.0f / 6);
+  p = p * r + splat(0.5f);
+  p = p * r + splat(1.0f);
+  p = p * r + splat(1.0f);
   const Integers scaled = (Integers)p + ((Integers)shifted << 23);
   return x > least ? (Vector)scaled : (x == x ? Vector{} : x);
 }

@@ -1,0 +1,274 @@
+"""What native promises beside the equation: the same bits, PyTorch's ways, and a sentence where it cannot."""
+
+import re
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, UnsupportedError, explain, relative_attention
+from relattn.backends import problem_operator
+from relattn.backends.native import NativeBackend, library, operator
+from tests import seeds
+from tests.contract.cases import CASES
+from tests.contract.operators import (
+    LAYOUTS,
+    assert_double_backward_is_refused,
+    assert_vmap_is_refused,
+    laid_out,
+    operator_arguments,
+)
+from tests.contract.settings import Setting
+from tests.contract.subject import make_subject
+from tests.native.sets import RUNNABLE, every_set, of
+
+pytest_plugins = ["tests.native.sets"]
+
+ENCODINGS = {
+    "none": lambda: None,
+    "shared": lambda: RelativeEmbedding(8, 700),
+    "by head": lambda: ShawEmbedding(8, 5, num_heads=4),
+    "bias": lambda: T5Bias(4),
+}
+
+
+def drawn(*shape: int, requires_grad: bool = False) -> Tensor:
+    return torch.randn(*shape, requires_grad=requires_grad)
+
+
+def answers(encoding, inputs: list[Tensor], **asked) -> list[Tensor]:
+    """Output, lse and every gradient."""
+    output, lse = relative_attention(*inputs, encoding=encoding, backend="native", return_lse=True, **asked)
+    leaves = [*inputs, *([] if encoding is None else encoding.parameters())]
+    return [output, lse, *torch.autograd.grad(output.sin().sum() + lse.cos().sum(), leaves)]
+
+
+@every_set
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_number_of_threads_gives_the_same_bits(name: str, instructions: str) -> None:
+    """Of answers and gradients, whichever thread takes which unit of work."""
+    encoding, inputs = ENCODINGS[name](), [drawn(3, 4, 500, 8, requires_grad=True) for _ in range(3)]
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3, 4, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(answers(encoding, inputs, is_causal=True))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for run in found[1:] for one, other in zip(found[0], run, strict=True))
+
+
+def test_four_python_threads_at_once() -> None:
+    encoding, inputs = ENCODINGS["shared"](), [drawn(2, 4, 300, 8) for _ in range(3)]
+    expected = relative_attention(*inputs, encoding=encoding, backend="native").detach()
+    found: list[Tensor] = []
+
+    def work() -> None:
+        with torch.no_grad():
+            found.extend(relative_attention(*inputs, encoding=encoding, backend="native") for _ in range(5))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20 and all(torch.equal(one, expected) for one in found)
+
+
+@every_set
+def test_weights_over_the_whole_range_of_the_exponential(instructions: str) -> None:
+    """Two keys, the second x below the first: its weight is e^x / (1 + e^x), to the digits of a float."""
+    x = torch.cat([torch.linspace(-86.5, 0.0, 4001), torch.tensor([-1e4, -torch.inf])])
+    query, value = torch.ones(len(x), 1, 1, 1), torch.tensor([0.0, 1.0]).view(1, 1, 2, 1).expand(len(x), 1, 2, 1)
+    mask = torch.stack([torch.zeros_like(x), x], dim=-1).view(-1, 1, 1, 2)
+    key = torch.zeros(len(x), 1, 2, 1)
+    found = relative_attention(query, key, value, mask, backend="native").flatten().double()
+    exact = x.double().exp() / (1 + x.double().exp())
+    away = (found - exact).abs() / exact.clamp(min=torch.finfo(torch.float32).tiny)
+    eps = torch.finfo(torch.float32).eps
+    assert (away[:-2] <= 5 * eps).all(), away.max()
+    assert found[-1] == found[-2] == 0.0
+
+
+def test_scores_far_from_zero_keep_their_digits() -> None:
+    """A float mask of -1e30 for all keys leaves the weights uniform, as it leaves them in the equation."""
+    value = drawn(1, 1, 5, 3)
+    mask = torch.full((1, 1, 2, 5), -1e30)
+    found = relative_attention(torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 5, 3), value, mask, backend="native")
+    torch.testing.assert_close(found, value.mean(2, keepdim=True).expand(1, 1, 2, 3))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inputs_of_any_layout(layout: str) -> None:
+    subject = make_subject(CASES["shaw"], Setting(2, 4, 4, 9, 11, 16, 16, seed=seeds.seed(layout)), "float32")
+    laid, contiguous = laid_out(layout, subject)
+    encoding = subject.arguments()["encoding"]
+    one, other = (
+        relative_attention(*given.values(), encoding=encoding, backend="native") for given in (laid, contiguous)
+    )
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("start", [3, torch.tensor(3)], ids=["int", "tensor"])
+def test_the_operator_and_the_direct_call_give_the_same_bits(name: str, start) -> None:
+    """Without gradient, and an int start, the kernels are called without PyTorch's dispatcher."""
+    encoding, inputs = ENCODINGS[name](), [drawn(2, 4, 30, 8) for _ in range(3)]
+    asked = {"encoding": encoding, "query_position": start, "backend": "native", "return_lse": True}
+    recorded = relative_attention(inputs[0].requires_grad_(), *inputs[1:], **asked)
+    with torch.no_grad():
+        plain = relative_attention(*inputs, **asked)
+    assert recorded[0].requires_grad and not plain[0].requires_grad
+    assert all(torch.equal(one, other) for one, other in zip(recorded, plain, strict=True))
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (1, 1, 1)], ids=str)
+def test_empty_batches_and_lengths(sizes: tuple[int, int, int]) -> None:
+    batch, queries, keys = sizes
+    inputs = [drawn(batch, 4, length, 8, requires_grad=True) for length in (queries, keys, keys)]
+    output, lse, *gradients = answers(ENCODINGS["shared"](), inputs)
+    assert output.shape == (batch, 4, queries, 8) and lse.shape == (batch, 4, queries)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    if keys == 0:
+        assert (output == 0).all() and (lse == -torch.inf).all()
+
+
+CALLS = {
+    "no tables": ("none", {}),
+    "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}),
+    "rewritten query and key": ("terms_all_refuse", {}),
+    "starts as tensors": ("txl", {"query_position": np.array(3), "window": (4, 1)}),
+    "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}),
+    "a float mask": ("relative", {"attn_mask": np.ones((2, 1, 1, 6))}),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_the_operators_pass_opcheck(kind: str, monkeypatch) -> None:
+    name, changes = CALLS[kind]
+    subject = make_subject(CASES[name], Setting(2, 4, 2, 5, 6, 4, 3, **changes, seed=seeds.seed(kind)), "float32")
+    arguments = operator_arguments(problem_operator, "native", subject, 0.0, monkeypatch)
+    torch.library.opcheck(torch.ops.relattn.native.default, arguments)
+    named = dict(zip(problem_operator.DIFFERENTIABLE, arguments, strict=False))
+    wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
+    assert {"query", "key", "value"} <= set(wanted)
+    with torch.no_grad():
+        output, lse, maximum, total = torch.ops.relattn.native(*arguments)
+    given = (output, maximum, total, torch.randn_like(output), torch.randn_like(lse), wanted, *arguments)
+    utils = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(torch.ops.relattn.native_backward.default, given, test_utils=utils[:2])
+
+
+def test_one_graph_with_open_lengths() -> None:
+    encoding = ShawEmbedding(8, 5)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return relative_attention(query, key, value, encoding=encoding, backend="native")
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    for length in (7, 12, 33):
+        inputs = [drawn(1, 2, length, 8, requires_grad=True) for _ in range(3)]
+        found, expected = compiled(*inputs), attend(*inputs)
+        assert torch.equal(found, expected)
+        pairs = zip(*(torch.autograd.grad(one.sum(), inputs) for one in (found, expected)), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_vmap_and_double_backward_are_refused(monkeypatch) -> None:
+    inputs = [drawn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
+    assert_double_backward_is_refused("native", relative_attention(*inputs, backend="native"), inputs)
+    assert_vmap_is_refused("native", NativeBackend, monkeypatch)
+
+
+def reasons_of(**asked) -> list[str]:
+    """Why native refuses the call."""
+    inputs = asked.pop("inputs", None) or [drawn(1, 2, 5, 4) for _ in range(3)]
+    with pytest.raises(UnsupportedError) as refusal:
+        relative_attention(*inputs, backend="native", **asked)
+    assert str(refusal.value).startswith("backend='native' cannot run this: ")
+    return refusal.value.reasons["native"]
+
+
+def test_what_it_does_not_run_it_says() -> None:
+    wide = [drawn(1, 2, 5, 4).double() for _ in range(3)]
+    assert reasons_of(inputs=wide) == ["it computes in float32, and the query is float64"]
+    assert reasons_of(key_position=torch.arange(5)) == [
+        "it takes no listed positions, only where queries and keys start"
+    ]
+    assert reasons_of(dropout_p=0.5) == ["it has no dropout"]
+    with forward_ad.dual_level():
+        assert reasons_of() == ["it has no forward-mode derivative"]
+    elsewhere = [tensor.to("meta") for tensor in wide]
+    assert "its kernels run on a CPU, and the query lies on meta" in reasons_of(inputs=[t.float() for t in elsewhere])
+
+
+def test_an_unknown_instruction_set_is_refused(monkeypatch) -> None:
+    message = "RELATTN_NATIVE: got 'sse9'; expected one of 'avx512', 'avx2', 'generic', 'off'"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        of("sse9", monkeypatch)
+
+
+def test_without_kernels_the_others_serve(monkeypatch, tmp_path) -> None:
+    """Switched off, not compiled, or for another processor: one sentence, and the answer comes from another backend."""
+    sentences = {of("off", monkeypatch): "RELATTN_NATIVE=off switches its kernels off"}
+    monkeypatch.setattr(library, "FILE", tmp_path / "none.so")
+    sentences[of("generic", monkeypatch)] = "its kernels were not compiled when relattn was installed"
+    monkeypatch.undo()
+    monkeypatch.setattr(library, "_runs", lambda *_: False)
+    sentences[of("avx2", monkeypatch)] = "RELATTN_NATIVE=avx2 asks for instructions that this processor lacks"
+    inputs = [drawn(1, 2, 600, 4) for _ in range(3)]
+    expected = relative_attention(*inputs, encoding=T5Bias(2), backend="tiled")
+    for found, sentence in sentences.items():
+        assert found == sentence
+        monkeypatch.setattr("relattn.backends.native.kernels", lambda found=found: found)
+        explanation = explain(*inputs, encoding=T5Bias(2))
+        assert explanation.chosen != "native" and explanation.others["native"] == [sentence]
+        assert reasons_of(inputs=inputs) == [sentence]
+    assert expected.shape == (1, 2, 600, 4)
+
+
+def test_a_graph_that_asks_for_missing_kernels_is_told(monkeypatch) -> None:
+    """It calls the operator without asking the backend."""
+    monkeypatch.setattr(operator, "kernels", lambda: "RELATTN_NATIVE=off switches its kernels off")
+    inputs = [drawn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
+    message = "backend='native' cannot run this: RELATTN_NATIVE=off switches its kernels off; use 'tiled'"
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        relative_attention(*inputs, backend="native")
+
+
+def test_a_forked_child_with_one_thread() -> None:
+    """As a worker of torch.utils.data is, after the parent's threads have run."""
+    program = (
+        "import os, torch, relattn\n"
+        "inputs = [torch.randn(1, 4, 600, 16) for _ in range(3)]\n"
+        "expected = relattn.relative_attention(*inputs, backend='native')\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    torch.set_num_threads(1)\n"
+        "    same = torch.equal(relattn.relative_attention(*inputs, backend='native'), expected)\n"
+        "    os._exit(0 if same else 3)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_auto_takes_it_for_many_pairs_and_where_no_gradient_is_asked() -> None:
+    encoding, long, short = T5Bias(2), *([drawn(1, 2, n, 8) for _ in range(3)] for n in (2048, 16))
+    assert explain(*long, encoding=encoding).chosen == "native"
+    assert explain(*short, encoding=encoding).chosen == "dense"  # the bias asks for one, and dense has a second
+    with torch.no_grad():
+        assert explain(*short, encoding=encoding).chosen == "native"
+        assert (
+            explain(short[0][:, :, :1], *short[1:], encoding=encoding).chosen == "dense"
+        )  # copying all keys costs more
+        assert explain(*short).chosen == "sdpa"
+
+
+def test_the_sets_of_this_machine_are_found() -> None:
+    assert RUNNABLE[-1] == "generic"
