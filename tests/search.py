@@ -40,7 +40,8 @@ def write_down(report: pytest.TestReport | pytest.CollectReport) -> None:
 def run(seed: int, seconds: float, arguments: list[str]) -> tuple[list[str], int | None]:
     """The names of what failed, and pytest's exit code, None where time was up before its end."""
     with tempfile.NamedTemporaryFile("r") as failures:
-        environment = {**os.environ, "RELATTN_SEED": str(seed), FAILURES: failures.name}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+        environment |= {"RELATTN_SEED": str(seed), FAILURES: failures.name}
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "tests.search", *arguments]
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         try:

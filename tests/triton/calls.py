@@ -8,7 +8,7 @@ from relattn.backends.triton.call import Call, Table
 
 BATCH, HEADS, WIDTH = 4, 16, 64
 ABSENT = (
-    "relative_keys", "relative_queries", "relative_values", "bias",
+    "relative_query", "relative_keys", "relative_queries", "relative_values", "bias",
     "lowest", "key_mask", "query_segments", "key_segments", "pair_mask", "seed",
 )  # fmt: skip
 
@@ -22,5 +22,4 @@ def meta_call(
     shape = (HEADS, rows, width)
     found = {name: Table(query.new_empty(shape[: 2 if name == "bias" else 3]), -(rows // 2), False) for name in tables}
     given = dict.fromkeys(ABSENT) | found | {"offset": 0, "highest": 0, "scale": 0.125, "dropout_p": 0.0} | changes
-    relative_query = query if "relative_keys" in tables else None
-    return Call(**{"query": query, "key": key, "value": value, "relative_query": relative_query} | given)
+    return Call(**{"query": query, "key": key, "value": value} | given)

@@ -52,9 +52,9 @@ def make_call(
     """
     (num_heads, key_heads), (queries, keys), (d, dv, dr) = heads, lengths, widths
     query = random_rows(batch, num_heads, queries, d, dtype=dtype)
-    relative = query if shared else random_rows(batch, num_heads, queries, dr, dtype=dtype)
+    relative = None if shared else random_rows(batch, num_heads, queries, dr, dtype=dtype)
     found = {}
-    for n, (name, width) in enumerate(zip(TABLES, (relative.shape[3], d, dv, None), strict=True)):
+    for n, (name, width) in enumerate(zip(TABLES, (d if shared else dr, d, dv, None), strict=True)):
         shape = (num_heads if n % 2 else 1, rows + n)
         values = torch.randn(shape).to(dtype) if width is None else random_rows(*shape, width, dtype=dtype)
         found[name] = Table(values, first - n, zero) if name in tables else None
@@ -222,7 +222,7 @@ def equation(
     leaves = {}
     for name in Gradients._fields:
         values = given[name].values if isinstance(given[name], Table) else given[name]
-        if values is None or (name == "relative_query" and values is call.query):
+        if values is None:
             continue
         leaves[name] = values.to(dtype).detach().clone().requires_grad_()
     output, lse = attend(call, leaves, keep)
