@@ -39,7 +39,7 @@ def samples(dtype: torch.dtype) -> list[tuple[tuple[Tensor, ...], dict[str, Any]
 
 def with_gradients(function: Any, inputs: tuple[Tensor, ...], keywords: dict[str, Any]) -> list[Tensor]:
     """The output, and the gradients of everything that is differentiable in a sample."""
-    torch.manual_seed(seeds.seed(7))
+    seeds.start_torch(7)
     output = function(*inputs, **keywords)
     leaves = [*inputs, *(t for t in keywords.values() if isinstance(t, Tensor) and t.requires_grad)]
     return [output, *torch.autograd.grad(output, leaves, cotangent_of(output))]
@@ -136,7 +136,7 @@ def check_dropout(backend: str, inputs: tuple[Tensor, ...], keywords: dict[str, 
     length = key.shape[-2]
 
     def dropped(value: Tensor) -> Tensor:
-        torch.manual_seed(seeds.seed(3))
+        seeds.start_torch(3)
         return relative_attention(query, key, value, **keywords)
 
     one = torch.eye(length, dtype=value.dtype).expand(*value.shape[:-2], length, length)

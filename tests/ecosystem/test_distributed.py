@@ -27,7 +27,7 @@ class Stack(nn.Module):
 
     def __init__(self, name: str):
         super().__init__()
-        torch.manual_seed(seeds.seed(3))
+        seeds.start_torch(3)
         rng = seeds.generator(3)
         self.first = attention("t5" if name == SHARED else name, rng)
         self.second: Attention | None = None
