@@ -2,7 +2,10 @@
 
 import random
 
+import pytest
+
 from relattn.backends.select import BACKENDS
+from relattn.backends.tiled import operator
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.score.problem import Problem
 
@@ -28,3 +31,11 @@ def small_tiles(problem: Problem, seed: int) -> TileSizes:
     query_unit, key_unit = (-(-max(length, 1) // 8) for length in (shapes[0][2], shapes[1][2]))
     queries, keys = rng.choice(PAIRS)
     return TileSizes(query_unit * queries, key_unit * keys, rng.randint(1, 2))
+
+
+def start_backend(backend: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name that a call takes; for SMALL_TILES it is "tiled", whose tiles stay small until the patch is undone."""
+    if backend != SMALL_TILES:
+        return backend
+    monkeypatch.setattr(operator, "tile_sizes", lambda problem: small_tiles(problem, seed))
+    return "tiled"
