@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
 
 from relattn import attention_weights, relative_attention
 from tests import seeds
@@ -31,7 +30,12 @@ NAMES = ("output", "query", "key", "value", "attn_mask")
 
 
 def samples(dtype: torch.dtype) -> list[tuple[tuple[Tensor, ...], dict[str, Any]]]:
-    """(query, key, value) and keywords of every sample."""
+    """(query, key, value) and keywords of every sample.
+
+    PyTorch's list of all operators takes seconds to import, and is imported where it is first asked for.
+    """
+    from torch.testing._internal.common_methods_invocations import op_db
+
     (operator,) = (op for op in op_db if op.name == NAME)
     drawn = operator.sample_inputs("cpu", dtype, requires_grad=True)
     return [((sample.input, *sample.args), sample.kwargs) for sample in drawn]
