@@ -1,5 +1,6 @@
 """What every test shares: threads that fit the machine, and fixed random numbers."""
 
+import gc
 import os
 
 import numpy as np
@@ -23,6 +24,14 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.digest import Digests
 
         config.pluginmanager.register(Digests(os.environ["RELATTN_DIGEST"]))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: garbage collections need not walk over it again.
+
+    The trainer collects at the end of every run, the compiler at every reset, each time over a million objects.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -46,12 +46,24 @@ def torch_generator(*names: object) -> torch.Generator:
     return torch.Generator().manual_seed(seed(*names))
 
 
+def start_torch(*names: object) -> None:
+    """torch's shared generators start from seed(*names), as by torch.manual_seed.
+
+    That also keeps a stack trace of every call for each kind of device that is not in use, which takes longer than
+    many a test.
+    """
+    number = seed(*names)
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(number)
+
+
 def start_all(*names: object) -> None:
     """Every generator that is shared by all starts from seed(*names): Python's, NumPy's, torch's, hypothesis's."""
     number = seed(*names)
     random.seed(number)
     np.random.seed(number)
-    torch.manual_seed(number)
+    start_torch(*names)
     settings.load_profile("relattn")  # PyTorch's own tests, where one imports them, load one that fixes other numbers
     core.global_force_seed = number  # what the option --hypothesis-seed sets; it holds for @given inside of a test too
 

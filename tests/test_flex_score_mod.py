@@ -70,7 +70,7 @@ def inputs(heads=H, key_heads=H, dtype=torch.float64):
 
 
 def made(name, dtype=torch.float64):
-    torch.manual_seed(seeds.seed(3))
+    seeds.start_torch(3)
     encoding = ENCODINGS[name]().to(dtype)
     with torch.no_grad():
         for parameter in encoding.parameters():

@@ -262,7 +262,7 @@ def slopes(subject: Subject) -> tuple[float, float]:
     directions = [torch.randn_like(array) for array in arrays]
 
     def total() -> torch.Tensor:
-        torch.manual_seed(seeds.seed("dropout"))
+        seeds.start_torch("dropout")
         return relative_attention(**subject.arguments(), backend="tiled", dropout_p=0.3).sum()
 
     found = torch.autograd.grad(total(), arrays, allow_unused=True, materialize_grads=True)

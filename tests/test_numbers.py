@@ -22,7 +22,7 @@ def test_gradient_of_a_half_precision_t5_bias_with_many_offsets_a_bucket() -> No
     query, key = torch.randn(1, 1, 600, 4).bfloat16(), torch.randn(1, 1, 600, 4).bfloat16()
     gradients = []
     for dtype in (torch.bfloat16, torch.float32):
-        torch.manual_seed(seeds.seed(0))
+        seeds.start_torch(0)
         encoding = T5Bias(1, num_buckets=4, max_distance=1024, bidirectional=False).bfloat16().to(dtype)
         _, lse = relative_attention(query, key, key, encoding=encoding, is_causal=True, return_lse=True)
         lse.sum().backward()

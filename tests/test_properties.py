@@ -156,25 +156,23 @@ def test_rows_of_hidden_offsets_have_no_gradient(backend: str, rng: np.random.Ge
 
 @every_backend
 @every_free_module
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_chunks_by_their_starts_are_the_whole(
-    name: str, backend: str, as_tensor: bool, rng: np.random.Generator
-) -> None:
-    """Queries in chunks, each with its start, against keys prepared once: the full causal pass."""
+def test_chunks_by_their_starts_are_the_whole(name: str, backend: str, rng: np.random.Generator) -> None:
+    """Queries in chunks, each with its start, an int or a tensor, against keys prepared once: the full causal pass."""
     subject = replace_causal(self_attention(name, rng))
     whole = attend(subject, backend)
     query, key, value = (subject.arrays[side] for side in INPUTS)
-    start, pieces = 0, []
-    for size in chunk_sizes(rng, query.shape[2]):
-        end = start + size
-        position = torch.tensor(start) if as_tensor else start
-        piece = {"query": query[:, :, start:end], "key": key[:, :, :end], "value": value[:, :, :end]}
-        pieces.append(attend(subject, backend, **piece, query_position=position))
-        start = end
-    chunked = tuple(torch.cat(parts, dim=2) for parts in zip(*pieces, strict=True))
-    assert_equal(chunked, whole)
     arrays = list(subject.arrays.values())
-    assert_equal(gradients(chunked, arrays), gradients(whole, arrays))
+    gradients_of_whole = gradients(whole, arrays)
+    for form in (int, torch.tensor):
+        start, pieces = 0, []
+        for size in chunk_sizes(rng, query.shape[2]):
+            end = start + size
+            piece = {"query": query[:, :, start:end], "key": key[:, :, :end], "value": value[:, :, :end]}
+            pieces.append(attend(subject, backend, **piece, query_position=form(start)))
+            start = end
+        chunked = tuple(torch.cat(parts, dim=2) for parts in zip(*pieces, strict=True))
+        assert_equal(chunked, whole)
+        assert_equal(gradients(chunked, arrays), gradients_of_whole)
 
 
 def replace_causal(subject: Subject, **changes: Any) -> Subject:
@@ -187,24 +185,23 @@ def replace_causal(subject: Subject, **changes: Any) -> Subject:
 
 @every_backend
 @every_free_module
-@pytest.mark.parametrize("restart", [False, True])
-def test_packed_documents_are_separate_ones(name: str, backend: str, restart: bool, rng: np.random.Generator) -> None:
+def test_packed_documents_are_separate_ones(name: str, backend: str, rng: np.random.Generator) -> None:
     """Segments, with positions that run on or that begin again in every document."""
     lengths = [3, 1, 5, 2]
     subject = self_attention(name, rng, length=sum(lengths))
-    ids = torch.repeat_interleave(torch.tensor([4, 0, 7, 2]), torch.tensor(lengths)).expand(2, -1)
-    changes: dict[str, Any] = {"segment_ids": ids}
-    if restart:
-        changes["query_position"] = changes["key_position"] = torch.cat([torch.arange(n) for n in lengths])
-    packed = attend(subject, backend, **changes)
     apart = [
         attend(subject, backend, **{side: subject.arrays[side][:, :, end - n : end] for side in INPUTS})
         for n, end in zip(lengths, np.cumsum(lengths).tolist(), strict=True)
     ]
     separate = tuple(torch.cat(parts, dim=2) for parts in zip(*apart, strict=True))
-    assert_equal(packed, separate)
     arrays = list(subject.arrays.values())
-    assert_equal(gradients(packed, arrays), gradients(separate, arrays))
+    gradients_of_separate = gradients(separate, arrays)
+    ids = torch.repeat_interleave(torch.tensor([4, 0, 7, 2]), torch.tensor(lengths)).expand(2, -1)
+    again = torch.cat([torch.arange(n) for n in lengths])
+    for positions in ({}, {"query_position": again, "key_position": again}):
+        packed = attend(subject, backend, segment_ids=ids, **positions)
+        assert_equal(packed, separate)
+        assert_equal(gradients(packed, arrays), gradients_of_separate)
 
 
 @every_backend

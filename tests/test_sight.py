@@ -1,7 +1,5 @@
 """Which keys are seen, and which queries see: what is found by sorting and by blocks, beside every pair written out."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -73,7 +71,7 @@ def test_a_mask_of_keys_alone_looks_at_no_pair(monkeypatch: pytest.MonkeyPatch) 
     of_keys = Mask(positions, explicit=torch.ones(BATCH, 1, 1, length, dtype=torch.bool))
     Sight.of(of_keys, BATCH, KEY_HEADS)
     with pytest.raises(AssertionError, match="pairs were looked at"):
-        Sight.of(replace(of_keys, explicit=torch.ones(1, 1, length, length, dtype=torch.bool)), BATCH, KEY_HEADS)
+        Sight.of(of_keys._replace(explicit=torch.ones(1, 1, length, length, dtype=torch.bool)), BATCH, KEY_HEADS)
 
 
 def test_nothing_to_clean_leaves_the_problem_itself() -> None:

@@ -174,7 +174,7 @@ def test_activation_checkpointing(
 
     inputs, found = [subject.arrays[name] for name in INPUTS], []
     for run in (call, lambda *given: checkpoint(call, *given, use_reentrant=use_reentrant)):
-        torch.manual_seed(seeds.seed("dropout"))
+        seeds.start_torch("dropout")
         for array in arrays:
             array.grad = None
         output = run(*inputs)

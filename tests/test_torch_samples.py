@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
 
 from relattn import attention_weights, relative_attention
 from tests import seeds
@@ -31,7 +30,12 @@ NAMES = ("output", "query", "key", "value", "attn_mask")
 
 
 def samples(dtype: torch.dtype) -> list[tuple[tuple[Tensor, ...], dict[str, Any]]]:
-    """(query, key, value) and keywords of every sample."""
+    """(query, key, value) and keywords of every sample.
+
+    PyTorch's list of all operators takes seconds to import, and is imported where it is first asked for.
+    """
+    from torch.testing._internal.common_methods_invocations import op_db
+
     (operator,) = (op for op in op_db if op.name == NAME)
     drawn = operator.sample_inputs("cpu", dtype, requires_grad=True)
     return [((sample.input, *sample.args), sample.kwargs) for sample in drawn]
@@ -39,7 +43,7 @@ def samples(dtype: torch.dtype) -> list[tuple[tuple[Tensor, ...], dict[str, Any]
 
 def with_gradients(function: Any, inputs: tuple[Tensor, ...], keywords: dict[str, Any]) -> list[Tensor]:
     """The output, and the gradients of everything that is differentiable in a sample."""
-    torch.manual_seed(seeds.seed(7))
+    seeds.start_torch(7)
     output = function(*inputs, **keywords)
     leaves = [*inputs, *(t for t in keywords.values() if isinstance(t, Tensor) and t.requires_grad)]
     return [output, *torch.autograd.grad(output, leaves, cotangent_of(output))]
@@ -136,7 +140,7 @@ def check_dropout(backend: str, inputs: tuple[Tensor, ...], keywords: dict[str, 
     length = key.shape[-2]
 
     def dropped(value: Tensor) -> Tensor:
-        torch.manual_seed(seeds.seed(3))
+        seeds.start_torch(3)
         return relative_attention(query, key, value, **keywords)
 
     one = torch.eye(length, dtype=value.dtype).expand(*value.shape[:-2], length, length)

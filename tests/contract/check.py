@@ -1,4 +1,4 @@
-"""The comparison that the whole suite is made of: one backend's answers and gradients against the float64 oracle."""
+"""The comparison that the whole suite is made of: a backend's answers and gradients against the float64 oracle."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -94,6 +94,75 @@ def by_formula(subject: Subject) -> Truth:
     return Truth(Answer(*map(numpy_of, plain)), gradients)
 
 
+class Wanted(NamedTuple):
+    """One answer or gradient: its numbers, and what its budget is made of (see `assert_within_budget`)."""
+
+    exact: np.ndarray
+    plain_error: float
+    terms: int
+    magnitude: float
+
+
+class Expected(NamedTuple):
+    """What every backend must give for a call: each answer and gradient, and the gradients' weights or None."""
+
+    wanted: dict[str, Wanted]
+    cotangents: tuple[np.ndarray, np.ndarray] | None
+
+
+def expect(
+    subject: Subject,
+    dtype: str,
+    *,
+    gradients: bool = True,
+    return_lse: bool = True,
+    truth: Callable[[Subject], Truth] = by_oracle,
+) -> Expected:
+    """The truth of a call, and the error of the plain formula in its dtype, both on the CPU."""
+    answer, exact_gradients = truth(subject)
+    cotangents = draw_cotangents(subject, answer, dtype) if gradients else None
+    if cotangents is not None and not return_lse:
+        cotangents = cotangents[0], np.zeros_like(cotangents[1])
+
+    plain = plain_attention(subject, subject.arrays, getattr(torch, dtype))
+    rows = {"output": (answer.output, plain.output)}
+    if return_lse:
+        rows["lse"] = answer.lse, plain.lse
+    if cotangents is not None:
+        exact = exact_gradients(cotangents)
+        formulas = gradients_of(plain.output, plain.lse, subject.arrays, cotangents)
+        rows |= {f"gradient of {name}": (exact[name], formulas[name]) for name in subject.arrays}
+
+    sizes = magnitudes(subject, answer, accumulation_eps(dtype), cotangents)
+    terms = sum_lengths(subject)
+    wanted = {
+        name: Wanted(oracle, max_error(numpy_of(formula), oracle), terms[name], sizes[name])
+        for name, (oracle, formula) in rows.items()
+    }
+    return Expected(wanted, cotangents)
+
+
+def compare(subject: Subject, backend: str, dtype: str, expected: Expected) -> None:
+    """AssertionError where an answer or gradient lies outside of its budget, or has another dtype."""
+    return_lse = "lse" in expected.wanted
+    result = subject.run(backend, return_lse)
+    output, lse = result if return_lse else (result, None)
+    torch_dtype = getattr(torch, dtype)
+    assert output.dtype == torch_dtype, f"output has dtype {output.dtype}, expected {torch_dtype}"
+    found = {"output": output}
+    if lse is not None:
+        score_dtype = torch.promote_types(torch_dtype, torch.float32)
+        assert lse.dtype == score_dtype, f"lse has dtype {lse.dtype}, expected {score_dtype}"
+        found["lse"] = lse
+    if expected.cotangents is not None:
+        gradients = gradients_of(output, lse, subject.arrays, expected.cotangents)
+        for name, array in subject.arrays.items():
+            assert gradients[name].dtype == array.dtype, f"gradient of {name} has dtype {gradients[name].dtype}"
+            found[f"gradient of {name}"] = gradients[name]
+    for name, (exact, plain_error, terms, magnitude) in expected.wanted.items():
+        assert_within_budget(numpy_of(found[name]), exact, plain_error, terms, dtype, name, magnitude=magnitude)
+
+
 def check(
     subject: Subject,
     backend: str,
@@ -106,37 +175,10 @@ def check(
 ) -> None:
     """AssertionError where the backend's answers or gradients lie outside of the budget, or have another dtype.
 
-    device: where the backend computes; the truth, and the plain formula, are computed on the CPU.
+    device: where the backend computes.
     """
-    answer, exact_gradients = truth(subject)
-    cotangents = draw_cotangents(subject, answer, dtype) if gradients else None
-    if cotangents is not None and not return_lse:
-        cotangents = cotangents[0], np.zeros_like(cotangents[1])
-
-    tested = subject if device == "cpu" else subject.on(device)
-    result = tested.run(backend, return_lse)
-    output, lse = result if return_lse else (result, None)
-    torch_dtype = getattr(torch, dtype)
-    assert output.dtype == torch_dtype, f"output has dtype {output.dtype}, expected {torch_dtype}"
-    plain = plain_attention(subject, subject.arrays, torch_dtype)
-    rows: dict[str, tuple[Tensor, np.ndarray, Tensor]] = {"output": (output, answer.output, plain.output)}
-    if lse is not None:
-        score_dtype = torch.promote_types(torch_dtype, torch.float32)
-        assert lse.dtype == score_dtype, f"lse has dtype {lse.dtype}, expected {score_dtype}"
-        rows["lse"] = lse, answer.lse, plain.lse
-    if cotangents is not None:
-        exact = exact_gradients(cotangents)
-        ours = gradients_of(output, lse, tested.arrays, cotangents)
-        formulas = gradients_of(plain.output, plain.lse, subject.arrays, cotangents)
-        for name, array in subject.arrays.items():
-            assert ours[name].dtype == array.dtype, f"gradient of {name} has dtype {ours[name].dtype}"
-            rows[f"gradient of {name}"] = ours[name], exact[name], formulas[name]
-
-    sizes = magnitudes(subject, answer, accumulation_eps(dtype), cotangents)
-    terms = sum_lengths(subject)
-    for name, (actual, oracle, formula) in rows.items():
-        plain_error = max_error(numpy_of(formula), oracle)
-        assert_within_budget(numpy_of(actual), oracle, plain_error, terms[name], dtype, name, magnitude=sizes[name])
+    expected = expect(subject, dtype, gradients=gradients, return_lse=return_lse, truth=truth)
+    compare(subject if device == "cpu" else subject.on(device), backend, dtype, expected)
 
 
 def assert_red(subject: Subject, backend: str, *, gradient: str | None = None) -> None:

@@ -2,16 +2,11 @@
 
 import pytest
 
-from relattn.backends.tiled import operator
 from tests import seeds
-from tests.contract.tiles import SMALL_TILES, small_tiles
+from tests.contract.tiles import start_backend
 
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The backend's name; for SMALL_TILES it is "tiled", whose tiles stay small for the whole test."""
-    if request.param != SMALL_TILES:
-        return request.param
-    seed = seeds.seed(request.node.nodeid, "tiles")
-    monkeypatch.setattr(operator, "tile_sizes", lambda problem: small_tiles(problem, seed))
-    return "tiled"
+    return start_backend(request.param, seeds.seed(request.node.nodeid, "tiles"), monkeypatch)

@@ -41,7 +41,7 @@ def dropping(name: str, rng: np.random.Generator) -> Subject:
 
 
 def run(subject: Subject, backend: str, seed: int, p: float = P, **keywords: bool) -> Tensor:
-    torch.manual_seed(seeds.seed(seed))
+    seeds.start_torch(seed)
     return relative_attention(**subject.arguments(), backend=backend, dropout_p=p, **keywords)
 
 

@@ -33,12 +33,14 @@ def function_of(subject: Subject, backend: str, return_lse: bool) -> Callable[..
     return run
 
 
+@pytest.mark.parametrize("fast_mode", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
-def test_gradcheck(name: str, backend: str, rng: np.random.Generator) -> None:
+def test_gradcheck(name: str, backend: str, fast_mode: bool, rng: np.random.Generator) -> None:
+    """Fast: the Jacobian along a random direction of its inputs and one of its outputs; else every element of it."""
     setting, return_lse = small(name, backend, rng)
     subject = make_subject(CASES[name], setting)
     tensors = tuple(subject.arrays.values())
-    assert torch.autograd.gradcheck(function_of(subject, backend, return_lse), tensors)
+    assert torch.autograd.gradcheck(function_of(subject, backend, return_lse), tensors, fast_mode=fast_mode)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,7 +2,10 @@
 
 import random
 
+import pytest
+
 from relattn.backends.select import BACKENDS
+from relattn.backends.tiled import operator
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.score.problem import Problem
 
@@ -16,12 +19,25 @@ Parametrized as `backend`, indirectly: the fixture of that name in `fresh` then 
 """
 
 
+PAIRS = [(queries, keys) for queries in range(1, 5) for keys in range(1, 6) if queries * keys >= 4]
+"""A tile's queries and keys: one of either, but not few of both, which would take most of the suite's time."""
+
+
 def small_tiles(problem: Problem, seed: int) -> TileSizes:
-    """1..4 queries, 1..5 keys (eighths of a longer sequence), 1 or 2 key heads: the same again for the same shapes.
+    """PAIRS (eighths of a longer sequence), 1 or 2 key heads: the same again for the same shapes.
 
     So the backward pass, in which other tiles would be another dropout mask, has those of the forward pass.
     """
     shapes = [tuple(tensor.shape) for tensor in (problem.query, problem.key, problem.value)]
     rng = random.Random(f"{seed} {shapes}")
     query_unit, key_unit = (-(-max(length, 1) // 8) for length in (shapes[0][2], shapes[1][2]))
-    return TileSizes(query_unit * rng.randint(1, 4), key_unit * rng.randint(1, 5), rng.randint(1, 2))
+    queries, keys = rng.choice(PAIRS)
+    return TileSizes(query_unit * queries, key_unit * keys, rng.randint(1, 2))
+
+
+def start_backend(backend: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name that a call takes; for SMALL_TILES it is "tiled", whose tiles stay small until the patch is undone."""
+    if backend != SMALL_TILES:
+        return backend
+    monkeypatch.setattr(operator, "tile_sizes", lambda problem: small_tiles(problem, seed))
+    return "tiled"

@@ -35,8 +35,12 @@ def plain_formula(module: Attention, subject: Subject, x: Tensor, dtype: torch.d
     return projected(plain_attention(subject, arrays, dtype).output.transpose(1, 2).flatten(2), layer.out_proj)
 
 
-def errors(module: Attention, subject: Subject, half: torch.dtype) -> Iterator[tuple[str, float, float]]:
-    """One draw: for the output and each gradient, its name and the squared errors of the module and the plain formula.
+BACKENDS = ("auto", "tiled")
+FORMULA = "the plain formula"
+
+
+def errors(module: Attention, subject: Subject, half: torch.dtype) -> Iterator[tuple[str, str, float]]:
+    """One draw: for the output and each gradient its name, who computed it (a backend or FORMULA), the squared error.
 
     Squares, so that those of several draws add up.
     """
@@ -47,41 +51,43 @@ def errors(module: Attention, subject: Subject, half: torch.dtype) -> Iterator[t
         for leaf in leaves.values():
             leaf.copy_(leaf.to(half))  # all start from the same numbers
     x.requires_grad_()
-    with torch.autocast("cpu", dtype=half):
-        ours = module(x)
-    assert ours.dtype == half
-    plain, truth = (plain_formula(module, subject, x, kind) for kind in (half, torch.float64))
+    outputs = {FORMULA: plain_formula(module, subject, x, half)}
+    for backend in BACKENDS:
+        module.layer.backend = backend
+        with torch.autocast("cpu", dtype=half):
+            outputs[backend] = module(x)
+        assert outputs[backend].dtype == half
 
     names, tensors = ("output", *leaves), list(leaves.values())
-    answers = ((answer, *gradients((answer,), tensors)) for answer in (ours, plain, truth))
-    for key, found, formula, exact in zip(names, *answers, strict=True):
-        assert found.isfinite().all()
-        assert key == "output" or found.dtype == leaves[key].dtype == torch.float32
-        if not key.endswith(BIASES_OF_KEYS):
-            squares = [float((one.double() - exact).square().sum().detach()) for one in (found, formula)]
-            yield key, squares[0], squares[1]
+    truth = plain_formula(module, subject, x, torch.float64)
+    exact = (truth, *gradients((truth,), tensors))
+    for who, output in outputs.items():
+        for key, found, true in zip(names, (output, *gradients((output,), tensors)), exact, strict=True):
+            assert found.isfinite().all()
+            assert who == FORMULA or key == "output" or found.dtype == leaves[key].dtype == torch.float32
+            if not key.endswith(BIASES_OF_KEYS):
+                yield key, who, float((found.double() - true).square().sum().detach())
 
 
 def assert_errs_like_the_formula(draw: Callable[[], tuple[Attention, Subject]], half: torch.dtype) -> None:
-    """The module errs at most twice as much as the plain formula, whose roundings are other draws of the same size.
+    """Every backend errs at most twice as much as the plain formula, whose roundings are other draws of the same size.
 
     A tensor may have eight numbers, and a single draw of their errors a lucky size: DRAWS are added up.
     """
-    ours, plain = defaultdict(float), defaultdict(float)
+    squares: defaultdict[tuple[str, str], float] = defaultdict(float)
     for _ in range(DRAWS):
-        for key, error, error_of_formula in errors(*draw(), half):
-            ours[key] += error
-            plain[key] += error_of_formula
-    for key in ours:
-        assert math.sqrt(ours[key]) <= 2.0 * math.sqrt(plain[key]), f"{key}: {ours[key]} over {plain[key]}, squared"
+        for key, who, square in errors(*draw(), half):
+            squares[key, who] += square
+    for (key, who), ours in squares.items():
+        plain = squares[key, FORMULA]
+        assert math.sqrt(ours) <= 2.0 * math.sqrt(plain), f"{key} on {who}: {ours} over {plain}, squared"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("backend", ["auto", "tiled"])
 @every_encoding
-def test_autocast(name: str, backend: str, dtype: str, rng: np.random.Generator) -> None:
+def test_autocast(name: str, dtype: str, rng: np.random.Generator) -> None:
     def draw() -> tuple[Attention, Subject]:
         subject = self_attention(name, rng, length=LONGEST)
-        return attention_of(subject, backend), subject
+        return attention_of(subject, "auto"), subject
 
     assert_errs_like_the_formula(draw, getattr(torch, dtype))

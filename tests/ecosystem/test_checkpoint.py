@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -15,7 +14,7 @@ pytest_plugins = ["tests.contract.fresh"]
 
 def step(module: Attention, query: Tensor, reentrant: bool | None) -> list[Tensor]:
     """The output of two applications, and every gradient; reentrant: how they are checkpointed, None not at all."""
-    torch.manual_seed(seeds.seed(5))
+    seeds.start_torch(5)
     module.zero_grad()
     query = query.clone().requires_grad_()
     hidden = query

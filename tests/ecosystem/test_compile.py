@@ -1,6 +1,7 @@
 """torch.compile with fullgraph and dynamic lengths: one graph serves every length, forward and backward."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,14 +9,14 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from tests.contract.calls import assert_equal, gradients
+from tests.contract.calls import MODULES, assert_equal, gradients
 from tests.ecosystem.layers import (
+    BACKENDS,
     LENGTHS,
     LONGEST,
     Attention,
     attention,
     every_backend,
-    every_encoding_slowly,
     few_encodings,
     inputs,
 )
@@ -54,8 +55,17 @@ def assert_one_graph(
     assert graphs[0] == graphs[-1] > 0, f"{graphs} graphs after as many lengths"
 
 
-@every_backend
-@every_encoding_slowly
+QUICK = {("shaw_per_head", "dense"), ("txl+shaw+t5", "tiled")}
+"""What runs among the fast tests: on dense each further table takes seconds more to trace."""
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param(name, backend, marks=[] if (name, backend) in QUICK else pytest.mark.slow)
+        for name, backend in product(MODULES, BACKENDS)
+    ],
+)
 def test_one_graph_for_every_length(name: str, backend: str, rng: np.random.Generator) -> None:
     assert_one_graph(attention(name, rng, backend), "aot_eager")
 

@@ -25,7 +25,7 @@ MODELS: dict[str, Any] = {
 
 
 def made(name: str, implementation: str) -> Any:
-    torch.manual_seed(seeds.seed(0))
+    seeds.start_torch(0)
     return MODELS[name](attn_implementation=implementation).eval()
 
 
@@ -154,7 +154,7 @@ def test_weights_are_returned_where_they_are_asked_for() -> None:
 def test_t5_without_patch_is_right_and_quadratic(seen: list[dict[str, Any]]) -> None:
     """attn_implementation alone: the model's own position bias comes as a matrix, and is added."""
     config = hf.T5Config(vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4)
-    torch.manual_seed(seeds.seed(0))
+    seeds.start_torch(0)
     model = hf.T5EncoderModel._from_config(config, attn_implementation="sdpa").eval()
     tokens = torch.randint(1, 40, (2, 9))
     with torch.no_grad():

@@ -1,8 +1,9 @@
-"""The pages on Keras are true, on every backend: a page's ```py blocks run in one process and print what stands below.
+"""The pages on Keras are true, on every backend: a page's ```py blocks run together and print what stands below.
 
 (The ```python blocks of the other pages run together in the tests' own process, where Keras must not be imported.)
 """
 
+import json
 import os
 import re
 import subprocess
@@ -15,25 +16,39 @@ ROOT = Path(__file__).parent.parent.parent
 FENCE = re.compile(r"^```py\n(.*?)^```\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def run(arguments: list[str], backend: str, **environment: str) -> str:
-    variables = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *arguments], cwd=ROOT, env=variables, capture_output=True, text=True
-    )
+def run(arguments: list[str], backend: str, given: str = "") -> str:
+    """What a process with these arguments, and this text to read, prints."""
+    variables = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-W", "ignore", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=variables, input=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["keras.md", "keras_article.md"])
+PAGES = ("keras.md", "keras_article.md")
+BOTH = """
+import contextlib, io, json, sys
+printed = []
+for program in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(program, {"__name__": "__main__"})
+    printed.append(output.getvalue())
+print(json.dumps(printed))
+"""
+"""Keras takes longer to import than a page to run: one process for all of them, each with names of its own."""
+
+
 @pytest.mark.parametrize(
     "backend",
     ["torch", pytest.param("jax", marks=pytest.mark.slow), pytest.param("tensorflow", marks=pytest.mark.slow)],
 )
-def test_code_of_a_page_runs_and_prints_what_it_says(backend, name):
-    page = (ROOT / "docs" / name).read_text()
-    blocks = FENCE.findall(page)
-    assert len(blocks) == page.count("```py\n") >= 4
-    assert run(["-c", "".join(code for code, _ in blocks)], backend) == "".join(output for _, output in blocks)
+def test_code_of_the_pages_runs_and_prints_what_they_say(backend):
+    texts = [(ROOT / "docs" / name).read_text() for name in PAGES]
+    pages = [FENCE.findall(text) for text in texts]
+    assert all(len(blocks) == text.count("```py\n") >= 4 for blocks, text in zip(pages, texts, strict=True))
+    programs = ["".join(code for code, _ in blocks) for blocks in pages]
+    printed = json.loads(run(["-c", BOTH], backend, json.dumps(programs)))
+    assert printed == ["".join(output for _, output in blocks) for blocks in pages]
 
 
 @pytest.mark.slow

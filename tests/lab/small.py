@@ -20,7 +20,7 @@ def config(encoding: str = "relative", **changes) -> LabConfig:
 
 
 def model(encoding: str = "relative", seed: int = 0, **changes) -> LabModel:
-    torch.manual_seed(seeds.seed(seed))
+    seeds.start_torch(seed)
     return LabModel(config(encoding, **changes)).eval()
 
 

@@ -62,9 +62,17 @@ def test_an_interrupted_run_goes_on_at_the_exact_place(material, tmp_path, stop)
     assert resumed.validation_curve == whole.validation_curve
 
 
+LONG = TrainingPlan(steps=132, batch=1, learning_rate=1e-3, save_every=60)
+"""An entry of its curve is the mean of two steps."""
+
+
+@pytest.fixture(scope="module")
+def long_run(material, tmp_path_factory):
+    return run(material, tmp_path_factory.mktemp("long"), LONG)
+
+
 @pytest.mark.parametrize("stop", [1, 130, 131])
-def test_a_run_stopped_within_an_entry_of_its_curve_makes_the_same_entry(material, tmp_path, stop):
-    plan = TrainingPlan(steps=132, batch=1, learning_rate=1e-3, save_every=5)  # an entry is the mean of two steps
+def test_a_run_stopped_within_an_entry_of_its_curve_makes_the_same_entry(material, long_run, tmp_path, stop):
     stopped = []
 
     def terminate(step, note):
@@ -73,11 +81,11 @@ def test_a_run_stopped_within_an_entry_of_its_curve_makes_the_same_entry(materia
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(KeyboardInterrupt):
-        run(material, tmp_path / "stopped", plan, progress=terminate)
-    resumed, whole = (run(material, tmp_path / name, plan) for name in ("stopped", "whole"))
-    assert len(whole.training_curve) == 66
-    assert resumed.training_curve == whole.training_curve
-    assert torch.equal(weights(resumed), weights(whole))
+        run(material, tmp_path, LONG, progress=terminate)
+    resumed = run(material, tmp_path, LONG)
+    assert len(long_run.training_curve) == 66
+    assert resumed.training_curve == long_run.training_curve
+    assert torch.equal(weights(resumed), weights(long_run))
 
 
 def test_an_entry_of_the_curve_is_the_mean_of_its_steps(material, tmp_path, monkeypatch):

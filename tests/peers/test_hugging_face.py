@@ -179,7 +179,7 @@ def test_dropout(name: str, rng: np.random.Generator) -> None:
     fixed = case.inputs()
 
     def draw(seed: int) -> Tensor:
-        torch.manual_seed(seeds.seed(seed))
+        seeds.start_torch(seed)
         with torch.no_grad():
             return case.output(twin(**{key: x.clone() for key, x in fixed.items()}), fixed)
 
@@ -284,7 +284,7 @@ def test_generation(name: str, how: str, rng: np.random.Generator) -> None:
     prompt["attention_mask"][0] = 1  # one row whole, the other padded on the left, as decoders are prompted
     found = []
     for one in (model, patched_copy(model)):
-        torch.manual_seed(seeds.seed(3))
+        seeds.start_torch(3)
         found.append(one.generate(**prompt, max_new_tokens=6, **GENERATION[how]))
     assert torch.equal(*found)
     assert found[0].shape[1] > 1

@@ -123,7 +123,7 @@ def test_layers_checkpointed_with_reentry(name: str) -> None:
 
 def gradients(model: Any, name: str) -> dict[str, Tensor]:
     """Of every parameter, from the same inputs."""
-    torch.manual_seed(seeds.seed(1))
+    seeds.start_torch(1)
     inputs = CASES[name].inputs()
     CASES[name].output(model(**inputs), inputs).square().sum().backward()
     return {key: p.grad for key, p in model.named_parameters() if p.grad is not None}

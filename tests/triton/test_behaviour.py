@@ -126,7 +126,7 @@ def dropping(device: str, rng: np.random.Generator, name: str = "relative_per_he
 
 
 def drop(subject: Subject, seed: int, p: float = P) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(seeds.seed(seed))
+    seeds.start_torch(seed)
     return relative_attention(**subject.arguments(), backend="triton", dropout_p=p, return_lse=True)
 
 

@@ -108,7 +108,7 @@ def test_a_call_runs_where_its_tensors_lie() -> None:
     """On the second GPU while the first one is the current one, with the same numbers."""
     answers = []
     for device in ("cuda:0", "cuda:1"):
-        torch.manual_seed(seeds.seed(0))
+        seeds.start_torch(0)
         tensors = [tensor.detach().to(device).requires_grad_() for tensor in inputs(200)]
         encoding = ShawEmbedding(WIDTH, 16).to(device, torch.bfloat16)
         answers.append([tensor.to("cpu") for tensor in step(tensors, encoding)])
