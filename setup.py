@@ -3,8 +3,8 @@
 It needs a C++ compiler and nothing of torch's. Where there is none, the package installs without it.
 """
 
-import hashlib
 import platform
+import runpy
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -20,12 +20,6 @@ SETS = {
 """The compiler's flags for each instruction set; away from x86-64 there is the generic one alone."""
 
 
-def sources() -> str:
-    """A hash of all sources, which the binary carries."""
-    files = sorted([*KERNELS.glob("*.h"), *KERNELS.glob("*.cpp")])
-    return hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()[:16]
-
-
 class BuildKernels(build_ext):
     """Compiles kernels.cpp for each instruction set, and links all into one library without a Python in its name."""
 
@@ -35,6 +29,7 @@ class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
         x86 = platform.machine().lower() in ("x86_64", "amd64")
         build = Path(self.build_temp)
+        digest = runpy.run_path(str(KERNELS.with_name("sources.py")))["digest"]
         objects = []
         for name in SETS if x86 else ("generic",):
             objects += self.compiler.compile(
@@ -43,7 +38,7 @@ class BuildKernels(build_ext):
             )  # fmt: skip
         objects += self.compiler.compile(
             [str(KERNELS / "dispatch.cpp"), str(KERNELS / "threads.cpp")], output_dir=str(build),
-            macros=[("RELATTN_SOURCES", f'"{sources()}"')], extra_postargs=FLAGS,
+            macros=[("RELATTN_SOURCES", f'"{digest(KERNELS)}"')], extra_postargs=FLAGS,
         )  # fmt: skip
         self.compiler.link_shared_object(objects, self.get_ext_fullpath(ext.name), target_lang="c++", libraries=["dl"])
 

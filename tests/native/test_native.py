@@ -215,10 +215,16 @@ def test_an_unknown_instruction_set_is_refused(monkeypatch) -> None:
 
 
 def test_without_kernels_the_others_serve(monkeypatch, tmp_path) -> None:
-    """Switched off, not compiled, or for another processor: one sentence, and the answer comes from another backend."""
+    """Off, not compiled, of other sources, or for another processor: one sentence, and another backend answers."""
     sentences = {of("off", monkeypatch): "RELATTN_NATIVE=off switches its kernels off"}
     monkeypatch.setattr(library, "FILE", tmp_path / "none.so")
     sentences[of("generic", monkeypatch)] = "its kernels were not compiled when relattn was installed"
+    monkeypatch.undo()
+    (tmp_path / "kernels.cpp").write_text("// another\n")
+    monkeypatch.setattr(library, "SOURCES", tmp_path)
+    sentences[of("generic", monkeypatch)] = (
+        "its kernels were compiled from other sources than lie beside them; install relattn again"
+    )
     monkeypatch.undo()
     monkeypatch.setattr(library, "_runs", lambda *_: False)
     sentences[of("avx2", monkeypatch)] = "RELATTN_NATIVE=avx2 asks for instructions that this processor lacks"

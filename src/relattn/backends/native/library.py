@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relattn.arguments import check_choice
+from relattn.backends.native.sources import digest
 
 FILE = Path(__file__).with_name("_kernels.so")
+SOURCES = Path(__file__).with_name("kernels")
+"""Only beside a checkout: an installed package has the binary alone."""
 SETS = ("avx512", "avx2", "generic")
 """The instruction sets that the kernels are compiled for, the widest first."""
 
@@ -44,6 +47,9 @@ def kernels() -> Kernels | str:
     if not FILE.exists():
         return "its kernels were not compiled when relattn was installed"
     library = ctypes.CDLL(str(FILE))
+    library.relattn_sources.restype = ctypes.c_char_p
+    if SOURCES.exists() and library.relattn_sources().decode() != digest(SOURCES):
+        return "its kernels were compiled from other sources than lie beside them; install relattn again"
     runnable = [name for name in SETS if name == "generic" or _runs(library, name)]
     if wanted and wanted not in runnable:
         return f"RELATTN_NATIVE={wanted} asks for instructions that this processor lacks"
