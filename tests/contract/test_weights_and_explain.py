@@ -58,7 +58,7 @@ def test_explain_names_what_runs(name: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("backend", OF_A_CPU)
 def test_explain_of_a_named_backend(backend: str, rng: np.random.Generator) -> None:
-    subject = make_subject(CASES["none"], random_setting(rng, kind="bare"))
+    subject = make_subject(CASES["none"], random_setting(rng, kind="bare"), "float32")
     explanation = explain(**subject.arguments(), backend=backend)
     assert explanation.chosen == backend
     for other in OF_A_CPU:
