@@ -8,6 +8,7 @@ import runpy
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("src/relattn/backends/native/kernels")
@@ -43,7 +44,14 @@ class BuildKernels(build_ext):
         self.compiler.link_shared_object(objects, self.get_ext_fullpath(ext.name), target_lang="c++", libraries=["dl"])
 
 
+class WheelOfAnyPython(bdist_wheel):
+    """The library is asked through ctypes: it is made for a platform, not for a Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     ext_modules=[Extension("relattn.backends.native._kernels", [str(KERNELS / "kernels.cpp")], optional=True)],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelOfAnyPython},
 )

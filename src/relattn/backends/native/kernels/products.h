@@ -80,16 +80,16 @@ INLINE void multiply_nn(const float* factors, Index row_step, Index column_step,
     multiply_nn_part<1>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
 }
 
-// panel[k][c] = rows[first + c][k], zero for rows outside of 0 .. count - 1.
+// panel[k][c] = rows[first + c][k], zero for rows outside of 0 .. count - 1. width: a multiple of LANES.
 static void pack_panel(const float* rows, Index row_step, Index width, Index first, Index count,
                        float* __restrict panel) {
-  for (Index c = 0; c < PANEL; c++) {
-    const Index row = first + c;
-    if (row < 0 || row >= count) {
-      for (Index k = 0; k < width; k++) panel[k * PANEL + c] = 0.0f;
+  for (Index c = 0; c < PANEL; c += LANES) {
+    const float* from = rows + (first + c) * row_step;
+    if (first + c + LANES <= count) {
+      for (Index k = 0; k < width; k += LANES) transpose(from + k, row_step, panel + k * PANEL + c, PANEL);
     } else {
-      const float* from = rows + row * row_step;
-      for (Index k = 0; k < width; k++) panel[k * PANEL + c] = from[k];
+      for (Index n = 0; n < LANES; n++, from += row_step)
+        for (Index k = 0; k < width; k++) panel[k * PANEL + c + n] = first + c + n < count ? from[k] : 0.0f;
     }
   }
 }

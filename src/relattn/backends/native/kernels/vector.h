@@ -66,6 +66,42 @@ INLINE float sum(Vector x) {
 }
 #endif
 
+// Lane by lane a, b, a, b, ... of the first and of the second half of both.
+#if defined(__AVX512F__)
+INLINE Vector first_halves(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+INLINE Vector second_halves(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif defined(__AVX2__)
+INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+// to[k * to_step + c] = from[c * from_step + k], for LANES rows of LANES numbers: rows i and i + LANES / 2 are woven into
+// one another, log2(LANES) times.
+INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t to_step) {
+  Vector rows[LANES], woven[LANES];
+#pragma GCC unroll 16
+  for (int c = 0; c < LANES; c++) rows[c] = load(from + c * from_step);
+#pragma GCC unroll 4
+  for (int stage = 1; stage < LANES; stage *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES / 2; i++) {
+      woven[2 * i] = first_halves(rows[i], rows[i + LANES / 2]);
+      woven[2 * i + 1] = second_halves(rows[i], rows[i + LANES / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) rows[i] = woven[i];
+  }
+#pragma GCC unroll 16
+  for (int k = 0; k < LANES; k++) store(to + k * to_step, rows[k]);
+}
+
 // e^x for x <= 0, within a few units of the last place; exactly 0 below -87, where a float would be subnormal.
 //
 // x = n ln(2) + r with |r| <= ln(2) / 2. ln(2) comes in two parts, of which n times the first is exact, with or without
