@@ -243,9 +243,20 @@ def calls_of(name: str, backend: str) -> list[str]:
     return [call for call in FILES[name].cases if rotations and call in ("full", "causal")]
 
 
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
+DTYPES_OF = {"native": ["float32"]}
+"""Of the backends that do not run both."""
+
+
 @pytest.mark.parametrize(
-    ("name", "backend"), [(name, backend) for name in FILES for backend in OF_A_CPU if calls_of(name, backend)]
+    ("name", "backend", "dtype"),
+    [
+        pytest.param(name, backend, dtype, marks=pytest.mark.slow if dtype != dtypes[0] else ())
+        for name in FILES
+        for backend in OF_A_CPU
+        for dtypes in [DTYPES_OF.get(backend, ["float64", "float32"])]
+        for dtype in dtypes
+        if calls_of(name, backend)
+    ],
 )
 def test_relattn_agrees_with_the_file(name: str, backend: str, dtype: str) -> None:
     for call in calls_of(name, backend):

@@ -196,7 +196,7 @@ def test_the_longest_sequence_is_looked_for(tmp_path, monkeypatch):
 def test_regret_is_that_of_the_backend_that_auto_takes(done):
     results, _ = done
     regrets = results.regrets()
-    assert len(regrets) == 20
+    assert len(regrets) == 16  # where auto takes dense; forward it takes native, which is not measured here
     assert (regrets[0].best, regrets[0].regret) == ("dense", 0.0)
     first, timed = regrets[0].workload, {}
     for m in results.measurements:

@@ -9,8 +9,6 @@ from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
 from tests.native.sets import RUNNABLE, every_set
 
-pytest_plugins = ["tests.native.sets"]
-
 HALVES = ("bfloat16", "float16")
 LONGEST = 130
 """Across a few small blocks; the float64 formula writes every pair's rows out."""

@@ -27,8 +27,6 @@ from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
 from tests.native.sets import RUNNABLE, every_set, of
 
-pytest_plugins = ["tests.native.sets"]
-
 ENCODINGS = {
     "none": lambda: None,
     "shared": lambda: RelativeEmbedding(8, 700),

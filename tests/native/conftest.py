@@ -1,0 +1,26 @@
+"""The kernels of one instruction set, and blocks of few queries and keys."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from relattn.backends.native import library, operator
+from tests.native.sets import of
+
+
+@pytest.fixture
+def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Kernels of one instruction set for the whole test: the parameter, a name."""
+    found = of(request.param, monkeypatch)
+    assert isinstance(found, library.Kernels) and found.name == request.param
+    monkeypatch.setattr(operator, "kernels", lambda: found)
+    return request.param
+
+
+@pytest.fixture
+def small_blocks(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Blocks of a few groups of queries and panels of keys, so that a hundred positions cross every edge."""
+    for name in ("FORWARD_BLOCKS", "BACKWARD_BLOCKS"):
+        monkeypatch.setattr(operator, name, (int(rng.integers(1, 40)), int(rng.integers(1, 70))))
+    yield
