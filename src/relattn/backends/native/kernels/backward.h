@@ -274,30 +274,32 @@ struct Backward {
       const Band& band = call.relative_values;
       const Strip strip{s.value_strip, Strip::step(key_block), band, head.relative_value_panels, head.relative_values, nullptr, 0};
       next = NEVER;
-      values = strip.fill(s.gradient + a * value_width, value_width, call.origin + j0 - i - band.first, from, to, s.kept, next);
+      values = strip.fill(s.gradient + a * value_width, call.origin + j0 - i - band.first, from, to, s.kept, next);
     }
-    for (Index column = from; column < to; column += PANEL) {
-      Sums sums;
+    by_width(value_width, [&](auto known) {
+      for (Index column = from; column < to; column += PANEL) {
+        Sums sums;
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
-        const Vector delta = splat(-s.delta[a + r]);
+        for (int r = 0; r < ROWS; r++) {
+          const Vector delta = splat(-s.delta[a + r]);
 #pragma GCC unroll 8
-        for (int v = 0; v < PANEL_VECTORS; v++)
-          sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
-      }
-      multiply_nt(s.gradient + a * value_width, value_width, head.value_panels + (j0 + column) * value_width, value_width, sums);
+          for (int v = 0; v < PANEL_VECTORS; v++)
+            sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
+        }
+        multiply_nt<known.known>(s.gradient + a * value_width, head.value_panels + (j0 + column) * value_width, value_width, sums);
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
-        const Vector maximum = splat(s.maximum[a + r]), share = splat(s.share[a + r]);
+        for (int r = 0; r < ROWS; r++) {
+          const Vector maximum = splat(s.maximum[a + r]), share = splat(s.share[a + r]);
 #pragma GCC unroll 8
-        for (int v = 0; v < PANEL_VECTORS; v++) {
-          float* weight = weights + r * step + column + v * LANES;
-          const Vector p = exponential(load(weight) - maximum) * share;
-          store(weight, p);
-          store(differences + r * step + column + v * LANES, p * sums[r][v]);
+          for (int v = 0; v < PANEL_VECTORS; v++) {
+            float* weight = weights + r * step + column + v * LANES;
+            const Vector p = exponential(load(weight) - maximum) * share;
+            store(weight, p);
+            store(differences + r * step + column + v * LANES, p * sums[r][v]);
+          }
         }
       }
-    }
+    });
   }
 
   // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part.

@@ -18,10 +18,27 @@ INLINE Index floor_divided(Index n, Index step) { return n >= 0 ? n / step : -((
 
 using Sums = Vector[ROWS][PANEL_VECTORS];
 
-// nt: sums[r][.] += sum_k rows[r][k] * panel[k][.]: dot products of ROWS rows with the PANEL rows that a panel holds
-// transposed.
-INLINE void multiply_nt(const float* __restrict rows, Index row_step, const float* __restrict panel, Index width,
-                        Sums& sums) {
+// work(Width<n>) with n the width where it is a usual one, so that the addresses of rows are constants; else n is 0.
+template <int N>
+struct Width {
+  static constexpr int known = N;
+};
+
+template <class Work>
+INLINE void by_width(Index width, const Work& work) {
+  switch (width) {
+    case 32: return work(Width<32>());
+    case 64: return work(Width<64>());
+    case 128: return work(Width<128>());
+    default: return work(Width<0>());
+  }
+}
+
+// nt: sums[r][.] += sum_k rows[r][k] * panel[k][.]: dot products of ROWS rows, one after the other, with the PANEL rows
+// that a panel holds transposed.
+template <int KNOWN>
+INLINE void multiply_nt(const float* __restrict rows, const float* __restrict panel, Index given, Sums& sums) {
+  const Index width = KNOWN ? KNOWN : given;
 #pragma GCC unroll 4
   for (Index k = 0; k < width; k++) {
     Vector b[PANEL_VECTORS];
@@ -29,7 +46,7 @@ INLINE void multiply_nt(const float* __restrict rows, Index row_step, const floa
     for (int v = 0; v < PANEL_VECTORS; v++) b[v] = load(panel + k * PANEL + v * LANES);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
-      const Vector a = broadcast(rows + r * row_step + k);
+      const Vector a = broadcast(rows + r * width + k);
 #pragma GCC unroll 8
       for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] += a * b[v];
     }

@@ -146,9 +146,8 @@ struct KeyStrips {
       const Index first = floor_divided(corner - (queries - 1), PANEL);
       const Index end = floor_divided(corner + ROWS - 1, PANEL) + 1;
       // Row r holds the same offsets one column further left than row r - 1: so the column tells the query alone.
-      for (Index p = first; p < end; p++)
-        products.product(keys + c * call.width, call.width, p,
-                         strips.at + c * strips.step + p * PANEL - corner + strips.last, strips.step - 1);
+      products.products(keys + c * call.width, first, end,
+                        strips.at + c * strips.step + first * PANEL - corner + strips.last, strips.step - 1);
     }
     return strips;
   }
@@ -164,44 +163,46 @@ static void scores_of(const Head& head, const float* query, Index i, Index j0, I
   const Index begin = call.lowest == NEVER ? NEVER : call.lowest - call.origin + i;             // of row 0
   const Index end = call.highest == -NEVER ? -NEVER : call.highest - call.origin + i + 1;       // of row 0
   for (int r = 0; r < ROWS; r++) most[r] = splat(-INFINITY);
-  for (Index column = from; column < to; column += PANEL) {
-    const Index j = j0 + column;
-    Sums sums;
-    if (start) {
+  by_width(call.width, [&](auto width) {
+    for (Index column = from; column < to; column += PANEL) {
+      const Index j = j0 + column;
+      Sums sums;
+      if (start) {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+          for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = load(start->at + r * start->step + column + v * LANES);
+        }
+      } else {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+          for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
+        }
+      }
+      multiply_nt<width.known>(query, head.key_panels + j * call.width, call.width, sums);
+      if (j + PANEL > std::min(call.keys, end) || j < begin + ROWS - 1) {
+        for (int r = 0; r < ROWS; r++) {
+          const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
+          const Index last = std::min(call.keys, end == -NEVER ? end : end + r) - j;
+          const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
+          const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
+          for (int v = 0; v < PANEL_VECTORS; v++) {
+            const Integers n = counting() + v * LANES;
+            sums[r][v] = (n >= low) & (n < high) ? sums[r][v] : splat(-INFINITY);
+          }
+        }
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
 #pragma GCC unroll 8
-        for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = load(start->at + r * start->step + column + v * LANES);
-      }
-    } else {
-#pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
-#pragma GCC unroll 8
-        for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
-      }
-    }
-    multiply_nt(query, call.width, head.key_panels + j * call.width, call.width, sums);
-    if (j + PANEL > std::min(call.keys, end) || j < begin + ROWS - 1) {
-      for (int r = 0; r < ROWS; r++) {
-        const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
-        const Index last = std::min(call.keys, end == -NEVER ? end : end + r) - j;
-        const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
-        const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
         for (int v = 0; v < PANEL_VECTORS; v++) {
-          const Integers n = counting() + v * LANES;
-          sums[r][v] = (n >= low) & (n < high) ? sums[r][v] : splat(-INFINITY);
+          store(scores + r * step + column + v * LANES, sums[r][v]);
+          most[r] = larger(most[r], sums[r][v]);
         }
       }
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
-#pragma GCC unroll 8
-      for (int v = 0; v < PANEL_VECTORS; v++) {
-        store(scores + r * step + column + v * LANES, sums[r][v]);
-        most[r] = larger(most[r], sums[r][v]);
-      }
-    }
-  }
+  });
 }
 
 // What the scores of a group start from: relative keys with the bias, or the bias alone, or nothing (a null pointer).
@@ -213,7 +214,7 @@ INLINE Start scores_start(const Head& head, const float* x, Index i, Index j0, I
   const Band& band = call.relative_keys;
   if (band.rows) {
     const Strip strip{columns, step, band, head.relative_key_panels, head.relative_keys, head.biases, head.bias_first};
-    return strip.fill(x, band.width, call.origin + j0 - i - band.first, from, to, kept, next);
+    return strip.fill(x, call.origin + j0 - i - band.first, from, to, kept, next);
   }
   if (head.biases) return {head.biases + (call.origin + j0 - i - head.bias_first), -1};
   return {nullptr, 0};

@@ -92,44 +92,65 @@ struct Strip {
 
   // t of pair (row 0, column 0) is `corner`; columns from .. to - 1 are asked for. kept, next: what an earlier block
   // of the same rows left, and the panel after the last that it computed.
-  Start fill(const float* x, Index x_step, Index corner, Index from, Index to, float* kept, Index& next) const {
+  Start fill(const float* x, Index corner, Index from, Index to, float* kept, Index& next) const {
     const Index first = floor_divided(corner + from - (ROWS - 1), PANEL), last = floor_divided(corner + to - 1, PANEL);
     Index p = first;
     if (next > first) {  // the block before ended where this one begins
       copy(kept, KEPT, columns, row_step, (next - first) * PANEL);
       p = next;
     }
-    for (; p <= last; p++) product(x, x_step, p, columns + (p - first) * PANEL, row_step);
+    products(x, p, last + 1, columns + (p - first) * PANEL, row_step);
     next = last + 1;
     const Index again = floor_divided(corner + to - (ROWS - 1), PANEL);  // a next block begins at column `to`
     copy(columns + (again - first) * PANEL, row_step, kept, KEPT, (next - again) * PANEL);
     return {columns + corner - first * PANEL, row_step - 1};
   }
 
-  // The products with panel p of the table, to[r * to_step + column]; beyond the table what holds there.
-  void product(const float* x, Index x_step, Index p, float* to, Index to_step) const {
-    Sums sums = {};
-    const bool inside = p >= 0 && p * PANEL < band.count;
-    if (inside) {
-      multiply_nt(x, x_step, panels + p * band.width * PANEL, band.width, sums);
-    } else if (band.clamps) {
-      const float* edge = p < 0 ? edges : edges + (band.count - 1) * band.width;
-      for (int r = 0; r < ROWS; r++) {
-        Vector s = {};
-        for (Index d = 0; d < band.width; d += LANES) s += load(x + r * x_step + d) * load(edge + d);
-        for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = splat(sum(s));
+  // The products with the panels first .. end - 1 of the table, to[r * to_step + column]; beyond the table what holds there.
+  void products(const float* x, Index first, Index end, float* to, Index to_step) const {
+    by_width(band.width, [&](auto width) {
+      for (Index p = first; p < end; p++, to += PANEL) {
+        if (p >= 0 && p * PANEL < band.count)
+          inside<width.known>(x, p, to, to_step);
+        else
+          beyond(x, p, to, to_step);
       }
-    }
-    if (bias)
-      for (int v = 0; v < PANEL_VECTORS; v++) {
-        const Vector b = load(bias + (p * PANEL + band.first - bias_first) + v * LANES);
-        for (int r = 0; r < ROWS; r++) sums[r][v] += b;
-      }
-    for (int r = 0; r < ROWS; r++)
-      for (int v = 0; v < PANEL_VECTORS; v++) store(to + r * to_step + v * LANES, sums[r][v]);
+    });
   }
 
  private:
+  template <int KNOWN>
+  void inside(const float* x, Index p, float* to, Index to_step) const {
+    Sums sums;
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+      for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
+    }
+    multiply_nt<KNOWN>(x, panels + p * band.width * PANEL, band.width, sums);
+#pragma GCC unroll 8
+    for (int v = 0; v < PANEL_VECTORS; v++) {
+      const Vector b = bias ? load(bias_of(p) + v * LANES) : Vector{};
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) store(to + r * to_step + v * LANES, sums[r][v] + b);
+    }
+  }
+
+  // One number for each row: its product with the edge row, or nothing.
+  void beyond(const float* x, Index p, float* to, Index to_step) const {
+    const float* edge = p < 0 ? edges : edges + (band.count - 1) * band.width;
+    for (int r = 0; r < ROWS; r++) {
+      Vector s = {};
+      if (band.clamps)
+        for (Index d = 0; d < band.width; d += LANES) s += load(x + r * band.width + d) * load(edge + d);
+      const Vector product = splat(sum(s));
+      for (int v = 0; v < PANEL_VECTORS; v++)
+        store(to + r * to_step + v * LANES, bias ? product + load(bias_of(p) + v * LANES) : product);
+    }
+  }
+
+  const float* bias_of(Index p) const { return bias + (p * PANEL + band.first - bias_first); }
+
   static void copy(const float* from, Index from_step, float* to, Index to_step, Index count) {
     for (int r = 0; r < ROWS; r++) std::memcpy(to + r * to_step, from + r * from_step, count * sizeof(float));
   }
