@@ -28,8 +28,8 @@ BACKENDS = list(dict.fromkeys(backend for _, backend in UNIVERSAL))
 
 @pytest.mark.parametrize(("name", "backend"), UNIVERSAL, indirect=["backend"])
 def test_every_encoding(name: str, backend: str, rng: np.random.Generator) -> None:
-    """In a few of the ways, each with one poison; the tests below have all of them."""
-    for way in rng.choice(EVERY_WAY, size=4, replace=False):
+    """In two of the ways, each with one poison; the tests below have all of them."""
+    for way in rng.choice(EVERY_WAY, size=2, replace=False):
         poison = str(rng.choice(list(POISON)))
         assert_padding_does_not_matter(CASES[name], way, backend, [poison], int(rng.integers(2**32)))
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.contract.calls import gradients, self_attention
+from tests.contract.calls import MODULES, gradients, self_attention
 from tests.contract.plain import plain_attention
 from tests.contract.subject import Subject
-from tests.ecosystem.layers import LONGEST, WIDTH, Attention, attention_of, every_encoding
+from tests.ecosystem.layers import FEW, LONGEST, WIDTH, Attention, attention_of
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -84,7 +84,9 @@ def assert_errs_like_the_formula(draw: Callable[[], tuple[Attention, Subject]], 
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
-@every_encoding
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in MODULES]
+)
 def test_autocast(name: str, dtype: str, rng: np.random.Generator) -> None:
     def draw() -> tuple[Attention, Subject]:
         subject = self_attention(name, rng, length=LONGEST)
