@@ -183,19 +183,25 @@ def test_what_the_kernels_do_not_take_is_refused(device: str) -> None:
 
 
 def hold_to_the_equation(call: Call) -> None:
-    """Output, lse and every gradient, within the budget of sums over all pairs."""
+    """Output, lse and every gradient, within the budget of sums over all pairs and of the sums inside of these.
+
+    Those are a score's dot products, a row of weights and dO . v, as in `tests.contract.check.sum_lengths`.
+    """
     cotangents = random_cotangents(call)
     keep = kept_weights(call) if call.dropout_p > 0.0 else None
     found = run(call, *cotangents)
     truth = equation(call, torch.float64, keep, *cotangents)
     plain = equation(call, call.query.dtype, keep, *cotangents)
     assert found.keys() == truth.keys()
+    relative = call.query if call.relative_query is None else call.relative_query
+    score = 2 * call.query.shape[3] + relative.shape[3] + 4
     pairs = call.query.shape[:3].numel() * call.key.shape[2]
+    terms = score + call.key.shape[2] + call.value.shape[3] + pairs
     name_of_dtype = str(call.query.dtype).removeprefix("torch.")
     for name, expected in truth.items():
         answer, oracle = found[name].double().cpu().numpy(), expected.cpu().numpy()
         plain_error = max_error(plain[name].double().cpu().numpy(), oracle)
-        assert_within_budget(answer, oracle, plain_error, pairs, name_of_dtype, name)
+        assert_within_budget(answer, oracle, plain_error, terms, name_of_dtype, name)
 
 
 def random_cotangents(call: Call) -> tuple[Tensor, Tensor]:
