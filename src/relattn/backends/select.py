@@ -117,23 +117,16 @@ def _by_preference(problem: Problem) -> list[Backend]:
     )
     if not small:
         order = MANY_PAIRS_FIRST
-    elif _asks_for_no_gradient(problem) and queries * KEYS_PER_QUERY >= problem.key.shape[2]:
+    elif _records_nothing(problem) and queries * KEYS_PER_QUERY >= problem.key.shape[2]:
         order = WITHOUT_GRADIENT
     else:
         order = tuple(BACKENDS)
     return [BACKENDS[name] for name in order if name != "triton" or problem.query.device.type == "cuda"]
 
 
-def _asks_for_no_gradient(problem: Problem) -> bool:
+def _records_nothing(problem: Problem) -> bool:
     """Whether autograd records nothing, and no graph is traced, whose compiler fuses what dense is made of."""
-    if torch.compiler.is_compiling():
-        return False
-    if not torch.is_grad_enabled():
-        return True
-    axis = problem.sequence
-    given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit)
-    tables = [table.values for table in axis.tables.values()]
-    return not any(tensor is not None and tensor.requires_grad for tensor in (*given, *tables))
+    return not torch.compiler.is_compiling() and not problem.asks_for_gradient
 
 
 def _runs(backend: Backend, problem: Problem) -> bool:

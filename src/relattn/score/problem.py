@@ -61,6 +61,16 @@ class Problem(NamedTuple):
         return self.axes[0]
 
     @property
+    def asks_for_gradient(self) -> bool:
+        """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
+        if not torch.is_grad_enabled():
+            return False
+        given = [self.query, self.key, self.value, self.mask.explicit]
+        for axis in self.axes:
+            given += [axis.relative_query, *(table.values for table in axis.tables.values())]
+        return any(tensor is not None and tensor.requires_grad for tensor in given)
+
+    @property
     def score_dtype(self) -> torch.dtype:
         """The dtype of scores, softmax and all accumulation: float64 for float64 inputs, else float32."""
         return torch.float64 if self.output_dtype == torch.float64 else torch.float32

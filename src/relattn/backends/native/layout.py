@@ -46,8 +46,7 @@ class Inputs(NamedTuple):
     def of(cls, problem: Problem) -> Inputs:
         """Of a problem, zeros in place of its padding."""
         mask = problem.mask
-        if mask.may_leave_keys_unseen or mask.may_leave_nothing:
-            problem = Sight.of(mask, problem.query.shape[0], problem.key.shape[1]).cleaned(problem)
+        problem = Sight.of(mask, problem.query.shape[0], problem.key.shape[1]).cleaned(problem)
         axis = problem.sequence
         query_segments, key_segments = mask.segments or (None, None)
         explicit = mask.explicit

@@ -126,6 +126,4 @@ def _needs_operator(problem: Problem) -> bool:
         return True
     given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit)
     tensors = [tensor for tensor in (*given, *(table.values for table in tables)) if tensor is not None]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return True
-    return any(type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors)
+    return problem.asks_for_gradient or any(type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors)
