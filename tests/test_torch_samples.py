@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import attention_weights, relative_attention
+from relattn import UnsupportedError, attention_weights, relative_attention
 from tests import seeds
 from tests.contract.check import accumulation_eps, sum_lengths
 from tests.contract.plain import magnitudes, plain_attention
@@ -23,14 +23,18 @@ from tests.contract.subject import Subject
 from tests.oracle.budget import assert_within_budget, max_error
 from tests.oracle.equation import Answer
 
-BACKENDS = ("auto", "sdpa", "dense", "tiled", "reference")
+BACKENDS = ("auto", "sdpa", "dense", "native", "tiled", "reference")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAME = "nn.functional.scaled_dot_product_attention"
 NAMES = ("output", "query", "key", "value", "attn_mask")
 
 
-def samples(dtype: torch.dtype) -> list[tuple[tuple[Tensor, ...], dict[str, Any]]]:
-    """(query, key, value) and keywords of every sample.
+Sample = tuple[tuple[Tensor, ...], dict[str, Any]]
+"""(query, key, value) and keywords."""
+
+
+def samples(dtype: torch.dtype) -> list[Sample]:
+    """Every sample of a dtype.
 
     PyTorch's list of all operators takes seconds to import, and is imported where it is first asked for.
     """
@@ -105,7 +109,16 @@ def numpy_of(tensor: Tensor) -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_answers_and_gradients_are_pytorchs(backend: str, dtype: torch.dtype) -> None:
-    drawn = samples(dtype)
+    if backend == "native" and dtype == torch.float64:
+        inputs, keywords = samples(dtype)[0]
+        with pytest.raises(UnsupportedError, match="'native' cannot run this: it computes in float32"):
+            relative_attention(*inputs, **keywords, backend=backend)
+    else:
+        check_samples(backend, samples(dtype), dtype)
+
+
+def check_samples(backend: str, drawn: list[Sample], dtype: torch.dtype) -> None:
+    """Answers and gradients of every sample by a backend are PyTorch's."""
     assert len(drawn) >= 25
     for number, (inputs, keywords) in enumerate(drawn):
         if backend not in ("sdpa", "auto"):  # PyTorch's kernels drop the same weights from one seed; ours draw theirs

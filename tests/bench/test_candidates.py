@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from relattn.backends.select import BACKENDS
-from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, chosen_by_auto
+from relattn.bench.candidates import CANDIDATES, FLOOR, OURS, chosen_by_auto
 from relattn.bench.truth import check
 from relattn.bench.workload import ENCODINGS, Workload
 
@@ -35,7 +35,7 @@ def test_every_candidate_that_is_defined_is_right(encoding, mode, causal, batch)
         for name, candidate in CANDIDATES.items()
         if not candidate.compiles and candidate.reason(work) is None
     }
-    assert {FLOOR, AUTO, "relattn reference", "relattn dense"} <= set(checked)
+    assert {FLOOR, "relattn reference", "relattn dense"} <= set(checked)
     assert {name: found for name, found in checked.items() if not found.right} == {}
 
 
@@ -48,7 +48,8 @@ def test_flex_is_right(encoding, causal):
 
 
 def test_all_of_ours_and_all_arrangements_are_candidates():
-    assert {AUTO, *(f"relattn {name}" for name in BACKENDS)} <= set(CANDIDATES)
+    assert set(OURS) <= set(CANDIDATES)
+    assert list(OURS.values()) == list(BACKENDS)
     assert {f"plain, {name}" for name in ("gather", "pad_reshape", "diagonals", "strided")} <= set(CANDIDATES)
     assert COMPILED == ["flex"]
     assert [name for name, candidate in CANDIDATES.items() if not candidate.encodes] == [FLOOR]

@@ -24,7 +24,7 @@ def call(*arguments):
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in (FLOOR, "relattn auto", "plain")})
+    monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in (FLOOR, "relattn dense", "plain")})
 
 
 def test_a_benchmark_prints_and_writes(few, tmp_path):

@@ -18,7 +18,7 @@ def measured(**changes: object) -> Results:
     for workload in found.settings.workloads():
         for name, ratio in RATIOS.items():
             spread = Spread(ratio, ratio, ratio)
-            found.measurements.append(Measurement(workload, name, timing=Timing(spread, spread, 3)))
+            found.measurements.append(Measurement(workload, name, timing=Timing(spread, spread, None, 15, 1)))
         found.measurements.append(Measurement(workload, gpu.AS_MASK, "needs more memory than there is"))
     return found
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from relattn.bench import markdown, run, tables
-from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, Candidate
+from relattn.bench.candidates import CANDIDATES, FLOOR, Candidate
 from relattn.bench.figures import draw
 from relattn.bench.memory import Memory, OverMemoryError, OverTimeError
 from relattn.bench.run import Benchmark
@@ -18,7 +18,7 @@ from relattn.bench.settings import Settings
 from relattn.bench.timing import Spread
 from relattn.support.progress import Silent
 
-NAMES = (FLOOR, "relattn auto", "relattn dense", "plain", "plain, strided")
+NAMES = (FLOOR, "relattn native", "relattn dense", "plain", "plain, strided")
 KIB = 2**10
 SETTINGS = Settings(
     ("relative", "alibi"),
@@ -77,8 +77,17 @@ def test_every_candidate_has_figures_or_a_reason_on_every_workload(done):
     assert len(results.measurements) == 20 * 7
     for m in results.measurements:
         assert (m.reason is None) == (m.timing is not None) == (m.memory is not None), m
-    assert all(m.timing is not None for m in of(results, FLOOR) + of(results, "relattn auto"))
-    assert all(m.backend for m in of(results, "relattn auto"))
+    assert all(m.timing is not None for m in of(results, FLOOR) + of(results, "relattn dense"))
+
+
+def test_what_auto_takes_is_marked(done):
+    results, _ = done
+    taken = {m.workload: m.candidate for m in results.measurements if m.chosen}
+    assert len(taken) == 20
+    for workload, candidate in taken.items():  # few pairs: native where no gradient is asked, and for many queries
+        native = not workload.training and not workload.decoding
+        assert candidate == ("relattn native" if native else "relattn dense")
+    assert "relattn native (auto)" in shown(results)
 
 
 def test_a_wrong_candidate_gets_no_figure(done):
@@ -196,19 +205,29 @@ def test_the_longest_sequence_is_looked_for(tmp_path, monkeypatch):
 def test_regret_is_that_of_the_backend_that_auto_takes(done):
     results, _ = done
     regrets = results.regrets()
-    assert len(regrets) == 16  # where auto takes dense; forward it takes native, which is not measured here
-    assert (regrets[0].best, regrets[0].regret) == ("dense", 0.0)
-    first, timed = regrets[0].workload, {}
-    for m in results.measurements:
-        if m.workload == first and m.timing is not None:
-            timed[m.candidate] = m.timing.ratio.median
-    slower = [replace(m, backend="tiled") if m.candidate == AUTO else m for m in results.measurements]
-    slower.append(replace(next(m for m in slower if m.candidate == "relattn dense"), candidate="relattn tiled"))
-    slower[-1] = replace(
-        slower[-1], timing=replace(slower[-1].timing, ratio=Spread(2 * timed["relattn dense"], 0.0, 0.0))
-    )
-    (regret,) = [r for r in replace(results, measurements=slower).regrets() if r.workload == first]
-    assert (regret.best, regret.regret) == ("dense", 1.0)
+    assert len(regrets) == 20
+
+    def timed(measurement, ratio):
+        return replace(measurement, timing=replace(measurement.timing, ratio=Spread(ratio, ratio, ratio)))
+
+    known = [
+        timed(m, 3.0 if m.chosen else 1.5)
+        for m in results.measurements
+        if m.timing and m.candidate.startswith("relattn ")
+    ]
+    for regret in replace(results, measurements=known).regrets():
+        native = not regret.workload.training and not regret.workload.decoding
+        assert (regret.best, regret.regret) == ("dense" if native else "native", 1.0)
+
+
+def test_unsteady_figures_say_so(done):
+    results, _ = done
+    steady, spread = Spread(2.0, 1.95, 2.05), Spread(2.0, 1.7, 2.3)
+    for ratio, sign, cell in ((steady, "2.00  +1.95-2.05 ", "2.00 |"), (spread, "2.00  +1.70-2.30 !", "2.00 ±0.30 |")):
+        measured = [replace(m, timing=m.timing and replace(m.timing, ratio=ratio)) for m in of(results, "plain")]
+        one = replace(results, measurements=measured)
+        assert re.search(sign, shown(one))
+        assert cell in markdown.text(one)
 
 
 def test_the_terminal_shows_every_figure_and_every_reason(done):
@@ -254,4 +273,4 @@ def test_a_spread_is_ordered(done):
     for m in results.measurements:
         if m.timing is not None:
             assert 0 < m.timing.seconds.lower <= m.timing.seconds.median <= m.timing.seconds.upper < math.inf
-            assert m.timing.turns >= 3
+            assert m.timing.pairs >= 15

@@ -1,25 +1,30 @@
-"""Turns and their ratios, by a clock that the calls themselves move."""
+"""Pairs and their ratios, by a clock that the calls themselves move."""
 
 import pytest
 
 from relattn.bench import timing
-from relattn.bench.timing import LEAST_TURNS, MOST_TURNS, Spread, interleaved
+from relattn.bench.timing import LEAST_PAIRS, MOST_PAIRS, MOST_ROUNDS, Spread, interleaved
 
 
 class Clock:
-    """Stands still until somebody works."""
+    """Stands still until somebody works. What is waited for others is no processor time."""
 
     def __init__(self):
-        self.now = 0.0
+        self.now = self.waited = 0.0
         self.order = []
 
     def perf_counter(self):
         return self.now
 
-    def worker(self, name, seconds):
+    def thread_time(self):
+        return self.now - self.waited
+
+    def worker(self, name, seconds, waits=0.0):
         def work():
             self.order.append(name)
             self.now += seconds(self.order.count(name)) if callable(seconds) else seconds
+            self.now += waits
+            self.waited += waits
 
         return work
 
@@ -31,20 +36,21 @@ def clock(monkeypatch):
     return made
 
 
-def test_turns_alternate_after_a_warm_up_and_fill_the_time(clock):
-    found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", 3.0), 40.0, "cpu")
-    assert clock.order == ["floor", "ours"] * 11
-    assert found.turns == 10
+def test_pairs_alternate_after_a_warm_up_and_fill_the_time(clock):
+    found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", 3.0), 80.0, "cpu")
+    assert clock.order == ["floor", "ours"] * 21
+    assert found.pairs == 20
+    assert found.rounds == 1
     assert found.seconds == Spread(3.0, 3.0, 3.0)
-    assert found.ratio == Spread(3.0, 3.0, 3.0)
+    assert found.ratio == found.processor_ratio == Spread(3.0, 3.0, 3.0)
 
 
-def test_the_slow_get_three_turns_and_the_quick_no_more_than_enough(clock):
-    assert interleaved(clock.worker("floor", 1.0), clock.worker("slow", 99.0), 1.0, "cpu").turns == LEAST_TURNS == 3
-    assert interleaved(clock.worker("floor", 1e-9), clock.worker("quick", 1e-9), 1.0, "cpu").turns == MOST_TURNS
+def test_the_slow_get_fifteen_pairs_and_the_quick_no_more_than_enough(clock):
+    assert interleaved(clock.worker("floor", 1.0), clock.worker("slow", 99.0), 1.0, "cpu").pairs == LEAST_PAIRS == 15
+    assert interleaved(clock.worker("floor", 1e-9), clock.worker("quick", 1e-9), 1.0, "cpu").pairs == MOST_PAIRS
 
 
-def test_a_ratio_is_taken_within_its_turn(clock):
+def test_a_ratio_is_taken_within_its_pair(clock):
     """Both grow slower together: the ratio stays, whatever the times do."""
     found = interleaved(clock.worker("floor", lambda n: n), clock.worker("ours", lambda n: 2 * n), 30.0, "cpu")
     assert found.ratio == Spread(2.0, 2.0, 2.0)
@@ -54,3 +60,25 @@ def test_a_ratio_is_taken_within_its_turn(clock):
 def test_the_warm_up_does_not_count(clock):
     found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", lambda n: 1000 if n == 1 else 2), 9.0, "cpu")
     assert found.seconds.upper == 2
+
+
+def test_waiting_is_no_processor_time(clock):
+    found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", 2.0, waits=4.0), 9.0, "cpu")
+    assert found.ratio.median == 6.0
+    assert found.processor_ratio == Spread(2.0, 2.0, 2.0)
+
+
+def test_what_spreads_is_measured_again_and_the_steadiest_kept(clock):
+    def quiet_later(n):  # the warm-up and 15 pairs of 2 and 4 in turn, then 3
+        return (2.0 if n % 2 else 4.0) if n <= 1 + LEAST_PAIRS else 3.0
+
+    found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", quiet_later), 9.0, "cpu")
+    assert found.rounds == 2
+    assert found.ratio == Spread(3.0, 3.0, 3.0)
+    assert found.is_steady
+
+
+def test_what_never_settles_says_so(clock):
+    found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", lambda n: 1.0 + n % 3), 9.0, "cpu")
+    assert found.rounds == MOST_ROUNDS
+    assert not found.is_steady

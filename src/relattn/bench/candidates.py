@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -20,7 +21,8 @@ from relattn.bench.ours import arguments, ours
 from relattn.bench.workload import Case, Workload, make_case
 
 FLOOR = "sdpa, no encoding"
-AUTO = "relattn auto"
+OURS = {f"relattn {name}": name for name in BACKENDS}
+"""Candidates that are a backend of ours, and the backend."""
 WITH_KEYS = ("relative", "relative-heads", "shaw-keys", "shaw", "transformer-xl")
 WITH_BIAS = ("t5", "alibi")
 ROTATED = "a rotation adds no term to the scores"
@@ -71,7 +73,8 @@ def chosen_by_auto(workload: Workload) -> str:
 
 
 def _explanation(backend: str, workload: Workload) -> Explanation:
-    return relattn.explain(**arguments(make_case(workload), backend))  # pyright: ignore[reportArgumentType]
+    with torch.set_grad_enabled(workload.training):  # as `step` runs it: "auto" asks whether a gradient is wanted
+        return relattn.explain(**arguments(make_case(workload), backend))  # pyright: ignore[reportArgumentType]
 
 
 def _refused_by(backend: str, workload: Workload) -> str | None:
@@ -152,15 +155,12 @@ def _x_transformers(case: Case) -> Call:
     return x_transformers_attention(case)
 
 
-def of_backend(name: str) -> Candidate:
-    """The candidate that is one backend of ours."""
-    return Candidate(partial(ours, backend=name), partial(_refused_by, name))
-
-
 CANDIDATES: dict[str, Candidate] = {
     FLOOR: Candidate(_floor, _never, encodes=False),
-    AUTO: Candidate(partial(ours, backend="auto"), _never),
-    **{f"relattn {name}": of_backend(name) for name in BACKENDS},
+    **{
+        candidate: Candidate(partial(ours, backend=name), partial(_refused_by, name))
+        for candidate, name in OURS.items()
+    },
     "plain": Candidate(partial(plain, arrangement="strided"), _no_plain_formula),
     **{
         f"plain, {name}": Candidate(partial(plain, arrangement=name), partial(_no_arrangement, name))

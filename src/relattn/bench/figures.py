@@ -12,13 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR
+from relattn.bench.candidates import CANDIDATES, FLOOR
 from relattn.bench.memory import MIB
 from relattn.bench.results import Measurement, Results
 from relattn.bench.workload import FORWARD, MODES, Workload
 
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.linewidth": 0.6, "grid.alpha": 0.25, "lines.linewidth": 1.3}
 MARKS = "osD^vPX*<>hd8"
+CHOSEN = 'what "auto" takes'
+"""The label of a thick line under whichever backend that is."""
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
@@ -50,7 +52,7 @@ def _page(results: Results, page: Workload, path: Path) -> Path:
         machine = f"{results.machine['processor']}, threads: {results.machine['torch_threads']}"
         figure.suptitle(f"{page.encoding}, {direction}: {page.shape}, {page.dtype}\n{machine}")
         named = {line.get_label(): line for panel in axes.flat for line in panel.get_lines()}
-        shown = [name for name in CANDIDATES if name in named]
+        shown = [name for name in (*CANDIDATES, CHOSEN) if name in named]
         figure.legend(
             [named[name] for name in shown], shown, loc="outside lower center", frameon=False, ncols=2 * len(families)
         )
@@ -67,6 +69,10 @@ def _panel(axes: Axes, results: Results, family: Workload, figure: Callable[[Mea
         points = {length: value for length, value in points.items() if value}
         if points:
             axes.plot(list(points), list(points.values()), label=candidate, **_look(candidate))
+    taken = [m for m in results.measurements if m.workload.family == family and m.chosen]
+    points = {m.workload.length: value for m in taken if (value := figure(m))}
+    if points:
+        axes.plot(list(points), list(points.values()), label=CHOSEN, color="#e4572e", lw=5, alpha=0.35, zorder=1)
     axes.set_xticks(lengths, list(map(str, lengths)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(True, which="major")
@@ -74,11 +80,9 @@ def _panel(axes: Axes, results: Results, family: Workload, figure: Callable[[Mea
 
 
 def _look(candidate: str) -> dict[str, Any]:
-    """The floor dashed black, "auto" a thick line under our backends, each of the others its own colour and mark."""
+    """The floor dashed black, each of the others its own colour and mark."""
     if candidate == FLOOR:
         return {"color": "black", "ls": "--", "marker": "o", "ms": 3}
-    if candidate == AUTO:
-        return {"color": "#e4572e", "lw": 5, "alpha": 0.35, "marker": "o", "ms": 3, "zorder": 1}
     index = list(CANDIDATES).index(candidate)
     colours = matplotlib.color_sequences["tab20"]
     return {"color": colours[index % len(colours)], "marker": MARKS[index % len(MARKS)], "ms": 4, "zorder": 2}

@@ -80,7 +80,7 @@ def _rounded(length: float) -> int:
 def _memory_law(found: Mapping[int, Memory]) -> PowerLaw | None:
     """Through the longest lengths; linear from the longest where they give less, for the inputs alone are linear.
 
-    Buffers of a fixed size, or "auto" taking a leaner backend from some length on, make a few lengths look flatter.
+    Buffers of a fixed size make a few lengths look flatter.
     """
     law, longest = _law(found, "total"), max(found)
     if law is None or law.exponent >= 1.0:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relattn.bench.candidates import AUTO
+from relattn.bench.candidates import OURS
 from relattn.bench.growth import PowerLaw, fit
 from relattn.bench.longest import Longest
 from relattn.bench.memory import Memory
@@ -28,7 +28,7 @@ PACKAGES = ("torch", "numpy", "transformers", "x-transformers", "triton")
 class Measurement:
     """One candidate on one workload. A figure that is None was not taken; `reason` then says why.
 
-    check: the comparison with the truth, None where it was not made. backend: what "auto" took.
+    check: the comparison with the truth, None where it was not made. chosen: whether "auto" takes it.
     """
 
     workload: Workload
@@ -37,7 +37,7 @@ class Measurement:
     check: Check | None = None
     memory: Memory | None = None
     timing: Timing | None = None
-    backend: str | None = None
+    chosen: bool = False
 
     @property
     def teraflops(self) -> float | None:
@@ -108,19 +108,18 @@ class Results:
         return fit({m.workload.length: m.memory.beyond for m in found if m.memory is not None})
 
     def regrets(self) -> list[Regret]:
-        """Of every workload on which "auto" and a backend of ours were timed."""
+        """Of every workload on which the backend that "auto" takes was timed."""
         ratios: dict[Workload, dict[str, float]] = {}
-        taken: dict[Workload, str] = {}
+        taken: dict[Workload, float] = {}
         for m in self.measurements:
-            if m.candidate == AUTO and m.backend is not None:
-                taken[m.workload] = m.backend
-            elif m.timing is not None and m.candidate.startswith("relattn "):
-                ratios.setdefault(m.workload, {})[m.candidate.removeprefix("relattn ")] = m.timing.ratio.median
+            if m.timing is not None and m.candidate in OURS:
+                ratios.setdefault(m.workload, {})[OURS[m.candidate]] = m.timing.ratio.median
+                if m.chosen:
+                    taken[m.workload] = m.timing.ratio.median
         found = []
-        for workload, by_backend in ratios.items():
-            if taken.get(workload) in by_backend:
-                best = min(by_backend, key=lambda name: by_backend[name])
-                found.append(Regret(workload, best, by_backend[taken[workload]] / by_backend[best] - 1.0))
+        for workload, ratio in taken.items():
+            best = min(ratios[workload], key=ratios[workload].__getitem__)
+            found.append(Regret(workload, best, ratio / ratios[workload][best] - 1.0))
         return found
 
     def record(self) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from relattn.bench.candidates import AUTO, CANDIDATES, FLOOR, Candidate, chosen_by_auto, of_backend
+from relattn.bench.candidates import CANDIDATES, FLOOR, OURS, Candidate, chosen_by_auto
 from relattn.bench.longest import longest
 from relattn.bench.memory import GIB, Memory, OverMemoryError, TooMuchError, available, measure
 from relattn.bench.results import Measurement, Reach, Results
@@ -43,9 +44,11 @@ class Benchmark:
         self._progress.begin("benchmark", len(workloads) * len(self._candidates))
         done = 0
         for workload in workloads:
+            chosen = chosen_by_auto(workload)
             for name, candidate in self._candidates.items():
                 self._progress.advance(done, f"{workload}: {name}")
-                self.results.measurements.append(self._measured(name, candidate, workload))
+                measurement = replace(self._measured(name, candidate, workload), chosen=OURS.get(name) == chosen)
+                self.results.measurements.append(measurement)
                 self.results.save(self._folder)
                 done += 1
         if self._settings.max_length is not None:
@@ -68,14 +71,10 @@ class Benchmark:
         except RuntimeError as error:
             self._given_up[name, workload.family] = f"{error} at L={workload.length}"
             return Measurement(workload, name, str(error), checked)
-        backend = chosen_by_auto(workload) if name == AUTO else None
-        return Measurement(workload, name, None, checked, memory, timing, backend)
+        return Measurement(workload, name, None, checked, memory, timing)
 
     def _checked(self, name: str, candidate: Candidate, workload: Workload) -> Check | str:
         """The check at a short length, made once for a family; or in a sentence what the candidate raised."""
-        if name == AUTO:  # which at the check's length might take another backend than at the workload's
-            name = chosen_by_auto(workload)
-            candidate = of_backend(name)
         key = name, workload.family
         if key not in self._checks:
             try:

@@ -25,10 +25,10 @@ class Settings:
     """The choices of a benchmark; field names are those of the options of `relattn bench`.
 
     The grid is the product of encodings, causal, modes, head_dims, heads, batches and lengths; decoding is causal,
-    whatever `causal` names, and is measured once. seconds: time for the turns of one candidate in one cell of the grid,
-    3 turns at least. patience: seconds that one step may take; a candidate that takes longer, or more memory than there
-    is, is given up at that length and beyond. max_length: None, or GiB in which the longest training step is looked
-    for.
+    whatever `causal` names, and is measured once. seconds: time for the pairs of one candidate in one cell of the grid,
+    15 pairs at least. patience: seconds that one step may take; a candidate that takes longer, or more memory than
+    there is, is given up at that length and beyond. max_length: None, or GiB in which the longest training step is
+    looked for.
 
     Raises ValueError: for a choice that cannot be carried out, naming the field.
     """

@@ -27,11 +27,14 @@ def terminal(results: Results) -> Iterator[Table]:
 
 
 def _figures(results: Results, family: Workload) -> Table:
-    """A section for every length, and one for the exponents of time and memory in the length."""
+    """A section for every length, and one for the exponents of time and memory in the length.
+
+    "!" marks ratios that spread over more than 10 % however often they were taken.
+    """
     table = _table(family.family_name)
     for name in ("L", "candidate"):
         table.add_column(name, no_wrap=True)
-    for name in ("ms", "quartiles", "ratio", "TFLOP/s", "MiB"):
+    for name in ("ms", "ratio", "quartiles", "processor", "TFLOP/s", "MiB"):
         table.add_column(name, justify="right", no_wrap=True)
     measured = [m for m in results.measurements if m.workload.family == family and (m.timing or m.is_wrong)]
     for length in dict.fromkeys(m.workload.length for m in measured):
@@ -45,7 +48,7 @@ def _figures(results: Results, family: Workload) -> Table:
     for candidate in results.candidates(family):
         time, memory = results.time_law(family, candidate), results.memory_law(family, candidate)
         if time or memory:
-            table.add_row(first, candidate, _exponent(time), NOTHING, NOTHING, NOTHING, _exponent(memory))
+            table.add_row(first, candidate, _exponent(time), *[NOTHING] * 4, _exponent(memory))
             first = NOTHING
     return table
 
@@ -53,19 +56,20 @@ def _figures(results: Results, family: Workload) -> Table:
 def _cells(m: Measurement) -> list[str]:
     if m.timing is None or m.memory is None:
         assert m.check is not None
-        return ["wrong", f"by {m.check.error:.1e}", NOTHING, NOTHING, NOTHING]
-    seconds = m.timing.seconds
+        return ["wrong", NOTHING, f"by {m.check.error:.1e}", NOTHING, NOTHING, NOTHING]
+    ratio, processor = m.timing.ratio, m.timing.processor_ratio
     return [
-        f"{1000 * seconds.median:.2f}",
-        f"{1000 * seconds.lower:.2f}-{1000 * seconds.upper:.2f}",
-        f"{m.timing.ratio.median:.2f}",
+        f"{1000 * m.timing.seconds.median:.2f}",
+        f"{ratio.median:.2f}",
+        f"{ratio.lower:.2f}-{ratio.upper:.2f}{NOTHING if m.timing.is_steady else ' !'}",
+        NOTHING if processor is None else f"{processor.median:.2f}",
         f"{m.teraflops:.3f}",
         f"{m.memory.beyond / MIB:.1f}",
     ]
 
 
 def _name(m: Measurement) -> str:
-    return m.candidate if m.backend is None else f"{m.candidate} ({m.backend})"
+    return f"{m.candidate} (auto)" if m.chosen else m.candidate
 
 
 def _exponent(law: PowerLaw | None) -> str:

@@ -1,4 +1,4 @@
-"""Time, taken turn by turn with the floor, so that both see the same machine."""
+"""Time, taken pair by pair with the floor, so that both see the same machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-LEAST_TURNS, MOST_TURNS = 3, 200
+LEAST_PAIRS, MOST_PAIRS = 15, 200
+MOST_ROUNDS = 3
+UNSTEADY = 0.1
+"""A spread of the ratios above it is said, and the measurement repeated."""
 
 
 @dataclass(frozen=True)
@@ -26,35 +30,76 @@ class Spread:
         lower, median, upper = statistics.quantiles(sample, n=4, method="inclusive")
         return cls(median, lower, upper)
 
+    @property
+    def relative(self) -> float:
+        """The distance of the quartiles over the median."""
+        return (self.upper - self.lower) / self.median
+
 
 @dataclass(frozen=True)
 class Timing:
-    """A candidate's seconds, and the ratio of each to the floor's in the same turn."""
+    """A candidate's seconds, and the ratio of each to the floor's in the same pair.
+
+    processor_ratio: the same of the calling thread's processor time, which leaves out what it waited for other
+    processes; None on CUDA, whose own clock times it. pairs: how many, of the round that is kept. rounds: how many were
+    measured.
+    """
 
     seconds: Spread
     ratio: Spread
-    turns: int
+    processor_ratio: Spread | None
+    pairs: int
+    rounds: int
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the ratios' quartiles lie within 10 % of the median."""
+        return self.ratio.relative <= UNSTEADY
 
 
 def interleaved(floor: Callable[[], object], candidate: Callable[[], object], seconds: float, device: str) -> Timing:
-    """Time both in turn for about `seconds`, 3 turns at least, after a warm-up that is not counted."""
+    """Time both in turn for about `seconds`, 15 pairs at least, after a warm-up that is not counted.
+
+    A round whose ratios spread over more than 10 % is repeated, twice at most. The steadiest round is kept.
+    """
+    timed = _on_cuda if device == "cuda" else _on_cpu
     floor()
     candidate()
     _wait(device)
-    floor_times, times = [], []
+    rounds = [_round(lambda: timed(floor), lambda: timed(candidate), seconds)]
+    while len(rounds) < MOST_ROUNDS and Spread.of(_ratios(rounds[-1])).relative > UNSTEADY:
+        rounds.append(_round(lambda: timed(floor), lambda: timed(candidate), seconds))
+    kept = min(rounds, key=lambda pairs: Spread.of(_ratios(pairs)).relative)
+    processor = None if device == "cuda" else Spread.of([ours.processor / theirs.processor for theirs, ours in kept])
+    return Timing(
+        Spread.of([ours.clock for _, ours in kept]), Spread.of(_ratios(kept)), processor, len(kept), len(rounds)
+    )
+
+
+class _Time(NamedTuple):
+    """Seconds by the clock, and of the calling thread's processor time."""
+
+    clock: float
+    processor: float
+
+
+_Pair = tuple[_Time, _Time]
+"""The floor's time and the candidate's."""
+
+
+def _round(floor: Callable[[], _Time], candidate: Callable[[], _Time], seconds: float) -> list[_Pair]:
+    pairs: list[_Pair] = []
     end = time.perf_counter() + seconds
-    while len(times) < LEAST_TURNS or (time.perf_counter() < end and len(times) < MOST_TURNS):
-        floor_times.append(_timed(floor, device))
-        times.append(_timed(candidate, device))
-    ratios = [ours / theirs for ours, theirs in zip(times, floor_times, strict=True)]
-    return Timing(Spread.of(times), Spread.of(ratios), len(times))
+    while len(pairs) < LEAST_PAIRS or (time.perf_counter() < end and len(pairs) < MOST_PAIRS):
+        pairs.append((floor(), candidate()))
+    return pairs
 
 
-def _timed(call: Callable[[], object], device: str) -> float:
-    return _timed_on_cuda(call) if device == "cuda" else _timed_by_clock(call)
+def _ratios(pairs: list[_Pair]) -> list[float]:
+    return [ours.clock / theirs.clock for theirs, ours in pairs]
 
 
-def _timed_on_cuda(call: Callable[[], object]) -> float:
+def _on_cuda(call: Callable[[], object]) -> _Time:
     """Seconds between two events of the stream: the device's own clock, without the launch of the first kernel."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
@@ -62,15 +107,15 @@ def _timed_on_cuda(call: Callable[[], object]) -> float:
     stop.record()
     stop.synchronize()
     del result
-    return start.elapsed_time(stop) / 1000.0
+    return _Time(start.elapsed_time(stop) / 1000.0, 0.0)
 
 
-def _timed_by_clock(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _on_cpu(call: Callable[[], object]) -> _Time:
+    start, processor = time.perf_counter(), time.thread_time()
     result = call()
-    stop = time.perf_counter()
+    found = _Time(time.perf_counter() - start, time.thread_time() - processor)
     del result  # freed outside the time
-    return stop - start
+    return found
 
 
 def _wait(device: str) -> None:

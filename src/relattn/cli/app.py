@@ -170,7 +170,7 @@ def bench(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda where there is a GPU")] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Time for the turns of one candidate in one cell; 3 turns at least.", show_default="0.5"),
+        typer.Option(help="Time for the pairs of one candidate in one cell; 15 pairs at least.", show_default="0.5"),
     ] = None,
     patience: Annotated[
         float | None,
