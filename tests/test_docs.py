@@ -86,6 +86,7 @@ def test_code_of_a_page_runs_and_says_what_is_true(page, tmp_path, monkeypatch):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_code_that_needs_keras(tmp_path):
     """On PyTorch; Keras would import TensorFlow, too, where it can, and here it only costs time."""
     program = """

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from relattn.bench import markdown, run, tables
+from relattn.bench import markdown, run, tables, timing
 from relattn.bench.candidates import CANDIDATES, FLOOR, Candidate
 from relattn.bench.figures import draw
 from relattn.bench.memory import Memory, OverMemoryError, OverTimeError
@@ -58,6 +58,7 @@ def done(tmp_path_factory):
         few |= {"wrong one": Candidate(doubled, defined), "broken one": Candidate(breaks, defined)}
         patch.setattr(run, "CANDIDATES", few)
         patch.setattr(run, "measure", quadratic)
+        patch.setattr(timing, "MOST_ROUNDS", 1)
         return run.run(SETTINGS, folder, Silent()), folder
 
 

@@ -1,7 +1,6 @@
 """torch.compile with fullgraph and dynamic lengths: one graph serves every length, forward and backward."""
 
 from collections.abc import Callable, Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,15 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from tests.contract.calls import MODULES, assert_equal, gradients
+from tests.contract.calls import assert_equal, gradients
 from tests.ecosystem.layers import (
-    BACKENDS,
+    FEW,
     LENGTHS,
     LONGEST,
     Attention,
     attention,
     every_backend,
+    every_encoding_slowly,
     few_encodings,
     inputs,
 )
@@ -55,19 +55,16 @@ def assert_one_graph(
     assert graphs[0] == graphs[-1] > 0, f"{graphs} graphs after as many lengths"
 
 
-QUICK = {("shaw_per_head", "dense"), ("txl+shaw+t5", "tiled")}
-"""What runs among the fast tests: on dense each further table takes seconds more to trace."""
+@every_encoding_slowly
+def test_one_graph_for_every_length(name: str, rng: np.random.Generator) -> None:
+    assert_one_graph(attention(name, rng, "tiled"), "aot_eager")
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [
-        pytest.param(name, backend, marks=[] if (name, backend) in QUICK else pytest.mark.slow)
-        for name, backend in product(MODULES, BACKENDS)
-    ],
-)
-def test_one_graph_for_every_length(name: str, backend: str, rng: np.random.Generator) -> None:
-    assert_one_graph(attention(name, rng, backend), "aot_eager")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FEW, "key_query_per_head", "shaw_per_head", "clamp+zero", "disentangled"])
+def test_one_graph_of_dense_for_every_length(name: str, rng: np.random.Generator) -> None:
+    """Every encoding's own code is traced above; between them these have every kind of table, edge and rewriting."""
+    assert_one_graph(attention(name, rng, "dense"), "aot_eager")
 
 
 def test_dense_has_a_graph_for_each_order_of_the_lengths(rng: np.random.Generator) -> None:

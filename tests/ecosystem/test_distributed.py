@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
+import pytest
 import torch
 import torch.multiprocessing
 from torch import Tensor, distributed, nn
@@ -82,6 +83,7 @@ def work(rank: int, folder: Path) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_a_step_is_that_of_one_process(tmp_path: Path) -> None:
     """All strategies and encodings in one pair of processes, which take longer to start than to train."""
     torch.multiprocessing.spawn(work, (tmp_path,), PROCESSES)

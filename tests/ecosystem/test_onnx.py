@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_encoding_slowly, inputs
+from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_encoding, inputs
 from tests.oracle import assert_within_budget, max_error
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -52,7 +52,8 @@ def assert_runs_in_onnx(module: Attention) -> None:
 
 
 @quietly
-@every_encoding_slowly
+@pytest.mark.slow
+@every_encoding
 def test_every_length(name: str, rng: np.random.Generator) -> None:
     assert_runs_in_onnx(attention(name, rng))
 

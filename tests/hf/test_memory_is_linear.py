@@ -15,6 +15,10 @@ CHUNKED = "seamless_m4t_v2_chunks"
 """The model itself hands over a mask of pairs for its chunks: docs/hf.md."""
 
 
+QUICK = ("t5", "deberta_v3", "wav2vec2_bert")
+"""A bias, disentangled attention and relative keys."""
+
+
 class Allocated(TorchDispatchMode):
     """The most bytes that lie behind any tensor an operation returns; a view counts as what it looks at."""
 
@@ -44,7 +48,10 @@ def largest(name: str, length: int, monkeypatch: pytest.MonkeyPatch, patched: bo
     return seen.most
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != CHUNKED])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES if name != CHUNKED],
+)
 def test_the_largest_tensor_grows_with_the_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the tokens, at most twice the bytes: blocks of pairs have a size of their own."""
     (short, _), (long, where) = (largest(name, length, monkeypatch) for length in (LENGTH, 2 * LENGTH))
