@@ -96,3 +96,25 @@ def test_masks_across_blocks(mask: str, instructions: str, rng: np.random.Genera
     }[mask]
     setting = Setting(batch, 2, 1, queries, keys, 5, 3, window=(60, 9), **given, seed=int(rng.integers(2**32)))
     check(make_subject(CASES["terms_all"], setting, "float32"), "native", "float32", truth=by_formula)
+
+
+@every_set
+@different_cases
+def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> None:
+    """They meet keys where they lie, a chunk at a time: float32, and bfloat16 of any width, under masks and windows."""
+    requirements = CASES[name].requirements()
+    causal, keys = requirements.get("is_causal"), int(rng.integers(1, 600))
+    masks = {
+        "key_mask": {"key_mask": rng.random((2, keys)) < 0.6},
+        "segments": {"segment_ids": (rng.integers(0, 2, (2, 2)), rng.integers(0, 2, (2, keys)))},
+        "none": {},
+        "float": {"attn_mask": np.where(rng.random((2, 1, 2, keys)) < 0.3, -np.inf, rng.normal(size=keys))},
+    }
+    for dtype, mask in (("float32", "none"), ("bfloat16", "key_mask"), ("float32", "float"), ("bfloat16", "segments")):
+        setting = Setting(
+            2, requirements.get("num_heads") or 2, 1, 2, keys, *rng.choice([(8, 8), (20, 13)]).tolist(),
+            query_position=int(rng.integers(keys)), is_causal=bool(rng.integers(2)) if causal is None else causal,
+            window=None if rng.integers(2) else (300, 40), **masks[mask], seed=int(rng.integers(2**32)),
+        )  # fmt: skip
+        subject = make_subject(CASES[name], setting, dtype)
+        check(subject, "native", dtype, return_lse=True, truth=by_formula)

@@ -10,6 +10,7 @@ from relattn.arguments import check_choice
 from relattn.backends.base import Backend
 from relattn.backends.dense import DenseBackend
 from relattn.backends.native import NativeBackend
+from relattn.backends.native.operator import has_few_queries
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
@@ -48,7 +49,10 @@ Time of tiled / dense for (batch, heads, queries, keys). A training step: (1, 8,
 """
 
 KEYS_PER_QUERY = 8
-"""With more keys than that for every query, copying all of them for native's products outweighs what it gains."""
+"""With more keys than that for every query, copying all of them for native's products outweighs what it gains.
+
+Queries so few that native reads the keys where they lie copy nothing.
+"""
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def _by_preference(problem: Problem) -> list[Backend]:
     )
     if not small:
         order = MANY_PAIRS_FIRST
-    elif _records_nothing(problem) and queries * KEYS_PER_QUERY >= problem.key.shape[2]:
+    elif _records_nothing(problem) and (has_few_queries(problem) or queries * KEYS_PER_QUERY >= problem.key.shape[2]):
         order = WITHOUT_GRADIENT
     else:
         order = tuple(BACKENDS)

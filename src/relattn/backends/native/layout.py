@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +21,14 @@ FAR = 2**63 // 4
 
 NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
-STRUCT = struct.Struct("=68qd22q")
+STRUCT = struct.Struct("=68qd23q")
 
 
 class Inputs(NamedTuple):
-    """A problem's tensors as the kernels read them: float32, last axes contiguous and of a multiple of LANES.
+    """A problem's tensors as the kernels read them: their last axes contiguous.
 
-    Tables are contiguous [H, R, width]; a bias [H, R].
+    Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
+    LANES. `of_few` leaves widths as they are, and keys and values in bfloat16 where both are.
     """
 
     query: Tensor
@@ -45,21 +47,40 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> Inputs:
         """Of a problem, zeros in place of its padding."""
-        mask = problem.mask
-        problem = Sight.of(mask, problem.query.shape[0], problem.key.shape[1]).cleaned(problem)
-        axis = problem.sequence
+        problem = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1]).cleaned(problem)
+        key, value = rows_of(problem.key), rows_of(problem.value)
+        return cls._with(problem, key, value, lambda rows: _filled_up(rows, LANES))
+
+    @classmethod
+    def of_few(cls, problem: Problem) -> Inputs:
+        """Of a problem of few queries; its kernels skip what no query sees."""
+        key, value = problem.key, problem.value
+        if key.dtype != torch.bfloat16 or value.dtype != torch.bfloat16:
+            key, value = key.float(), value.float()
+        return cls._with(problem, contiguous_rows(key), contiguous_rows(value), lambda rows: rows)
+
+    @classmethod
+    def _with(cls, problem: Problem, key: Tensor, value: Tensor, filled_up: Callable[[Tensor], Tensor]) -> Inputs:
+        mask, axis = problem.mask, problem.sequence
         query_segments, key_segments = mask.segments or (None, None)
         explicit = mask.explicit
         if explicit is not None and explicit.dtype != torch.bool:
             explicit = explicit.float()
+
+        def rows(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else contiguous_rows(filled_up(tensor.float()))
+
+        def table(given: OffsetTable | None) -> Tensor | None:
+            return None if given is None else filled_up(given.values.float()).contiguous()
+
         return cls(
-            rows_of(problem.query),
-            rows_of(problem.key),
-            rows_of(problem.value),
-            None if axis.relative_query is None or axis.relative_keys is None else rows_of(axis.relative_query),
-            _table_of(axis.relative_keys),
-            _table_of(axis.relative_queries),
-            _table_of(axis.relative_values),
+            contiguous_rows(filled_up(problem.query.float())),
+            key,
+            value,
+            None if axis.relative_keys is None else rows(axis.relative_query),
+            table(axis.relative_keys),
+            table(axis.relative_queries),
+            table(axis.relative_values),
             None if axis.bias is None else axis.bias.values.float().contiguous(),
             None if mask.key_mask is None else mask.key_mask.contiguous(),
             None if query_segments is None else query_segments.long().contiguous(),
@@ -70,20 +91,18 @@ class Inputs(NamedTuple):
 
 def rows_of(tensor: Tensor) -> Tensor:
     """[B, H, L, width] in float32, the last axis contiguous, with zeros up to a multiple of LANES."""
-    if tensor.dtype != torch.float32:
-        tensor = tensor.float()
-    if spare := -tensor.shape[3] % LANES:
-        return torch.nn.functional.pad(tensor, (0, spare))
-    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+    return contiguous_rows(_filled_up(tensor.float(), LANES))
 
 
-def _table_of(table: OffsetTable | None) -> Tensor | None:
-    if table is None:
-        return None
-    values = table.values if table.values.dtype == torch.float32 else table.values.float()
-    if spare := -values.shape[2] % LANES:
-        return torch.nn.functional.pad(values, (0, spare))
-    return values.contiguous()
+def contiguous_rows(tensor: Tensor) -> Tensor:
+    """The same numbers, the last axis contiguous."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _filled_up(tensor: Tensor, multiple: int) -> Tensor:
+    """With zeros up to a multiple of the last axis."""
+    spare = -tensor.shape[-1] % multiple
+    return torch.nn.functional.pad(tensor, (0, spare)) if spare else tensor
 
 
 class Outputs(NamedTuple):
@@ -153,7 +172,8 @@ def packed(
         FAR if positions.highest is None else positions.highest, problem.scale,
         *(_at(tensor) for tensor in outputs),
         *(NO_ROWS if gradients is None else _rows(gradients.output)), 0 if gradients is None else _at(gradients.lse),
-        _at(by_query), _at(by_key), _at(by_value), _at(by_relative), _at(by_mask), *mask_steps, *blocks, threads, 0,
+        _at(by_query), _at(by_key), _at(by_value), _at(by_relative), _at(by_mask), *mask_steps, *blocks, threads,
+        int(key.dtype == torch.bfloat16), 0,
     )  # fmt: skip
     return call
 

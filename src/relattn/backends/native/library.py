@@ -22,13 +22,16 @@ SETS = ("avx512", "avx2", "generic")
 class Kernels(NamedTuple):
     """The functions of one instruction set. Each takes the address of what `layout.packed` gives.
 
-    workspace: the floats that a forward (0) or backward (1) pass needs where the struct's `workspace` points to.
+    workspace: the floats that a forward (0) or backward (1) pass needs where the struct's `workspace` points to;
+    few_workspace: those of `few`, the forward pass of few queries.
     """
 
     name: str
     workspace: Callable[[int, int], int]
     forward: Callable[[int], None]
     backward: Callable[[int], None]
+    few_workspace: Callable[[int], int]
+    few: Callable[[int], None]
 
 
 @cache
@@ -54,13 +57,13 @@ def kernels() -> Kernels | str:
     if wanted and wanted not in runnable:
         return f"RELATTN_NATIVE={wanted} asks for instructions that this processor lacks"
     name = wanted or runnable[0]
-    workspace, forward, backward = (
-        getattr(library, f"relattn_{what}_{name}") for what in ("workspace", "forward", "backward")
-    )
-    workspace.argtypes, workspace.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int64
-    for function in (forward, backward):
+    found = {what: getattr(library, f"relattn_{what}_{name}") for what in Kernels._fields[1:]}
+    for what, function in found.items():
         function.argtypes, function.restype = [ctypes.c_void_p], None
-    return Kernels(name, workspace, forward, backward)
+        if what.endswith("workspace"):
+            function.restype = ctypes.c_int64
+    found["workspace"].argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    return Kernels(name, **found)
 
 
 def _runs(library: ctypes.CDLL, name: str) -> bool:

@@ -20,7 +20,11 @@ BACKWARD_BLOCKS = (96, 384)
 """How many queries and keys meet at a time: their rows and a tile of scores fit into a core's second-level cache."""
 
 
+FEW_QUERIES = 8
+"""Up to so many queries, of all heads that share their keys, meet the keys where they lie."""
+
 PAIRS_TO_SHARE = 2**15
+FEW_PAIRS_TO_SHARE = 2**12
 """Fewer pairs of queries and keys, of all heads, take one thread less time than waking others does."""
 
 ALIGNED = 64
@@ -29,8 +33,8 @@ ALIGNED = 64
 
 def attend(problem: Problem, *, return_lse: bool, for_backward: bool = False) -> Outputs:
     """O and, where asked for, lse, and what the backward pass finds the weights by."""
-    rows, width = problem.query.shape[:3], problem.value.shape[3]
-    inputs = Inputs.of(problem)
+    rows, width, few = problem.query.shape[:3], problem.value.shape[3], has_few_queries(problem)
+    inputs = Inputs.of_few(problem) if few else Inputs.of(problem)
     output = torch.empty((*rows, inputs.value.shape[3]))
     lse = torch.empty(rows) if return_lse else None
     maximum, total = (torch.empty(rows), torch.empty(rows)) if for_backward else (None, None)
@@ -39,6 +43,8 @@ def attend(problem: Problem, *, return_lse: bool, for_backward: bool = False) ->
         for tensor, value in zip(outputs, (0.0, -torch.inf, 0.0, 0.0), strict=True):
             if tensor is not None:
                 tensor.fill_(value)
+    elif few:
+        _run_few(problem, inputs, outputs)
     else:
         _run(problem, inputs, outputs, None)
     if width != output.shape[3]:
@@ -82,18 +88,49 @@ def _has_no_pair(problem: Problem) -> bool:
     return batch == 0 or queries == 0 or problem.key.shape[2] == 0
 
 
+def has_few_queries(problem: Problem) -> bool:
+    """Whether reading the keys for every query costs less than packing them for all."""
+    return problem.num_groups * problem.query.shape[2] <= FEW_QUERIES
+
+
 def _run(problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None) -> None:
+    found = _kernels()
+    blocks = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
+    call = packed(problem, inputs, outputs, gradients, blocks, _threads(problem, PAIRS_TO_SHARE))
+    workspace = _with_workspace(call, found.workspace(_address(call), int(gradients is not None)))
+    (found.forward if gradients is None else found.backward)(_address(call))
+    del workspace
+
+
+def _run_few(problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
+    found = _kernels()
+    call = packed(problem, inputs, outputs, None, FORWARD_BLOCKS, _threads(problem, FEW_PAIRS_TO_SHARE))
+    workspace = _with_workspace(call, found.few_workspace(_address(call)))
+    found.few(_address(call))
+    del workspace
+
+
+def _kernels() -> Kernels:
     found = kernels()
     if not isinstance(found, Kernels):  # an exported graph calls the operator without asking any backend
         raise UnsupportedError(f"backend='native' cannot run this: {found}; use 'tiled'", {"native": [found]})
-    blocks = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
+    return found
+
+
+def _threads(problem: Problem, pairs_to_share: int) -> int:
     pairs = problem.query.shape[0] * problem.query.shape[1] * problem.query.shape[2] * problem.key.shape[2]
-    threads = torch.get_num_threads() if pairs >= PAIRS_TO_SHARE else 1
-    call = packed(problem, inputs, outputs, gradients, blocks, threads)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(call))
-    workspace = torch.empty(found.workspace(address, int(gradients is not None)), dtype=torch.float32)
+    return torch.get_num_threads() if pairs >= pairs_to_share else 1
+
+
+def _address(call: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(call))
+
+
+def _with_workspace(call: bytearray, floats: int) -> Tensor:
+    """Memory that the call points to, until it is freed."""
+    workspace = torch.empty(floats, dtype=torch.float32)
     struct.pack_into("=q", call, len(call) - 8, -(-workspace.data_ptr() // ALIGNED) * ALIGNED)
-    (found.forward if gradients is None else found.backward)(address)
+    return workspace
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:

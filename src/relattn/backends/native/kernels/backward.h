@@ -213,8 +213,8 @@ struct Backward {
     }
     for (Index a = 0; a < rows; a += ROWS) {
       const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
-      const Index begin = std::min(std::max(head.first_key(i) - j0, Index(0)), key_block), from = begin / PANEL * PANEL;
-      const Index stop = std::min(head.end_key(i, real) - j0, columns), to = std::max(rounded_up(stop, PANEL), from);
+      const Index begin = std::min(std::max(call.first_key(i) - j0, Index(0)), key_block), from = begin / PANEL * PANEL;
+      const Index stop = std::min(call.end_key(i, real) - j0, columns), to = std::max(rounded_up(stop, PANEL), from);
       float *weights = s.weights + a * step, *differences = s.differences + a * step;
       for (int r = 0; r < ROWS; r++)
         for (float* row : {weights + r * step, differences + r * step}) {

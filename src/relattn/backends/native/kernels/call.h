@@ -3,16 +3,24 @@
 // S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask,  d = origin + j - i
 // O_i  = sum_j softmax(S)_ij * (v_j + RV[d])
 #pragma once
+#include <algorithm>
+
 #include "vector.h"
 
 namespace RELATTN_SET {
 
-// A tensor [B, H, L, width] of floats whose last axis is contiguous; steps in floats.
+constexpr Index NEVER = INT64_MIN / 4;  // a limit beyond every offset; -NEVER on the other side
+
+// A tensor [B, H, L, width] of floats whose last axis is contiguous; steps in numbers.
 struct Rows {
   const float* at;
   Index batch, head, row;
 
-  const float* of(Index b, Index h, Index i) const { return at + b * batch + h * head + i * row; }
+  const float* of(Index b, Index h, Index i) const { return held<float>(b, h, i); }
+  template <class Held>
+  const Held* held(Index b, Index h, Index i) const {
+    return reinterpret_cast<const Held*>(at) + b * batch + h * head + i * row;
+  }
 };
 
 // A table: `count` contiguous rows for the offsets first, first + 1, ...; head is 0 where one serves all heads.
@@ -43,7 +51,17 @@ struct Call {
   Index mask_gradient_batch, mask_gradient_head, mask_gradient_query, mask_gradient_key;
   Index query_block, key_block;  // how many meet at a time; rounded up to whole groups and panels
   Index threads;
+  Index narrow;  // 1: keys and values are bfloat16, as a call of few queries may hold them
   float* workspace;
+
+  // The keys that any of the queries i .. i + rows - 1 sees by its offset: first and end.
+  Index first_key(Index i) const {
+    return lowest == NEVER ? 0 : std::min(std::max(lowest - origin + i, Index(0)), keys);
+  }
+  Index end_key(Index i, Index rows) const {
+    if (highest == -NEVER) return keys;
+    return std::min(std::max(highest - origin + i + rows, Index(0)), keys);
+  }
 
   // Whether a pair may be hidden, or its score changed, by more than its offset.
   bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || relative_queries.rows; }

@@ -59,15 +59,15 @@ struct Forward {
     Index next[MOST_GROUPS];
     std::fill(next, next + groups, NEVER);
 
-    const Index first = head.first_key(i0) / PANEL * PANEL, end = head.end_key(i0, count);
+    const Index first = call.first_key(i0) / PANEL * PANEL, end = call.end_key(i0, count);
     for (Index j0 = first; j0 < end; j0 += key_block) {
       const Index columns = std::min(key_block, end - j0);
       KeyStrips by_key = {};
       if (call.relative_queries.rows) by_key = KeyStrips::fill(head, i0, count, j0, columns, key_strips);
       for (Index g = 0; g < groups; g++) {
         const Index a = g * ROWS, i = i0 + a, real = std::min(Index(ROWS), count - a);
-        const Index begin = std::max(head.first_key(i) - j0, Index(0)), from = begin / PANEL * PANEL;
-        const Index stop = std::min(head.end_key(i, real) - j0, columns), to = rounded_up(stop, PANEL);
+        const Index begin = std::max(call.first_key(i) - j0, Index(0)), from = begin / PANEL * PANEL;
+        const Index stop = std::min(call.end_key(i, real) - j0, columns), to = rounded_up(stop, PANEL);
         if (stop <= begin) continue;
         const float* x = relative_width ? relative_query + a * relative_width : query + a * width;
         const Start start = scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip, kept + a * Strip::KEPT,

@@ -1,5 +1,6 @@
 // The kernels for one instruction set: compiled once for each, with RELATTN_SET its name.
 #include "backward.h"
+#include "few.h"
 #include "forward.h"
 #include "threads.h"
 
@@ -32,6 +33,21 @@ Packed packed_for(const Call& call, bool backward, float*& workspace) {
 using namespace RELATTN_SET;
 
 extern "C" {
+
+Index NAMED(relattn_few_workspace, RELATTN_SET)(const Call* call) {
+  const Few few(*call, nullptr);
+  return few.shared() + call->threads * own_size(few) + LANES;
+}
+
+// The forward pass of few queries: the same answers, in another order of the sums.
+void NAMED(relattn_few, RELATTN_SET)(const Call* given) {
+  const Call& call = *given;
+  const Few few(call, call.workspace);
+  const Index own = own_size(few);
+  float* scratch = call.workspace + few.shared();
+  share_out(few.units(), call.threads, [&](Index unit, Index thread) { few.run(unit, scratch + thread * own); });
+  share_out(few.merges(), call.threads, [&](Index row, Index) { few.merge(row); });
+}
 
 Index NAMED(relattn_workspace, RELATTN_SET)(const Call* call, Index backward) {
   float* nowhere = nullptr;

@@ -5,7 +5,6 @@
 namespace RELATTN_SET {
 
 constexpr Index MARGIN = 32;  // zeros on both sides of a row of weights, where diagonals begin and end
-constexpr Index NEVER = INT64_MIN / 4;
 
 // What every unit of work of a call reads: keys, values and tables packed once.
 struct Packed {
@@ -94,15 +93,6 @@ struct Head {
     relative_value_panels = panels(packed.relative_values, c.relative_values);
     biases = packed.biases.at ? packed.biases.at + (c.bias.heads == 1 ? 0 : h) * packed.biases.head : nullptr;
     bias_first = packed.biases.first;
-  }
-
-  // The keys that any of the queries i .. i + rows - 1 sees by its offset: first and end.
-  Index first_key(Index i) const {
-    return call.lowest == NEVER ? 0 : std::min(std::max(call.lowest - call.origin + i, Index(0)), call.keys);
-  }
-  Index end_key(Index i, Index rows) const {
-    if (call.highest == -NEVER) return call.keys;
-    return std::min(std::max(call.highest - call.origin + i + rows, Index(0)), call.keys);
   }
 
  private:

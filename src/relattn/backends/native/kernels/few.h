@@ -1,0 +1,249 @@
+// Few queries, as when a token is decoded. Keys and values are read where they lie, once for all queries that share them.
+//
+// A unit of work is a chunk of keys of one batch element, which all heads meet in turn, and the same chunk of the next
+// batch element comes next: so what they share of a table stays in the cache. A chunk leaves for every row, a query of a head, its largest score m, the sum of e^(S - m), and the sum of
+// e^(S - m) (v + RV). Chunks follow from the shape and are merged in their order: every number of threads gives the same
+// bits.
+#pragma once
+#include <algorithm>
+
+#include "call.h"
+#include "held.h"
+#include "products.h"
+
+namespace RELATTN_SET {
+
+struct Few {
+  static constexpr Index CHUNK = 256;
+  static constexpr Index NEAR = 64;  // keys that stay in the first-level cache while every row meets them
+
+  const Call& call;
+  float* partials;  // [batch, chunks, heads, queries][partial]
+  const Index chunks, rows;  // of a key head
+  const Index width, value_width, relative_width, partial;  // in floats, whole vectors
+
+  Few(const Call& c, float* workspace)
+      : call(c),
+        partials(workspace),
+        chunks((c.keys + CHUNK - 1) / CHUNK),
+        rows(c.heads / c.key_heads * c.queries),
+        width(rounded_up(c.width, LANES)),
+        value_width(rounded_up(c.value_width, LANES)),
+        relative_width(rounded_up(c.relative_width, LANES)),
+        partial(value_width + LANES) {}
+
+  Index shared() const { return call.batch * chunks * call.heads * call.queries * partial; }
+  Index scratch() const { return rows * (width + relative_width + CHUNK) + rounded_up(call.relative_queries.width, LANES); }
+  Index units() const { return call.batch * chunks; }
+  Index merges() const { return call.batch * call.heads * call.queries; }
+
+  void run(Index unit, float* scratch) const {
+    const Index b = unit % call.batch, chunk = unit / call.batch;  // batch elements share the tables, too
+    const Index begin = chunk * CHUNK, end = std::min(begin + CHUNK, call.keys);
+    for (Index h = 0; h < call.key_heads; h++) {
+      float* to = partials + ((b * chunks + chunk) * call.heads * call.queries + h * rows) * partial;
+      if (call.narrow)
+        KeyHead<Brain>(*this, b, h, begin, end, scratch).attend(to);
+      else
+        KeyHead<float>(*this, b, h, begin, end, scratch).attend(to);
+    }
+  }
+
+  // Row n of [batch, heads, queries], of all its chunks.
+  void merge(Index n) const {
+    const Index all = call.heads * call.queries, b = n / all;
+    const float* first = partials + (b * chunks * all + n % all) * partial;
+    float maximum = -INFINITY, total = 0.0f;
+    for (Index c = 0; c < chunks; c++) maximum = std::max(maximum, first[c * all * partial + value_width]);
+    const float finite = maximum == -INFINITY ? 0.0f : maximum;
+    float* output = call.output + n * call.value_width;
+    std::memset(output, 0, call.value_width * sizeof(float));
+    for (Index c = 0; c < chunks; c++) {
+      const float* from = first + c * all * partial;
+      const float share = std::exp(from[value_width] - finite);
+      total += share * from[value_width + 1];
+      for (Index d = 0; d < call.value_width; d++) output[d] += share * from[d];
+    }
+    const bool sees = total > 0.0f || total != total;
+    const float factor = sees ? 1.0f / total : 0.0f;
+    for (Index d = 0; d < call.value_width; d++) output[d] *= factor;
+    if (call.lse) call.lse[n] = sees ? maximum + std::log(total) : -INFINITY;
+    if (call.maximum) call.maximum[n] = sees ? maximum : 0.0f, call.total[n] = total;
+  }
+
+ private:
+  // A chunk of keys of one key head, and the rows that share it. Held: how keys and values are held.
+  template <class Held>
+  struct KeyHead {
+    const Few& few;
+    const Call& call;
+    const Index b, key_head, begin, end;
+    float *query, *relative_query, *weights, *edge;  // [rows][width], [rows][relative_width], [rows][CHUNK], [width]
+
+    KeyHead(const Few& f, Index batch, Index head, Index from, Index to, float* scratch)
+        : few(f), call(f.call), b(batch), key_head(head), begin(from), end(to) {
+      query = scratch;
+      relative_query = query + few.rows * few.width;
+      weights = relative_query + few.rows * few.relative_width;
+      edge = weights + few.rows * CHUNK;
+    }
+
+    void attend(float* to) const {
+      const float scale = float(call.scale);
+      for (Index r = 0; r < few.rows; r++) {
+        scaled(call.query.of(b, head(r), place(r)), call.width, scale, query + r * few.width);
+        if (few.relative_width)
+          scaled(call.relative_query.of(b, head(r), place(r)), call.relative_width, scale, relative_query + r * few.relative_width);
+      }
+      for (Index near = begin; near < end; near += NEAR)
+        for (Index r = 0; r < few.rows; r++) {
+          const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
+          dot_products(query + r * few.width, key(seen.from), call.key.row, call.width, seen.count(), of(r) + seen.from - begin);
+        }
+      for (Index r = 0; r < few.rows; r++) finish(r, to + r * few.partial);
+      for (Index near = begin; near < end; near += NEAR)
+        for (Index r = 0; r < few.rows; r++) {
+          const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
+          add_rows(of(r) + seen.from - begin, value(seen.from), call.value.row, call.value_width, seen.count(), to + r * few.partial);
+        }
+    }
+
+   private:
+    // The keys from .. to - 1.
+    struct Seen {
+      Index from, to;
+      Index count() const { return to - from; }
+    };
+
+    Index head(Index r) const { return key_head * (call.heads / call.key_heads) + r / call.queries; }
+    Index place(Index r) const { return r % call.queries; }
+    float* of(Index r) const { return weights + r * CHUNK; }  // of the key `begin`
+    const Held* key(Index j) const { return call.key.held<Held>(b, key_head, j); }
+    const Held* value(Index j) const { return call.value.held<Held>(b, key_head, j); }
+
+    // Those of the keys from .. to - 1 that row r sees by their offset.
+    Seen seen_by(Index r, Index from, Index to) const {
+      const Index i = place(r), first = std::min(std::max(from, call.first_key(i)), to);
+      return {first, std::max(first, std::min(to, call.end_key(i, 1)))};
+    }
+
+    // The part of `seen` for which a table has rows: t = corner + j lies inside of it.
+    static Seen inside(const Band& band, Index corner, Seen seen) {
+      const Index from = std::min(std::max(-corner, seen.from), seen.to);
+      return {from, std::max(from, std::min(band.count - corner, seen.to))};
+    }
+    Index corner(const Band& band, Index r) const { return call.origin - place(r) - band.first; }
+    const float* row(const Band& band, Index r, Index t) const { return band.rows + head(r) * band.head + t * band.width; }
+
+    // The other terms of row r's scores, and from them its weights. The chunk's maximum and total go beside `to`.
+    void finish(Index r, float* to) const {
+      const Seen seen = seen_by(r, begin, end);
+      if (call.relative_keys.rows) add_relative_keys(r, seen);
+      if (call.relative_queries.rows) add_relative_queries(r, seen);
+      if (call.bias.rows) add_bias(r, seen);
+      look_at_masks(r, seen);
+      float *row = of(r) + seen.from - begin, most = -INFINITY, total = 0.0f;
+      for (Index c = 0; c < seen.count(); c++) most = row[c] > most ? row[c] : most;
+      const float finite = most == -INFINITY ? 0.0f : most;
+      for (Index c = 0; c < seen.count(); c += LANES) {
+        const Index n = std::min(seen.count() - c, Index(LANES));
+        const Vector p = exponential(load_part(row + c, n) - splat(finite));
+        store_part(row + c, n, p);
+      }
+      for (Index c = 0; c < seen.count(); c++) total += row[c];
+      std::memset(to, 0, few.value_width * sizeof(float));
+      to[few.value_width] = most, to[few.value_width + 1] = total;
+      if (call.relative_values.rows) add_relative_values(r, seen, to);
+    }
+
+    // S += scale * r . RK[d].
+    void add_relative_keys(Index r, Seen seen) const {
+      const Band& band = call.relative_keys;
+      const float* x = few.relative_width ? relative_query + r * few.relative_width : query + r * few.width;
+      const Index corner = this->corner(band, r);
+      const Seen in = inside(band, corner, seen);
+      float products[CHUNK];
+      dot_products(x, row(band, r, corner + in.from), band.width, band.width, in.count(), products);
+      add(r, in, products);
+      if (band.clamps) {
+        if (in.from > seen.from) add(r, {seen.from, in.from}, dot(x, row(band, r, 0), band.width));
+        if (in.to < seen.to) add(r, {in.to, seen.to}, dot(x, row(band, r, band.count - 1), band.width));
+      }
+    }
+
+    // S += scale * RQ[d] . k.
+    void add_relative_queries(Index r, Seen seen) const {
+      const Band& band = call.relative_queries;
+      const Index corner = this->corner(band, r);
+      const Seen in = inside(band, corner, seen);
+      float* weights = of(r) - begin;
+      const float scale = float(call.scale);
+      for (Index j = in.from; j < in.to; j++) weights[j] += scale * dot(row(band, r, corner + j), key(j), band.width);
+      if (band.clamps) {
+        add_edge(r, row(band, r, 0), {seen.from, in.from});
+        add_edge(r, row(band, r, band.count - 1), {in.to, seen.to});
+      }
+    }
+    void add_edge(Index r, const float* row, Seen seen) const {
+      if (seen.count() <= 0) return;
+      float products[CHUNK];
+      scaled(row, call.width, float(call.scale), edge);
+      dot_products(edge, key(seen.from), call.key.row, call.width, seen.count(), products);
+      add(r, seen, products);
+    }
+
+    // S += b[d].
+    void add_bias(Index r, Seen seen) const {
+      const Band& band = call.bias;
+      const Index corner = this->corner(band, r);
+      const Seen in = inside(band, corner, seen);
+      const float* rows = band.rows + head(r) * band.head;
+      add(r, in, rows + corner + in.from);
+      if (band.clamps) add(r, {seen.from, in.from}, rows[0]), add(r, {in.to, seen.to}, rows[band.count - 1]);
+    }
+
+    // sum_j weight_j * RV[d].
+    void add_relative_values(Index r, Seen seen, float* to) const {
+      const Band& band = call.relative_values;
+      const Index corner = this->corner(band, r);
+      const Seen in = inside(band, corner, seen);
+      const float* weights = of(r) - begin;
+      add_rows(weights + in.from, row(band, r, corner + in.from), band.width, band.width, in.count(), to);
+      if (!band.clamps) return;
+      const float before = sum_of(weights, {seen.from, in.from}), beyond = sum_of(weights, {in.to, seen.to});
+      add_rows(&before, row(band, r, 0), 0, band.width, 1, to);
+      add_rows(&beyond, row(band, r, band.count - 1), 0, band.width, 1, to);
+    }
+
+    void add(Index r, Seen seen, const float* terms) const {
+      float* weights = of(r) + seen.from - begin;
+      for (Index c = 0; c < seen.count(); c++) weights[c] += terms[c];
+    }
+    void add(Index r, Seen seen, float term) const {
+      float* weights = of(r) - begin;
+      for (Index j = seen.from; j < seen.to; j++) weights[j] += term;
+    }
+    static float sum_of(const float* weights, Seen seen) {
+      float sum = 0.0f;
+      for (Index j = seen.from; j < seen.to; j++) sum += weights[j];
+      return sum;
+    }
+
+    void look_at_masks(Index r, Seen seen) const {
+      float* weights = of(r) - begin;
+      const Index mask = b * call.mask_batch + head(r) * call.mask_head + place(r) * call.mask_query;
+      if (call.added_mask)
+        for (Index j = seen.from; j < seen.to; j++) weights[j] += call.added_mask[mask + j * call.mask_key];
+      if (call.pair_mask)
+        for (Index j = seen.from; j < seen.to; j++) weights[j] = call.pair_mask[mask + j * call.mask_key] ? weights[j] : -INFINITY;
+      if (call.key_mask)
+        for (Index j = seen.from; j < seen.to; j++) weights[j] = call.key_mask[b * call.keys + j] ? weights[j] : -INFINITY;
+      if (call.key_segments) {
+        const Index id = call.query_segments[b * call.queries + place(r)];
+        for (Index j = seen.from; j < seen.to; j++) weights[j] = call.key_segments[b * call.keys + j] == id ? weights[j] : -INFINITY;
+      }
+    }
+  };
+};
+
+}  // namespace RELATTN_SET

@@ -1,0 +1,105 @@
+// Rows as a caller holds them: float or bfloat16, any width, read without a copy.
+#pragma once
+#include "vector.h"
+
+namespace RELATTN_SET {
+
+// bfloat16: the upper half of a float's bits.
+struct Brain {
+  uint16_t bits;
+};
+
+INLINE Vector load_held(const float* at) { return load(at); }
+INLINE Vector load_held(const Brain* at) {
+  typedef uint16_t Halves __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
+  return (Vector)(__builtin_convertvector(*reinterpret_cast<const Halves*>(at), Integers) << 16);
+}
+
+// The first n numbers at `at`, zeros beside them.
+template <class Held>
+INLINE Vector load_part(const Held* at, Index n) {
+  if (n >= LANES) return load_held(at);
+  Held numbers[LANES] = {};
+  std::memcpy(numbers, at, n * sizeof(Held));
+  return load_held(numbers);
+}
+INLINE void store_part(float* at, Index n, Vector x) {
+  if (n >= LANES) return store(at, x);
+  std::memcpy(at, &x, n * sizeof(float));
+}
+
+// to[k] = factor * from[k], zeros up to a whole vector.
+INLINE void scaled(const float* from, Index width, float factor, float* to) {
+  for (Index d = 0; d < width; d += LANES) store(to + d, load_part(from + d, width - d) * splat(factor));
+}
+
+// a . b; a is float.
+template <class Held>
+INLINE float dot(const float* a, const Held* b, Index width) {
+  Vector s = {};
+  for (Index d = 0; d < width; d += LANES) s += load_part(a + d, width - d) * load_part(b + d, width - d);
+  return sum(s);
+}
+
+// Lane c of the answer is the sum of sums[c]: vectors i and i + n / 2 are folded and woven into one another, until one is left.
+INLINE Vector sum_each(Vector (&sums)[LANES]) {
+#pragma GCC unroll 4
+  for (int n = LANES; n > 1; n /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < n / 2; i++)
+      sums[i] = first_halves(sums[i], sums[i + n / 2]) + second_halves(sums[i], sums[i + n / 2]);
+  }
+  return sums[0];
+}
+
+// to[c] = x . row c, for `count` rows. x: zeros up to a whole vector.
+template <class Held>
+static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {
+  const Index whole = width / LANES * LANES;
+  for (Index c = 0; c < count; c += LANES) {
+    const Held* row[LANES];  // beyond the last one the last one again
+    for (int n = 0; n < LANES; n++) row[n] = rows + (c + n < count ? c + n : count - 1) * step;
+    Vector sums[LANES];
+#pragma GCC unroll 16
+    for (int n = 0; n < LANES; n++) sums[n] = Vector{};
+    for (Index d = 0; d < whole; d += LANES) {
+      const Vector a = load(x + d);
+#pragma GCC unroll 16
+      for (int n = 0; n < LANES; n++) sums[n] += a * load_held(row[n] + d);
+    }
+    if (whole < width) {
+      const Vector a = load(x + whole);
+#pragma GCC unroll 16
+      for (int n = 0; n < LANES; n++) sums[n] += a * load_part(row[n] + whole, width - whole);
+    }
+    store_part(to + c, count - c, sum_each(sums));
+  }
+}
+
+// to[.] += sum_c weights[c] * row c, for `count` rows. A weight of 0 is a hidden pair's: its row may hold anything.
+template <class Held>
+static void add_rows(const float* weights, const Held* rows, Index step, Index width, Index count, float* to) {
+  constexpr Index VECTORS = 4;
+  Index d = 0;
+  for (; d + VECTORS * LANES <= width; d += VECTORS * LANES) {
+    Vector sums[VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++) sums[v] = load(to + d + v * LANES);
+    for (Index c = 0; c < count; c++) {
+      if (weights[c] == 0.0f) continue;
+      const Vector w = broadcast(weights + c);
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; v++) sums[v] += w * load_held(rows + c * step + d + v * LANES);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++) store(to + d + v * LANES, sums[v]);
+  }
+  for (; d < width; d += LANES) {
+    Vector sums = load(to + d);
+    for (Index c = 0; c < count; c++)
+      if (weights[c] != 0.0f) sums += broadcast(weights + c) * load_part(rows + c * step + d, width - d);
+    store(to + d, sums);
+  }
+}
+
+}  // namespace RELATTN_SET
