@@ -15,12 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests import seeds
+from tests.contract.settings import Setting
 from tests.contract.subject import Subject, parameters_of
 from tests.oracle.alibi import slopes
 from tests.oracle.budget import EPS
 from tests.oracle.disentangled import delta
 from tests.oracle.equation import Answer
 from tests.oracle.pairs import Pairs, allowed_pairs, make_pairs
+from tests.oracle.philox import dropout_factors
 from tests.oracle.rope import angles, length_of
 from tests.oracle.t5 import relative_position_bucket
 from tests.oracle.transformer_xl import sinusoid
@@ -247,6 +250,16 @@ def allowed_of(subject: Subject) -> np.ndarray:
     return allowed_pairs(pairs, s.key_mask, s.segment_ids, s.attn_mask)
 
 
+def dropped_of(setting: Setting) -> Tensor | float:
+    """What dropout multiplies the weights with: the factors of the seed that a call draws from torch's generator."""
+    if not setting.dropout_p:
+        return 1.0
+    seeds.start_torch(setting.seed)
+    seed = int(torch.randint(2**63 - 1, ()))
+    shape = setting.batch, setting.num_heads, setting.query_length, setting.key_length
+    return torch.from_numpy(dropout_factors(seed, setting.dropout_p, *shape))
+
+
 class Plain(NamedTuple):
     """What the formula gives."""
 
@@ -257,12 +270,14 @@ class Plain(NamedTuple):
 
 def plain_attention(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype) -> Plain:
     """Matmul, gather, softmax, matmul."""
+    setting = subject.setting
     scores, values = score(subject, arrays, dtype, None)
     allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
     alive = allowed.any(-1, keepdim=True)
     masked = scores.masked_fill(~allowed & alive, -torch.inf)
     weights = masked.softmax(-1).masked_fill(~alive, 0.0)
-    output = (weights.unsqueeze(-1) * values).sum(-2)
+    dropped = (weights * dropped_of(setting)).to(dtype)
+    output = (dropped.unsqueeze(-1) * values).sum(-2)
     return Plain(output, masked.logsumexp(-1).masked_fill(~alive[..., 0], -torch.inf), weights)
 
 
@@ -287,12 +302,12 @@ def magnitudes(
     allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
     weights = torch.from_numpy(np.ascontiguousarray(answer.weights))
     largest = scores.detach().abs().masked_fill(~allowed, 0.0).amax(-1)
-    moved = 1.0 + 2.0 * largest
-    output = (weights.unsqueeze(-1) * values).sum(-2) * moved.unsqueeze(-1)
+    moved, dropped = 1.0 + 2.0 * largest, dropped_of(subject.setting)
+    output = ((weights * dropped).unsqueeze(-1) * values).sum(-2) * moved.unsqueeze(-1)
     sizes = {"output": output, "lse": largest + 1.0, "weights": weights * moved.unsqueeze(-1)}
     if cotangents is not None:
         by_output, by_lse = (torch.from_numpy(cotangent).abs() for cotangent in cotangents)
-        products = (by_output.unsqueeze(-2) * values.detach()).sum(-1)
+        products = (by_output.unsqueeze(-2) * values.detach()).sum(-1) * dropped
         means = (weights * products).sum(-1, keepdim=True)
         bound = weights * (products + means + by_lse.unsqueeze(-1)) * moved.unsqueeze(-1)
         total = (bound * scores).sum() + (by_output * output).sum()

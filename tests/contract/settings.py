@@ -21,6 +21,8 @@ class Setting:
 
     A 0-d array is a start given as a tensor. segment_ids: one array, or a pair. attn_mask: boolean, or float64 to be
     rounded to the call's dtype, [1 or B, 1 or Hq, 1 or Lq, 1 or Lk]; mask_rank: how many of its last axes are passed.
+    dropout_p: above 0 for the backends whose dropout docs/equation.md lays out, with the plain formula for the truth;
+    torch's generator starts from `seed`.
     """
 
     batch: int
@@ -39,6 +41,7 @@ class Setting:
     segment_ids: np.ndarray | tuple[np.ndarray, np.ndarray] | None = None
     attn_mask: np.ndarray | None = None
     mask_rank: int = 4
+    dropout_p: float = 0.0
     seed: int = 0
 
     def oracle_keywords(self) -> dict[str, Any]:
@@ -67,6 +70,7 @@ class Setting:
             "segment_ids": tuple(map(tensor_of, segments)) if isinstance(segments, tuple) else tensor_of(segments),
             "attn_mask": self.shaped_mask(tensor_of(self.attn_mask)) if self.has_boolean_mask else None,
             "enable_gqa": self.num_kv_heads != self.num_heads,
+            **({"dropout_p": self.dropout_p} if self.dropout_p else {}),
         }
 
     @property

@@ -62,6 +62,8 @@ class Subject:
 
     def run(self, backend: str, return_lse: bool = True) -> Any:
         """relative_attention of it."""
+        if self.setting.dropout_p:
+            seeds.start_torch(self.setting.seed)
         return relative_attention(**self.arguments(), backend=backend, return_lse=return_lse)
 
     def numbers(self) -> dict[str, np.ndarray]:

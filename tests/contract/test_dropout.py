@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relattn import attention_weights, relative_attention
 from tests import seeds
-from tests.contract.cases import CASES, expected_answer, runnable_pairs
+from tests.contract.cases import CASES, DIFFERENT, expected_answer, runnable_pairs
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
 
@@ -20,6 +20,8 @@ pytest_plugins = ["tests.contract.fresh"]
 
 LENGTH = 24
 P = 0.3
+PAIRS = runnable_pairs(DIFFERENT)
+"""Dropout comes after the scores, whatever made them."""
 SIGMAS = 6.5  # 8e-11 of a normal distribution lies further out
 
 
@@ -52,7 +54,7 @@ def assert_share(hits: Tensor, expected: float, what: str) -> None:
     assert abs(share - expected) < spread, f"{what}: share {share:.3f}, expected {expected:.3f} +- {spread:.3f}"
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
+@pytest.mark.parametrize(("name", "backend"), PAIRS, indirect=["backend"])
 def test_weights_drop_independently(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     arguments = subject.arguments()
@@ -73,7 +75,7 @@ def test_weights_drop_independently(name: str, backend: str, rng: np.random.Gene
     assert_share((kept[..., 1:] == kept[..., :-1])[:, :, both], alike, "agreement of neighbouring keys")
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
+@pytest.mark.parametrize(("name", "backend"), PAIRS, indirect=["backend"])
 def test_dropout_follows_the_generator(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     first = run(subject, backend, seed=3)
@@ -84,7 +86,7 @@ def test_dropout_follows_the_generator(name: str, backend: str, rng: np.random.G
     assert torch.equal(run(subject, backend, seed=5, p=0.0), relative_attention(**subject.arguments(), backend=backend))
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
+@pytest.mark.parametrize(("name", "backend"), PAIRS, indirect=["backend"])
 def test_everything_dropped_is_zero_with_zero_gradients(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     output = run(subject, backend, seed=0, p=1.0)
@@ -139,7 +141,7 @@ def test_the_expectation_is_the_answer_without_dropout(name: str, backend: str, 
     assert ((draws.mean(0) - exact).abs() < spread).all()
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
+@pytest.mark.parametrize(("name", "backend"), PAIRS, indirect=["backend"])
 def test_the_gradient_belongs_to_the_dropped_weights(name: str, backend: str, rng: np.random.Generator) -> None:
     needs = CASES[name].requirements()
     is_causal, seed = bool(needs.get("is_causal")), int(rng.integers(2**32))
@@ -149,7 +151,7 @@ def test_the_gradient_belongs_to_the_dropped_weights(name: str, backend: str, rn
     assert torch.autograd.gradcheck(lambda *_: run(subject, backend, seed), tensors, fast_mode=True)
 
 
-@pytest.mark.parametrize(("name", "backend"), runnable_pairs(), indirect=["backend"])
+@pytest.mark.parametrize(("name", "backend"), PAIRS, indirect=["backend"])
 def test_lse_is_that_without_dropout(name: str, backend: str, rng: np.random.Generator) -> None:
     subject = dropping(name, rng)
     if expected_answer(backend, CASES[name], subject.setting, True) == "runs":

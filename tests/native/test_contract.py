@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
-from tests.contract.cases import CASES
+from relattn import relative_attention
+from tests.contract.cases import CASES, DIFFERENT
 from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
@@ -12,13 +14,6 @@ from tests.native.sets import RUNNABLE, every_set
 HALVES = ("bfloat16", "float16")
 LONGEST = 130
 """Across a few small blocks; the float64 formula writes every pair's rows out."""
-
-DIFFERENT = (
-    "none", "relative", "relative_per_head", "relative_zero", "relative_causal_clamp", "shaw_asymmetric", "txl", "t5",
-    "key_query", "disentangled_buckets", "alibi_3_heads", "rope+shaw", "shaw+shaw_values", "terms_all",
-    "terms_all_refuse", "terms_relative_queries", "terms_bias",
-)  # fmt: skip
-"""Every kind of table, shared or not, clipped, zero beyond it, or whole."""
 
 every_case = pytest.mark.parametrize("name", CASES)
 different_cases = pytest.mark.parametrize("name", DIFFERENT)
@@ -118,3 +113,31 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> 
         )  # fmt: skip
         subject = make_subject(CASES[name], setting, dtype)
         check(subject, "native", dtype, return_lse=True, truth=by_formula)
+
+
+@every_set
+@pytest.mark.parametrize("backend", ["native", "tiled"])
+@pytest.mark.parametrize("name", ["none", "relative_per_head", "shaw+shaw_values", "terms_all"])
+def test_dropout(name: str, backend: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
+    """The factors are those that docs/equation.md lays out, whoever computes: few queries, and many across blocks."""
+    requirements = CASES[name].requirements()
+    heads, causal = requirements.get("num_heads") or 4, requirements.get("is_causal")
+    for queries, keys in ((2, 40), (45, 52)):
+        setting = Setting(
+            2, heads, heads // 2, queries, keys, 5, 4, query_position=9, dropout_p=float(rng.choice([0.1, 0.6])),
+            is_causal=bool(rng.integers(2)) if causal is None else causal, seed=int(rng.integers(2**32)),
+        )  # fmt: skip
+        check(make_subject(CASES[name], setting, "float32"), backend, "float32", truth=by_formula)
+
+
+def test_dropped_weights_are_the_same_in_native_and_tiled() -> None:
+    """Of one seed, with the identity for values, at lengths that neither takes in one block or tile."""
+    query, key = torch.randn(1, 2, 300, 8), torch.randn(1, 2, 700, 8)
+    value = torch.eye(700).expand(1, 2, 700, 700)
+    found = []
+    for backend in ("native", "tiled"):
+        torch.manual_seed(5)
+        found.append(relative_attention(query, key, value, dropout_p=0.5, backend=backend))
+    assert torch.equal(found[0] == 0, found[1] == 0)
+    torch.testing.assert_close(*found)
+    assert 0.49 < (found[0] == 0).double().mean() < 0.51

@@ -199,7 +199,6 @@ def test_what_it_does_not_run_it_says() -> None:
     assert reasons_of(key_position=torch.arange(5)) == [
         "it takes no listed positions, only where queries and keys start"
     ]
-    assert reasons_of(dropout_p=0.5) == ["it has no dropout"]
     with forward_ad.dual_level():
         assert reasons_of() == ["it has no forward-mode derivative"]
     elsewhere = [tensor.to("meta") for tensor in wide]

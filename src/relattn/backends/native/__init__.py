@@ -25,7 +25,7 @@ class NativeBackend:
     name = "native"
 
     def reasons(self, problem: Problem) -> Iterator[str]:
-        """It asks for a CPU, float32 or narrower, runs of positions, and no dropout."""
+        """It asks for a CPU, float32 or narrower, and runs of positions."""
         if missing := _missing():
             yield missing
         if problem.query.device.type != "cpu":
@@ -34,8 +34,6 @@ class NativeBackend:
             yield "it computes in float32, and the query is float64"
         if problem.sequence.positions.origin is None:
             yield "it takes no listed positions, only where queries and keys start"
-        if problem.dropout_p > 0.0:
-            yield "it has no dropout"
         if forward_ad._current_level >= 0:
             yield "it has no forward-mode derivative"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")

@@ -21,7 +21,7 @@ FAR = 2**63 // 4
 
 NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
-STRUCT = struct.Struct("=68qd23q")
+STRUCT = struct.Struct("=68q2d24q")
 
 
 class Inputs(NamedTuple):
@@ -140,10 +140,11 @@ def packed(
     gradients: Gradients | None,
     blocks: tuple[int, int],
     threads: int,
+    seed: int,
 ) -> bytearray:
     """The bytes of the struct; the last 8 are the workspace's address, still 0.
 
-    blocks: how many queries and keys meet at a time.
+    blocks: how many queries and keys meet at a time. seed: of dropout; any number where there is none.
     """
     positions, axis = problem.sequence.positions, problem.sequence
     query, key, value, relative_query = inputs[:4]
@@ -170,6 +171,7 @@ def packed(
         0 if relative_query is None else relative_query.shape[3],
         positions.known_origin, -FAR if positions.lowest is None else positions.lowest,
         FAR if positions.highest is None else positions.highest, problem.scale,
+        1.0 - problem.dropout_p, seed,
         *(_at(tensor) for tensor in outputs),
         *(NO_ROWS if gradients is None else _rows(gradients.output)), 0 if gradients is None else _at(gradients.lse),
         _at(by_query), _at(by_key), _at(by_value), _at(by_relative), _at(by_mask), *mask_steps, *blocks, threads,

@@ -31,8 +31,8 @@ ALIGNED = 64
 """Bytes of a cache line, and of the widest vector."""
 
 
-def attend(problem: Problem, *, return_lse: bool, for_backward: bool = False) -> Outputs:
-    """O and, where asked for, lse, and what the backward pass finds the weights by."""
+def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool = False) -> Outputs:
+    """O and, where asked for, lse, and what the backward pass finds the weights by. seed: of dropout."""
     rows, width, few = problem.query.shape[:3], problem.value.shape[3], has_few_queries(problem)
     inputs = Inputs.of_few(problem) if few else Inputs.of(problem)
     output = torch.empty((*rows, inputs.value.shape[3]))
@@ -44,15 +44,15 @@ def attend(problem: Problem, *, return_lse: bool, for_backward: bool = False) ->
             if tensor is not None:
                 tensor.fill_(value)
     elif few:
-        _run_few(problem, inputs, outputs)
+        _run_few(problem, inputs, outputs, seed)
     else:
-        _run(problem, inputs, outputs, None)
+        _run(problem, inputs, outputs, None, seed)
     if width != output.shape[3]:
         output = output[..., :width].contiguous()
     return Outputs(output if problem.output_dtype == torch.float32 else output.to(problem.output_dtype), *outputs[1:])
 
 
-def backward(problem: Problem, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
+def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
     """The gradients that `wanted` names: of the problem's tensors, its tables' values, and its float mask."""
     inputs = Inputs.of(problem)
     tensors = {name: getattr(inputs, name) for name in ("query", "key", "value", "relative_query", *TABLES)}
@@ -64,7 +64,7 @@ def backward(problem: Problem, answers: Answers, wanted: set[str]) -> dict[str, 
     if not _has_no_pair(problem):
         output = rows_of(answers.output).contiguous()
         gradients = Gradients(rows_of(answers.output_gradient), answers.lse_gradient.float().contiguous(), **made)
-        _run(problem, inputs, Outputs(output, None, answers.maximum, answers.total), gradients)
+        _run(problem, inputs, Outputs(output, None, answers.maximum, answers.total), gradients, seed)
     axis = problem.sequence
     given = {
         "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
@@ -93,18 +93,18 @@ def has_few_queries(problem: Problem) -> bool:
     return problem.num_groups * problem.query.shape[2] <= FEW_QUERIES
 
 
-def _run(problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None) -> None:
+def _run(problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: int) -> None:
     found = _kernels()
     blocks = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
-    call = packed(problem, inputs, outputs, gradients, blocks, _threads(problem, PAIRS_TO_SHARE))
+    call = packed(problem, inputs, outputs, gradients, blocks, _threads(problem, PAIRS_TO_SHARE), seed)
     workspace = _with_workspace(call, found.workspace(_address(call), int(gradients is not None)))
     (found.forward if gradients is None else found.backward)(_address(call))
     del workspace
 
 
-def _run_few(problem: Problem, inputs: Inputs, outputs: Outputs) -> None:
+def _run_few(problem: Problem, inputs: Inputs, outputs: Outputs, seed: int) -> None:
     found = _kernels()
-    call = packed(problem, inputs, outputs, None, FORWARD_BLOCKS, _threads(problem, FEW_PAIRS_TO_SHARE))
+    call = packed(problem, inputs, outputs, None, FORWARD_BLOCKS, _threads(problem, FEW_PAIRS_TO_SHARE), seed)
     workspace = _with_workspace(call, found.few_workspace(_address(call)))
     found.few(_address(call))
     del workspace
@@ -134,23 +134,28 @@ def _with_workspace(call: bytearray, floats: int) -> Tensor:
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
-    output, lse, maximum, total = attend(problem, return_lse=True, for_backward=True)
+    output, lse, maximum, total = attend(problem, _number(seed), return_lse=True, for_backward=True)
     assert lse is not None and maximum is not None and total is not None
     return Forward(output, lse, maximum, total)
 
 
 def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
-    return backward(problem, answers, wanted)
+    return backward(problem, _number(seed), answers, wanted)
+
+
+def _number(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)
 
 
 _run_operator = operator_of("native", _forward, _backward)
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """O and, where the problem asks for it, lse."""
+    """O and, where the problem asks for it, lse. Dropout's seed is drawn here, from torch's generator."""
+    seed = torch.randint(2**63 - 1, ()) if problem.dropout_p > 0.0 else None
     if not _needs_operator(problem):
-        return attend(problem, return_lse=problem.return_lse)[:2]
-    output, lse = _run_operator(problem, None)
+        return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
+    output, lse = _run_operator(problem, seed)
     return output, lse if problem.return_lse else None
 
 

@@ -52,7 +52,7 @@ def backward(
         assert problem.mask.explicit is not None
         explicit_mask = torch.zeros(problem.mask.explicit.shape, dtype=problem.score_dtype, device=problem.query.device)
     call = Call.of(problem, sizes, gradients=wanted)
-    dropout = Dropout(problem.dropout_p, seed, call.scratch)
+    dropout = Dropout(problem, seed)
     for heads in head_groups(problem, sizes):
         group = _GroupGradients(Group.of(call, heads), sums, explicit_mask)
         for queries in query_tiles(problem, sizes):
@@ -125,7 +125,7 @@ class _TileGradients:
         if scores is None:
             return
         weights = weights_(scores.sub_(self.maximum))
-        factors = dropout.factors(weights)
+        factors = dropout.factors(self.group.heads, self.tile.queries, keys)
         dropped = weights
         if factors is not None:
             dropped = torch.mul(weights, factors, out=self.group.scratch.take("dropped", *weights.shape))

@@ -1,4 +1,4 @@
-"""Dropout of a tile's weights, drawn again tile by tile in the backward pass."""
+"""Dropout of a tile's weights, drawn again in the backward pass."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.tiled.scratch import Scratch
+from relattn.backends.philox import kept_pairs
+from relattn.backends.tiled.tiles import Heads
+from relattn.score.problem import Problem
 
 
 class Dropout:
-    """The factors 0 or 1/(1-p) of one tile after the other; the same again from the same seed, in the same order."""
+    """The factors 0 or 1/(1-p) of every pair: see `relattn.backends.philox`."""
 
-    def __init__(self, probability: float, seed: Tensor | None, scratch: Scratch):
-        self.kept = 1.0 - probability
-        self.scratch = scratch
-        self.generator = None
-        if seed is not None:
-            self.generator = torch.Generator(scratch.device).manual_seed(int(seed))
+    def __init__(self, problem: Problem, seed: Tensor | None):
+        self.kept, self.seed = 1.0 - problem.dropout_p, None if seed is None else int(seed)
+        self.num_heads = problem.query.shape[1]
+        self.dtype, self.device = problem.score_dtype, problem.query.device
 
-    def factors(self, scores: Float[Tensor, "H n m"]) -> Float[Tensor, "H n m"] | None:
-        """What the next tile's weights are multiplied with; None without dropout."""
-        if self.generator is None:
+    def factors(self, heads: Heads, queries: slice, keys: slice) -> Float[Tensor, "H n m"] | None:
+        """What a tile's weights are multiplied with, the last query first; None without dropout."""
+        if self.seed is None:
             return None
-        factors = self.scratch.take("dropout", *scores.shape).bernoulli_(self.kept, generator=self.generator)
-        return factors.mul_(1.0 / self.kept) if self.kept > 0.0 else factors
+        first = heads.batch * self.num_heads
+        counted = torch.arange(first + heads.queries.start, first + heads.queries.stop, device=self.device)
+        kept = kept_pairs(self.seed, self.kept, counted, queries, keys, self.dtype).flip(1)
+        return kept.mul_(1.0 / self.kept) if self.kept > 0.0 else kept

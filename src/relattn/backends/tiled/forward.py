@@ -21,7 +21,7 @@ def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:
     output = query.new_empty((*rows, problem.value.shape[3]), dtype=problem.output_dtype)
     maximum, total = (query.new_empty(rows, dtype=problem.score_dtype) for _ in range(2))
     call = Call.of(problem, sizes, gradients=set())
-    dropout = Dropout(problem.dropout_p, seed, call.scratch)
+    dropout = Dropout(problem, seed)
     for heads in head_groups(problem, sizes):
         group = Group.of(call, heads)
         for queries in query_tiles(problem, sizes):
@@ -60,7 +60,7 @@ class _Rows:
         weights = weights_(scores.sub_(shift))
         older = (before - shift).exp2_()
         self.total.mul_(older).add_(weights.sum(dim=2, keepdim=True))
-        factors = dropout.factors(weights)
+        factors = dropout.factors(group.heads, self.tile.queries, keys)
         if factors is not None:
             weights *= factors
         self.weighted.mul_(older)

@@ -223,6 +223,7 @@ struct Backward {
         }
       if (stop <= begin) continue;
       weights_and_differences(head, i0, a, real, j0, from, to, by_key, s);
+      if (call.drops()) drop(head, i, a, j0, from, to, s);
       add_query_gradient(head, i, real, j0, begin, stop, differences, s);
     }
     add_key_gradients(i0, rows, j0, columns, s);
@@ -281,7 +282,7 @@ struct Backward {
         Sums sums;
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
-          const Vector delta = splat(-s.delta[a + r]);
+          const Vector delta = splat(call.drops() ? 0.0f : -s.delta[a + r]);
 #pragma GCC unroll 8
           for (int v = 0; v < PANEL_VECTORS; v++)
             sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
@@ -295,10 +296,20 @@ struct Backward {
             float* weight = weights + r * step + column + v * LANES;
             const Vector p = exponential(load(weight) - maximum) * share;
             store(weight, p);
-            store(differences + r * step + column + v * LANES, p * sums[r][v]);
+            store(differences + r * step + column + v * LANES, call.drops() ? sums[r][v] : p * sums[r][v]);
           }
         }
       }
+    });
+  }
+
+  // With dropout's factors F: the weights P become P F, and what lies in place of dS, dO . (v + RV), P (F dO . (v + RV) - delta).
+  void drop(const Head& head, Index i, Index a, Index j0, Index from, Index to, const Scratch& s) const {
+    Dropout(call).each(head.counted(), i, ROWS, j0, from, to, [&](Index r, Index column, Vector factor) {
+      float *weight = s.weights + (a + r) * step + column, *difference = s.differences + (a + r) * step + column;
+      const Vector p = load(weight);
+      store(difference, p * (load(difference) * factor - splat(s.delta[a + r])));
+      store(weight, p * factor);
     });
   }
 

@@ -42,6 +42,8 @@ struct Call {
   Index batch, heads, key_heads, queries, keys, width, value_width, relative_width;
   Index origin, lowest, highest;
   double scale;
+  double kept;  // the probability with which dropout keeps a weight; 1 where it drops none
+  Index seed;   // of dropout
   float *output, *lse;     // [B, Hq, Lq, Dv] and [B, Hq, Lq]; lse may be null
   float *maximum, *total;  // [B, Hq, Lq], lse = maximum + log(total); null where no backward pass will ask
   Rows output_gradient;
@@ -62,6 +64,8 @@ struct Call {
     if (highest == -NEVER) return keys;
     return std::min(std::max(highest - origin + i + rows, Index(0)), keys);
   }
+
+  bool drops() const { return kept < 1.0; }
 
   // Whether a pair may be hidden, or its score changed, by more than its offset.
   bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || relative_queries.rows; }

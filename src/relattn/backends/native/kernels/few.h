@@ -7,7 +7,7 @@
 #pragma once
 #include <algorithm>
 
-#include "call.h"
+#include "dropout.h"
 #include "held.h"
 #include "products.h"
 
@@ -151,9 +151,17 @@ struct Few {
         store_part(row + c, n, p);
       }
       for (Index c = 0; c < seen.count(); c++) total += row[c];
+      if (call.drops()) drop(r);
       std::memset(to, 0, few.value_width * sizeof(float));
       to[few.value_width] = most, to[few.value_width + 1] = total;
       if (call.relative_values.rows) add_relative_values(r, seen, to);
+    }
+
+    void drop(Index r) const {
+      const Index counted = b * call.heads + head(r), columns = rounded_up(end - begin, LANES);
+      Dropout(call).each(counted, place(r), 1, begin, 0, columns, [&](Index, Index column, Vector factor) {
+        store(of(r) + column, load(of(r) + column) * factor);
+      });
     }
 
     // S += scale * r . RK[d].

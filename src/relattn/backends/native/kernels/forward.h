@@ -77,6 +77,7 @@ struct Forward {
         if (call.looks_at_pairs())
           look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights + MARGIN, step, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
+        if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);
       }
     }
@@ -109,6 +110,13 @@ struct Forward {
       total[r] += sum(even + odd);
       maximum[r] = now;
     }
+  }
+
+  void drop(const Head& head, float* weights, Index i, Index real, Index j0, Index from, Index to) const {
+    Dropout(call).each(head.counted(), i, real, j0, from, to, [&](Index r, Index column, Vector factor) {
+      float* weight = weights + r * step + column;
+      store(weight, load(weight) * factor);
+    });
   }
 
   // output_r += sum_c weight[r][c] * (v_c + RV[d]).

@@ -1,5 +1,6 @@
 // The scores S of a group of ROWS queries and a block of keys, -inf where a pair is hidden.
 #pragma once
+#include "dropout.h"
 #include "strips.h"
 
 namespace RELATTN_SET {
@@ -94,6 +95,8 @@ struct Head {
     biases = packed.biases.at ? packed.biases.at + (c.bias.heads == 1 ? 0 : h) * packed.biases.head : nullptr;
     bias_first = packed.biases.first;
   }
+
+  Index counted() const { return b * call.heads + h; }  // over the batch
 
  private:
   const float* rows_of(const Band& band) const { return band.rows ? band.rows + h * band.head : nullptr; }
