@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from relattn import relative_attention
+from tests import seeds
 from tests.contract.cases import CASES, DIFFERENT
 from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting, random_setting
@@ -136,7 +137,7 @@ def test_dropped_weights_are_the_same_in_native_and_tiled() -> None:
     value = torch.eye(700).expand(1, 2, 700, 700)
     found = []
     for backend in ("native", "tiled"):
-        torch.manual_seed(5)
+        seeds.start_torch("dropped weights")
         found.append(relative_attention(query, key, value, dropout_p=0.5, backend=backend))
     assert torch.equal(found[0] == 0, found[1] == 0)
     torch.testing.assert_close(*found)

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,14 +12,21 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, UnsupportedError, explain, relative_attention
+from relattn import (
+    KeyQueryEmbedding,
+    RelativeEmbedding,
+    ShawEmbedding,
+    T5Bias,
+    UnsupportedError,
+    explain,
+    relative_attention,
+)
 from relattn.backends import problem_operator
 from relattn.backends.native import NativeBackend, library, operator
 from tests import seeds
 from tests.contract.cases import CASES
 from tests.contract.operators import (
     LAYOUTS,
-    assert_double_backward_is_refused,
     assert_vmap_is_refused,
     laid_out,
     operator_arguments,
@@ -51,15 +59,34 @@ def answers(encoding, inputs: list[Tensor], **asked) -> list[Tensor]:
 def test_every_number_of_threads_gives_the_same_bits(name: str, instructions: str) -> None:
     """Of answers and gradients, whichever thread takes which unit of work."""
     encoding, inputs = ENCODINGS[name](), [drawn(3, 4, 500, 8, requires_grad=True) for _ in range(3)]
-    before = torch.get_num_threads()
+    assert_every_number_of_threads_gives_the_same_bits(lambda: answers(encoding, inputs, is_causal=True))
+
+
+@pytest.mark.parametrize("name", ["none", "shared"])
+def test_few_heads_share_their_keys_out(name: str) -> None:
+    """Gradients of queries, of tables and of a mask that broadcasts over heads are sums over parts of the keys."""
+    encoding, inputs = ENCODINGS[name](), [drawn(1, 2, 650, 8), *(drawn(1, 1, 650, 8) for _ in range(2))]
+    mask = drawn(1, 1, 650, 650)
+    leaves = [tensor.requires_grad_() for tensor in (*inputs, mask)]
+
+    def found(backend: str = "native") -> list[Tensor]:
+        output = relative_attention(*inputs, mask, encoding=encoding, enable_gqa=True, backend=backend)
+        return [output, *torch.autograd.grad(output.sin().sum(), leaves)]
+
+    assert_every_number_of_threads_gives_the_same_bits(found)
+    for ours, theirs in zip(found(), found("tiled"), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def assert_every_number_of_threads_gives_the_same_bits(found: Callable[[], list[Tensor]]) -> None:
+    before, runs = torch.get_num_threads(), []
     try:
-        found = []
         for threads in (1, 2, 3, 4, 2, 3):
             torch.set_num_threads(threads)
-            found.append(answers(encoding, inputs, is_causal=True))
+            runs.append(found())
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(one, other) for run in found[1:] for one, other in zip(found[0], run, strict=True))
+    assert all(torch.equal(one, other) for run in runs[1:] for one, other in zip(runs[0], run, strict=True))
 
 
 def test_four_python_threads_at_once() -> None:
@@ -178,10 +205,38 @@ def test_one_graph_with_open_lengths() -> None:
         assert all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_vmap_and_double_backward_are_refused(monkeypatch) -> None:
-    inputs = [drawn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
-    assert_double_backward_is_refused("native", relative_attention(*inputs, backend="native"), inputs)
+def test_vmap_is_refused(monkeypatch) -> None:
     assert_vmap_is_refused("native", NativeBackend, monkeypatch)
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, "keys and queries"])
+def test_second_and_third_derivatives_are_those_of_dense(name: str) -> None:
+    """With a float mask, whose derivative they take, too."""
+    made = {**ENCODINGS, "keys and queries": lambda: KeyQueryEmbedding(8, 30)}[name]
+    encoding, inputs = made(), [drawn(2, 4, 9, 8, requires_grad=True) for _ in range(3)]
+    mask = drawn(4, 9, 9, requires_grad=True)
+    leaves = [*inputs, mask, *([] if encoding is None else encoding.parameters())]
+
+    def derivatives(backend: str) -> list[Tensor]:
+        output, lse = relative_attention(*inputs, mask, encoding=encoding, backend=backend, return_lse=True)
+        found, total = [], output.sin().sum() + lse.cos().sum()
+        for order in range(3):
+            gradients = torch.autograd.grad(total, leaves, create_graph=order < 2, materialize_grads=True)
+            found += gradients
+            total = sum((gradient.square().sum() for gradient in gradients), torch.zeros(()))
+        return found
+
+    for ours, theirs in zip(derivatives("native"), derivatives("dense"), strict=True):
+        largest = theirs.detach().abs().max()
+        torch.testing.assert_close(ours, theirs, rtol=0.0, atol=1e-5 * float(largest) + 1e-6)
+
+
+def test_with_dropout_a_second_derivative_is_refused() -> None:
+    inputs = [drawn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
+    output = relative_attention(*inputs, dropout_p=0.5, backend="native")
+    (first,) = torch.autograd.grad(output.sin().sum(), inputs[:1], create_graph=True)
+    with pytest.raises(UnsupportedError, match="'native' cannot run this: with dropout it has no double backward"):
+        first.sum().backward()
 
 
 def reasons_of(**asked) -> list[str]:
@@ -264,7 +319,10 @@ def test_a_forked_child_with_one_thread() -> None:
 def test_auto_takes_it_for_many_pairs_and_where_no_gradient_is_asked() -> None:
     encoding, long, short = T5Bias(2), *([drawn(1, 2, n, 8) for _ in range(3)] for n in (2048, 16))
     assert explain(*long, encoding=encoding).chosen == "native"
-    assert explain(*short, encoding=encoding).chosen == "dense"  # the bias asks for one, and dense has a second
+    assert explain(*short, encoding=encoding).chosen == "dense"  # the bias asks for one
+    middle = [drawn(1, 2, 512, 8) for _ in range(3)]
+    assert explain(*middle, encoding=encoding).chosen == "native"
+    assert explain(*middle, encoding=encoding, dropout_p=0.1).chosen == "dense"  # which has a second with dropout
     with torch.no_grad():
         assert explain(*short, encoding=encoding).chosen == "native"
         assert explain(long[0][:, :, :1], *long[1:], encoding=encoding).chosen == "native"  # reads them where they lie

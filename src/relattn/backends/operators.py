@@ -44,22 +44,28 @@ def own_dtypes(query: Tensor) -> torch.autocast:
     return torch.autocast(query.device.type, enabled=False)
 
 
-def register_refusals(backend: str) -> None:
-    """relattn::<backend> and relattn::<backend>_backward refuse vmap, the latter another backward; both name dense.
+def refuse_vmap(backend: str) -> None:
+    """relattn::<backend> and relattn::<backend>_backward refuse vmap, and name dense.
 
     An exported graph calls them without asking any backend.
     """
 
-    def refuse_double_backward(ctx, *gradients):
-        raise _refusal(backend, "it has no double backward")
+    def refuse(info, in_dims, *arguments):
+        raise refusal(backend, "it does not run under vmap")
 
-    def refuse_vmap(info, in_dims, *arguments):
-        raise _refusal(backend, "it does not run under vmap")
-
-    torch.library.register_autograd(f"relattn::{backend}_backward", refuse_double_backward)
-    torch.library.register_vmap(f"relattn::{backend}", refuse_vmap)
-    torch.library.register_vmap(f"relattn::{backend}_backward", refuse_vmap)
+    torch.library.register_vmap(f"relattn::{backend}", refuse)
+    torch.library.register_vmap(f"relattn::{backend}_backward", refuse)
 
 
-def _refusal(backend: str, reason: str) -> UnsupportedError:
+def refuse_double_backward(backend: str) -> None:
+    """relattn::<backend>_backward refuses another backward, and names dense."""
+
+    def refuse(ctx, *gradients):
+        raise refusal(backend, "it has no double backward")
+
+    torch.library.register_autograd(f"relattn::{backend}_backward", refuse)
+
+
+def refusal(backend: str, reason: str) -> UnsupportedError:
+    """What an operator raises that is asked for what it cannot do."""
     return UnsupportedError(f"backend={backend!r} cannot run this: {reason}; use 'dense'", {backend: [reason]})

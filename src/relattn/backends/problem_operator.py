@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.operators import own_dtypes, register_refusals
+from relattn.backends.operators import own_dtypes, refusal, refuse_double_backward, refuse_vmap
 from relattn.score.mask import Mask
 from relattn.score.position import Listed, Run
 from relattn.score.positions import Positions
@@ -62,11 +62,13 @@ def operator_of(
     name: str,
     forward: Callable[[Problem, Tensor | None], Forward],
     backward: Callable[[Problem, Tensor | None, Answers, set[str]], dict[str, Tensor]],
+    differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]] | None = None,
 ) -> Callable[[Problem, Tensor | None], tuple[Tensor, Tensor]]:
     """Defines the operators of a backend, and gives the function of a problem and dropout's seed that asks them.
 
     forward: of a problem whose starts are ints, and the seed. backward: of these, the answers, and the names of what
-    gradients are wanted of (among DIFFERENTIABLE); it gives them by name.
+    gradients are wanted of (among DIFFERENTIABLE); it gives them by name. differentiable: O and lse by operations that
+    PyTorch differentiates, from which second derivatives come; None where there shall be none.
     """
     torch.library.define(f"relattn::{name}", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
     torch.library.define(
@@ -103,7 +105,11 @@ def operator_of(
     torch.library.register_fake(f"relattn::{name}")(_fake_forward)
     torch.library.register_fake(f"relattn::{name}_backward")(_fake_backward)
     torch.library.register_autograd(f"relattn::{name}", differentiate, setup_context=_save_for_backward)
-    register_refusals(name)
+    refuse_vmap(name)
+    if differentiable is None:
+        refuse_double_backward(name)
+    else:
+        _register_double_backward(name, differentiable)
 
     def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         """O and lse of the problem."""
@@ -111,6 +117,44 @@ def operator_of(
         return output, lse
 
     return run
+
+
+def _register_double_backward(name: str, differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]]) -> None:
+    """The derivative of the backward operator: that of the same gradients, taken of `differentiable`.
+
+    The operator's first three tensors are answers to the others, which account for them.
+    """
+
+    def save(ctx, inputs, output) -> None:
+        _, _, _, output_gradient, lse_gradient, wanted, *arguments = inputs
+        ctx.save_for_backward(output_gradient, lse_gradient, *arguments[:NUM_TENSORS])
+        ctx.wanted, ctx.numbers = wanted, arguments[NUM_TENSORS:]
+
+    def differentiate(ctx, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        output_gradient, lse_gradient, *tensors = ctx.saved_tensors
+        given = _named((*tensors, *ctx.numbers))
+        if given["dropout_p"] > 0.0:
+            raise refusal(name, "with dropout it has no double backward")
+        moved = [which for which in DIFFERENTIABLE if given[which] is not None and given[which].is_floating_point()]
+
+        def answers(*values: Tensor) -> tuple[Tensor, Tensor | None]:
+            problem = _problem(**{**given, **dict(zip(moved, values, strict=True))})
+            with own_dtypes(problem.query):
+                return differentiable(problem)
+
+        def first(*values: Tensor) -> tuple[Tensor, ...]:
+            pullback = torch.func.vjp(answers, *values[2:])[1]
+            found = dict(zip(moved, pullback(values[:2]), strict=True))
+            return tuple(found[which] for which in ctx.wanted)
+
+        cotangents_and_inputs = output_gradient, lse_gradient, *(given[which] for which in moved)
+        found, pullback = torch.func.vjp(first, *cotangents_and_inputs)[:2]
+        cotangents = [torch.zeros_like(one) if g is None else g for one, g in zip(found, gradients, strict=True)]
+        by_output, by_lse, *second = pullback(tuple(cotangents))
+        by_name = dict(zip(moved, second, strict=True))
+        return None, None, None, by_output, by_lse, None, *(by_name.get(which) for which in NAMES)
+
+    torch.library.register_autograd(f"relattn::{name}_backward", differentiate, setup_context=save)
 
 
 def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:

@@ -32,8 +32,8 @@ BACKENDS: dict[str, Backend] = {
 }
 """Every backend by name, in the order in which "auto" prefers them for small problems."""
 
-WITHOUT_GRADIENT = ("sdpa", "triton", "native", "dense", "tiled", "reference")
-"""The order for small problems of which no gradient is asked: dense has a second derivative, native costs less."""
+NATIVE_FIRST = ("sdpa", "triton", "native", "dense", "tiled", "reference")
+"""The order for small problems where native's call costs less than dense's."""
 
 MANY_PAIRS_FIRST = ("sdpa", "triton", "native", "tiled", "dense", "reference")
 """The order for the others, where dense serves what tiled does not run."""
@@ -46,6 +46,13 @@ FEW_QUERIES = 32
 Time of tiled / dense for (batch, heads, queries, keys). A training step: (1, 8, 256, 256) 1.49, (8, 4, 256, 256) 1.46,
 (1, 8, 384, 384) 1.36, (1, 8, 512, 512) 1.34, (64, 8, 128, 128) 1.13, (1, 16, 512, 512) 0.95, (8, 8, 384, 384) 0.66,
 (8, 4, 512, 512) 0.66, (1, 8, 1024, 1024) 0.52. Forward: (16, 8, 8, 8192) 2.73, (8, 8, 32, 4096) 0.87.
+"""
+
+PAIRS_FOR_A_STEP = 2**19
+"""From here on a training step of native takes less time than dense's; below, autograd's way through an operator more.
+
+Time of native / dense, one thread, D = 64, causal, over encodings: (1, 8, 64, 64) 1.1 to 1.9, (1, 8, 128, 128) 0.9 to
+1.2, (32, 8, 32, 32) 1.0 to 1.5, (1, 8, 256, 256) 0.6 to 0.8, (4, 8, 256, 256) 0.4 to 0.7.
 """
 
 KEYS_PER_QUERY = 8
@@ -121,16 +128,26 @@ def _by_preference(problem: Problem) -> list[Backend]:
     )
     if not small:
         order = MANY_PAIRS_FIRST
-    elif _records_nothing(problem) and (has_few_queries(problem) or queries * KEYS_PER_QUERY >= problem.key.shape[2]):
-        order = WITHOUT_GRADIENT
+    elif _suits_native(problem):
+        order = NATIVE_FIRST
     else:
         order = tuple(BACKENDS)
     return [BACKENDS[name] for name in order if name != "triton" or problem.query.device.type == "cuda"]
 
 
-def _records_nothing(problem: Problem) -> bool:
-    """Whether autograd records nothing, and no graph is traced, whose compiler fuses what dense is made of."""
-    return not torch.compiler.is_compiling() and not problem.asks_for_gradient
+def _suits_native(problem: Problem) -> bool:
+    """Whether a small problem costs native less than dense, and native can do all that dense can.
+
+    A compiler fuses what dense is made of, and with dropout dense alone has a second derivative.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    batch, heads, queries, _ = problem.query.shape
+    keys = problem.key.shape[2]
+    long_enough = queries * KEYS_PER_QUERY >= keys
+    if not problem.asks_for_gradient:
+        return long_enough or has_few_queries(problem)
+    return long_enough and problem.dropout_p == 0.0 and batch * heads * queries * keys >= PAIRS_FOR_A_STEP
 
 
 def _runs(backend: Backend, problem: Problem) -> bool:

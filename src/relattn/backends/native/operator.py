@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn.backends.base import under_torch_func
+from relattn.backends.dense import DenseBackend
 from relattn.backends.native.layout import Gradients, Inputs, Outputs, packed, rows_of
 from relattn.backends.native.library import Kernels, kernels
 from relattn.backends.problem_operator import Answers, Forward, operator_of
@@ -147,7 +148,7 @@ def _number(seed: Tensor | None) -> int:
     return 0 if seed is None else int(seed)
 
 
-_run_operator = operator_of("native", _forward, _backward)
+_run_operator = operator_of("native", _forward, _backward, differentiable=DenseBackend().run)
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor | None]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.operators import own_dtypes, register_refusals
+from relattn.backends.operators import own_dtypes, refuse_double_backward, refuse_vmap
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
 from relattn.score.problem import TABLES, Problem
@@ -142,4 +142,5 @@ def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor) -> tuple[
 
 
 torch.library.register_autograd("relattn::triton", _differentiate, setup_context=_save_for_backward)
-register_refusals("triton")
+refuse_vmap("triton")
+refuse_double_backward("triton")

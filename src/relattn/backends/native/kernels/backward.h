@@ -1,65 +1,33 @@
-// The backward pass, in one: a unit of work is a key head, which meets the queries of all heads that share it.
+// The backward pass, in one: a unit of work is a part of the keys of a slot, a share of the key heads. It meets the queries
+// of all heads that share them.
 //
 // P_ij = exp(S_ij - maximum_i) / total_i,  dS_ij = P_ij * (dO_i . (v_j + RV[d]) - delta_i),  delta_i = dO_i . O_i - dlse_i
 //
-// Gradients of tables are summed per slot, over its key heads in order, and then over the slots in order. Slots follow
-// from the shape, so every number of threads gives the same bits.
+// Gradients of tables are summed per unit, over its key heads in order, and then over the units in order; those of queries
+// over the parts in order. Slots and parts follow from the shape, so every number of threads gives the same bits.
 #pragma once
 #include "scores.h"
+#include "table_sums.h"
 
 namespace RELATTN_SET {
 
-constexpr Index SLOTS = 8;
-
-// Sums for a table's gradient: [copies][count + NN_ROWS][width]. The rows after the last take what diagonals beyond the
-// table would add in a product of NN_ROWS rows, and are not read.
-struct TableSums {
-  float* at = nullptr;
-  Index copy = 0, copies = 0;
-  bool per_slot = true;  // a copy is a slot's, where one table serves all heads; else a head's
-
-  static Index size(const Band& band, Index slots) {
-    return band.gradient ? (band.heads == 1 ? slots : band.heads) * (band.count + NN_ROWS) * band.width : 0;
-  }
-  TableSums() = default;
-  TableSums(const Band& band, Index slots, float*& workspace) {
-    if (!band.gradient) return;
-    per_slot = band.heads == 1;
-    copies = per_slot ? slots : band.heads;
-    copy = (band.count + NN_ROWS) * band.width;
-    at = workspace;
-    workspace += copies * copy;
-  }
-  float* of(Index slot, Index head) const { return at ? at + (per_slot ? slot : head) * copy : nullptr; }
-
-  // The gradient of row t of `head`.
-  void write(const Band& band, Index row, float factor) const {
-    const Index h = row / band.count, t = row % band.count, width = band.width;
-    for (Index d = 0; d < width; d++) {
-      float sum = 0.0f;
-      if (per_slot)
-        for (Index s = 0; s < copies; s++) sum += at[s * copy + t * width + d];
-      else
-        sum = at[h * copy + t * width + d];
-      band.gradient[row * width + d] = factor * sum;
-    }
-  }
-};
+constexpr Index SLOTS = 8;  // units, or more where there are more heads with tables of their own
 
 struct Backward {
   const Call& call;
   const Packed& packed;
   TableSums relative_keys, relative_queries, relative_values, bias;
-  Index slots;
   const Index query_block, key_block;
+  const Index slots, parts;
   const Index step;  // between rows of a tile
+  float *query_copies, *relative_query_copies;  // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
 
   static bool by_head(const Call& c) {
     for (const Band* band : {&c.relative_keys, &c.relative_queries, &c.relative_values, &c.bias})
       if (band->gradient && band->heads > 1) return true;
     return false;
   }
-  // Whether heads add to the same numbers: then one thread does it, in order.
+  // Whether heads add to the same numbers: then one slot has all of them, in order.
   static bool shares_mask_gradient(const Call& c) {
     return c.mask_gradient && ((c.batch > 1 && !c.mask_gradient_batch) || (c.heads > 1 && !c.mask_gradient_head));
   }
@@ -67,24 +35,42 @@ struct Backward {
     if (shares_mask_gradient(c)) return 1;
     return by_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, SLOTS);
   }
+  // Few slots: each shares its keys out, every `parts`-th block of them to one part.
+  static Index parts_of(const Call& c) {
+    if (c.mask_gradient && !c.mask_gradient_key) return 1;  // every key adds to the same numbers
+    const Index block = rounded_up(c.key_block, PANEL);
+    return std::max(Index(1), std::min(SLOTS / slots_of(c), (c.keys + block - 1) / block));
+  }
+  static Index query_size(const Call& c) { return c.query_gradient ? c.batch * c.heads * c.queries * c.width : 0; }
+  static Index relative_query_size(const Call& c) {
+    return c.relative_query_gradient ? c.batch * c.heads * c.queries * c.relative_width : 0;
+  }
+  // Floats of workspace that the units share.
   static Index sums(const Call& c) {
-    const Index slots = slots_of(c);
-    return TableSums::size(c.relative_keys, slots) + TableSums::size(c.relative_queries, slots) +
-           TableSums::size(c.relative_values, slots) + TableSums::size(c.bias, slots);
+    const Index slots = slots_of(c), parts = parts_of(c);
+    return TableSums::size(c.relative_keys, slots, parts) + TableSums::size(c.relative_queries, slots, parts) +
+           TableSums::size(c.relative_values, slots, parts) + TableSums::size(c.bias, slots, parts) +
+           (parts - 1) * (query_size(c) + relative_query_size(c));
   }
 
   Backward(const Call& c, const Packed& p, float*& workspace)
       : call(c),
         packed(p),
-        slots(slots_of(c)),
         query_block(rounded_up(c.query_block, ROWS)),
         key_block(rounded_up(c.key_block, PANEL)),
+        slots(slots_of(c)),
+        parts(parts_of(c)),
         step(key_block + 2 * MARGIN) {
-    relative_keys = TableSums(c.relative_keys, slots, workspace);
-    relative_queries = TableSums(c.relative_queries, slots, workspace);
-    relative_values = TableSums(c.relative_values, slots, workspace);
-    bias = TableSums(c.bias, slots, workspace);
+    query_copies = workspace;
+    relative_query_copies = query_copies + (parts - 1) * query_size(c);
+    workspace = relative_query_copies + (parts - 1) * relative_query_size(c);
+    relative_keys = TableSums(c.relative_keys, slots, parts, workspace);
+    relative_queries = TableSums(c.relative_queries, slots, parts, workspace);
+    relative_values = TableSums(c.relative_values, slots, parts, workspace);
+    bias = TableSums(c.bias, slots, parts, workspace);
   }
+
+  Index units() const { return slots * parts; }
 
   Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
   Index scratch() const {
@@ -94,23 +80,28 @@ struct Backward {
            ROWS * (call.width + call.relative_width) + KeyStrips::size(call, query_block, key_block);
   }
 
-  // The key heads of a slot, in order: all of one head where tables belong to heads, else an equal share.
-  void run(Index slot, float* scratch) const {
-    const Index heads = call.batch * call.key_heads;
-    const bool one = slots == 1;  // which owns every head
+  // The key heads of a slot, in order: those of one head where tables belong to heads, all where there is one slot, else an
+  // equal share.
+  void run(Index number, float* scratch) const {
+    const Unit unit = {number / parts, number % parts};
+    const Index heads = call.batch * call.key_heads, group = call.heads / call.key_heads;
+    const bool one_head = by_head(call) && slots > 1;
     std::memset(scratch, 0, this->scratch() * sizeof(float));
-    if (by_head(call) && !one) {
-      const Index group = call.heads / call.key_heads;
-      clear(relative_keys, slot, group), clear(relative_queries, slot, group);
-      clear(relative_values, slot, group), clear(bias, slot, group);
-      for (Index b = 0; b < call.batch; b++) key_head(slot, b, slot, scratch);
-    } else {
-      const Index all = one ? call.heads : 1;
-      clear(relative_keys, slot, all), clear(relative_queries, slot, all);
-      clear(relative_values, slot, all), clear(bias, slot, all);
-      for (Index n = slot * heads / slots; n < (slot + 1) * heads / slots; n++)
-        key_head(slot, n / call.key_heads, n % call.key_heads, scratch);
-    }
+    for (const TableSums* sums : {&relative_keys, &relative_queries, &relative_values, &bias})
+      sums->clear(unit.slot, unit.part, one_head ? unit.slot * group : 0, one_head ? group : call.heads);
+    if (one_head)
+      for (Index b = 0; b < call.batch; b++) key_head(unit, b, unit.slot, scratch);
+    else
+      for (Index n = unit.slot * heads / slots; n < (unit.slot + 1) * heads / slots; n++)
+        key_head(unit, n / call.key_heads, n % call.key_heads, scratch);
+  }
+
+  // The units of the step after it: a query head each. Its gradients of all parts in order, and the scale that they carry.
+  Index query_heads() const { return call.batch * call.heads; }
+  void finish_queries(Index n) const {
+    finish(call.query_gradient, query_copies, n * call.queries * call.width, call.queries * call.width, query_size(call));
+    finish(call.relative_query_gradient, relative_query_copies, n * call.queries * call.relative_width,
+           call.queries * call.relative_width, relative_query_size(call));
   }
 
   // The units of the last step: a row of a table's gradient each.
@@ -130,10 +121,36 @@ struct Backward {
  private:
   static Index rows(const Band& band) { return band.gradient ? band.heads * band.count : 0; }
 
-  void clear(const TableSums& sums, Index slot, Index group) const {
-    if (!sums.at) return;
-    const Index first = sums.per_slot ? slot : slot * group, count = sums.per_slot ? 1 : group;
-    std::memset(sums.at + first * sums.copy, 0, count * sums.copy * sizeof(float));
+  void finish(float* gradient, const float* copies, Index first, Index count, Index copy) const {
+    if (!gradient) return;
+    const Vector scale = splat(float(call.scale));
+    for (Index at = first; at < first + count; at += LANES) {
+      Vector sum = load(gradient + at);
+      for (Index p = 1; p < parts; p++) sum += load(copies + (p - 1) * copy + at);
+      store(gradient + at, sum * scale);
+    }
+  }
+
+  struct Unit {
+    Index slot, part;
+  };
+
+  // Where a part adds up the gradients of queries; null where they are not wanted.
+  float* query_gradient(Index part) const {
+    return part && call.query_gradient ? query_copies + (part - 1) * query_size(call) : call.query_gradient;
+  }
+  float* relative_query_gradient(Index part) const {
+    return part && call.relative_query_gradient ? relative_query_copies + (part - 1) * relative_query_size(call)
+                                                : call.relative_query_gradient;
+  }
+  // The first part's begin with zeros, as the caller gave them.
+  void clear_queries(Index part, Index b, Index key_head) const {
+    if (part == 0) return;
+    const Index group = call.heads / call.key_heads, first = (b * call.heads + key_head * group) * call.queries;
+    const Index rows = group * call.queries;
+    if (float* to = query_gradient(part)) std::memset(to + first * call.width, 0, rows * call.width * sizeof(float));
+    if (float* to = relative_query_gradient(part))
+      std::memset(to + first * call.relative_width, 0, rows * call.relative_width * sizeof(float));
   }
 
   struct Scratch {
@@ -157,11 +174,12 @@ struct Backward {
     }
   };
 
-  void key_head(Index slot, Index b, Index key_head, float* scratch) const {
+  void key_head(Unit unit, Index b, Index key_head, float* scratch) const {
     const Scratch s(*this, scratch);
     const Index group = call.heads / call.key_heads, width = call.width, value_width = call.value_width;
     const float scale = float(call.scale);
-    for (Index j0 = 0; j0 < call.keys; j0 += key_block) {
+    clear_queries(unit.part, b, key_head);
+    for (Index j0 = unit.part * key_block; j0 < call.keys; j0 += parts * key_block) {
       const Index columns = std::min(key_block, call.keys - j0);
       std::memset(s.key, 0, columns * width * sizeof(float));
       std::memset(s.value, 0, columns * value_width * sizeof(float));
@@ -173,7 +191,7 @@ struct Backward {
         const Index end = call.lowest == NEVER ? call.queries
                                                : std::min(call.queries, j0 + columns - 1 + call.origin - call.lowest + 1);
         for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += query_block)
-          tile(head, slot, i0, std::min(query_block, call.queries - i0), j0, columns, s);
+          tile(head, unit, i0, std::min(query_block, call.queries - i0), j0, columns, s);
       }
       const Index n = (b * call.key_heads + key_head) * call.keys + j0;
       for (Index c = 0; c < columns; c++) {
@@ -187,23 +205,9 @@ struct Backward {
           std::memcpy(call.value_gradient + (n + c) * value_width, s.value + c * value_width, value_width * sizeof(float));
       }
     }
-    scale_query_gradients(b, key_head);
   }
 
-  // The scale that dq and dr carry, once all keys have been met.
-  void scale_query_gradients(Index b, Index key_head) const {
-    const Index group = call.heads / call.key_heads, first = (b * call.heads + key_head * group) * call.queries;
-    const Vector scale = splat(float(call.scale));
-    const auto multiply = [&](float* gradient, Index width) {
-      if (!gradient) return;
-      float* end = gradient + (first + group * call.queries) * width;
-      for (float* at = gradient + first * width; at < end; at += LANES) store(at, load(at) * scale);
-    };
-    multiply(call.query_gradient, call.width);
-    multiply(call.relative_query_gradient, call.relative_width);
-  }
-
-  void tile(const Head& head, Index slot, Index i0, Index count, Index j0, Index columns, const Scratch& s) const {
+  void tile(const Head& head, Unit unit, Index i0, Index count, Index j0, Index columns, const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
     load_queries(head, i0, count, s);
     KeyStrips by_key = {};
@@ -224,15 +228,15 @@ struct Backward {
       if (stop <= begin) continue;
       weights_and_differences(head, i0, a, real, j0, from, to, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
-      add_query_gradient(head, i, real, j0, begin, stop, differences, s);
+      add_query_gradient(head, unit.part, i, real, j0, begin, stop, differences, s);
     }
     add_key_gradients(i0, rows, j0, columns, s);
     const float* x = call.relative_width ? s.relative_query : s.query;
-    add_table_gradient(call.relative_keys, relative_keys.of(slot, head.h), s.differences, x, i0, rows, j0, columns);
-    add_table_gradient(call.relative_values, relative_values.of(slot, head.h), s.weights, s.gradient, i0, rows, j0, columns);
+    add_table_gradient(call.relative_keys, relative_keys.of(unit.slot, unit.part, head.h), s.differences, x, i0, rows, j0, columns);
+    add_table_gradient(call.relative_values, relative_values.of(unit.slot, unit.part, head.h), s.weights, s.gradient, i0, rows, j0, columns);
     if (call.mask_gradient) add_mask_gradient(head, i0, count, j0, columns, s);
-    add_bias_gradient(bias.of(slot, head.h), s.differences, i0, rows, j0, columns);
-    add_relative_query_gradients(head, slot, i0, rows, j0, columns, s);
+    add_bias_gradient(bias.of(unit.slot, unit.part, head.h), s.differences, i0, rows, j0, columns);
+    add_relative_query_gradients(head, unit, i0, rows, j0, columns, s);
   }
 
   // Queries times the scale, dO, maximum, 1 / total and delta; rows without a key, and those after the last, take no part.
@@ -314,26 +318,26 @@ struct Backward {
   }
 
   // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part.
-  void add_query_gradient(const Head& head, Index i, Index real, Index j0, Index from, Index stop, const float* differences,
-                          const Scratch& s) const {
+  void add_query_gradient(const Head& head, Index part, Index i, Index real, Index j0, Index from, Index stop,
+                          const float* differences, const Scratch& s) const {
     const Index width = call.width, first = (head.b * call.heads + head.h) * call.queries + i;
-    if (call.query_gradient) {
+    if (float* const gradient = query_gradient(part)) {
       const bool whole = real == ROWS;
-      float* to = whole ? call.query_gradient + first * width : s.tail;
+      float* to = whole ? gradient + first * width : s.tail;
       if (!whole) std::memset(to, 0, ROWS * width * sizeof(float));
       const float* keys = call.key.of(head.b, head.key_head, j0 + from);
       for (int r = 0; r < ROWS; r += NN_ROWS)
         multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width, width);
       if (call.relative_keys.rows && !call.relative_width) add_relative_keys(head, i, j0, from, stop, differences, to, width);
       if (!whole)
-        for (Index r = 0; r < real; r++) add_row(call.query_gradient + (first + r) * width, to + r * width, 1.0f, width);
+        for (Index r = 0; r < real; r++) add_row(gradient + (first + r) * width, to + r * width, 1.0f, width);
     }
-    if (call.relative_query_gradient && call.relative_width) {
+    if (float* const gradient = relative_query_gradient(part)) {
       const Index relative_width = call.relative_width;
       std::memset(s.relative_tail, 0, ROWS * relative_width * sizeof(float));
       add_relative_keys(head, i, j0, from, stop, differences, s.relative_tail, relative_width);
       for (Index r = 0; r < real; r++)
-        add_row(call.relative_query_gradient + (first + r) * relative_width, s.relative_tail + r * relative_width, 1.0f, relative_width);
+        add_row(gradient + (first + r) * relative_width, s.relative_tail + r * relative_width, 1.0f, relative_width);
     }
   }
 
@@ -410,7 +414,7 @@ struct Backward {
   }
 
   // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.
-  void add_relative_query_gradients(const Head& head, Index slot, Index i0, Index rows, Index j0, Index columns,
+  void add_relative_query_gradients(const Head& head, Unit unit, Index i0, Index rows, Index j0, Index columns,
                                     const Scratch& s) const {
     const Band& band = call.relative_queries;
     if (!band.rows) return;
@@ -422,7 +426,7 @@ struct Backward {
                     width, end - first, s.key_by_rows + c * width, width, width);
     }
     const float* keys = call.key.of(head.b, head.key_head, j0);
-    float* sums = relative_queries.of(slot, head.h);
+    float* sums = relative_queries.of(unit.slot, unit.part, head.h);
     if (sums) {
       const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
       for (Index t = first; t < end; t += NN_ROWS) {

@@ -1,0 +1,49 @@
+// Where the gradients of a table are added up, and how the sums become one.
+#pragma once
+#include "call.h"
+#include "products.h"
+
+namespace RELATTN_SET {
+
+// Sums for a table's gradient: [parts][copies][count + NN_ROWS][width]. The rows after the last take what diagonals beyond
+// the table would add in a product of NN_ROWS rows, and are not read.
+struct TableSums {
+  float* at = nullptr;
+  Index copy = 0, copies = 0, parts = 0;
+  bool per_slot = true;  // a copy is a slot's, where one table serves all heads; else a head's
+
+  static Index size(const Band& band, Index slots, Index parts) {
+    return band.gradient ? parts * (band.heads == 1 ? slots : band.heads) * (band.count + NN_ROWS) * band.width : 0;
+  }
+  TableSums() = default;
+  TableSums(const Band& band, Index slots, Index keys_parts, float*& workspace) {
+    if (!band.gradient) return;
+    per_slot = band.heads == 1;
+    copies = per_slot ? slots : band.heads;
+    parts = keys_parts;
+    copy = (band.count + NN_ROWS) * band.width;
+    at = workspace;
+    workspace += parts * copies * copy;
+  }
+  float* of(Index slot, Index part, Index head) const {
+    return at ? at + (part * copies + (per_slot ? slot : head)) * copy : nullptr;
+  }
+
+  // What a part of a slot adds to begins with zeros: the copies of its heads, `first` the first of them.
+  void clear(Index slot, Index part, Index first, Index heads) const {
+    if (at) std::memset(of(slot, part, first), 0, (per_slot ? 1 : heads) * copy * sizeof(float));
+  }
+
+  // The gradient of row t of a head: its copies, and all slots' where they share the table, in order.
+  void write(const Band& band, Index row, float factor) const {
+    const Index h = row / band.count, t = row % band.count, width = band.width;
+    for (Index d = 0; d < width; d++) {
+      float sum = 0.0f;
+      for (Index p = 0; p < parts; p++)
+        for (Index s = per_slot ? 0 : h; s < (per_slot ? copies : h + 1); s++) sum += at[(p * copies + s) * copy + t * width + d];
+      band.gradient[row * width + d] = factor * sum;
+    }
+  }
+};
+
+}  // namespace RELATTN_SET
