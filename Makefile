@@ -14,9 +14,11 @@ STAMP := .venv/installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS := -n logical --maxprocesses 4
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
+SANITIZED := build/sanitized
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -g -O1
 FAST := not (slow or triton or gpu)
 
-.PHONY: help install test test-all test-gpu search repeats lint demo clean
+.PHONY: help install test test-all test-gpu test-sanitize search repeats lint demo clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -50,16 +52,27 @@ test-gpu: install ## the tests that need a CUDA GPU
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu needs a CUDA GPU; torch {torch.__version__} finds none here")'
 	$(BIN)/python -m pytest -m gpu tests/triton
 
+# In a copy, so that the kernels beside the sources stay as they are. Python itself leaks, and is not asked about it.
+test-sanitize: install ## the kernels under the address and undefined-behaviour sanitizers of GCC
+	rm -rf $(SANITIZED)
+	mkdir -p $(SANITIZED)
+	cp -r src tests setup.py pyproject.toml README.md LICENSE MANIFEST.in $(SANITIZED)
+	cd $(SANITIZED) && CFLAGS='$(SANITIZE)' CXXFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
+	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_contract.py -k 'not blocks_that_it_chooses'
+
 search: install ## the tests with new random numbers, again and again for MINUTES
 	$(BIN)/python -m tests.search --minutes $(MINUTES) $(WORKERS) -m '$(FAST)' $(TESTS)
 
 repeats: install ## the tests three times, to see that each draws the same numbers
 	$(BIN)/python -m tests.repeats $(WORKERS) -m '$(FAST)' $(TESTS)
 
-lint: install ## ruff and pyright
+lint: install ## ruff and pyright, and for the kernels clang-format and clang-tidy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/clang-format --dry-run -Werror $(filter %.h %.cpp,$(KERNELS))
+	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(KERNELS)) -- -std=c++17 -DRELATTN_SET=generic -DRELATTN_SOURCES='""'
 
 # Goes on with a demo that was interrupted, and shows again one that was finished.
 demo: install ## train and compare encodings on Bach chorales, then compose

@@ -1,10 +1,12 @@
-// The backward pass, in one: a unit of work is a part of the keys of a slot, a share of the key heads. It meets the queries
-// of all heads that share them.
+// The backward pass, in one: a unit of work is a part of the keys of a slot, a share of the key heads. It meets the
+// queries of all heads that share them.
 //
-// P_ij = exp(S_ij - maximum_i) / total_i,  dS_ij = P_ij * (dO_i . (v_j + RV[d]) - delta_i),  delta_i = dO_i . O_i - dlse_i
+// P_ij = exp(S_ij - maximum_i) / total_i,  dS_ij = P_ij * (dO_i . (v_j + RV[d]) - delta_i),  delta_i = dO_i . O_i -
+// dlse_i
 //
-// Gradients of tables are summed per unit, over its key heads in order, and then over the units in order; those of queries
-// over the parts in order. Slots and parts follow from the shape, so every number of threads gives the same bits.
+// Gradients of tables are summed per unit, over its key heads in order, and then over the units in order; those of
+// queries over the parts in order. Slots and parts follow from the shape, so every number of threads gives the same
+// bits.
 #pragma once
 #include "scores.h"
 #include "table_sums.h"
@@ -19,7 +21,7 @@ struct Backward {
   TableSums relative_keys, relative_queries, relative_values, bias;
   const Index query_block, key_block;
   const Index slots, parts;
-  const Index step;  // between rows of a tile
+  const Index step;                             // between rows of a tile
   float *query_copies, *relative_query_copies;  // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
 
   static bool by_head(const Call& c) {
@@ -80,8 +82,8 @@ struct Backward {
            ROWS * (call.width + call.relative_width) + KeyStrips::size(call, query_block, key_block);
   }
 
-  // The key heads of a slot, in order: those of one head where tables belong to heads, all where there is one slot, else an
-  // equal share.
+  // The key heads of a slot, in order: those of one head where tables belong to heads, all where there is one slot,
+  // else an equal share.
   void run(Index number, float* scratch) const {
     const Unit unit = {number / parts, number % parts};
     const Index heads = call.batch * call.key_heads, group = call.heads / call.key_heads;
@@ -96,10 +98,12 @@ struct Backward {
         key_head(unit, n / call.key_heads, n % call.key_heads, scratch);
   }
 
-  // The units of the step after it: a query head each. Its gradients of all parts in order, and the scale that they carry.
+  // The units of the step after it: a query head each. Its gradients of all parts in order, and the scale that they
+  // carry.
   Index query_heads() const { return call.batch * call.heads; }
   void finish_queries(Index n) const {
-    finish(call.query_gradient, query_copies, n * call.queries * call.width, call.queries * call.width, query_size(call));
+    finish(call.query_gradient, query_copies, n * call.queries * call.width, call.queries * call.width,
+           query_size(call));
     finish(call.relative_query_gradient, relative_query_copies, n * call.queries * call.relative_width,
            call.queries * call.relative_width, relative_query_size(call));
   }
@@ -164,7 +168,8 @@ struct Backward {
       const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
       const Index inside = NN_ROWS * pass.step + MARGIN;
       auto take = [&at](Index size) { return at += size, at - size; };
-      query = take(rows * c.width), relative_query = take(rows * c.relative_width), gradient = take(rows * c.value_width);
+      query = take(rows * c.width), relative_query = take(rows * c.relative_width),
+      gradient = take(rows * c.value_width);
       maximum = take(rows), share = take(rows), delta = take(rows);
       weights = take(pass.tile_size()) + inside, differences = take(pass.tile_size()) + inside;
       key = take(keys * c.width), key_by_rows = take(keys * c.width), value = take(keys * c.value_width);
@@ -188,8 +193,9 @@ struct Backward {
         const Head head(call, packed, b, h);
         // The queries that see any of these keys.
         const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + call.origin - call.highest);
-        const Index end = call.lowest == NEVER ? call.queries
-                                               : std::min(call.queries, j0 + columns - 1 + call.origin - call.lowest + 1);
+        const Index end = call.lowest == NEVER
+                              ? call.queries
+                              : std::min(call.queries, j0 + columns - 1 + call.origin - call.lowest + 1);
         for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += query_block)
           tile(head, unit, i0, std::min(query_block, call.queries - i0), j0, columns, s);
       }
@@ -202,7 +208,8 @@ struct Backward {
             store(call.key_gradient + (n + c) * width + d, x);
           }
         if (call.value_gradient)
-          std::memcpy(call.value_gradient + (n + c) * value_width, s.value + c * value_width, value_width * sizeof(float));
+          std::memcpy(call.value_gradient + (n + c) * value_width, s.value + c * value_width,
+                      value_width * sizeof(float));
       }
     }
   }
@@ -232,19 +239,23 @@ struct Backward {
     }
     add_key_gradients(i0, rows, j0, columns, s);
     const float* x = call.relative_width ? s.relative_query : s.query;
-    add_table_gradient(call.relative_keys, relative_keys.of(unit.slot, unit.part, head.h), s.differences, x, i0, rows, j0, columns);
-    add_table_gradient(call.relative_values, relative_values.of(unit.slot, unit.part, head.h), s.weights, s.gradient, i0, rows, j0, columns);
+    add_table_gradient(call.relative_keys, relative_keys.of(unit.slot, unit.part, head.h), s.differences, x, i0, rows,
+                       j0, columns);
+    add_table_gradient(call.relative_values, relative_values.of(unit.slot, unit.part, head.h), s.weights, s.gradient,
+                       i0, rows, j0, columns);
     if (call.mask_gradient) add_mask_gradient(head, i0, count, j0, columns, s);
     add_bias_gradient(bias.of(unit.slot, unit.part, head.h), s.differences, i0, rows, j0, columns);
     add_relative_query_gradients(head, unit, i0, rows, j0, columns, s);
   }
 
-  // Queries times the scale, dO, maximum, 1 / total and delta; rows without a key, and those after the last, take no part.
+  // Queries times the scale, dO, maximum, 1 / total and delta; rows without a key, and those after the last, take no
+  // part.
   void load_queries(const Head& head, Index i0, Index count, const Scratch& s) const {
     const float scale = float(call.scale);
     const Index rows = rounded_up(count, ROWS), width = call.value_width;
     copy_rows(call.query, head.b, head.h, i0, count, call.width, scale, s.query);
-    if (call.relative_width) copy_rows(call.relative_query, head.b, head.h, i0, count, call.relative_width, scale, s.relative_query);
+    if (call.relative_width)
+      copy_rows(call.relative_query, head.b, head.h, i0, count, call.relative_width, scale, s.relative_query);
     copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, s.gradient);
     const Index first = (head.b * call.heads + head.h) * call.queries + i0;
     for (Index a = 0; a < rows; a++) {
@@ -277,7 +288,8 @@ struct Backward {
     Start values = {nullptr, 0};
     if (call.relative_values.rows) {
       const Band& band = call.relative_values;
-      const Strip strip{s.value_strip, Strip::step(key_block), band, head.relative_value_panels, head.relative_values, nullptr, 0};
+      const Strip strip{
+          s.value_strip, Strip::step(key_block), band, head.relative_value_panels, head.relative_values, nullptr, 0};
       next = NEVER;
       values = strip.fill(s.gradient + a * value_width, call.origin + j0 - i - band.first, from, to, s.kept, next);
     }
@@ -291,7 +303,8 @@ struct Backward {
           for (int v = 0; v < PANEL_VECTORS; v++)
             sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
         }
-        multiply_nt<known.known>(s.gradient + a * value_width, head.value_panels + (j0 + column) * value_width, value_width, sums);
+        multiply_nt<known.known>(s.gradient + a * value_width, head.value_panels + (j0 + column) * value_width,
+                                 value_width, sums);
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
           const Vector maximum = splat(s.maximum[a + r]), share = splat(s.share[a + r]);
@@ -307,7 +320,8 @@ struct Backward {
     });
   }
 
-  // With dropout's factors F: the weights P become P F, and what lies in place of dS, dO . (v + RV), P (F dO . (v + RV) - delta).
+  // With dropout's factors F: the weights P become P F, and what lies in place of dS, dO . (v + RV), P (F dO . (v + RV)
+  // - delta).
   void drop(const Head& head, Index i, Index a, Index j0, Index from, Index to, const Scratch& s) const {
     Dropout(call).each(head.counted(), i, ROWS, j0, from, to, [&](Index r, Index column, Vector factor) {
       float *weight = s.weights + (a + r) * step + column, *difference = s.differences + (a + r) * step + column;
@@ -327,8 +341,10 @@ struct Backward {
       if (!whole) std::memset(to, 0, ROWS * width * sizeof(float));
       const float* keys = call.key.of(head.b, head.key_head, j0 + from);
       for (int r = 0; r < ROWS; r += NN_ROWS)
-        multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width, width);
-      if (call.relative_keys.rows && !call.relative_width) add_relative_keys(head, i, j0, from, stop, differences, to, width);
+        multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
+                    width);
+      if (call.relative_keys.rows && !call.relative_width)
+        add_relative_keys(head, i, j0, from, stop, differences, to, width);
       if (!whole)
         for (Index r = 0; r < real; r++) add_row(gradient + (first + r) * width, to + r * width, 1.0f, width);
     }
@@ -341,8 +357,8 @@ struct Backward {
     }
   }
 
-  void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences, float* to,
-                         Index to_step) const {
+  void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences,
+                         float* to, Index to_step) const {
     const Band& band = call.relative_keys;
     add_band(band, head.relative_keys, differences, step, call.origin + j0 - i - band.first, from, stop, to, to_step);
   }
@@ -354,21 +370,22 @@ struct Backward {
       const Index end = call.lowest == NEVER ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
       multiply_nn(s.differences + c + first * step, 1, step, s.query + first * call.width, call.width, end - first,
                   s.key + c * call.width, call.width, call.width);
-      multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width, end - first,
-                  s.value + c * call.value_width, call.value_width, call.value_width);
+      multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width,
+                  end - first, s.value + c * call.value_width, call.value_width, call.value_width);
     }
   }
 
   // dT[t] += sum of factors[a][c] * x_a over the pairs with t = corner + c - a: one diagonal of the tile for each row.
-  void add_table_gradient(const Band& band, float* sums, const float* factors, const float* x, Index i0, Index rows, Index j0,
-                          Index columns) const {
+  void add_table_gradient(const Band& band, float* sums, const float* factors, const float* x, Index i0, Index rows,
+                          Index j0, Index columns) const {
     if (!sums) return;
     const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
     const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
     for (Index t = first; t < end; t += NN_ROWS) {
       const Index a = std::max(Index(0), corner - t - (NN_ROWS - 1)), b = std::min(rows, columns + corner - t);
       if (a < b)
-        multiply_nn(factors + (t - corner + a) + a * step, 1, step + 1, x + a * width, width, b - a, sums + t * width, width, width);
+        multiply_nn(factors + (t - corner + a) + a * step, 1, step + 1, x + a * width, width, b - a, sums + t * width,
+                    width, width);
     }
     if (!band.clamps) return;
     for (Index a = 0; a < rows; a++) {
@@ -422,8 +439,8 @@ struct Backward {
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = std::max(Index(0), corner + c - (rows - 1)), end = std::min(band.count, corner + c + NN_ROWS);
       if (first < end)
-        multiply_nn(s.differences + (corner + c - first) * step + c, step + 1, -step, head.relative_queries + first * width,
-                    width, end - first, s.key_by_rows + c * width, width, width);
+        multiply_nn(s.differences + (corner + c - first) * step + c, step + 1, -step,
+                    head.relative_queries + first * width, width, end - first, s.key_by_rows + c * width, width, width);
     }
     const float* keys = call.key.of(head.b, head.key_head, j0);
     float* sums = relative_queries.of(unit.slot, unit.part, head.h);
@@ -432,15 +449,16 @@ struct Backward {
       for (Index t = first; t < end; t += NN_ROWS) {
         const Index a = std::max(Index(0), t - corner), b = std::min(columns, t - corner + NN_ROWS - 1 + rows);
         if (a < b)
-          multiply_nn(s.differences + (corner - t + a) * step + a, -step, step + 1, keys + a * call.key.row, call.key.row, b - a,
-                      sums + t * width, width, width);
+          multiply_nn(s.differences + (corner - t + a) * step + a, -step, step + 1, keys + a * call.key.row,
+                      call.key.row, b - a, sums + t * width, width, width);
       }
     }
     if (!band.clamps) return;
     for (Index c = 0; c < columns; c++) {
       float before = 0.0f, beyond = 0.0f;  // over the queries so far after the key, and so far before it
       for (Index a = std::max(Index(0), corner + c + 1); a < rows; a++) before += s.differences[a * step + c];
-      for (Index a = std::min(rows, corner + c - band.count + 1) - 1; a >= 0; a--) beyond += s.differences[a * step + c];
+      for (Index a = std::min(rows, corner + c - band.count + 1) - 1; a >= 0; a--)
+        beyond += s.differences[a * step + c];
       const float* last = head.relative_queries + (band.count - 1) * width;
       add_row(s.key_by_rows + c * width, head.relative_queries, before, width);
       add_row(s.key_by_rows + c * width, last, beyond, width);

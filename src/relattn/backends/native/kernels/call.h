@@ -34,7 +34,7 @@ struct Band {
 struct Call {
   Rows query, key, value, relative_query;  // relative_query.at is null where r is q
   Band relative_keys, relative_queries, relative_values, bias;
-  const uint8_t* key_mask;  // [B, Lk], 1 keeps
+  const uint8_t* key_mask;                     // [B, Lk], 1 keeps
   const Index *query_segments, *key_segments;  // [B, Lq], [B, Lk]
   const uint8_t* pair_mask;                    // 1 attends; with the steps of [B, Hq, Lq, Lk]
   const float* added_mask;                     // added to the scores, with the same steps
@@ -42,8 +42,8 @@ struct Call {
   Index batch, heads, key_heads, queries, keys, width, value_width, relative_width;
   Index origin, lowest, highest;
   double scale;
-  double kept;  // the probability with which dropout keeps a weight; 1 where it drops none
-  Index seed;   // of dropout
+  double kept;             // the probability with which dropout keeps a weight; 1 where it drops none
+  Index seed;              // of dropout
   float *output, *lse;     // [B, Hq, Lq, Dv] and [B, Hq, Lq]; lse may be null
   float *maximum, *total;  // [B, Hq, Lq], lse = maximum + log(total); null where no backward pass will ask
   Rows output_gradient;

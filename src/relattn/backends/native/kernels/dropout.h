@@ -1,7 +1,8 @@
 // Dropout: the factor of a pair follows from the seed, the head, the query and the key alone.
 //
-// Philox4x32-10 (Salmon et al. 2011) makes four words of the counter (j, i / 4, n, 0), n the head counted over the batch,
-// and of the seed's two halves as its key. Word i % 4 is that of pair (i, j): below kept * 2^32 the pair is kept.
+// Philox4x32-10 (Salmon et al. 2011) makes four words of the counter (j, i / 4, n, 0), n the head counted over the
+// batch, and of the seed's two halves as its key. Word i % 4 is that of pair (i, j): below kept * 2^32 the pair is
+// kept.
 #pragma once
 #include "call.h"
 
@@ -24,7 +25,7 @@ struct Dropout {
 
   explicit Dropout(const Call& call)
       : low(uint32_t(call.seed)),
-        high(uint32_t(uint64_t(call.seed) >> 32)),
+        high(uint32_t(uint64_t(call.seed) >> 32U)),
         limit(uint32_t(call.kept * 4294967296.0)),
         factor(call.kept > 0.0 ? float(1.0 / call.kept) : 0.0f) {}
 

@@ -1,9 +1,10 @@
-// Few queries, as when a token is decoded. Keys and values are read where they lie, once for all queries that share them.
+// Few queries, as when a token is decoded. Keys and values are read where they lie, once for all queries that share
+// them.
 //
 // A unit of work is a chunk of keys of one batch element, which all heads meet in turn, and the same chunk of the next
-// batch element comes next: so what they share of a table stays in the cache. A chunk leaves for every row, a query of a head, its largest score m, the sum of e^(S - m), and the sum of
-// e^(S - m) (v + RV). Chunks follow from the shape and are merged in their order: every number of threads gives the same
-// bits.
+// batch element comes next: so what they share of a table stays in the cache. A chunk leaves for every row, a query of
+// a head, its largest score m, the sum of e^(S - m), and the sum of e^(S - m) (v + RV). Chunks follow from the shape
+// and are merged in their order: every number of threads gives the same bits.
 #pragma once
 #include <algorithm>
 
@@ -18,8 +19,8 @@ struct Few {
   static constexpr Index NEAR = 64;  // keys that stay in the first-level cache while every row meets them
 
   const Call& call;
-  float* partials;  // [batch, chunks, heads, queries][partial]
-  const Index chunks, rows;  // of a key head
+  float* partials;                                          // [batch, chunks, heads, queries][partial]
+  const Index chunks, rows;                                 // of a key head
   const Index width, value_width, relative_width, partial;  // in floats, whole vectors
 
   Few(const Call& c, float* workspace)
@@ -33,7 +34,9 @@ struct Few {
         partial(value_width + LANES) {}
 
   Index shared() const { return call.batch * chunks * call.heads * call.queries * partial; }
-  Index scratch() const { return rows * (width + relative_width + CHUNK) + rounded_up(call.relative_queries.width, LANES); }
+  Index scratch() const {
+    return rows * (width + relative_width + CHUNK) + rounded_up(call.relative_queries.width, LANES);
+  }
   Index units() const { return call.batch * chunks; }
   Index merges() const { return call.batch * call.heads * call.queries; }
 
@@ -93,18 +96,21 @@ struct Few {
       for (Index r = 0; r < few.rows; r++) {
         scaled(call.query.of(b, head(r), place(r)), call.width, scale, query + r * few.width);
         if (few.relative_width)
-          scaled(call.relative_query.of(b, head(r), place(r)), call.relative_width, scale, relative_query + r * few.relative_width);
+          scaled(call.relative_query.of(b, head(r), place(r)), call.relative_width, scale,
+                 relative_query + r * few.relative_width);
       }
       for (Index near = begin; near < end; near += NEAR)
         for (Index r = 0; r < few.rows; r++) {
           const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
-          dot_products(query + r * few.width, key(seen.from), call.key.row, call.width, seen.count(), of(r) + seen.from - begin);
+          dot_products(query + r * few.width, key(seen.from), call.key.row, call.width, seen.count(),
+                       of(r) + seen.from - begin);
         }
       for (Index r = 0; r < few.rows; r++) finish(r, to + r * few.partial);
       for (Index near = begin; near < end; near += NEAR)
         for (Index r = 0; r < few.rows; r++) {
           const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
-          add_rows(of(r) + seen.from - begin, value(seen.from), call.value.row, call.value_width, seen.count(), to + r * few.partial);
+          add_rows(of(r) + seen.from - begin, value(seen.from), call.value.row, call.value_width, seen.count(),
+                   to + r * few.partial);
         }
     }
 
@@ -133,7 +139,9 @@ struct Few {
       return {from, std::max(from, std::min(band.count - corner, seen.to))};
     }
     Index corner(const Band& band, Index r) const { return call.origin - place(r) - band.first; }
-    const float* row(const Band& band, Index r, Index t) const { return band.rows + head(r) * band.head + t * band.width; }
+    const float* row(const Band& band, Index r, Index t) const {
+      return band.rows + head(r) * band.head + t * band.width;
+    }
 
     // The other terms of row r's scores, and from them its weights. The chunk's maximum and total go beside `to`.
     void finish(Index r, float* to) const {
@@ -243,12 +251,15 @@ struct Few {
       if (call.added_mask)
         for (Index j = seen.from; j < seen.to; j++) weights[j] += call.added_mask[mask + j * call.mask_key];
       if (call.pair_mask)
-        for (Index j = seen.from; j < seen.to; j++) weights[j] = call.pair_mask[mask + j * call.mask_key] ? weights[j] : -INFINITY;
+        for (Index j = seen.from; j < seen.to; j++)
+          weights[j] = call.pair_mask[mask + j * call.mask_key] ? weights[j] : -INFINITY;
       if (call.key_mask)
-        for (Index j = seen.from; j < seen.to; j++) weights[j] = call.key_mask[b * call.keys + j] ? weights[j] : -INFINITY;
+        for (Index j = seen.from; j < seen.to; j++)
+          weights[j] = call.key_mask[b * call.keys + j] ? weights[j] : -INFINITY;
       if (call.key_segments) {
         const Index id = call.query_segments[b * call.queries + place(r)];
-        for (Index j = seen.from; j < seen.to; j++) weights[j] = call.key_segments[b * call.keys + j] == id ? weights[j] : -INFINITY;
+        for (Index j = seen.from; j < seen.to; j++)
+          weights[j] = call.key_segments[b * call.keys + j] == id ? weights[j] : -INFINITY;
       }
     }
   };

@@ -53,7 +53,8 @@ struct Forward {
 
     const float factor = float(call.scale);
     copy_rows(call.query, head.b, head.h, i0, count, width, factor, query);
-    if (relative_width) copy_rows(call.relative_query, head.b, head.h, i0, count, relative_width, factor, relative_query);
+    if (relative_width)
+      copy_rows(call.relative_query, head.b, head.h, i0, count, relative_width, factor, relative_query);
     std::memset(output, 0, rows * value_width * sizeof(float));
     for (Index a = 0; a < rows; a++) maximum[a] = -INFINITY, total[a] = 0.0f;
     Index next[MOST_GROUPS];
@@ -70,12 +71,11 @@ struct Forward {
         const Index stop = std::min(call.end_key(i, real) - j0, columns), to = rounded_up(stop, PANEL);
         if (stop <= begin) continue;
         const float* x = relative_width ? relative_query + a * relative_width : query + a * width;
-        const Start start = scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip, kept + a * Strip::KEPT,
-                                         next[g]);
+        const Start start =
+            scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip, kept + a * Strip::KEPT, next[g]);
         Vector most[ROWS];
         scores_of(head, query + a * width, i, j0, from, to, start.at ? &start : nullptr, weights + MARGIN, step, most);
-        if (call.looks_at_pairs())
-          look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights + MARGIN, step, most);
+        if (call.looks_at_pairs()) look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights + MARGIN, step, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);
@@ -97,7 +97,8 @@ struct Forward {
       }
       Vector even = {}, odd = {};
       for (Index c = from; c < to; c += 2 * LANES) {
-        const Vector p = exponential(load(row + c) - splat(finite)), q = exponential(load(row + c + LANES) - splat(finite));
+        const Vector p = exponential(load(row + c) - splat(finite)),
+                     q = exponential(load(row + c + LANES) - splat(finite));
         store(row + c, p), store(row + c + LANES, q);
         even += p, odd += q;
       }
@@ -120,14 +121,16 @@ struct Forward {
   }
 
   // output_r += sum_c weight[r][c] * (v_c + RV[d]).
-  void add_values(const Head& head, const float* weights, Index i, Index j0, Index from, Index stop, float* output) const {
+  void add_values(const Head& head, const float* weights, Index i, Index j0, Index from, Index stop,
+                  float* output) const {
     const Index width = call.value_width;
     const float* values = call.value.of(head.b, head.key_head, j0 + from);
     for (int r = 0; r < ROWS; r += NN_ROWS)
-      multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width, width);
+      multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width,
+                  width);
     if (call.relative_values.rows)
-      add_band(call.relative_values, head.relative_values, weights, step, call.origin + j0 - i - call.relative_values.first,
-               from, stop, output, width);
+      add_band(call.relative_values, head.relative_values, weights, step,
+               call.origin + j0 - i - call.relative_values.first, from, stop, output, width);
   }
 
   void write(const Head& head, Index i, float maximum, float total, const float* output) const {

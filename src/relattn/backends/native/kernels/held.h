@@ -41,7 +41,8 @@ INLINE float dot(const float* a, const Held* b, Index width) {
   return sum(s);
 }
 
-// Lane c of the answer is the sum of sums[c]: vectors i and i + n / 2 are folded and woven into one another, until one is left.
+// Lane c of the answer is the sum of sums[c]: vectors i and i + n / 2 are folded and woven into one another, until one
+// is left.
 INLINE Vector sum_each(Vector (&sums)[LANES]) {
 #pragma GCC unroll 4
   for (int n = LANES; n > 1; n /= 2) {

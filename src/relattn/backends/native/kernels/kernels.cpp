@@ -63,7 +63,8 @@ void NAMED(relattn_forward, RELATTN_SET)(const Call* given) {
   const Packed packed = packed_for(call, false, workspace);
   const Forward forward(call, packed);
   const Index own = own_size(forward);
-  share_out(forward.units(), call.threads, [&](Index unit, Index thread) { forward.run(unit, scratch + thread * own); });
+  share_out(forward.units(), call.threads,
+            [&](Index unit, Index thread) { forward.run(unit, scratch + thread * own); });
 }
 
 void NAMED(relattn_backward, RELATTN_SET)(const Call* given) {
@@ -73,7 +74,8 @@ void NAMED(relattn_backward, RELATTN_SET)(const Call* given) {
   const Packed packed = packed_for(call, true, workspace);
   const Backward backward(call, packed, workspace);
   const Index own = own_size(backward);
-  share_out(backward.units(), call.threads, [&](Index unit, Index thread) { backward.run(unit, scratch + thread * own); });
+  share_out(backward.units(), call.threads,
+            [&](Index unit, Index thread) { backward.run(unit, scratch + thread * own); });
   share_out(backward.query_heads(), call.threads, [&](Index head, Index) { backward.finish_queries(head); });
   share_out(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
 }

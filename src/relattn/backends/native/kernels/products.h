@@ -27,10 +27,14 @@ struct Width {
 template <class Work>
 INLINE void by_width(Index width, const Work& work) {
   switch (width) {
-    case 32: return work(Width<32>());
-    case 64: return work(Width<64>());
-    case 128: return work(Width<128>());
-    default: return work(Width<0>());
+    case 32:
+      return work(Width<32>());
+    case 64:
+      return work(Width<64>());
+    case 128:
+      return work(Width<128>());
+    default:
+      return work(Width<0>());
   }
 }
 

@@ -17,7 +17,8 @@ struct Packed {
   static Index size(const Call& call, bool backward) {
     const Index heads = call.batch * call.key_heads, keys = rounded_up(call.keys, PANEL);
     return heads * keys * (call.width + (backward ? call.value_width : 0)) + Panels::size(call.relative_keys) +
-           Panels::size(call.relative_queries) + (backward ? Panels::size(call.relative_values) : 0) + Biases::size(call);
+           Panels::size(call.relative_queries) + (backward ? Panels::size(call.relative_values) : 0) +
+           Biases::size(call);
   }
 };
 
@@ -150,11 +151,11 @@ struct KeyStrips {
 // scores[r][column], and the largest of each row into `most`.
 //
 // from, to: multiples of PANEL. start: what the scores start from, null for nothing.
-static void scores_of(const Head& head, const float* query, Index i, Index j0, Index from, Index to,
-                      const Start* start, float* scores, Index step, Vector (&most)[ROWS]) {
+static void scores_of(const Head& head, const float* query, Index i, Index j0, Index from, Index to, const Start* start,
+                      float* scores, Index step, Vector (&most)[ROWS]) {
   const Call& call = head.call;
-  const Index begin = call.lowest == NEVER ? NEVER : call.lowest - call.origin + i;             // of row 0
-  const Index end = call.highest == -NEVER ? -NEVER : call.highest - call.origin + i + 1;       // of row 0
+  const Index begin = call.lowest == NEVER ? NEVER : call.lowest - call.origin + i;        // of row 0
+  const Index end = call.highest == -NEVER ? -NEVER : call.highest - call.origin + i + 1;  // of row 0
   for (int r = 0; r < ROWS; r++) most[r] = splat(-INFINITY);
   by_width(call.width, [&](auto width) {
     for (Index column = from; column < to; column += PANEL) {
@@ -213,8 +214,8 @@ INLINE Start scores_start(const Head& head, const float* x, Index i, Index j0, I
   return {nullptr, 0};
 }
 
-// to[r][.] += sum_c factors[r][c] * T[t], t = corner + c - r, for the columns from .. stop - 1 of ROWS rows: one product
-// with the rows inside of the table, read along the diagonals, and the sums beyond it times the edge rows.
+// to[r][.] += sum_c factors[r][c] * T[t], t = corner + c - r, for the columns from .. stop - 1 of ROWS rows: one
+// product with the rows inside of the table, read along the diagonals, and the sums beyond it times the edge rows.
 //
 // factors: with MARGIN readable zeros before column `from` and after column `stop - 1`.
 static void add_band(const Band& band, const float* rows, const float* factors, Index step, Index corner, Index from,
@@ -228,7 +229,7 @@ static void add_band(const Band& band, const float* rows, const float* factors, 
   }
   if (!band.clamps) return;
   for (int r = 0; r < ROWS; r++) {
-    const Index inside = std::min(std::max(r - corner, from), stop);                // the first column with t >= 0
+    const Index inside = std::min(std::max(r - corner, from), stop);                 // the first column with t >= 0
     const Index beyond = std::min(std::max(band.count + r - corner, inside), stop);  // ... with t >= count
     const float* row = factors + r * step;
     float before = 0.0f, after = 0.0f;
@@ -249,7 +250,8 @@ static void look_at_pairs(const Head& head, Index i0, Index i, Index rows, Index
   const Index* key_ids = call.key_segments ? call.key_segments + head.b * call.keys + j0 : nullptr;
   for (Index r = 0; r < rows; r++) {
     float* row = scores + r * step;
-    const Index mask = head.b * call.mask_batch + head.h * call.mask_head + (i + r) * call.mask_query + j0 * call.mask_key;
+    const Index mask =
+        head.b * call.mask_batch + head.h * call.mask_head + (i + r) * call.mask_query + j0 * call.mask_key;
     if (strips.at) {
       const float* at = strips.at + strips.last - (i - i0) - r;
       for (Index c = from; c < to; c++) row[c] += factor * at[c * strips.step];

@@ -86,8 +86,8 @@ struct Strip {
   Index row_step;
   const Band& band;
   const float* panels;
-  const float* edges;     // the table's first row, from which the last one lies (count - 1) * width further
-  const float* bias;      // of offset bias_first, null for none
+  const float* edges;  // the table's first row, from which the last one lies (count - 1) * width further
+  const float* bias;   // of offset bias_first, null for none
   Index bias_first;
 
   // t of pair (row 0, column 0) is `corner`; columns from .. to - 1 are asked for. kept, next: what an earlier block
@@ -106,7 +106,8 @@ struct Strip {
     return {columns + corner - first * PANEL, row_step - 1};
   }
 
-  // The products with the panels first .. end - 1 of the table, to[r * to_step + column]; beyond the table what holds there.
+  // The products with the panels first .. end - 1 of the table, to[r * to_step + column]; beyond the table what holds
+  // there.
   void products(const float* x, Index first, Index end, float* to, Index to_step) const {
     by_width(band.width, [&](auto width) {
       for (Index p = first; p < end; p++, to += PANEL) {

@@ -5,8 +5,8 @@
 
 namespace RELATTN_SET {
 
-// Sums for a table's gradient: [parts][copies][count + NN_ROWS][width]. The rows after the last take what diagonals beyond
-// the table would add in a product of NN_ROWS rows, and are not read.
+// Sums for a table's gradient: [parts][copies][count + NN_ROWS][width]. The rows after the last take what diagonals
+// beyond the table would add in a product of NN_ROWS rows, and are not read.
 struct TableSums {
   float* at = nullptr;
   Index copy = 0, copies = 0, parts = 0;
@@ -40,7 +40,8 @@ struct TableSums {
     for (Index d = 0; d < width; d++) {
       float sum = 0.0f;
       for (Index p = 0; p < parts; p++)
-        for (Index s = per_slot ? 0 : h; s < (per_slot ? copies : h + 1); s++) sum += at[(p * copies + s) * copy + t * width + d];
+        for (Index s = per_slot ? 0 : h; s < (per_slot ? copies : h + 1); s++)
+          sum += at[(p * copies + s) * copy + t * width + d];
       band.gradient[row * width + d] = factor * sum;
     }
   }

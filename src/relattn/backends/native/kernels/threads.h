@@ -7,6 +7,8 @@ void share_out(int64_t units, int64_t threads, void (*work)(void*, int64_t unit,
 
 template <class Work>
 void share_out(int64_t units, int64_t threads, const Work& work) {
-  share_out(units, threads, [](void* context, int64_t unit, int64_t thread) { (*static_cast<const Work*>(context))(unit, thread); },
-            const_cast<void*>(static_cast<const void*>(&work)));
+  share_out(
+      units, threads,
+      [](void* context, int64_t unit, int64_t thread) { (*static_cast<const Work*>(context))(unit, thread); },
+      const_cast<void*>(static_cast<const void*>(&work)));
 }

@@ -82,8 +82,8 @@ INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(
 INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 #endif
 
-// to[k * to_step + c] = from[c * from_step + k], for LANES rows of LANES numbers: rows i and i + LANES / 2 are woven into
-// one another, log2(LANES) times.
+// to[k * to_step + c] = from[c * from_step + k], for LANES rows of LANES numbers: rows i and i + LANES / 2 are woven
+// into one another, log2(LANES) times.
 INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t to_step) {
   Vector rows[LANES], woven[LANES];
 #pragma GCC unroll 16
