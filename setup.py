@@ -3,13 +3,20 @@
 It needs a C++ compiler and nothing of torch's. Where there is none, the package installs without it.
 """
 
+import os
 import platform
 import runpy
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
 
 KERNELS = Path("src/relattn/backends/native/kernels")
 FLAGS = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default"]
@@ -21,13 +28,60 @@ SETS = {
 """The compiler's flags for each instruction set; away from x86-64 there is the generic one alone."""
 
 
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """What processes write to stderr meanwhile: passed on at the end, and there to be read in the list."""
+    found: list[str] = []
+    with tempfile.TemporaryFile() as kept:
+        stderr = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield found
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            kept.seek(0)
+            found.append(kept.read().decode(errors="replace"))
+            sys.stderr.write(found[0])
+
+
 class BuildKernels(build_ext):
-    """Compiles kernels.cpp for each instruction set, and links all into one library without a Python in its name."""
+    """Compiles kernels.cpp for each instruction set, and links all into one library without a Python in its name.
+
+    The package installs without a compiler. What the compiler said is kept beside the place of the library, for
+    `relattn doctor`.
+    """
 
     def get_ext_filename(self, fullname: str) -> str:
         return fullname.replace(".", "/") + ".so"
 
     def build_extension(self, ext: Extension) -> None:
+        failure = self.failure(ext)
+        failure.unlink(missing_ok=True)
+        try:
+            with heard() as said:
+                self.build_kernels(ext)
+        except (CompileError, LinkError) as error:
+            failure.parent.mkdir(parents=True, exist_ok=True)
+            failure.write_text(f"{said[0]}{error}\n")
+            raise
+
+    def failure(self, ext: Extension) -> Path:
+        """Where the compiler's message is kept: beside the place of the library."""
+        return Path(self.get_ext_fullpath(ext.name)).with_suffix(".failed")
+
+    def copy_extensions_to_source(self) -> None:
+        """Of an editable install: the library, or the message in its place."""
+        super().copy_extensions_to_source()
+        for ext in self.extensions:
+            beside = self.failure(ext)
+            built = Path(self.build_lib) / beside.relative_to(Path("src").absolute())
+            beside.unlink(missing_ok=True)
+            if built.exists():
+                shutil.copy(built, beside)
+
+    def build_kernels(self, ext: Extension) -> None:
+        """All objects and the library; raises what the compiler said."""
         x86 = platform.machine().lower() in ("x86_64", "amd64")
         build = Path(self.build_temp)
         digest = runpy.run_path(str(KERNELS.with_name("sources.py")))["digest"]

@@ -271,6 +271,10 @@ def test_without_kernels_the_others_serve(monkeypatch, tmp_path) -> None:
     sentences = {of("off", monkeypatch): "RELATTN_NATIVE=off switches its kernels off"}
     monkeypatch.setattr(library, "FILE", tmp_path / "none.so")
     sentences[of("generic", monkeypatch)] = "its kernels were not compiled when relattn was installed"
+    (tmp_path / "none.failed").write_text("In file included from a.cpp:1:\na.h:3:1: error: what is [this]?\n")
+    sentences[of("generic", monkeypatch)] = (
+        "its kernels were not compiled when relattn was installed: a.h:3:1: error: what is [this]?"
+    )
     monkeypatch.undo()
     (tmp_path / "kernels.cpp").write_text("// another\n")
     monkeypatch.setattr(library, "SOURCES", tmp_path)

@@ -73,7 +73,7 @@ def _try(backend: str, encoding: relattn.RelativeEncoding | None, device: str) -
     try:
         found = relattn.relative_attention(query, key, value, is_causal=True, encoding=encoding, backend=backend)
     except relattn.UnsupportedError as error:
-        return "; ".join(error.reasons[backend])
+        return Text("; ".join(error.reasons[backend]))
     except Exception as error:  # kernels are compiled here, which may want for a compiler
         return Text(f"fails: {type(error).__name__}: {reason_of(error)}", style="red")
     truth = relattn.relative_attention(query, key, value, is_causal=True, encoding=encoding, backend="reference")

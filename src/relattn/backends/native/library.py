@@ -48,7 +48,7 @@ def kernels() -> Kernels | str:
     if wanted == "off":
         return "RELATTN_NATIVE=off switches its kernels off"
     if not FILE.exists():
-        return "its kernels were not compiled when relattn was installed"
+        return f"its kernels were not compiled when relattn was installed{_said_by_the_compiler()}"
     library = ctypes.CDLL(str(FILE))
     library.relattn_sources.restype = ctypes.c_char_p
     if SOURCES.exists() and library.relattn_sources().decode() != digest(SOURCES):
@@ -64,6 +64,14 @@ def kernels() -> Kernels | str:
             function.restype = ctypes.c_int64
     found["workspace"].argtypes = [ctypes.c_void_p, ctypes.c_int64]
     return Kernels(name, **found)
+
+
+def _said_by_the_compiler() -> str:
+    """The first error that it gave, as setup.py keeps it."""
+    failure = FILE.with_suffix(".failed")
+    lines = failure.read_text().splitlines() if failure.exists() else []
+    errors = [line for line in lines if "error" in line.lower()] or lines
+    return f": {errors[0].strip()}" if errors else ""
 
 
 def _runs(library: ctypes.CDLL, name: str) -> bool:
