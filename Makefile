@@ -12,7 +12,7 @@ BIN := .venv/bin
 KERNELS := $(wildcard src/relattn/backends/native/kernels/*)
 STAMP := .venv/installed
 TORCH := $(shell grep '^torch==' constraints.txt)
-WORKERS := -n logical --maxprocesses 4
+WORKERS := -n logical --maxprocesses 4 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SANITIZED := build/sanitized
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -g -O1
