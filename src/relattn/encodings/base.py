@@ -26,9 +26,9 @@ class RelativeEncoding(nn.Module, ABC):
     """A function from offsets to rows: what a position encoding adds to the score equation.
 
     A new encoding writes `terms`, `prepare_keys` where it changes keys by their own position, and `out_of_rows` where
-    its table may be too short for a call. Encodings add with
-    `+`: biases add, relative keys over the caller's query add, over other relative queries they are joined along the
-    feature axis; one operand at most may rewrite queries and keys.
+    its table may be too short for a call. Encodings add with `+`: biases add, relative keys over the caller's query
+    add, over other relative queries they are joined along the feature axis; one operand at most may rewrite queries and
+    keys.
     """
 
     @property
