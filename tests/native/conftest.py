@@ -1,5 +1,6 @@
 """The kernels of one instruction set, and blocks of few queries and keys."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +17,13 @@ def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     assert isinstance(found, library.Kernels) and found.name == request.param
     monkeypatch.setattr(operator, "kernels", lambda: found)
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def unwritten_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels' workspace holds NaN where they have not written, not what happened to lie there."""
+    made = operator._with_workspace
+    monkeypatch.setattr(operator, "_with_workspace", lambda *arguments: made(*arguments).fill_(math.nan))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,16 @@ from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.errors import UnsupportedError
 from relattn.score.problem import TABLES, Problem
 
+FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+"""What the kernels write, whatever torch's defaults are."""
+
 FORWARD_BLOCKS = (192, 256)
 BACKWARD_BLOCKS = (96, 384)
 """How many queries and keys meet at a time: their rows and a tile of scores fit into a core's second-level cache."""
 
 
-FEW_QUERIES = 8
-"""Up to so many queries, of all heads that share their keys, meet the keys where they lie."""
+QUERIES_OF_A_KEY = 8
+"""Up to so many, counted over the heads that share a key, meet the keys where they lie."""
 
 PAIRS_TO_SHARE = 2**15
 FEW_PAIRS_TO_SHARE = 2**12
@@ -36,9 +40,9 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
     """O and, where asked for, lse, and what the backward pass finds the weights by. seed: of dropout."""
     rows, width, few = problem.query.shape[:3], problem.value.shape[3], has_few_queries(problem)
     inputs = Inputs.of_few(problem) if few else Inputs.of(problem)
-    output = torch.empty((*rows, inputs.value.shape[3]))
-    lse = torch.empty(rows) if return_lse else None
-    maximum, total = (torch.empty(rows), torch.empty(rows)) if for_backward else (None, None)
+    output = torch.empty((*rows, inputs.value.shape[3]), **FLOATS)
+    lse = torch.empty(rows, **FLOATS) if return_lse else None
+    maximum, total = (torch.empty(rows, **FLOATS), torch.empty(rows, **FLOATS)) if for_backward else (None, None)
     outputs = Outputs(output, lse, maximum, total)
     if _has_no_pair(problem):
         for tensor, value in zip(outputs, (0.0, -torch.inf, 0.0, 0.0), strict=True):
@@ -59,7 +63,7 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
     tensors = {name: getattr(inputs, name) for name in ("query", "key", "value", "relative_query", *TABLES)}
     tensors["explicit_mask"] = inputs.explicit
     made = {
-        name: torch.zeros(tensor.shape) if tensor is not None and name in wanted else None
+        name: torch.zeros(tensor.shape, **FLOATS) if tensor is not None and name in wanted else None
         for name, tensor in tensors.items()
     }
     if not _has_no_pair(problem):
@@ -91,7 +95,7 @@ def _has_no_pair(problem: Problem) -> bool:
 
 def has_few_queries(problem: Problem) -> bool:
     """Whether reading the keys for every query costs less than packing them for all."""
-    return problem.num_groups * problem.query.shape[2] <= FEW_QUERIES
+    return problem.num_groups * problem.query.shape[2] <= QUERIES_OF_A_KEY
 
 
 def _run(problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: int) -> None:
@@ -129,7 +133,7 @@ def _address(call: bytearray) -> int:
 
 def _with_workspace(call: bytearray, floats: int) -> Tensor:
     """Memory that the call points to, until it is freed."""
-    workspace = torch.empty(floats, dtype=torch.float32)
+    workspace = torch.empty(floats, **FLOATS)
     struct.pack_into("=q", call, len(call) - 8, -(-workspace.data_ptr() // ALIGNED) * ALIGNED)
     return workspace
 
@@ -153,7 +157,7 @@ _run_operator = operator_of("native", _forward, _backward, differentiable=DenseB
 
 def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
     """O and, where the problem asks for it, lse. Dropout's seed is drawn here, from torch's generator."""
-    seed = torch.randint(2**63 - 1, ()) if problem.dropout_p > 0.0 else None
+    seed = torch.randint(2**63 - 1, (), device="cpu") if problem.dropout_p > 0.0 else None
     if not _needs_operator(problem):
         return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
     output, lse = _run_operator(problem, seed)

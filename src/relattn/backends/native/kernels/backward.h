@@ -224,16 +224,19 @@ struct Backward {
     }
     for (Index a = 0; a < rows; a += ROWS) {
       const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
-      const Index begin = std::min(std::max(call.first_key(i) - j0, Index(0)), key_block), from = begin / PANEL * PANEL;
-      const Index stop = std::min(call.end_key(i, real) - j0, columns), to = std::max(rounded_up(stop, PANEL), from);
+      const Index begin = std::max(call.first_key(i) - j0, Index(0));
+      const Index stop = std::min(call.end_key(i, real) - j0, columns);
+      const bool sees =
+          begin < stop;  // any of these keys; else its rows are zeros, whatever the tile before left there
+      const Index from = sees ? begin / PANEL * PANEL : 0, to = sees ? rounded_up(stop, PANEL) : 0;
       float *weights = s.weights + a * step, *differences = s.differences + a * step;
       for (int r = 0; r < ROWS; r++)
         for (float* row : {weights + r * step, differences + r * step}) {
           std::memset(row, 0, from * sizeof(float));
           std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
-      if (stop <= begin) continue;
-      weights_and_differences(head, i0, a, real, j0, from, to, by_key, s);
+      if (!sees) continue;
+      weights_and_differences(head, i0, a, real, j0, from, stop, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       add_query_gradient(head, unit.part, i, real, j0, begin, stop, differences, s);
     }
@@ -274,9 +277,9 @@ struct Backward {
     }
   }
 
-  void weights_and_differences(const Head& head, Index i0, Index a, Index real, Index j0, Index from, Index to,
+  void weights_and_differences(const Head& head, Index i0, Index a, Index real, Index j0, Index from, Index stop,
                                const KeyStrips& by_key, const Scratch& s) const {
-    const Index i = i0 + a, value_width = call.value_width;
+    const Index i = i0 + a, value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
     const float* query = s.query + a * call.width;
     const float* x = call.relative_width ? s.relative_query + a * call.relative_width : query;
@@ -284,7 +287,7 @@ struct Backward {
     const Start start = scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
     Vector most[ROWS];
     scores_of(head, query, i, j0, from, to, start.at ? &start : nullptr, weights, step, most);
-    if (call.looks_at_pairs()) look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights, step, most);
+    if (call.looks_at_pairs()) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights, step, most);
     Start values = {nullptr, 0};
     if (call.relative_values.rows) {
       const Band& band = call.relative_values;

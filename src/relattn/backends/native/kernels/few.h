@@ -2,14 +2,15 @@
 // them.
 //
 // A unit of work is a chunk of keys of one batch element, which all heads meet in turn, and the same chunk of the next
-// batch element comes next: so what they share of a table stays in the cache. A chunk leaves for every row, a query of
-// a head, its largest score m, the sum of e^(S - m), and the sum of e^(S - m) (v + RV). Chunks follow from the shape
-// and are merged in their order: every number of threads gives the same bits.
+// batch element comes next: so the rows of a table that they share stay in the cache. A chunk leaves for every row, a
+// query of a head, its largest score m, the sum of e^(S - m), and the sum of e^(S - m) (v + RV). Chunks follow from the
+// shape and are merged in their order: every number of threads gives the same bits.
 #pragma once
 #include <algorithm>
 
 #include "dropout.h"
 #include "held.h"
+#include "masks.h"
 #include "products.h"
 
 namespace RELATTN_SET {
@@ -149,8 +150,8 @@ struct Few {
       if (call.relative_keys.rows) add_relative_keys(r, seen);
       if (call.relative_queries.rows) add_relative_queries(r, seen);
       if (call.bias.rows) add_bias(r, seen);
-      look_at_masks(r, seen);
       float *row = of(r) + seen.from - begin, most = -INFINITY, total = 0.0f;
+      mask_scores(call, b, head(r), place(r), seen.from, seen.to, row);
       for (Index c = 0; c < seen.count(); c++) most = row[c] > most ? row[c] : most;
       const float finite = most == -INFINITY ? 0.0f : most;
       for (Index c = 0; c < seen.count(); c += LANES) {
@@ -243,24 +244,6 @@ struct Few {
       float sum = 0.0f;
       for (Index j = seen.from; j < seen.to; j++) sum += weights[j];
       return sum;
-    }
-
-    void look_at_masks(Index r, Seen seen) const {
-      float* weights = of(r) - begin;
-      const Index mask = b * call.mask_batch + head(r) * call.mask_head + place(r) * call.mask_query;
-      if (call.added_mask)
-        for (Index j = seen.from; j < seen.to; j++) weights[j] += call.added_mask[mask + j * call.mask_key];
-      if (call.pair_mask)
-        for (Index j = seen.from; j < seen.to; j++)
-          weights[j] = call.pair_mask[mask + j * call.mask_key] ? weights[j] : -INFINITY;
-      if (call.key_mask)
-        for (Index j = seen.from; j < seen.to; j++)
-          weights[j] = call.key_mask[b * call.keys + j] ? weights[j] : -INFINITY;
-      if (call.key_segments) {
-        const Index id = call.query_segments[b * call.queries + place(r)];
-        for (Index j = seen.from; j < seen.to; j++)
-          weights[j] = call.key_segments[b * call.keys + j] == id ? weights[j] : -INFINITY;
-      }
     }
   };
 };

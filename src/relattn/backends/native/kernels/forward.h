@@ -75,7 +75,8 @@ struct Forward {
             scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip, kept + a * Strip::KEPT, next[g]);
         Vector most[ROWS];
         scores_of(head, query + a * width, i, j0, from, to, start.at ? &start : nullptr, weights + MARGIN, step, most);
-        if (call.looks_at_pairs()) look_at_pairs(head, i0, i, real, j0, from, to, by_key, weights + MARGIN, step, most);
+        if (call.looks_at_pairs())
+          look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights + MARGIN, step, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);

@@ -10,6 +10,8 @@
 namespace RELATTN_SET {
 namespace {
 
+constexpr Index SPARE = 16;  // floats, so that the caller can align the start to 64 bytes
+
 // Floats of workspace that all threads share, and each one's own.
 Index shared_size(const Call& call, bool backward) {
   return rounded_up(Packed::size(call, backward) + (backward ? Backward::sums(call) : 0), LANES);
@@ -36,7 +38,7 @@ extern "C" {
 
 Index NAMED(relattn_few_workspace, RELATTN_SET)(const Call* call) {
   const Few few(*call, nullptr);
-  return few.shared() + call->threads * own_size(few) + LANES;
+  return few.shared() + call->threads * own_size(few) + SPARE;
 }
 
 // The forward pass of few queries: the same answers, in another order of the sums.
@@ -53,7 +55,7 @@ Index NAMED(relattn_workspace, RELATTN_SET)(const Call* call, Index backward) {
   float* nowhere = nullptr;
   const Packed packed = {};
   const Index own = backward ? own_size(Backward(*call, packed, nowhere)) : own_size(Forward(*call, packed));
-  return shared_size(*call, backward) + call->threads * own + 16;  // which let the caller align it
+  return shared_size(*call, backward) + call->threads * own + SPARE;
 }
 
 void NAMED(relattn_forward, RELATTN_SET)(const Call* given) {

@@ -1,6 +1,7 @@
 // The scores S of a group of ROWS queries and a block of keys, -inf where a pair is hidden.
 #pragma once
 #include "dropout.h"
+#include "masks.h"
 #include "strips.h"
 
 namespace RELATTN_SET {
@@ -240,34 +241,21 @@ static void add_band(const Band& band, const float* rows, const float* factors, 
   }
 }
 
-// What masks and relative queries change of the scores, pair by pair.
-static void look_at_pairs(const Head& head, Index i0, Index i, Index rows, Index j0, Index from, Index to,
+// What masks and relative queries change of the scores, pair by pair, in the columns from .. stop - 1, and the largest
+// of each row. stop: not beyond the block's keys, and all columns from there to the end of a panel are hidden.
+static void look_at_pairs(const Head& head, Index i0, Index i, Index rows, Index j0, Index from, Index stop,
                           const KeyStrips& strips, float* scores, Index step, Vector (&most)[ROWS]) {
   const Call& call = head.call;
-  to = std::min(to, call.keys - j0);
   const float factor = float(call.scale);
-  const uint8_t* keep = call.key_mask ? call.key_mask + head.b * call.keys + j0 : nullptr;
-  const Index* key_ids = call.key_segments ? call.key_segments + head.b * call.keys + j0 : nullptr;
   for (Index r = 0; r < rows; r++) {
     float* row = scores + r * step;
-    const Index mask =
-        head.b * call.mask_batch + head.h * call.mask_head + (i + r) * call.mask_query + j0 * call.mask_key;
     if (strips.at) {
       const float* at = strips.at + strips.last - (i - i0) - r;
-      for (Index c = from; c < to; c++) row[c] += factor * at[c * strips.step];
+      for (Index c = from; c < stop; c++) row[c] += factor * at[c * strips.step];
     }
-    if (call.added_mask)
-      for (Index c = from; c < to; c++) row[c] += call.added_mask[mask + c * call.mask_key];
-    if (call.pair_mask)
-      for (Index c = from; c < to; c++) row[c] = call.pair_mask[mask + c * call.mask_key] ? row[c] : -INFINITY;
-    if (keep)
-      for (Index c = from; c < to; c++) row[c] = keep[c] ? row[c] : -INFINITY;
-    if (key_ids) {
-      const Index id = call.query_segments[head.b * call.queries + i + r];
-      for (Index c = from; c < to; c++) row[c] = key_ids[c] == id ? row[c] : -INFINITY;
-    }
+    mask_scores(call, head.b, head.h, i + r, j0 + from, j0 + stop, row + from);
     Vector m = splat(-INFINITY);
-    for (Index c = from; c < rounded_up(to, LANES); c += LANES) m = larger(m, load(row + c));
+    for (Index c = from; c < rounded_up(stop, LANES); c += LANES) m = larger(m, load(row + c));
     most[r] = m;
   }
 }

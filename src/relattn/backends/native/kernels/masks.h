@@ -1,0 +1,30 @@
+// What masks that are given as tensors change of the scores.
+#pragma once
+#include "call.h"
+
+namespace RELATTN_SET {
+
+// The scores of query i and the keys from .. to - 1; row: that of key `from`. A hidden pair is -inf whatever it held.
+static void mask_scores(const Call& call, Index b, Index h, Index i, Index from, Index to, float* row) {
+  const Index step = call.mask_key, count = to - from;
+  const Index mask = b * call.mask_batch + h * call.mask_head + i * call.mask_query + from * step;
+  if (call.added_mask) {
+    const float* added = call.added_mask + mask;
+    for (Index c = 0; c < count; c++) row[c] = added[c * step] == -INFINITY ? -INFINITY : row[c] + added[c * step];
+  }
+  if (call.pair_mask) {
+    const uint8_t* attends = call.pair_mask + mask;
+    for (Index c = 0; c < count; c++) row[c] = attends[c * step] ? row[c] : -INFINITY;
+  }
+  if (call.key_mask) {
+    const uint8_t* keeps = call.key_mask + b * call.keys + from;
+    for (Index c = 0; c < count; c++) row[c] = keeps[c] ? row[c] : -INFINITY;
+  }
+  if (call.key_segments) {
+    const Index id = call.query_segments[b * call.queries + i];
+    const Index* ids = call.key_segments + b * call.keys + from;
+    for (Index c = 0; c < count; c++) row[c] = ids[c] == id ? row[c] : -INFINITY;
+  }
+}
+
+}  // namespace RELATTN_SET
