@@ -57,7 +57,9 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
 	cp -r src tests setup.py pyproject.toml README.md LICENSE MANIFEST.in $(SANITIZED)
+	rm -f $(SANITIZED)/src/relattn/backends/native/_kernels.*
 	cd $(SANITIZED) && CFLAGS='$(SANITIZE)' CXXFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
+	grep -q __asan_ $(SANITIZED)/src/relattn/backends/native/_kernels.so
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_contract.py -k 'not blocks_that_it_chooses'
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from relattn import relative_attention
+from relattn.backends.native import operator
 from tests import seeds
 from tests.contract.cases import CASES, DIFFERENT
 from tests.contract.check import by_formula, check
@@ -66,6 +67,14 @@ def test_windows_that_leave_blocks_out(
 
 
 @every_set
+def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tile before left in its rows reached the keys: found by a search, RELATTN_SEED=1642362639."""
+    monkeypatch.setattr(operator, "BACKWARD_BLOCKS", (12, 48))
+    setting = Setting(2, 1, 1, 34, 15, 2, 1, is_causal=True, window=(3, 0), seed=1839742470)
+    check(make_subject(CASES["terms_all_refuse"], setting, "float32"), "native", "float32", truth=by_formula)
+
+
+@every_set
 @different_cases
 def test_the_blocks_that_it_chooses(name: str, instructions: str, rng: np.random.Generator) -> None:
     """Longer than a block of queries and one of keys, with a window or causality now and then."""
@@ -96,8 +105,10 @@ def test_masks_across_blocks(mask: str, instructions: str, rng: np.random.Genera
 
 @every_set
 @different_cases
-def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> None:
+def test_few_queries(name: str, instructions: str, rng: np.random.Generator, monkeypatch) -> None:
     """They meet keys where they lie, a chunk at a time: float32, and bfloat16 of any width, under masks and windows."""
+    ran, run_few = [], operator._run_few
+    monkeypatch.setattr(operator, "_run_few", lambda *arguments: ran.append(run_few(*arguments)))
     requirements = CASES[name].requirements()
     causal, keys = requirements.get("is_causal"), int(rng.integers(1, 600))
     masks = {
@@ -114,6 +125,7 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> 
         )  # fmt: skip
         subject = make_subject(CASES[name], setting, dtype)
         check(subject, "native", dtype, return_lse=True, truth=by_formula)
+    assert len(ran) == 4
 
 
 @every_set

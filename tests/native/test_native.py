@@ -89,6 +89,34 @@ def assert_every_number_of_threads_gives_the_same_bits(found: Callable[[], list[
     assert all(torch.equal(one, other) for run in runs[1:] for one, other in zip(runs[0], run, strict=True))
 
 
+def test_few_queries_split_over_threads_give_the_same_bits() -> None:
+    encoding, query = RelativeEmbedding(8, 3000), drawn(2, 4, 1, 8)
+    key, value = (drawn(2, 4, 3000, 8) for _ in range(2))
+
+    def found() -> list[Tensor]:
+        asked = {"encoding": encoding, "query_position": 2999, "backend": "native", "return_lse": True}
+        return list(relative_attention(query, key, value, **asked))
+
+    assert_every_number_of_threads_gives_the_same_bits(found)
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_torchs_default_dtype_and_device_change_nothing(queries: int) -> None:
+    """Models are loaded under other defaults, and the kernels write float32."""
+    encoding = ENCODINGS["bias"]()
+    inputs = [drawn(1, 4, n, 8, requires_grad=True) for n in (queries, 40, 40)]
+    expected = answers(encoding, inputs)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        found = answers(encoding, inputs)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == torch.float32 and torch.equal(ours, theirs)
+
+
 def test_four_python_threads_at_once() -> None:
     encoding, inputs = ENCODINGS["shared"](), [drawn(2, 4, 300, 8) for _ in range(3)]
     expected = relative_attention(*inputs, encoding=encoding, backend="native").detach()
@@ -229,6 +257,27 @@ def test_second_and_third_derivatives_are_those_of_dense(name: str) -> None:
     for ours, theirs in zip(derivatives("native"), derivatives("dense"), strict=True):
         largest = theirs.detach().abs().max()
         torch.testing.assert_close(ours, theirs, rtol=0.0, atol=1e-5 * float(largest) + 1e-6)
+
+
+def test_batched_gradients_are_those_of_dense() -> None:
+    encoding, inputs = ShawEmbedding(8, 3), [drawn(1, 2, 5, 8, requires_grad=True) for _ in range(3)]
+    leaves, cotangents = [*inputs, *encoding.parameters()], drawn(3, 1, 2, 5, 8)
+    native, dense = (
+        torch.autograd.grad(
+            relative_attention(*inputs, encoding=encoding, backend=backend), leaves, cotangents, is_grads_batched=True
+        )
+        for backend in ("native", "dense")
+    )
+    for ours, theirs in zip(native, dense, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("backend", "p"), [("native", 0.5), ("tiled", 0.0)])
+def test_batched_gradients_that_are_refused(backend: str, p: float) -> None:
+    inputs = [drawn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
+    output = relative_attention(*inputs, backend=backend, dropout_p=p)
+    with pytest.raises(UnsupportedError, match=f"'{backend}' cannot run this: it takes no batched gradients"):
+        torch.autograd.grad(output, inputs, torch.ones(3, *output.shape), is_grads_batched=True)
 
 
 def test_with_dropout_a_second_derivative_is_refused() -> None:

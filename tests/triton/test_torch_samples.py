@@ -10,7 +10,9 @@ pytestmark = pytest.mark.triton
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_answers_and_gradients_are_pytorchs(dtype: torch.dtype) -> None:
-    check_samples("triton", [sample for sample in samples(dtype) if not has_float_mask(sample)], dtype)
+    taken = [sample for sample in samples(dtype) if not has_float_mask(sample)]
+    assert len(taken) >= 20
+    check_samples("triton", taken, dtype)
 
 
 def has_float_mask(sample: Sample) -> bool:

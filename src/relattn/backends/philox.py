@@ -22,7 +22,7 @@ def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, .
     """The four words of every counter.
 
     counter: four int64 tensors that broadcast, of numbers below 2^32, as the key's two and the answer's. A product's
-    halves are taken of it modulo 2^64, in place: the rounds' memory takes longer to find than they take to compute.
+    halves are taken of it modulo 2^64, in place: allocating memory costs more than the arithmetic.
     """
     c0, c1, c2, c3 = (word.clone() for word in torch.broadcast_tensors(*counter))
     k0, k1 = key

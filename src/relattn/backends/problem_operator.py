@@ -68,7 +68,7 @@ def operator_of(
 
     forward: of a problem whose starts are ints, and the seed. backward: of these, the answers, and the names of what
     gradients are wanted of (among DIFFERENTIABLE); it gives them by name. differentiable: O and lse by operations that
-    PyTorch differentiates, from which second derivatives come; None where there shall be none.
+    PyTorch differentiates, from which second derivatives and batched gradients come; None where both are refused.
     """
     torch.library.define(f"relattn::{name}", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
     torch.library.define(
@@ -94,9 +94,15 @@ def operator_of(
     def differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
         output, maximum, total, *tensors = ctx.saved_tensors
         wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
-        found = getattr(torch.ops.relattn, f"{name}_backward")(
-            output, maximum, total, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
-        )
+        arguments = (*tensors, *ctx.numbers)
+        if _is_batched(output_gradient) or _is_batched(lse_gradient):
+            if differentiable is None or _named(arguments)["dropout_p"] > 0.0:
+                raise refusal(name, "it takes no batched gradients (is_grads_batched)")
+            found = _gradients_of(differentiable, wanted, (output_gradient, lse_gradient), arguments)
+        else:
+            found = getattr(torch.ops.relattn, f"{name}_backward")(
+                output, maximum, total, output_gradient, lse_gradient, wanted, *arguments
+            )
         gradients = dict(zip(wanted, found, strict=True))
         return tuple(gradients.get(name) for name in NAMES)
 
@@ -117,6 +123,30 @@ def operator_of(
         return output, lse
 
     return run
+
+
+def _is_batched(gradient: Tensor) -> bool:
+    """Whether it is one of is_grads_batched, a vmap that register_vmap does not hear of."""
+    return torch._C._functorch.is_legacy_batchedtensor(gradient)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _gradients_of(
+    differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]],
+    wanted: Sequence[str],
+    cotangents: tuple[Tensor, Tensor],
+    arguments: Sequence[Any],
+) -> Sequence[Tensor]:
+    """The gradients that `wanted` names, by operations that PyTorch differentiates."""
+    given = _named(tuple(arguments))
+    leaves = {which: given[which].detach().requires_grad_() for which in wanted}
+    with torch.enable_grad():
+        problem = _problem(**{**given, **leaves})
+        with own_dtypes(problem.query):
+            output, lse = differentiable(problem)
+    assert lse is not None
+    return torch.autograd.grad(
+        (output, lse), list(leaves.values()), cotangents, allow_unused=True, materialize_grads=True
+    )
 
 
 def _register_double_backward(name: str, differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]]) -> None:

@@ -49,7 +49,7 @@ Time of tiled / dense for (batch, heads, queries, keys). A training step: (1, 8,
 """
 
 PAIRS_FOR_A_STEP = 2**19
-"""From here on a training step of native takes less time than dense's; below, autograd's way through an operator more.
+"""From here on a training step of native takes less time than dense's. Below, autograd's call of an operator outweighs.
 
 Time of native / dense, one thread, D = 64, causal, over encodings: (1, 8, 64, 64) 1.1 to 1.9, (1, 8, 128, 128) 0.9 to
 1.2, (32, 8, 32, 32) 1.0 to 1.5, (1, 8, 256, 256) 0.6 to 0.8, (4, 8, 256, 256) 0.4 to 0.7.
@@ -138,7 +138,7 @@ def _by_preference(problem: Problem) -> list[Backend]:
 def _suits_native(problem: Problem) -> bool:
     """Whether a small problem costs native less than dense, and native can do all that dense can.
 
-    A compiler fuses what dense is made of, and with dropout dense alone has a second derivative.
+    A compiler fuses what dense is made of, and with dropout dense alone has second derivatives.
     """
     if torch.compiler.is_compiling():
         return False

@@ -70,7 +70,9 @@ def interleaved(floor: Callable[[], object], candidate: Callable[[], object], se
     while len(rounds) < MOST_ROUNDS and Spread.of(_ratios(rounds[-1])).relative > UNSTEADY:
         rounds.append(_round(lambda: timed(floor), lambda: timed(candidate), seconds))
     kept = min(rounds, key=lambda pairs: Spread.of(_ratios(pairs)).relative)
-    processor = None if device == "cuda" else Spread.of([ours.processor / theirs.processor for theirs, ours in kept])
+    processor = None
+    if all(theirs.processor for theirs, _ in kept):  # which CUDA's clock, or a coarse one, does not tell
+        processor = Spread.of([ours.processor / theirs.processor for theirs, ours in kept])
     return Timing(
         Spread.of([ours.clock for _, ours in kept]), Spread.of(_ratios(kept)), processor, len(kept), len(rounds)
     )

@@ -52,7 +52,8 @@ def kernels() -> Kernels | str:
     library = ctypes.CDLL(str(FILE))
     library.relattn_sources.restype = ctypes.c_char_p
     if SOURCES.exists() and library.relattn_sources().decode() != digest(SOURCES):
-        return "its kernels were compiled from other sources than lie beside them; install relattn again"
+        said = _said_by_the_compiler()
+        return f"its kernels were compiled from other sources than lie beside them; install relattn again{said}"
     runnable = [name for name in SETS if name == "generic" or _runs(library, name)]
     if wanted and wanted not in runnable:
         return f"RELATTN_NATIVE={wanted} asks for instructions that this processor lacks"

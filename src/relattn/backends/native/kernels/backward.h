@@ -13,7 +13,8 @@
 
 namespace RELATTN_SET {
 
-constexpr Index SLOTS = 8;  // units, or more where there are more heads with tables of their own
+constexpr Index SLOTS = 8;                      // units, or more where there are more heads with tables of their own
+constexpr Index MOST_COPIED = 4 * 1024 * 1024;  // floats of copies of the queries' gradients: 16 MiB
 
 struct Backward {
   const Call& call;
@@ -37,11 +38,13 @@ struct Backward {
     if (shares_mask_gradient(c)) return 1;
     return by_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, SLOTS);
   }
-  // Few slots: each shares its keys out, every `parts`-th block of them to one part.
+  // Few slots: each shares its keys out, every `parts`-th block of them to one part, as far as the copies of the
+  // queries' gradients stay small.
   static Index parts_of(const Call& c) {
     if (c.mask_gradient && !c.mask_gradient_key) return 1;  // every key adds to the same numbers
     const Index block = rounded_up(c.key_block, PANEL);
-    return std::max(Index(1), std::min(SLOTS / slots_of(c), (c.keys + block - 1) / block));
+    const Index copy = std::max(Index(1), query_size(c) + relative_query_size(c));
+    return std::max(Index(1), std::min({SLOTS / slots_of(c), (c.keys + block - 1) / block, 1 + MOST_COPIED / copy}));
   }
   static Index query_size(const Call& c) { return c.query_gradient ? c.batch * c.heads * c.queries * c.width : 0; }
   static Index relative_query_size(const Call& c) {
