@@ -12,10 +12,10 @@ import sys
 
 import torch
 
-from relattn.bench.candidates import CANDIDATES, FLOOR
-from relattn.bench.timing import Timing, interleaved
+from relattn.bench.candidates import CANDIDATES
+from relattn.bench.run import timed
 from relattn.bench.truth import check
-from relattn.bench.workload import FORWARD, TRAINING, Workload, step
+from relattn.bench.workload import FORWARD, TRAINING, Workload
 from relattn.support.machine import machine
 
 NATIVE = CANDIDATES["relattn native"]
@@ -34,19 +34,6 @@ GOALS = {  # forward full, forward causal, training step full, training step cau
 COLUMNS = [(FORWARD, False), (FORWARD, True), (TRAINING, False), (TRAINING, True)]
 
 
-def timed(workload: Workload) -> Timing:
-    """Native on a workload beside the floor."""
-    floor_case, case = CANDIDATES[FLOOR].case(workload), NATIVE.case(workload)
-    floor, call = CANDIDATES[FLOOR].prepare(floor_case), NATIVE.prepare(case)
-    return interleaved(lambda: step(floor_case, floor), lambda: step(case, call), SECONDS, "cpu")
-
-
-def cell(timing: Timing) -> str:
-    """The median ratio; half the distance of the quartiles where it is not steady."""
-    spread = "" if timing.is_steady else f" ±{(timing.ratio.upper - timing.ratio.lower) / 2:.2f}"
-    return f"{timing.ratio.median:.2f}{spread}"
-
-
 def main(threads: int = 2, lengths: tuple[int, ...] = (512, 1024, 2048, 4096)) -> None:
     """Print the table, row by row."""
     torch.set_num_threads(threads)
@@ -58,9 +45,9 @@ def main(threads: int = 2, lengths: tuple[int, ...] = (512, 1024, 2048, 4096)) -
             workloads = [Workload(encoding, length, 64, 8, causal, mode) for length in lengths]
             found = check(NATIVE, workloads[0])
             assert found.right, found
-            timings = [timed(workload) for workload in workloads]
+            timings = [timed(NATIVE, workload, SECONDS) for workload in workloads]
             median = statistics.median(timing.ratio.median for timing in timings)
-            row = " | ".join(map(cell, timings))
+            row = " | ".join(f"{timing.ratio.median:.2f}{timing.doubt}" for timing in timings)
             print(f"| {encoding} | {mode}{', causal' * causal} | {row} | {median:.2f} | {goal:.2f} |", flush=True)
 
 

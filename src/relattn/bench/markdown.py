@@ -85,9 +85,8 @@ def _ratio(m: Measurement) -> str:
         return NOTHING
     if m.candidate == FLOOR:
         return f"{1000 * m.timing.seconds.median:.2f} ms"
-    ratio = m.timing.ratio
-    spread = NOTHING if m.timing.is_steady else f" ±{(ratio.upper - ratio.lower) / 2:.2f}"
-    return f"**{ratio.median:.2f}**{spread}" if m.chosen else f"{ratio.median:.2f}{spread}"
+    median = f"{m.timing.ratio.median:.2f}"
+    return f"{f'**{median}**' if m.chosen else median}{m.timing.doubt}"
 
 
 def _mebibytes(m: Measurement) -> str:

@@ -67,7 +67,7 @@ class Benchmark:
             return Measurement(workload, name, said, checked)
         try:
             memory = measure(name, workload, available(workload.device), self._settings.patience)
-            timing = self._timed(candidate, workload)
+            timing = timed(candidate, workload, self._settings.seconds)
         except RuntimeError as error:
             self._given_up[name, workload.family] = f"{error} at L={workload.length}"
             return Measurement(workload, name, str(error), checked)
@@ -82,13 +82,6 @@ class Benchmark:
             except Exception as error:  # whatever a peer raises is a finding about the peer
                 self._checks[key] = f"fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         return self._checks[key]
-
-    def _timed(self, candidate: Candidate, workload: Workload) -> Timing:
-        floor_case, case = CANDIDATES[FLOOR].case(workload), candidate.case(workload)
-        floor, call = CANDIDATES[FLOOR].prepare(floor_case), candidate.prepare(case)
-        return interleaved(
-            lambda: step(floor_case, floor), lambda: step(case, call), self._settings.seconds, workload.device
-        )
 
     def _look_for_longest(self, budget: int) -> None:
         families = list(self._settings.families((TRAINING,)))
@@ -126,6 +119,13 @@ class Benchmark:
             return Reach(family, name, None, f"{error} at L={shortest.length}")
         found = longest(once, known, budget, self._settings.patience)
         return Reach(family, name, found, None if found else f"L={min(known)} does not fit")
+
+
+def timed(candidate: Candidate, workload: Workload, seconds: float) -> Timing:
+    """A candidate beside the floor on a workload, for about `seconds`."""
+    floor_case, case = CANDIDATES[FLOOR].case(workload), candidate.case(workload)
+    floor, call = CANDIDATES[FLOOR].prepare(floor_case), candidate.prepare(case)
+    return interleaved(lambda: step(floor_case, floor), lambda: step(case, call), seconds, workload.device)
 
 
 def run(settings: Settings, folder: Path, progress: Progress) -> Results:

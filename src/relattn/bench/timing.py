@@ -56,6 +56,11 @@ class Timing:
         """Whether the ratios' quartiles lie within 10 % of the median."""
         return self.ratio.relative <= UNSTEADY
 
+    @property
+    def doubt(self) -> str:
+        """Half the distance of the quartiles, to be written behind the ratio; empty where it is steady."""
+        return "" if self.is_steady else f" ±{(self.ratio.upper - self.ratio.lower) / 2:.2f}"
+
 
 def interleaved(floor: Callable[[], object], candidate: Callable[[], object], seconds: float, device: str) -> Timing:
     """Time both in turn for about `seconds`, 15 pairs at least, after a warm-up that is not counted.

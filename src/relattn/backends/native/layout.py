@@ -49,7 +49,7 @@ class Inputs(NamedTuple):
         """Of a problem, zeros in place of its padding."""
         problem = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1]).cleaned(problem)
         key, value = rows_of(problem.key), rows_of(problem.value)
-        return cls._with(problem, key, value, lambda rows: _filled_up(rows, LANES))
+        return cls._with(problem, key, value, _filled_up)
 
     @classmethod
     def of_few(cls, problem: Problem) -> Inputs:
@@ -67,17 +67,17 @@ class Inputs(NamedTuple):
         if explicit is not None and explicit.dtype != torch.bool:
             explicit = explicit.float()
 
-        def rows(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else contiguous_rows(filled_up(tensor.float()))
+        def rows(tensor: Tensor) -> Tensor:
+            return contiguous_rows(filled_up(tensor.float()))
 
         def table(given: OffsetTable | None) -> Tensor | None:
             return None if given is None else filled_up(given.values.float()).contiguous()
 
         return cls(
-            contiguous_rows(filled_up(problem.query.float())),
+            rows(problem.query),
             key,
             value,
-            None if axis.relative_keys is None else rows(axis.relative_query),
+            None if axis.relative_query is None or axis.relative_keys is None else rows(axis.relative_query),
             table(axis.relative_keys),
             table(axis.relative_queries),
             table(axis.relative_values),
@@ -91,7 +91,7 @@ class Inputs(NamedTuple):
 
 def rows_of(tensor: Tensor) -> Tensor:
     """[B, H, L, width] in float32, the last axis contiguous, with zeros up to a multiple of LANES."""
-    return contiguous_rows(_filled_up(tensor.float(), LANES))
+    return contiguous_rows(_filled_up(tensor.float()))
 
 
 def contiguous_rows(tensor: Tensor) -> Tensor:
@@ -99,9 +99,9 @@ def contiguous_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _filled_up(tensor: Tensor, multiple: int) -> Tensor:
-    """With zeros up to a multiple of the last axis."""
-    spare = -tensor.shape[-1] % multiple
+def _filled_up(tensor: Tensor) -> Tensor:
+    """With zeros up to a multiple of LANES in the last axis."""
+    spare = -tensor.shape[-1] % LANES
     return torch.nn.functional.pad(tensor, (0, spare)) if spare else tensor
 
 

@@ -67,6 +67,15 @@ struct Call {
 
   bool drops() const { return kept < 1.0; }
 
+  // Writes lse of a row of [B, Hq, Lq], and what the backward pass asks for. The answer is what its output is divided
+  // by, inverted; 0 for a row that sees nothing.
+  float finish_row(Index row, float most, float sum) const {
+    const bool sees = sum > 0.0f || sum != sum;
+    if (lse) lse[row] = sees ? most + std::log(sum) : -INFINITY;
+    if (maximum) maximum[row] = sees ? most : 0.0f, total[row] = sum;
+    return sees ? 1.0f / sum : 0.0f;
+  }
+
   // Whether a pair may be hidden, or its score changed, by more than its offset.
   bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || relative_queries.rows; }
 };

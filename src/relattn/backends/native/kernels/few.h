@@ -68,11 +68,8 @@ struct Few {
       total += share * from[value_width + 1];
       for (Index d = 0; d < call.value_width; d++) output[d] += share * from[d];
     }
-    const bool sees = total > 0.0f || total != total;
-    const float factor = sees ? 1.0f / total : 0.0f;
+    const float factor = call.finish_row(n, maximum, total);
     for (Index d = 0; d < call.value_width; d++) output[d] *= factor;
-    if (call.lse) call.lse[n] = sees ? maximum + std::log(total) : -INFINITY;
-    if (call.maximum) call.maximum[n] = sees ? maximum : 0.0f, call.total[n] = total;
   }
 
  private:

@@ -136,11 +136,8 @@ struct Forward {
 
   void write(const Head& head, Index i, float maximum, float total, const float* output) const {
     const Index row = (head.b * call.heads + head.h) * call.queries + i, width = call.value_width;
-    const bool sees = total > 0.0f || total != total;
-    const Vector factor = splat(sees ? 1.0f / total : 0.0f);
+    const Vector factor = splat(call.finish_row(row, maximum, total));
     for (Index d = 0; d < width; d += LANES) store(call.output + row * width + d, load(output + d) * factor);
-    if (call.lse) call.lse[row] = sees ? maximum + std::log(total) : -INFINITY;
-    if (call.maximum) call.maximum[row] = sees ? maximum : 0.0f, call.total[row] = total;
   }
 };
 
