@@ -302,7 +302,7 @@ def sdpa_answer(case: EncodingCase | TermsCase, setting: Setting, return_lse: bo
 BACKEND_ANSWERS: dict[str, Callable[[EncodingCase | TermsCase, Setting, bool], str]] = {
     "sdpa": sdpa_answer,
     "triton": lambda *_: "refuses",  # on a CPU; `tests.triton` runs its kernels
-    "native": lambda *_: "either",  # float32, and runs of positions; `tests.native` runs its kernels
+    "native": lambda *_: "either",  # float32; `tests.native` runs its kernels
 }
 
 

@@ -67,7 +67,7 @@ MORE_WAYS: dict[str, Callable[[int], dict[str, Any]]] = {
     },
     "attn_mask, float": lambda heads: {"attn_mask": _columns(heads, "float")},
 }  # fmt: skip
-"""Those with positions and masks that the kernels do not take."""
+"""Those with positions and masks that triton does not take."""
 
 
 def padded_setting(case: EncodingCase | TermsCase, way: str, seed: int) -> Setting:

@@ -26,14 +26,14 @@ different_cases = pytest.mark.parametrize("name", DIFFERENT)
 def test_short_sequences_are_the_oracles(name: str, instructions: str, rng: np.random.Generator) -> None:
     """Within one group of queries and one panel of keys, whose rest lies outside of the sequence."""
     for _ in range(3):
-        setting = random_setting(rng, **CASES[name].requirements(), kind="diagonal")
+        setting = random_setting(rng, **CASES[name].requirements())
         check(make_subject(CASES[name], setting, "float32"), "native", "float32", return_lse=bool(rng.integers(3)))
 
 
 @every_set
 @different_cases
 def test_sequences_across_blocks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
-    setting = random_setting(rng, **CASES[name].requirements(), kind="diagonal", longest=LONGEST)
+    setting = random_setting(rng, **CASES[name].requirements(), longest=LONGEST)
     check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
@@ -42,7 +42,7 @@ def test_sequences_across_blocks(name: str, instructions: str, rng: np.random.Ge
 def test_half_precision(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
     """The inputs alone, beside float32 parameters, or all of them."""
     dtype, parameters = str(rng.choice(HALVES)), rng.choice(("same", "float32"))
-    setting = random_setting(rng, **CASES[name].requirements(), kind="diagonal", longest=LONGEST // 2)
+    setting = random_setting(rng, **CASES[name].requirements(), longest=LONGEST // 2)
     subject = make_subject(CASES[name], setting, dtype, None if parameters == "same" else parameters)
     check(subject, "native", dtype, truth=by_formula)
 

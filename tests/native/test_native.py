@@ -197,6 +197,7 @@ CALLS = {
     "every table, limits": ("terms_all", {"is_causal": True, "window": (3, None), "query_position": 2}),
     "rewritten query and key": ("terms_all_refuse", {}),
     "starts as tensors": ("txl", {"query_position": np.array(3), "window": (4, 1)}),
+    "listed positions": ("terms_all", {"is_causal": True, "key_position": np.array([[4, 0, 2, 2, 9, 1]] * 2)}),
     "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}),
     "a float mask": ("relative", {"attn_mask": np.ones((2, 1, 1, 6))}),
 }
@@ -300,9 +301,6 @@ def reasons_of(**asked) -> list[str]:
 def test_what_it_does_not_run_it_says() -> None:
     wide = [drawn(1, 2, 5, 4).double() for _ in range(3)]
     assert reasons_of(inputs=wide) == ["it computes in float32, and the query is float64"]
-    assert reasons_of(key_position=torch.arange(5)) == [
-        "it takes no listed positions, only where queries and keys start"
-    ]
     with forward_ad.dual_level():
         assert reasons_of() == ["it has no forward-mode derivative"]
     elsewhere = [tensor.to("meta") for tensor in wide]

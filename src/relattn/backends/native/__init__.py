@@ -25,15 +25,13 @@ class NativeBackend:
     name = "native"
 
     def reasons(self, problem: Problem) -> Iterator[str]:
-        """It asks for a CPU, float32 or narrower, and runs of positions."""
+        """It asks for a CPU, and float32 or narrower."""
         if missing := _missing():
             yield missing
         if problem.query.device.type != "cpu":
             yield f"its kernels run on a CPU, and the query lies on {problem.query.device.type}"
         if problem.output_dtype == torch.float64:
             yield "it computes in float32, and the query is float64"
-        if problem.sequence.positions.origin is None:
-            yield "it takes no listed positions, only where queries and keys start"
         if forward_ad._current_level >= 0:
             yield "it has no forward-mode derivative"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")

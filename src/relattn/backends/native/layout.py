@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relattn.score.padding import Sight
+from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 from relattn.score.table import OffsetTable
 
@@ -19,16 +20,18 @@ LANES = 16
 FAR = 2**63 // 4
 """Beyond every offset: the kernels' sign for a limit that is none."""
 
+NO_LIMITS = (-FAR, FAR)
 NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
-STRUCT = struct.Struct("=68q2d24q")
+STRUCT = struct.Struct("=74q2d24q")
 
 
 class Inputs(NamedTuple):
     """A problem's tensors as the kernels read them: their last axes contiguous.
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
-    LANES. `of_few` leaves widths as they are, and keys and values in bfloat16 where both are.
+    LANES. `of_few` leaves widths as they are, and keys and values in bfloat16 where both are. Positions are None where
+    both sides are runs.
     """
 
     query: Tensor
@@ -43,6 +46,8 @@ class Inputs(NamedTuple):
     query_segments: Tensor | None
     key_segments: Tensor | None
     explicit: Tensor | None
+    query_positions: Tensor | None
+    key_positions: Tensor | None
 
     @classmethod
     def of(cls, problem: Problem) -> Inputs:
@@ -62,6 +67,7 @@ class Inputs(NamedTuple):
     @classmethod
     def _with(cls, problem: Problem, key: Tensor, value: Tensor, filled_up: Callable[[Tensor], Tensor]) -> Inputs:
         mask, axis = problem.mask, problem.sequence
+        listed = axis.positions.origin is None
         query_segments, key_segments = mask.segments or (None, None)
         explicit = mask.explicit
         if explicit is not None and explicit.dtype != torch.bool:
@@ -86,6 +92,8 @@ class Inputs(NamedTuple):
             None if query_segments is None else query_segments.long().contiguous(),
             None if key_segments is None else key_segments.long().contiguous(),
             explicit,
+            axis.positions.query_positions().contiguous() if listed else None,
+            axis.positions.key_positions().contiguous() if listed else None,
         )
 
 
@@ -146,7 +154,8 @@ def packed(
 
     blocks: how many queries and keys meet at a time. seed: of dropout; any number where there is none.
     """
-    positions, axis = problem.sequence.positions, problem.sequence
+    axis, limits = problem.sequence, _limits(problem.sequence.positions)
+    listed = inputs.query_positions is not None
     query, key, value, relative_query = inputs[:4]
     by_query, by_key, by_value, by_relative, *by_tables, by_mask = NO_GRADIENTS if gradients is None else gradients[2:]
     tables = (
@@ -169,9 +178,10 @@ def packed(
         _at(explicit) if boolean else 0, 0 if boolean else _at(explicit), *steps,
         query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2], query.shape[3], value.shape[3],
         0 if relative_query is None else relative_query.shape[3],
-        positions.known_origin, -FAR if positions.lowest is None else positions.lowest,
-        FAR if positions.highest is None else positions.highest, problem.scale,
-        1.0 - problem.dropout_p, seed,
+        axis.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
+        _at(inputs.query_positions), _at(inputs.key_positions),
+        _batch_step(inputs.query_positions), _batch_step(inputs.key_positions), *(limits if listed else NO_LIMITS),
+        problem.scale, 1.0 - problem.dropout_p, seed,
         *(_at(tensor) for tensor in outputs),
         *(NO_ROWS if gradients is None else _rows(gradients.output)), 0 if gradients is None else _at(gradients.lse),
         _at(by_query), _at(by_key), _at(by_value), _at(by_relative), _at(by_mask), *mask_steps, *blocks, threads,
@@ -182,6 +192,16 @@ def packed(
 
 def _at(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def _limits(positions: Positions) -> tuple[int, int]:
+    lowest, highest = positions.lowest, positions.highest
+    return -FAR if lowest is None else lowest, FAR if highest is None else highest
+
+
+def _batch_step(positions: Tensor | None) -> int:
+    """From a batch element's positions to the next one's; 0 where all share them."""
+    return 0 if positions is None or positions.dim() == 1 or positions.shape[0] == 1 else positions.stride(0)
 
 
 def _rows(tensor: Tensor | None) -> Any:

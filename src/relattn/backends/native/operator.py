@@ -169,7 +169,7 @@ def _needs_operator(problem: Problem) -> bool:
     if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
         return True
     axis, tables = problem.sequence, problem.sequence.tables.values()
-    if axis.positions.known_origin is None or any(isinstance(table.first, Tensor) for table in tables):
+    if isinstance(axis.positions.origin, Tensor) or any(isinstance(table.first, Tensor) for table in tables):
         return True
     given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit)
     tensors = [tensor for tensor in (*given, *(table.values for table in tables)) if tensor is not None]

@@ -3,7 +3,7 @@
 // P_ij = exp(S_ij - maximum_i) / total_i,  dS_ij = P_ij * (dO_i . (v_j + RV[d]) - delta_i),  delta_i = dO_i . O_i -
 // dlse_i
 #pragma once
-#include "scores.h"
+#include "listed.h"
 
 namespace RELATTN_SET {
 
@@ -24,19 +24,21 @@ struct BackwardTiles {
         key_block(rounded_up(c.key_block, PANEL)),
         step(key_block + 2 * MARGIN) {}
 
+  Index most() const { return std::max(key_block, query_block); }
   Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
   Index scratch() const {
     const Index keys = key_block + NN_ROWS;
     return query_block * (call.width + call.relative_width + call.value_width + 3) + 2 * tile_size() +
            keys * (2 * call.width + call.value_width) + 2 * Strip::size(key_block) + Strip::kept_size() +
-           ROWS * (call.width + call.relative_width) + KeyStrips::size(call, query_block, key_block);
+           ROWS * (call.width + call.relative_width) + KeyStrips::size(call, query_block, key_block) +
+           Listed::size(call, most());
   }
 
   struct Scratch {
     float *query, *relative_query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
     float *weights, *differences;                                        // P and dS, tiles with zeros all around
     float *key, *key_by_rows, *value;                                    // gradients of a block of keys
-    float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips;
+    float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips, *listed;
 
     Scratch(const BackwardTiles& pass, float* at) {
       const Call& c = pass.call;
@@ -50,23 +52,30 @@ struct BackwardTiles {
       key = take(keys * c.width), key_by_rows = take(keys * c.width), value = take(keys * c.value_width);
       strip = take(strip_size), value_strip = take(strip_size), kept = take(Strip::kept_size());
       tail = take(ROWS * c.width), relative_tail = take(ROWS * c.relative_width);
-      key_strips = at;
+      key_strips = take(KeyStrips::size(c, rows, pass.key_block));
+      listed = at;
     }
   };
 
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
            const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
+    const Listed listed(head, most(), s.listed);
     load_queries(head, i0, count, s);
     KeyStrips by_key = {};
     if (call.relative_queries.rows) {
-      by_key = KeyStrips::fill(head, i0, count, j0, columns, s.key_strips);
+      by_key = call.lists.given() ? listed.key_strips(i0, count, j0, columns, s.key_strips)
+                                  : KeyStrips::fill(head, i0, count, j0, columns, s.key_strips);
       std::memset(s.differences + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
     }
     for (Index a = 0; a < rows; a += ROWS) {
       const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
-      const Index begin = std::max(call.first_key(i) - j0, Index(0));
-      const Index stop = std::min(call.end_key(i, real) - j0, columns);
+      Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
+      bool looks = call.looks_at_pairs();
+      if (call.lists.given()) {
+        const Listed::Columns seen = listed.seen(i, real, j0, columns);
+        begin = seen.from, stop = seen.stop, looks |= !seen.whole;
+      }
       const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
       const Index from = sees ? begin / PANEL * PANEL : 0, to = sees ? rounded_up(stop, PANEL) : 0;
       float *weights = s.weights + a * step, *differences = s.differences + a * step;
@@ -76,15 +85,21 @@ struct BackwardTiles {
           std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
       if (!sees) continue;
-      weights_and_differences(head, i0, a, real, j0, from, stop, by_key, s);
+      weights_and_differences(head, listed, i0, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
+      if (call.lists.given()) add_listed_gradients(head, listed, sums, i, a, real, j0, {begin, stop}, s);
     }
     add_key_gradients(i0, rows, j0, columns, s);
+    if (call.mask_gradient) add_mask_gradient(head, i0, count, j0, columns, s);
+    if (call.lists.given()) {
+      if (call.relative_queries.rows)
+        listed.add_query_gradients(s.differences, step, i0, count, j0, columns, s.key_by_rows, sums.relative_queries);
+      return;
+    }
     const float* x = call.relative_width ? s.relative_query : s.query;
     add_table_gradient(call.relative_keys, sums.relative_keys, s.differences, x, i0, rows, j0, columns);
     add_table_gradient(call.relative_values, sums.relative_values, s.weights, s.gradient, i0, rows, j0, columns);
-    if (call.mask_gradient) add_mask_gradient(head, i0, count, j0, columns, s);
     add_bias_gradient(sums.bias, s.differences, i0, rows, j0, columns);
     add_relative_query_gradients(head, sums.relative_queries, i0, rows, j0, columns, s);
   }
@@ -116,19 +131,23 @@ struct BackwardTiles {
     }
   }
 
-  void weights_and_differences(const Head& head, Index i0, Index a, Index real, Index j0, Index from, Index stop,
-                               const KeyStrips& by_key, const Scratch& s) const {
+  void weights_and_differences(const Head& head, const Listed& listed, Index i0, Index a, Index real, Index j0,
+                               Index from, Index stop, bool looks, const KeyStrips& by_key, const Scratch& s) const {
     const Index i = i0 + a, value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
     const float* query = s.query + a * call.width;
     const float* x = call.relative_width ? s.relative_query + a * call.relative_width : query;
     Index next = NEVER;
-    const Start start = scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+    const Start start = call.lists.given()
+                            ? listed.scores_start(x, i, real, j0, {from, stop})
+                            : scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
     Vector most[ROWS];
     scores_of(head, query, i, j0, from, to, start.at ? &start : nullptr, weights, step, most);
-    if (call.looks_at_pairs()) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights, step, most);
+    if (looks) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights, step, most);
     Start values = {nullptr, 0};
-    if (call.relative_values.rows) {
+    if (call.relative_values.rows && call.lists.given()) {
+      values = listed.values_start(s.gradient + a * value_width, i, real, j0, {from, stop});
+    } else if (call.relative_values.rows) {
       const Band& band = call.relative_values;
       const Strip strip{
           s.value_strip, Strip::step(key_block), band, head.relative_value_panels, head.relative_values, nullptr, 0};
@@ -185,18 +204,40 @@ struct BackwardTiles {
       for (int r = 0; r < ROWS; r += NN_ROWS)
         multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
                     width);
-      if (call.relative_keys.rows && !call.relative_width)
+      if (call.relative_keys.rows && !call.relative_width && !call.lists.given())
         add_relative_keys(head, i, j0, from, stop, differences, to, width);
-      if (!whole)
-        for (Index r = 0; r < real; r++) add_row(gradient + (first + r) * width, to + r * width, 1.0f, width);
+      if (!whole) add_tail(to, real, gradient + first * width, width);
     }
-    if (float* const gradient = sums.relative_query) {
+    if (sums.relative_query && !call.lists.given()) {
       const Index relative_width = call.relative_width;
       std::memset(s.relative_tail, 0, ROWS * relative_width * sizeof(float));
       add_relative_keys(head, i, j0, from, stop, differences, s.relative_tail, relative_width);
-      for (Index r = 0; r < real; r++)
-        add_row(gradient + (first + r) * relative_width, s.relative_tail + r * relative_width, 1.0f, relative_width);
+      add_tail(s.relative_tail, real, sums.relative_query + first * relative_width, relative_width);
     }
+  }
+
+  // The first rows of a group's, to where they belong.
+  static void add_tail(const float* tail, Index rows, float* to, Index width) {
+    for (Index r = 0; r < rows; r++) add_row(to + r * width, tail + r * width, 1.0f, width);
+  }
+
+  // What the tables of listed positions give a group of queries, and their own gradients.
+  void add_listed_gradients(const Head& head, const Listed& listed, const TileSums& sums, Index i, Index a, Index real,
+                            Index j0, const Listed::Columns& columns, const Scratch& s) const {
+    const Index width = call.relative_keys.width;
+    const float *weights = s.weights + a * step, *differences = s.differences + a * step;
+    float* const gradient = call.relative_width ? sums.relative_query : sums.query;
+    if (call.relative_keys.rows && (gradient || sums.relative_keys)) {
+      float* tail = call.relative_width ? s.relative_tail : s.tail;
+      std::memset(tail, 0, ROWS * width * sizeof(float));
+      listed.add_key_gradients(differences, step, (call.relative_width ? s.relative_query : s.query) + a * width, i,
+                               real, j0, columns, gradient ? tail : nullptr, sums.relative_keys);
+      if (gradient) add_tail(tail, real, gradient + ((head.b * call.heads + head.h) * call.queries + i) * width, width);
+    }
+    if (sums.relative_values)
+      listed.add_value_gradient(weights, step, s.gradient + a * call.value_width, i, real, j0, columns,
+                                sums.relative_values);
+    if (sums.bias) listed.add_bias_gradient(differences, step, i, real, j0, columns, sums.bias);
   }
 
   void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences,

@@ -31,6 +31,31 @@ struct Band {
   Index clamps;  // 1: beyond the table its edge row holds; 0: nothing does
 };
 
+INLINE Index wrapped_sum(Index a, Index b) { return Index(uint64_t(a) + uint64_t(b)); }
+INLINE Index wrapped_difference(Index a, Index b) { return Index(uint64_t(a) - uint64_t(b)); }
+
+// The positions of keys that a query sees, both ends included.
+struct Reach {
+  Index from, to;
+};
+
+// Where queries and keys stand if either side is listed: [B, Lq] and [B, Lk], with a step of 0 where the batch shares
+// them. Null where both are runs.
+struct Lists {
+  const Index *query, *key;
+  Index query_batch, key_batch;
+  Index lowest, highest;  // limits of key position - query position; the call's own are then none
+
+  bool given() const { return query; }
+  bool limited() const { return lowest != NEVER || highest != -NEVER; }
+  const Index* queries(Index b) const { return query + b * query_batch; }
+  const Index* keys(Index b) const { return key + b * key_batch; }
+  Reach reach(Index position) const {
+    return {lowest == NEVER ? INT64_MIN : wrapped_sum(position, lowest),
+            highest == -NEVER ? INT64_MAX : wrapped_sum(position, highest)};
+  }
+};
+
 struct Call {
   Rows query, key, value, relative_query;  // relative_query.at is null where r is q
   Band relative_keys, relative_queries, relative_values, bias;
@@ -41,6 +66,7 @@ struct Call {
   Index mask_batch, mask_head, mask_query, mask_key;
   Index batch, heads, key_heads, queries, keys, width, value_width, relative_width;
   Index origin, lowest, highest;
+  Lists lists;
   double scale;
   double kept;             // the probability with which dropout keeps a weight; 1 where it drops none
   Index seed;              // of dropout
@@ -76,7 +102,7 @@ struct Call {
     return sees ? 1.0f / sum : 0.0f;
   }
 
-  // Whether a pair may be hidden, or its score changed, by more than its offset.
+  // Whether a pair may be hidden, or its score changed, by more than the diagonal that it lies on.
   bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || relative_queries.rows; }
 };
 

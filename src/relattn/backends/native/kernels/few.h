@@ -9,9 +9,8 @@
 #include <algorithm>
 
 #include "dropout.h"
-#include "held.h"
+#include "lookup.h"
 #include "masks.h"
-#include "products.h"
 
 namespace RELATTN_SET {
 
@@ -125,8 +124,15 @@ struct Few {
     const Held* key(Index j) const { return call.key.held<Held>(b, key_head, j); }
     const Held* value(Index j) const { return call.value.held<Held>(b, key_head, j); }
 
-    // Those of the keys from .. to - 1 that row r sees by their offset.
+    // Those of the keys from .. to - 1 that row r sees by their offset; of listed ones, from the first to the last.
     Seen seen_by(Index r, Index from, Index to) const {
+      if (call.lists.limited()) {
+        const Reach reach = call.lists.reach(*query_position(r));
+        const Index* keys = call.lists.keys(b);
+        while (from < to && (keys[from] < reach.from || keys[from] > reach.to)) from++;
+        while (from < to && (keys[to - 1] < reach.from || keys[to - 1] > reach.to)) to--;
+        return {from, to};
+      }
       const Index i = place(r), first = std::min(std::max(from, call.first_key(i)), to);
       return {first, std::max(first, std::min(to, call.end_key(i, 1)))};
     }
@@ -144,9 +150,13 @@ struct Few {
     // The other terms of row r's scores, and from them its weights. The chunk's maximum and total go beside `to`.
     void finish(Index r, float* to) const {
       const Seen seen = seen_by(r, begin, end);
-      if (call.relative_keys.rows) add_relative_keys(r, seen);
-      if (call.relative_queries.rows) add_relative_queries(r, seen);
-      if (call.bias.rows) add_bias(r, seen);
+      if (call.lists.given()) {
+        add_listed(r, seen);
+      } else {
+        if (call.relative_keys.rows) add_relative_keys(r, seen);
+        if (call.relative_queries.rows) add_relative_queries(r, seen);
+        if (call.bias.rows) add_bias(r, seen);
+      }
       float *row = of(r) + seen.from - begin, most = -INFINITY, total = 0.0f;
       mask_scores(call, b, head(r), place(r), seen.from, seen.to, row);
       for (Index c = 0; c < seen.count(); c++) most = row[c] > most ? row[c] : most;
@@ -160,7 +170,11 @@ struct Few {
       if (call.drops()) drop(r);
       std::memset(to, 0, few.value_width * sizeof(float));
       to[few.value_width] = most, to[few.value_width + 1] = total;
-      if (call.relative_values.rows) add_relative_values(r, seen, to);
+      if (!call.relative_values.rows) return;
+      if (call.lists.given())
+        add_listed_values(r, seen, to);
+      else
+        add_relative_values(r, seen, to);
     }
 
     void drop(Index r) const {
@@ -170,10 +184,91 @@ struct Few {
       });
     }
 
+    // What meets the relative keys.
+    const float* relative(Index r) const {
+      return few.relative_width ? relative_query + r * few.relative_width : query + r * few.width;
+    }
+
+    // Which rows of a table the listed keys that row r sees look up.
+    struct Looked {
+      int32_t row[CHUNK];
+      Covered covered;
+      // Whether the rows that are covered are few enough to meet all of them, one after the other.
+      bool close() const { return covered.count() <= CHUNK; }
+    };
+    const Index* query_position(Index r) const { return call.lists.queries(b) + place(r); }
+    void look_up(const Band& band, Index r, Seen seen, Looked& looked) const {
+      int32_t near[CHUNK];
+      looked.covered = RELATTN_SET::look_up<1>(band, query_position(r), 1, call.lists.keys(b) + seen.from, seen.count(),
+                                               near, looked.row, CHUNK);
+    }
+
+    // S += scale * (r . RK[d] + RQ[d] . k) + b[d], each pair with the rows of its own offset.
+    void add_listed(Index r, Seen seen) const {
+      const Index count = seen.count();
+      float products[CHUNK];
+      float* weights = of(r) + seen.from - begin;
+      Looked looked;
+      if (call.relative_keys.rows) {
+        const Band& band = call.relative_keys;
+        look_up(band, r, seen, looked);
+        const Index first = looked.covered.first;
+        if (looked.close()) {
+          if (looked.covered.count() > 0)
+            dot_products(relative(r), row(band, r, first), band.width, band.width, looked.covered.count(), products);
+          for (Index c = 0; c < count; c++)
+            if (looked.row[c] != NO_ROW) weights[c] += products[looked.row[c] - first];
+        } else {
+          const float* rows = row(band, r, 0);
+          dot_each(
+              relative(r), [&](Index c) { return rows + std::max(looked.row[c], 0) * band.width; }, band.width, count,
+              products);
+          for (Index c = 0; c < count; c++)
+            if (looked.row[c] != NO_ROW) weights[c] += products[c];
+        }
+      }
+      if (call.relative_queries.rows) {
+        const Band& band = call.relative_queries;
+        const float scale = float(call.scale);
+        look_up(band, r, seen, looked);
+        for (Index c = 0; c < count; c++)
+          if (looked.row[c] != NO_ROW)
+            weights[c] += scale * dot(row(band, r, looked.row[c]), key(seen.from + c), band.width);
+      }
+      if (call.bias.rows) {
+        const float* rows = call.bias.rows + head(r) * call.bias.head;
+        look_up(call.bias, r, seen, looked);
+        for (Index c = 0; c < count; c++)
+          if (looked.row[c] != NO_ROW) weights[c] += rows[looked.row[c]];
+      }
+    }
+
+    // sum_j weight_j * RV[d].
+    void add_listed_values(Index r, Seen seen, float* to) const {
+      const Band& band = call.relative_values;
+      const Index count = seen.count();
+      const float* weights = of(r) + seen.from - begin;
+      Looked looked;
+      float sums[CHUNK];
+      look_up(band, r, seen, looked);
+      if (looked.close()) {
+        const Index first = looked.covered.first;
+        std::fill(sums, sums + CHUNK, 0.0f);
+        for (Index c = 0; c < count; c++)
+          if (looked.row[c] != NO_ROW) sums[looked.row[c] - first] += weights[c];
+        if (looked.covered.count() > 0)
+          add_rows(sums, row(band, r, first), band.width, band.width, looked.covered.count(), to);
+      } else {
+        const float* rows = row(band, r, 0);
+        for (Index c = 0; c < count; c++) sums[c] = looked.row[c] == NO_ROW ? 0.0f : weights[c];
+        add_each(sums, [&](Index c) { return rows + looked.row[c] * band.width; }, band.width, count, to);
+      }
+    }
+
     // S += scale * r . RK[d].
     void add_relative_keys(Index r, Seen seen) const {
       const Band& band = call.relative_keys;
-      const float* x = few.relative_width ? relative_query + r * few.relative_width : query + r * few.width;
+      const float* x = relative(r);
       const Index corner = this->corner(band, r);
       const Seen in = inside(band, corner, seen);
       float products[CHUNK];

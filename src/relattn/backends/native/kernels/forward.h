@@ -1,6 +1,6 @@
 // The forward pass: a unit of work is a block of queries of one head, which meets the keys a block at a time.
 #pragma once
-#include "scores.h"
+#include "listed.h"
 
 namespace RELATTN_SET {
 
@@ -26,7 +26,7 @@ struct Forward {
   Index scratch() const {
     const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
     return rows * (call.width + call.relative_width + call.value_width + Strip::KEPT + 3) + ROWS * step +
-           Strip::size(key_block) + KeyStrips::size(call, rows, key_block);
+           Strip::size(key_block) + KeyStrips::size(call, rows, key_block) + Listed::size(call, most());
   }
 
   // The last block of queries comes first: under causality it sees most keys.
@@ -38,6 +38,8 @@ struct Forward {
   }
 
  private:
+  Index most() const { return std::max(key_block, query_block); }
+
   void block_of_queries(const Head& head, Index i0, Index count, float* scratch) const {
     const Index rows = rounded_up(count, ROWS), groups = rows / ROWS;
     const Index width = call.width, value_width = call.value_width, relative_width = call.relative_width;
@@ -50,6 +52,7 @@ struct Forward {
     float* weights = total + rows;  // with MARGIN columns more on both sides of every row
     float* strip = weights + ROWS * step;
     float* key_strips = strip + Strip::size(key_block);
+    const Listed listed(head, most(), key_strips + KeyStrips::size(call, rows, key_block));
 
     const float factor = float(call.scale);
     copy_rows(call.query, head.b, head.h, i0, count, width, factor, query);
@@ -63,23 +66,33 @@ struct Forward {
     const Index first = call.first_key(i0) / PANEL * PANEL, end = call.end_key(i0, count);
     for (Index j0 = first; j0 < end; j0 += key_block) {
       const Index columns = std::min(key_block, end - j0);
+      if (call.lists.given() && !listed.sees(i0, count, j0, columns)) continue;
       KeyStrips by_key = {};
-      if (call.relative_queries.rows) by_key = KeyStrips::fill(head, i0, count, j0, columns, key_strips);
+      if (call.relative_queries.rows)
+        by_key = call.lists.given() ? listed.key_strips(i0, count, j0, columns, key_strips)
+                                    : KeyStrips::fill(head, i0, count, j0, columns, key_strips);
       for (Index g = 0; g < groups; g++) {
         const Index a = g * ROWS, i = i0 + a, real = std::min(Index(ROWS), count - a);
-        const Index begin = std::max(call.first_key(i) - j0, Index(0)), from = begin / PANEL * PANEL;
-        const Index stop = std::min(call.end_key(i, real) - j0, columns), to = rounded_up(stop, PANEL);
+        Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
+        bool looks = call.looks_at_pairs();
+        if (call.lists.given()) {
+          const Listed::Columns seen = listed.seen(i, real, j0, columns);
+          begin = seen.from, stop = seen.stop, looks |= !seen.whole;
+        }
         if (stop <= begin) continue;
+        const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
         const float* x = relative_width ? relative_query + a * relative_width : query + a * width;
-        const Start start =
-            scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip, kept + a * Strip::KEPT, next[g]);
+        const Start start = call.lists.given() ? listed.scores_start(x, i, real, j0, {from, stop})
+                                               : scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip,
+                                                              kept + a * Strip::KEPT, next[g]);
         Vector most[ROWS];
         scores_of(head, query + a * width, i, j0, from, to, start.at ? &start : nullptr, weights + MARGIN, step, most);
-        if (call.looks_at_pairs())
-          look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights + MARGIN, step, most);
+        if (looks) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights + MARGIN, step, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);
+        if (call.relative_values.rows && call.lists.given())
+          listed.add_values(weights + MARGIN, step, i, real, j0, {begin, stop}, output + a * value_width);
       }
     }
     for (Index a = 0; a < count; a++) write(head, i0 + a, maximum[a], total[a], output + a * value_width);
@@ -129,7 +142,7 @@ struct Forward {
     for (int r = 0; r < ROWS; r += NN_ROWS)
       multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width,
                   width);
-    if (call.relative_values.rows)
+    if (call.relative_values.rows && !call.lists.given())
       add_band(call.relative_values, head.relative_values, weights, step,
                call.origin + j0 - i - call.relative_values.first, from, stop, output, width);
   }

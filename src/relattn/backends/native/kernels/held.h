@@ -53,13 +53,13 @@ INLINE Vector sum_each(Vector (&sums)[LANES]) {
   return sums[0];
 }
 
-// to[c] = x . row c, for `count` rows. x: zeros up to a whole vector.
-template <class Held>
-static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {
+// to[c] = x . row_of(c), for `count` rows. x: zeros up to a whole vector.
+template <class RowOf>
+INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index count, float* to) {
   const Index whole = width / LANES * LANES;
   for (Index c = 0; c < count; c += LANES) {
-    const Held* row[LANES];  // beyond the last one the last one again
-    for (int n = 0; n < LANES; n++) row[n] = rows + (c + n < count ? c + n : count - 1) * step;
+    decltype(row_of(0)) row[LANES];  // beyond the last one the last one again
+    for (int n = 0; n < LANES; n++) row[n] = row_of(c + n < count ? c + n : count - 1);
     Vector sums[LANES];
 #pragma GCC unroll 16
     for (int n = 0; n < LANES; n++) sums[n] = Vector{};
@@ -77,9 +77,9 @@ static void dot_products(const float* x, const Held* rows, Index step, Index wid
   }
 }
 
-// to[.] += sum_c weights[c] * row c, for `count` rows. A weight of 0 is a hidden pair's: its row may hold anything.
-template <class Held>
-static void add_rows(const float* weights, const Held* rows, Index step, Index width, Index count, float* to) {
+// to[.] += sum_c weights[c] * row_of(c), for `count` rows. A weight of 0 is a hidden pair's: its row may hold anything.
+template <class RowOf>
+INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Index count, float* to) {
   constexpr Index VECTORS = 4;
   Index d = 0;
   for (; d + VECTORS * LANES <= width; d += VECTORS * LANES) {
@@ -90,7 +90,7 @@ static void add_rows(const float* weights, const Held* rows, Index step, Index w
       if (weights[c] == 0.0f) continue;
       const Vector w = broadcast(weights + c);
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; v++) sums[v] += w * load_held(rows + c * step + d + v * LANES);
+      for (int v = 0; v < VECTORS; v++) sums[v] += w * load_held(row_of(c) + d + v * LANES);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) store(to + d + v * LANES, sums[v]);
@@ -98,9 +98,19 @@ static void add_rows(const float* weights, const Held* rows, Index step, Index w
   for (; d < width; d += LANES) {
     Vector sums = load(to + d);
     for (Index c = 0; c < count; c++)
-      if (weights[c] != 0.0f) sums += broadcast(weights + c) * load_part(rows + c * step + d, width - d);
+      if (weights[c] != 0.0f) sums += broadcast(weights + c) * load_part(row_of(c) + d, width - d);
     store(to + d, sums);
   }
+}
+
+// The same of rows that lie one after the other.
+template <class Held>
+static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {
+  dot_each(x, [=](Index c) { return rows + c * step; }, width, count, to);
+}
+template <class Held>
+static void add_rows(const float* weights, const Held* rows, Index step, Index width, Index count, float* to) {
+  add_each(weights, [=](Index c) { return rows + c * step; }, width, count, to);
 }
 
 }  // namespace RELATTN_SET

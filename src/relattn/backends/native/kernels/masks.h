@@ -1,4 +1,4 @@
-// What masks that are given as tensors change of the scores.
+// What is given as tensors and hides pairs or changes their scores: masks, and limits on listed positions.
 #pragma once
 #include "call.h"
 
@@ -24,6 +24,11 @@ static void mask_scores(const Call& call, Index b, Index h, Index i, Index from,
     const Index id = call.query_segments[b * call.queries + i];
     const Index* ids = call.key_segments + b * call.keys + from;
     for (Index c = 0; c < count; c++) row[c] = ids[c] == id ? row[c] : -INFINITY;
+  }
+  if (call.lists.limited()) {
+    const auto [first, last] = call.lists.reach(call.lists.queries(b)[i]);
+    const Index* keys = call.lists.keys(b) + from;
+    for (Index c = 0; c < count; c++) row[c] = keys[c] >= first && keys[c] <= last ? row[c] : -INFINITY;
   }
 }
 

@@ -80,7 +80,8 @@ struct Head {
   const float* value_panels;
   const float *relative_keys, *relative_queries, *relative_values;  // rows of its tables
   const float *relative_key_panels, *relative_query_panels, *relative_value_panels;
-  const float* biases;
+  const float* bias;    // of its table
+  const float* biases;  // of every offset of two runs
   Index bias_first;
 
   Head(const Call& c, const Packed& packed, Index batch, Index head)
@@ -94,6 +95,7 @@ struct Head {
     relative_key_panels = panels(packed.relative_keys, c.relative_keys);
     relative_query_panels = panels(packed.relative_queries, c.relative_queries);
     relative_value_panels = panels(packed.relative_values, c.relative_values);
+    bias = rows_of(c.bias);
     biases = packed.biases.at ? packed.biases.at + (c.bias.heads == 1 ? 0 : h) * packed.biases.head : nullptr;
     bias_first = packed.biases.first;
   }
@@ -128,13 +130,24 @@ struct KeyStrips {
     return call.relative_queries.rows ? rounded_up(keys, ROWS) * (step_of(queries) + call.width) : 0;
   }
 
-  // scratch: size() floats. The keys j0 .. j0 + count - 1, and the queries i0 .. i0 + queries - 1.
+  // scratch: size() floats, for `queries` queries.
+  static KeyStrips in(float* scratch, Index queries) {
+    return {scratch, step_of(queries), rounded_up(queries, ROWS) + ROWS + PANEL};
+  }
+
+  // The keys j0 .. j0 + count - 1, one after the other, beside the strips.
+  float* load_keys(const Head& head, Index j0, Index count) const {
+    float* keys = at + rounded_up(count, ROWS) * step;
+    copy_rows(head.call.key, head.b, head.key_head, j0, count, head.call.width, 1.0f, keys);
+    return keys;
+  }
+
+  // Of the keys j0 .. j0 + count - 1, and the queries i0 .. i0 + queries - 1.
   static KeyStrips fill(const Head& head, Index i0, Index queries, Index j0, Index count, float* scratch) {
     const Call& call = head.call;
     const Band& band = call.relative_queries;
-    KeyStrips strips{scratch, step_of(queries), rounded_up(queries, ROWS) + ROWS + PANEL};
-    float* keys = scratch + rounded_up(count, ROWS) * strips.step;
-    copy_rows(call.key, head.b, head.key_head, j0, count, call.width, 1.0f, keys);
+    const KeyStrips strips = in(scratch, queries);
+    const float* keys = strips.load_keys(head, j0, count);
     const Strip products{nullptr, strips.step, band, head.relative_query_panels, head.relative_queries, nullptr, 0};
     for (Index c = 0; c < count; c += ROWS) {
       const Index corner = call.origin + j0 + c - i0 - band.first;  // t of key c and query 0

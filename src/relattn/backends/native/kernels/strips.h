@@ -40,14 +40,15 @@ INLINE Panels panels_of(const Band& band, float*& workspace) {
   return panels;
 }
 
-// The bias of every offset of the call, with room on both sides for reading whole vectors.
+// The bias of every offset of two runs, with room on both sides for reading whole vectors.
 struct Biases {
   static constexpr Index ROOM = ROWS + 2 * PANEL;
   float* at = nullptr;  // of offset `first`
   Index head = 0, first = 0;
 
+  static bool needed(const Call& call) { return call.bias.rows && !call.lists.given(); }
   static Index size(const Call& call) {
-    return call.bias.rows ? call.bias.heads * (call.queries + call.keys + 2 * ROOM) : 0;
+    return needed(call) ? call.bias.heads * (call.queries + call.keys + 2 * ROOM) : 0;
   }
   void expand(const Call& call, Index h) const {
     const Band& band = call.bias;
@@ -61,7 +62,7 @@ struct Biases {
 
 INLINE Biases biases_of(const Call& call, float*& workspace) {
   Biases biases;
-  if (!call.bias.rows) return biases;
+  if (!Biases::needed(call)) return biases;
   biases.head = call.queries + call.keys + 2 * Biases::ROOM;
   biases.first = call.origin - call.queries + 1 - Biases::ROOM;
   biases.at = workspace;
