@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, relative_attention
 from relattn.backends.native import operator
 from tests import seeds
-from tests.contract.cases import CASES, DIFFERENT
+from tests.contract.cases import CASES, DIFFERENT, HandTable, TermsCase
 from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
@@ -101,11 +101,15 @@ def test_the_blocks_that_it_chooses(name: str, kind: str, instructions: str, rng
 def test_rows_of_a_table_so_far_apart_that_each_pair_has_its_own_product(
     queries: int, instructions: str, rng: np.random.Generator
 ) -> None:
-    """Offsets of a few thousands, and every term."""
+    """Offsets of a few thousands and every term; those of a table that zeroes lie on either side of its rows, too."""
     positions = {"query_position": rng.integers(0, 3000, queries), "key_position": rng.integers(0, 3000, (2, 50))}
-    for name in ("terms_all_refuse", "relative_per_head", "key_query"):
+    tables = ("relative_keys", "relative_queries", "relative_values", "bias")
+    zeroes = TermsCase(
+        {name: HandTable(shared=name == "bias", first=-1200, rows=2000, beyond="zero") for name in tables}
+    )
+    for case in (CASES["terms_all_refuse"], CASES["relative_per_head"], CASES["key_query"], zeroes):
         setting = Setting(2, 2, 1, queries, 50, 18, 5, **positions, seed=int(rng.integers(2**32)))
-        check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
+        check(make_subject(case, setting, "float32"), "native", "float32", truth=by_formula)
 
 
 @every_set

@@ -280,14 +280,6 @@ struct BackwardTiles {
     }
   }
 
-  static float total(const float* row, Index from, Index stop) {
-    Vector sums = {};
-    for (; from + LANES <= stop; from += LANES) sums += load(row + from);
-    float rest = sum(sums);
-    for (; from < stop; from++) rest += row[from];
-    return rest;
-  }
-
   // db[t] += sum of dS over the diagonal t.
   void add_bias_gradient(float* sums, const float* differences, Index i0, Index rows, Index j0, Index columns) const {
     if (!sums) return;

@@ -67,7 +67,13 @@ class Listed {
     if (relative)
       of_queries(call.relative_keys, i, real, j0, columns)
           .spread(x, head.relative_key_panels, head.relative_keys, to, step);
-    if (call.bias.rows) of_queries(call.bias, i, real, j0, columns).spread_bias(head.bias, relative, to, step);
+    if (call.bias.rows) {
+      const Lookup lookup = of_queries(call.bias, i, real, j0, columns);
+      if (relative)
+        lookup.spread_bias<true>(head.bias, to, step);
+      else
+        lookup.spread_bias<false>(head.bias, to, step);
+    }
     return start(columns);
   }
 

@@ -2,8 +2,9 @@
 // with rows spread over pairs, and the numbers of pairs collected by row.
 //
 // A group is a few rows and some columns of pairs: queries and keys, or keys and queries. The rows of the table that
-// its pairs look up are multiplied as a strip, and a pair reads its column of it: a gather. Where the pairs spread so
-// far over the table that most of the strip would be read by none, each pair's own row is multiplied.
+// its pairs look up are multiplied as a strip, and a pair reads its column of it: a gather, or a copy where keys stand
+// in a row. Where the pairs spread so far over the table that most of the strip would be read by none, each pair's own
+// row is multiplied.
 #pragma once
 #include "held.h"
 #include "strips.h"
@@ -19,40 +20,52 @@ struct Covered {
 constexpr int32_t NO_ROW = -1;  // of a pair beyond a table that holds nothing there
 
 // index[r * step + c] = the row of the offset SIGN * (columns[c] - rows[r]), or NO_ROW. The answer: the rows that any
-// pair looks up. near: room for `count` numbers.
+// pair looks up. near, and every row of index: room for `count` numbers rounded up to whole vectors, which are written.
 //
 // int64 is left once per column: rows so close to one another that 32 bits hold their distance share the columns'
 // distances from the first of them, cut where they lie beyond the table for every row.
 template <int SIGN>
 static Covered look_up(const Band& band, const Index* rows, Index height, const Index* columns, Index count,
                        int32_t* __restrict near, int32_t* __restrict index, Index step) {
+  if (count <= 0) return {0, 0};
   constexpr Index HALF = Index(1) << 30;
-  const auto [least, most] = std::minmax_element(rows, rows + height);
-  const bool apart = uint64_t(*most) - uint64_t(*least) >= uint64_t(HALF) || band.count > HALF;
+  const auto [low, high] = std::minmax_element(rows, rows + height);
+  const bool apart = uint64_t(*high) - uint64_t(*low) >= uint64_t(HALF) || band.count > HALF;
   const int32_t last = int32_t(band.count - 1);
-  const bool clamps = band.clamps;
-  int32_t first = last + 1, end = NO_ROW;
+  const Integers none = Integers{} + NO_ROW, all = Integers{} + (band.clamps ? -1 : 0);
+  Integers first = Integers{} + (last + 1), end = none;
   for (Index r = 0; r < height; r++) {
-    const Index base = apart ? rows[r] : (SIGN > 0 ? *least : *most);
-    if (r == 0 || apart)
+    const Index base = apart ? rows[r] : (SIGN > 0 ? *low : *high);
+    if (r == 0 || apart) {
       for (Index c = 0; c < count; c++) {
         const Index d = SIGN > 0 ? wrapped_difference(columns[c], base) : wrapped_difference(base, columns[c]);
         near[c] = int32_t(std::min(std::max(wrapped_difference(d, band.first), -HALF), Index(INT32_MAX)));
       }
-    const int32_t away = int32_t(SIGN > 0 ? rows[r] - base : base - rows[r]);
-    int32_t* __restrict at = index + r * step;
-    for (Index c = 0; c < count; c++) {
-      const int32_t t = near[c] - away, inside = std::min(std::max(t, 0), last);
-      const bool has = clamps || t == inside;
-      at[c] = has ? inside : NO_ROW;
-      first = std::min(first, has ? inside : last + 1);
-      end = std::max(end, at[c]);
+      std::fill(near + count, near + rounded_up(count, LANES), near[count - 1]);
+    }
+    const Integers away = Integers{} + int32_t(SIGN > 0 ? rows[r] - base : base - rows[r]);
+    for (Index c = 0; c < count; c += LANES) {
+      const Integers t = load(near + c) - away, positive = t > 0 ? t : Integers{};
+      const Integers inside = positive < last ? positive : Integers{} + last;
+      const Integers row = all | (t == inside) ? inside : none, seen = row == none ? first : row;
+      store(index + r * step + c, row);
+      first = seen < first ? seen : first;
+      end = row > end ? row : end;
     }
   }
-  return {first, Index(end) + 1};
+  Covered covered = {last + 1, 0};
+  for (int n = 0; n < LANES; n++)
+    covered = {std::min(covered.first, Index(first[n])), std::max(covered.end, Index(end[n]) + 1)};
+  return covered;
 }
 
-// One table over groups of ROWS rows and up to `most` columns, one group after the other.
+// The columns before .. after - 1 of a row of pairs look up the rows `row`, row + 1, ... of a table; those on either
+// side lie beyond it.
+struct Inside {
+  Index before, after, row;
+};
+
+// One table and a group of ROWS rows of pairs: queries and up to `most` keys, or keys and up to `most` queries.
 class Lookup {
  public:
   static Index size(Index most) { return ROWS * (step_of(most) + strip_step_of(most)) + 2 * step_of(most); }
@@ -65,36 +78,64 @@ class Lookup {
     row = reinterpret_cast<float*>(near + step);
   }
 
-  // The group of the queries at `rows` (`height` of them, the last one standing for the rest) and the keys at
+  // The pairs of the queries at `rows` (`height` of them, the last one standing for the rest) and the keys at
   // `columns`.
   void of_queries(const Index* rows, Index height, const Index* columns, Index columns_count) {
-    of<1>(rows, height, columns, columns_count);
+    count = columns_count;
+    const Positions places(rows, height);
+    in_a_row = count > 0;
+    for (Index c = 1; c < count; c++) in_a_row &= columns[c] == wrapped_sum(columns[0], c);
+    if (in_a_row) {
+      covered = {band.count, 0};
+      for (Index r = 0; r < ROWS; r++)
+        take(r, wrapped_difference(wrapped_difference(columns[0], places.at[r]), band.first));
+      base = covered.first / PANEL * PANEL;
+      if (!far()) return;
+      in_a_row = false;
+    }
+    each<1>(places, columns);
   }
-  // The group of the keys at `rows` and the queries at `columns`.
+  // The pairs of the keys at `rows` and the queries at `columns`.
   void of_keys(const Index* rows, Index height, const Index* columns, Index columns_count) {
-    of<-1>(rows, height, columns, columns_count);
+    count = columns_count;
+    in_a_row = false;
+    each<-1>(Positions(rows, height), columns);
   }
 
   // to[r * to_step + c] = x_r . T[row of (r, c)]. panels, rows: the table's.
   void spread(const float* x, const float* panels, const float* rows, float* to, Index to_step) const {
     if (far()) {
-      for (Index r = 0; r < ROWS; r++) dots(x + r * band.width, rows, of(r), to + r * to_step);
+      for (Index r = 0; r < ROWS; r++) dots(x + r * band.width, rows, index + r * step, to + r * to_step);
       return;
     }
-    const Index first = covered.first / PANEL, end = (covered.end + PANEL - 1) / PANEL;
     if (covered.count() > 0)
-      Strip{nullptr, 0, band, panels, rows, nullptr, 0}.products(x, first, end, strip, strip_step);
-    for (Index r = 0; r < ROWS; r++) gather(strip + r * strip_step, first * PANEL, of(r), to + r * to_step);
+      Strip{nullptr, 0, band, panels, rows, nullptr, 0}.products(x, base / PANEL, (covered.end + PANEL - 1) / PANEL,
+                                                                 strip + LANES, strip_step);
+    for (Index r = 0; r < ROWS; r++) {
+      const float* products = strip + r * strip_step;
+      float* pairs = to + r * to_step;
+      if (in_a_row) {
+        lay<false>(inside[r], products + LANES - base, pairs);
+      } else {
+        strip[r * strip_step] = 0.0f;
+        for (Index c = 0; c < count; c++) pairs[c] = products[index[r * step + c]];
+      }
+    }
   }
 
-  // to[r * to_step + c] (+)= b[row of (r, c)].
-  void spread_bias(const float* rows, bool adds, float* to, Index to_step) const {
+  // to[r * to_step + c] = b[row of (r, c)], or += where it adds.
+  template <bool ADDS>
+  void spread_bias(const float* rows, float* to, Index to_step) const {
     for (Index r = 0; r < ROWS; r++) {
-      const int32_t* at = of(r);
-      float* sums = to + r * to_step;
+      float* pairs = to + r * to_step;
+      if (in_a_row) {
+        lay<ADDS>(inside[r], rows, pairs);
+        continue;
+      }
       for (Index c = 0; c < count; c++) {
-        const float b = at[c] == NO_ROW ? 0.0f : rows[at[c]];
-        sums[c] = adds ? sums[c] + b : b;
+        const Index t = row_of(r, c);
+        const float b = t == NO_ROW ? 0.0f : rows[t];
+        pairs[c] = ADDS ? pairs[c] + b : b;
       }
     }
   }
@@ -103,18 +144,14 @@ class Lookup {
   void collect(const float* weights, Index weights_step) {
     given = weights, given_step = weights_step;
     if (far()) return;
-    const Index width = rounded_up(std::max(covered.count(), Index(0)), NN_ROWS);
+    const Index first = LANES + covered.first - base, width = rounded_up(std::max(covered.count(), Index(0)), NN_ROWS);
     for (Index r = 0; r < ROWS; r++) {
-      float* sums = strip + r * strip_step - covered.first;
-      std::memset(strip + r * strip_step, 0, width * sizeof(float));
-      const int32_t* at = of(r);
-      const float* from = weights + r * weights_step;
-      if (band.clamps) {
-        for (Index c = 0; c < count; c++) sums[at[c]] += from[c];
-      } else {
-        for (Index c = 0; c < count; c++)
-          if (at[c] != NO_ROW) sums[at[c]] += from[c];
-      }
+      float* sums = strip + r * strip_step;
+      std::memset(sums + first, 0, width * sizeof(float));
+      if (in_a_row)
+        pick(inside[r], weights + r * weights_step, sums + LANES - base);
+      else
+        scatter(weights + r * weights_step, index + r * step, sums);
     }
   }
 
@@ -123,13 +160,13 @@ class Lookup {
     const Index width = band.width;
     if (far()) {
       for (Index r = 0; r < height; r++) {
-        const int32_t* at = of(r);
+        const int32_t* at = index + r * step;
         add_each(weights_of(r), [=](Index c) { return rows + at[c] * width; }, width, count, to + r * to_step);
       }
       return;
     }
     for (Index r = 0; r < height; r += NN_ROWS)
-      multiply_nn(strip + r * strip_step, strip_step, 1, rows + covered.first * width, width, covered.count(),
+      multiply_nn(first_sum() + r * strip_step, strip_step, 1, rows + covered.first * width, width, covered.count(),
                   to + r * to_step, to_step, width);
   }
 
@@ -140,20 +177,26 @@ class Lookup {
       for (Index r = 0; r < height; r++) {
         const float* weights = weights_of(r);
         for (Index c = 0; c < count; c++)
-          if (weights[c] != 0.0f) add_row(sums + of(r)[c] * width, x + r * x_step, weights[c], width);
+          if (weights[c] != 0.0f) add_row(sums + index[r * step + c] * width, x + r * x_step, weights[c], width);
       }
       return;
     }
     for (Index t = 0; t < covered.count(); t += NN_ROWS)
-      multiply_nn(strip + t, 1, strip_step, x, x_step, height, sums + (covered.first + t) * width, width, width);
+      multiply_nn(first_sum() + t, 1, strip_step, x, x_step, height, sums + (covered.first + t) * width, width, width);
   }
 
   // sums[t] += sum of weight[r][c] over the pairs whose row is t.
   void add_bias_gradient(const float* weights, Index weights_step, Index height, float* sums) const {
     for (Index r = 0; r < height; r++) {
-      const int32_t* at = of(r);
-      for (Index c = 0; c < count; c++)
-        if (at[c] != NO_ROW) sums[at[c]] += weights[r * weights_step + c];
+      const float* from = weights + r * weights_step;
+      if (in_a_row) {
+        pick(inside[r], from, sums);
+        continue;
+      }
+      for (Index c = 0; c < count; c++) {
+        const Index t = row_of(r, c);
+        if (t != NO_ROW) sums[t] += from[c];
+      }
     }
   }
 
@@ -161,26 +204,81 @@ class Lookup {
   // A strip may hold so many columns for each column of pairs; a pair's own product costs about as many of a strip's.
   static constexpr Index SPREAD = 4;
   static Index step_of(Index most) { return rounded_up(most, PANEL); }
-  static Index strip_step_of(Index most) { return SPREAD * step_of(most) + 2 * PANEL; }
+  static Index strip_step_of(Index most) { return LANES + SPREAD * step_of(most) + 2 * PANEL; }
+
+  // The positions of ROWS rows.
+  struct Positions {
+    Index at[ROWS];
+    Positions(const Index* rows, Index height) {
+      for (Index r = 0; r < ROWS; r++) at[r] = rows[std::min(r, height - 1)];
+    }
+  };
 
   bool far() const { return covered.count() > SPREAD * rounded_up(count, PANEL); }
-  const int32_t* of(Index r) const { return index + r * step; }
-
-  template <int SIGN>
-  void of(const Index* rows, Index height, const Index* columns, Index columns_count) {
-    Index all[ROWS];
-    for (Index r = 0; r < ROWS; r++) all[r] = rows[std::min(r, height - 1)];
-    count = columns_count;
-    covered = look_up<SIGN>(band, all, ROWS, columns, count, near, index, step);
+  const float* first_sum() const { return strip + LANES + covered.first - base; }
+  // Of a group that is not in a row.
+  Index row_of(Index r, Index c) const {
+    const Index t = index[r * step + c];
+    if (far()) return t;
+    return t == 0 ? NO_ROW : t - LANES + base;
   }
 
-  void gather(const float* from, Index first, const int32_t* at, float* to) const {
-    const int32_t base = int32_t(first);
-    if (band.clamps) {
-      for (Index c = 0; c < count; c++) to[c] = from[at[c] - base];
-    } else {
-      for (Index c = 0; c < count; c++) to[c] = at[c] == NO_ROW ? 0.0f : from[at[c] - base];
+  // Every pair's row; where a strip serves, its column of it, with the first one for a pair without a row.
+  template <int SIGN>
+  void each(const Positions& rows, const Index* columns) {
+    covered = look_up<SIGN>(band, rows.at, ROWS, columns, count, near, index, step);
+    base = covered.first / PANEL * PANEL;
+    if (far()) return;
+    const Integers none = Integers{} + NO_ROW, to_column = Integers{} + int32_t(LANES - base);
+    for (Index r = 0; r < ROWS; r++)
+      for (Index c = 0; c < count; c += LANES) {
+        const Integers t = load(index + r * step + c);
+        store(index + r * step + c, t == none ? Integers{} : t + to_column);
+      }
+  }
+
+  // Row r of keys in a row, the first of which looks up row t, on this side of the table or beyond.
+  void take(Index r, Index t) {
+    const Index before = t >= 0 ? 0 : (t <= -count ? count : -t);
+    const Index after = before == count ? count : (t >= band.count ? before : std::min(count, band.count - t));
+    inside[r] = {before, after, std::min(std::max(t, Index(0)), band.count - 1)};
+    if (before < after) cover(inside[r].row, inside[r].row + after - before);
+    if (band.clamps && before > 0) cover(0, 1);
+    if (band.clamps && after < count) cover(band.count - 1, band.count);
+  }
+  void cover(Index first, Index end) { covered = {std::min(covered.first, first), std::max(covered.end, end)}; }
+
+  // to[c] = from[row of column c], or += where it adds.
+  template <bool ADDS>
+  void lay(const Inside& in, const float* from, float* to) const {
+    auto put = [to](Index c, float x) { to[c] = ADDS ? to[c] + x : x; };
+    const float oldest = band.clamps && in.before > 0 ? from[0] : 0.0f;
+    const float newest = band.clamps && in.after < count ? from[band.count - 1] : 0.0f;
+    for (Index c = 0; c < in.before; c++) put(c, oldest);
+    for (Index c = in.before; c < in.after; c++) put(c, from[in.row + c - in.before]);
+    for (Index c = in.after; c < count; c++) put(c, newest);
+  }
+
+  // sums[row of column c] += weights[c].
+  void pick(const Inside& in, const float* __restrict weights, float* __restrict sums) const {
+    float* to = sums + in.row;
+    for (Index c = in.before; c < in.after; c++) to[c - in.before] += weights[c];
+    if (!band.clamps) return;
+    if (in.before > 0) sums[0] += total(weights, 0, in.before);
+    if (in.after < count) sums[band.count - 1] += total(weights, in.after, count);
+  }
+
+  // sums[at[c]] += weights[c]. Neighbours that all go to one place, as beyond a clipped table, are added up first.
+  void scatter(const float* weights, const int32_t* at, float* sums) const {
+    Index c = 0;
+    for (; c + LANES <= count; c += LANES) {
+      if (at[c] == at[c + LANES - 1] && all_equal(load(at + c))) {
+        sums[at[c]] += sum(load(weights + c));
+      } else {
+        for (Index n = c; n < c + LANES; n++) sums[at[n]] += weights[n];
+      }
     }
+    for (; c < count; c++) sums[at[c]] += weights[c];
   }
 
   // to[c] = x . row at[c].
@@ -190,21 +288,23 @@ class Lookup {
     for (Index c = 0; c < count && !band.clamps; c++) to[c] = at[c] == NO_ROW ? 0.0f : to[c];
   }
 
-  // Those that were collected, 0 where a pair has no row.
+  // Those that were collected, 0 where a pair has no row; of pairs that spread too far for a strip.
   const float* weights_of(Index r) const {
     const float* weights = given + r * given_step;
     if (band.clamps) return weights;
-    for (Index c = 0; c < count; c++) row[c] = of(r)[c] == NO_ROW ? 0.0f : weights[c];
+    for (Index c = 0; c < count; c++) row[c] = index[r * step + c] == NO_ROW ? 0.0f : weights[c];
     return row;
   }
 
   const Band& band;
   const Index step, strip_step;
-  float* strip;    // [ROWS][strip_step]
+  float* strip;    // [ROWS][strip_step]: LANES numbers, the first for pairs without a row, and the rows from `base` on
   int32_t* index;  // [ROWS][step]
   int32_t* near;
   float* row;
-  Index count = 0;
+  Inside inside[ROWS];
+  bool in_a_row = false;  // keys are: `inside` holds in place of `index`
+  Index count = 0, base = 0;
   Covered covered = {0, 0};
   const float* given = nullptr;
   Index given_step = 0;

@@ -115,6 +115,15 @@ static void pack_panel(const float* rows, Index row_step, Index width, Index fir
   }
 }
 
+// The sum of row[from] .. row[stop - 1].
+INLINE float total(const float* row, Index from, Index stop) {
+  Vector sums = {};
+  for (; from + LANES <= stop; from += LANES) sums += load(row + from);
+  float rest = sum(sums);
+  for (; from < stop; from++) rest += row[from];
+  return rest;
+}
+
 // to[k] += factor * row[k].
 INLINE void add_row(float* to, const float* row, float factor, Index width) {
   for (Index d = 0; d < width; d += LANES) store(to + d, load(to + d) + splat(factor) * load(row + d));

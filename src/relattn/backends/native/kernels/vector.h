@@ -26,9 +26,12 @@ constexpr int LANES = BYTES / 4;
 typedef float Vector __attribute__((vector_size(BYTES)));
 typedef int32_t Integers __attribute__((vector_size(BYTES)));
 typedef float Unaligned __attribute__((vector_size(BYTES), aligned(4), may_alias));
+typedef int32_t UnalignedIntegers __attribute__((vector_size(BYTES), aligned(4), may_alias));
 
 INLINE Vector load(const float* at) { return *reinterpret_cast<const Unaligned*>(at); }
 INLINE void store(float* at, Vector x) { *reinterpret_cast<Unaligned*>(at) = x; }
+INLINE Integers load(const int32_t* at) { return *reinterpret_cast<const UnalignedIntegers*>(at); }
+INLINE void store(int32_t* at, Integers x) { *reinterpret_cast<UnalignedIntegers*>(at) = x; }
 INLINE Vector splat(float x) { return Vector{} + x; }
 
 // Spelled out for AVX2 and later: GCC would load a vector and shuffle it.
@@ -65,6 +68,15 @@ INLINE float sum(Vector x) {
   return s;
 }
 #endif
+
+// Whether all lanes hold one number.
+INLINE bool all_equal(Integers x) {
+  typedef int64_t Longs __attribute__((vector_size(BYTES)));
+  const Longs same = (Longs)(x == Integers{} + x[0]);
+  int64_t all = -1;
+  for (int n = 0; n < LANES / 2; n++) all &= same[n];
+  return all == -1;
+}
 
 // Lane by lane a, b, a, b, ... of the first and of the second half of both.
 #if defined(__AVX512F__)
