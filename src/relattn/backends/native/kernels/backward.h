@@ -166,17 +166,13 @@ struct Backward {
       for (Index h = key_head * group; h < (key_head + 1) * group; h++) {
         const Head head(call, packed, b, h);
         const TileSums sums = sums_of(unit, h);
-        const Listed listed(head, 0, nullptr);
         // The queries that see any of these keys.
         const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + call.origin - call.highest);
         const Index end = call.lowest == NEVER
                               ? call.queries
                               : std::min(call.queries, j0 + columns - 1 + call.origin - call.lowest + 1);
-        for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += query_block) {
-          const Index count = std::min(query_block, call.queries - i0);
-          if (!call.lists.given() || listed.sees(i0, count, j0, columns))
-            tiles.run(head, sums, i0, count, j0, columns, s);
-        }
+        for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += query_block)
+          tiles.run(head, sums, i0, std::min(query_block, call.queries - i0), j0, columns, s);
       }
       const Index n = (b * call.key_heads + key_head) * call.keys + j0;
       for (Index c = 0; c < columns; c++) {

@@ -61,6 +61,7 @@ struct BackwardTiles {
            const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
     const Listed listed(head, most(), s.listed);
+    if (call.lists.given() && !listed.sees(i0, count, j0, columns)) return;
     load_queries(head, i0, count, s);
     KeyStrips by_key = {};
     if (call.relative_queries.rows) {
