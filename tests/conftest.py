@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     if "RELATTN_DIGEST" in os.environ:
         from tests.digest import Digests
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests import seeds
+
 
 class Drawn:
     """What one test, fixture or module drew so far."""
 
     def __init__(self) -> None:
-        self.draws, self.hash = 0, hashlib.sha256()
+        self.draws, self.hash, self.started = 0, hashlib.sha256(), False
 
     def add(self, kind: str, *values: Any) -> None:
         self.draws += 1
@@ -34,17 +37,30 @@ class Drawn:
             array = np.asarray(value)
             self.hash.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
 
-    def add_states(self) -> None:
-        """Of the generators whose own functions cannot be listened to: how they stand after all that they drew."""
-        _, key, position, has_gauss, gauss = np.random.get_state(legacy=True)
-        self.hash.update(key.tobytes() + repr((position, has_gauss, gauss, random.getstate())).encode())
+    def add_states(self, before: bytes) -> None:
+        """How the generators stand that cannot be listened to, where they were started or moved since `before`.
+
+        Of a test that is skipped they stand where the test before left them.
+        """
+        after = _states()
+        if self.started or after != before:
+            self.hash.update(after)
+
+
+def _states() -> bytes:
+    """How the generators stand whose own functions cannot be listened to."""
+    _, key, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return key.tobytes() + repr((position, has_gauss, gauss, random.getstate())).encode()
 
 
 current = Drawn()
 
 
 class TorchDraws(TorchDispatchMode):
-    """Every operation of torch that reads a generator."""
+    """Every operation of torch that draws: from a generator that it is given, or moving the one that all share.
+
+    Attention with dropout of 0 is among those that might, and does neither.
+    """
 
     supports_higher_order_operators = True
 
@@ -53,8 +69,13 @@ class TorchDraws(TorchDispatchMode):
         return True  # torch.compile would not compile in a mode
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded in getattr(function, "tags", ()):
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in getattr(function, "tags", ()):
+            return function(*args, **kwargs)
+        before = torch.get_rng_state()
+        result = function(*args, **kwargs)
+        given = any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values()))
+        if given or not torch.equal(before, torch.get_rng_state()):
             outputs = result if isinstance(result, tuple | list) else [result]
             tensors = [one for one in outputs if isinstance(one, torch.Tensor) and _has_numbers(one)]
             current.add(str(function), *map(_bytes, tensors))
@@ -88,22 +109,37 @@ class NumpyDraws(np.random.Generator):
         return draw
 
 
+def _is_foreign(seed: Any, frame: FrameType) -> bool:
+    """Whether a library seeds by the system, as for the names of temporary files: no test asks for what it draws."""
+    return seed is None and frame.f_globals["__name__"].partition(".")[0] not in ("tests", "relattn")
+
+
 def _numpy_generator(seed: Any = None) -> np.random.Generator:
     """np.random.default_rng, of generators that tell."""
-    return seed if isinstance(seed, np.random.Generator) else NumpyDraws(np.random.PCG64(seed))
+    if isinstance(seed, np.random.Generator):
+        return seed
+    kind = np.random.Generator if _is_foreign(seed, sys._getframe(1)) else NumpyDraws
+    return kind(np.random.PCG64(seed))
+
+
+def _tell_of_starts() -> None:
+    """seeds.start_all tells that it was called."""
+    start = seeds.start_all
+
+    def telling(*names: object) -> None:
+        current.started = True
+        start(*names)
+
+    seeds.start_all = telling
 
 
 def _tell_of_python() -> None:
-    """Python's generators, those inside of hypothesis among them, tell what is drawn from them.
-
-    Those that a library seeds by the system do not: they name temporary files and the like.
-    """
+    """Python's generators, those inside of hypothesis among them, tell what is drawn from them."""
     start = random.Random.seed
 
     def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
         start(self, a, version)
-        caller = sys._getframe(2).f_globals["__name__"]
-        self.foreign = a is None and caller.partition(".")[0] not in ("tests", "relattn")
+        self.foreign = _is_foreign(a, sys._getframe(2))
 
     def telling(method: str) -> Callable[..., Any]:
         original = getattr(random.Random, method)
@@ -128,6 +164,7 @@ class Digests:
         backend = os.environ.get("KERAS_BACKEND")
         self.prefix = f"{backend}: " if backend else ""
         np.random.default_rng = _numpy_generator
+        _tell_of_starts()
         _tell_of_python()
 
     @contextmanager
@@ -135,10 +172,11 @@ class Digests:
         """Write down what is drawn inside, under the name, and nothing of it for what goes on outside."""
         global current
         outer, current = current, Drawn()
+        before = _states()
         try:
             with TorchDraws():
                 yield
-            current.add_states()
+            current.add_states(before)
             line = {"name": self.prefix + name, "draws": current.draws, "digest": current.hash.hexdigest()}
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")

@@ -1,6 +1,5 @@
 """The catalogue: one name, one meaning, wherever it is used."""
 
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -59,7 +58,7 @@ def test_rows_follow_the_direction():
     assert not CATALOGUE["t5"].build(CAUSAL).bidirectional
 
 
-@lru_cache
+@pytest.fixture(scope="module")
 def converted_names() -> set[str]:
     """The names of all that `relattn convert` finds in checkpoints of every format."""
     found = (layers(case.checkpoint(), case.source).values() for case in CASES.values())
@@ -67,8 +66,8 @@ def converted_names() -> set[str]:
     return names | {name_of(relattn.T5Bias(2))}  # of x-transformers, whose checkpoints tests/peers makes
 
 
-def test_what_convert_finds_are_entries_of_the_catalogue():
-    assert converted_names() <= set(MODULES)
+def test_what_convert_finds_are_entries_of_the_catalogue(converted_names):
+    assert converted_names <= set(MODULES)
 
 
 def test_what_has_no_name_is_called_by_its_class():
@@ -124,7 +123,7 @@ def test_nothing_is_built_in_memory_that_is_only_checked():
 PAGE = Path(__file__).parent.parent / "docs" / "catalogue.md"
 
 
-def test_the_page_says_what_the_catalogue_says():
+def test_the_page_says_what_the_catalogue_says(converted_names):
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     rows = {cells[0].strip("`"): cells[1:] for cells in ([c.strip() for c in line.split("|")[1:-1]] for line in lines)}
     assert list(rows) == list(CATALOGUE)
@@ -135,4 +134,4 @@ def test_the_page_says_what_the_catalogue_says():
         assert source in (entry.source, "the same")
         assert (compared == "yes") == (name in lab.ENCODINGS)
         assert (benched == "yes") == (name in workload.ENCODINGS)
-        assert (converted == "yes") == (name in converted_names())
+        assert (converted == "yes") == (name in converted_names)

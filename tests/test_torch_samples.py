@@ -33,11 +33,14 @@ Sample = tuple[tuple[Tensor, ...], dict[str, Any]]
 """(query, key, value) and keywords."""
 
 
-def samples(dtype: torch.dtype) -> list[Sample]:
-    """Every sample of a dtype.
+@pytest.fixture(scope="module", autouse=True)
+def _operators_imported() -> None:
+    """PyTorch's list of all operators: its import takes seconds, and draws, once in a process."""
+    import torch.testing._internal.common_methods_invocations  # noqa: F401
 
-    PyTorch's list of all operators takes seconds to import, and is imported where it is first asked for.
-    """
+
+def samples(dtype: torch.dtype) -> list[Sample]:
+    """Every sample of a dtype."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     (operator,) = (op for op in op_db if op.name == NAME)

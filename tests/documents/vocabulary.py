@@ -96,7 +96,8 @@ def words(on_keras: bool = False) -> frozenset[str]:
         flex_attention,
     ]
     functions += [method for named in known_methods(on_keras).values() for method in named]
-    made = examples()
+    with torch.device("meta"):  # only their names are asked for: nothing is drawn
+        made = examples()
     return frozenset(
         {name for function in functions for name in parameters(function)}
         | {

@@ -115,6 +115,18 @@ def test_a_second_interrupt_does_not_wait(material, tmp_path):
     assert last_checkpoint(tmp_path).name == "checkpoint-2"
 
 
+def test_a_signal_that_the_process_ignores_stays_ignored(material, tmp_path):
+    def interrupt(step, note):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run(material, tmp_path, progress=interrupt)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def test_a_finished_run_is_not_trained_again(material, tmp_path):
     whole = run(material, tmp_path)
     steps = []

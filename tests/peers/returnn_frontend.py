@@ -19,6 +19,7 @@ class Module:
         self.batch, self.inner = Dim(batch, name="batch"), Dim(inner, name="inner")
         keys, self.values = Dim(heads * width, name="keys"), Dim(heads * width, name="values")
         sizes = {"key_dim_total": keys, "value_dim_total": self.values, "num_heads": heads}
+        rf.reset_step_random_state()  # its own, of the first values that `a` replaces
         self.module = kind(self.inner, None, **sizes, att_dropout=0.0, **options)
         for name, parameter in self.module.named_parameters():
             parameter.raw_tensor = a[name]

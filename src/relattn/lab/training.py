@@ -149,7 +149,8 @@ def _first_signal_waits(watch: _Watch) -> Iterator[None]:
     """Inside, the first SIGINT or SIGTERM lets the step end; a second one raises KeyboardInterrupt at once.
 
     In a distributed run processes would stop at different steps, so there every one raises. Outside of the main thread,
-    which alone gets signals, there is nothing to wait for.
+    which alone gets signals, there is nothing to wait for. A signal that the process ignores, as one that a script
+    starts in the background ignores SIGINT, stays ignored.
     """
 
     def at_once(signum, frame) -> None:
@@ -157,15 +158,18 @@ def _first_signal_waits(watch: _Watch) -> Iterator[None]:
 
     def remember(signum, frame) -> None:
         watch.stop = True
-        for signum in STOPPING:
+        for signum in former:
             signal.signal(signum, at_once)
 
     alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     if not alone or threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {signum: signal.signal(signum, remember) for signum in STOPPING}
+    former = {signum: signal.getsignal(signum) for signum in STOPPING}
+    former = {signum: handler for signum, handler in former.items() if handler is not signal.SIG_IGN}
     try:
+        for signum in former:
+            signal.signal(signum, remember)
         yield
     finally:
         for signum, handler in former.items():
