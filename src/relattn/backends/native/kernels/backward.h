@@ -81,8 +81,9 @@ struct Backward {
   Index scratch() const {
     const Index keys = key_block + NN_ROWS;
     return query_block * (call.width + call.relative_width + call.value_width + 3) + 2 * tile_size() +
-           keys * (2 * call.width + call.value_width) + 2 * Strip::size(key_block) + Strip::kept_size() +
-           ROWS * (call.width + call.relative_width) + KeyStrips::size(call, query_block, key_block);
+           keys * (2 * call.width + call.value_width) + key_block * (call.width + call.value_width) +
+           2 * Strip::size(key_block) + Strip::kept_size() + ROWS * (call.width + call.relative_width) +
+           KeyStrips::size(call, query_block, key_block);
   }
 
   // The key heads of a slot, in order: those of one head where tables belong to heads, all where there is one slot,
@@ -164,6 +165,7 @@ struct Backward {
     float *query, *relative_query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
     float *weights, *differences;                                        // P and dS, tiles with zeros all around
     float *key, *key_by_rows, *value;                                    // gradients of a block of keys
+    float *key_panels, *value_panels;
     float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips;
 
     Scratch(const Backward& pass, float* at) {
@@ -176,6 +178,7 @@ struct Backward {
       maximum = take(rows), share = take(rows), delta = take(rows);
       weights = take(pass.tile_size()) + inside, differences = take(pass.tile_size()) + inside;
       key = take(keys * c.width), key_by_rows = take(keys * c.width), value = take(keys * c.value_width);
+      key_panels = take(pass.key_block * c.width), value_panels = take(pass.key_block * c.value_width);
       strip = take(strip_size), value_strip = take(strip_size), kept = take(Strip::kept_size());
       tail = take(ROWS * c.width), relative_tail = take(ROWS * c.relative_width);
       key_strips = at;
@@ -189,11 +192,13 @@ struct Backward {
     clear_queries(unit.part, b, key_head);
     for (Index j0 = unit.part * key_block; j0 < call.keys; j0 += parts * key_block) {
       const Index columns = std::min(key_block, call.keys - j0);
+      pack_panels(call.key.of(b, key_head, j0), call.key.row, width, columns, s.key_panels);
+      pack_panels(call.value.of(b, key_head, j0), call.value.row, value_width, columns, s.value_panels);
       std::memset(s.key, 0, columns * width * sizeof(float));
       std::memset(s.value, 0, columns * value_width * sizeof(float));
       if (call.relative_queries.rows) std::memset(s.key_by_rows, 0, columns * width * sizeof(float));
       for (Index h = key_head * group; h < (key_head + 1) * group; h++) {
-        const Head head(call, packed, b, h);
+        const Head head(call, packed, b, h, {s.key_panels, s.value_panels, j0});
         // The queries that see any of these keys.
         const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + call.origin - call.highest);
         const Index end = call.lowest == NEVER
@@ -309,8 +314,8 @@ struct Backward {
           for (int v = 0; v < PANEL_VECTORS; v++)
             sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
         }
-        multiply_nt<known.known>(s.gradient + a * value_width, head.value_panels + (j0 + column) * value_width,
-                                 value_width, sums);
+        multiply_nt<known.known>(s.gradient + a * value_width, head.panels.values + column * value_width, value_width,
+                                 sums);
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
           const Vector maximum = splat(s.maximum[a + r]), share = splat(s.share[a + r]);
