@@ -134,14 +134,22 @@ def test_every_page_is_in_the_index():
     ]
 
 
-def test_the_pictures_are_drawn_by_their_script(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("script", "pictures", "page"),
+    [
+        ("draw_skew.py", "skew_*.svg", "skew.md"),
+        ("draw_native.py", "native_*.svg", "native.md"),
+        ("draw_units.py", "units_*.svg", "native.md"),
+    ],
+)
+def test_the_pictures_are_drawn_by_their_script(script, pictures, page, tmp_path, monkeypatch):
     figures = ROOT / "docs" / "figures"
     monkeypatch.syspath_prepend(figures)
-    monkeypatch.setattr(sys, "argv", ["draw_skew.py", str(tmp_path)])
-    runpy.run_path(str(figures / "draw_skew.py"), run_name="__main__")
-    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in figures.glob("skew_*.svg")}
-    page = (ROOT / "docs" / "skew.md").read_text()
-    assert all(path.name in page for path in tmp_path.iterdir())
+    monkeypatch.setattr(sys, "argv", [script, str(tmp_path)])
+    runpy.run_path(str(figures / script), run_name="__main__")
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in figures.glob(pictures)}
+    text = (ROOT / "docs" / page).read_text()
+    assert all(path.name in text for path in tmp_path.iterdir())
 
 
 def example(name: str, arguments: list[str], monkeypatch, capsys) -> str:

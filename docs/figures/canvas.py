@@ -1,4 +1,6 @@
-"""A canvas for matrices of products q_i . RK[d]: every cell shows the offset d, coloured by it, and the query i."""
+"""A canvas in units of cells: matrices of products q_i . RK[d], whose cells show the offset d, coloured by it, and the
+query i; boxes, arrows and text beside them.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,11 @@ def mix(a: str, b: str, share: float) -> Colour:
     first, second = matplotlib.colors.to_rgb(a), matplotlib.colors.to_rgb(b)
     red, green, blue = (x + share * (y - x) for x, y in zip(first, second, strict=True))
     return red, green, blue
+
+
+def lighter(shade: str, share: float) -> Colour:
+    """`share` of a colour on white."""
+    return mix(PAPER, shade, share)
 
 
 def colour(offset: int, reach: int) -> Colour:
@@ -68,6 +75,16 @@ class Picture:
         """Letters `size` cells high, centred unless told otherwise."""
         settings = {"ha": "center", "va": "center", "color": INK, "zorder": 5} | options
         self.axes.text(x, y, text, fontsize=size * self.points, **settings)
+
+    def lines(self, x: float, y: float, text: list[str], height: float = 0.56, **options) -> None:
+        """Lines of text under one another, left-aligned unless told otherwise."""
+        for n, line in enumerate(text):
+            self.text(x, y + n * height, line, **({"size": 0.4, "ha": "left", "color": FAINT} | options))
+
+    def box(self, x: float, y: float, width: float, height: float, fill: Colour | str, **options) -> None:
+        """A filled rectangle with a thin edge."""
+        settings = {"facecolor": fill, "edgecolor": PAPER, "linewidth": 0.8} | options
+        self.axes.add_patch(Rectangle((x, y), width, height, **settings))
 
     def cell(self, x: float, y: float, value: float, row: int | None = None) -> None:
         """One product at the place (x, y): its offset large, its query small; struck through where row != query."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from relattn import (
-    KeyQueryEmbedding,
     RelativeEmbedding,
     ShawEmbedding,
     T5Bias,
@@ -25,6 +24,7 @@ from relattn.backends import problem_operator
 from relattn.backends.native import NativeBackend, library, operator
 from tests import seeds
 from tests.contract.cases import CASES
+from tests.contract.check import by_formula, compare, expect
 from tests.contract.operators import (
     LAYOUTS,
     assert_vmap_is_refused,
@@ -62,20 +62,30 @@ def test_every_number_of_threads_gives_the_same_bits(name: str, instructions: st
     assert_every_number_of_threads_gives_the_same_bits(lambda: answers(encoding, inputs, is_causal=True))
 
 
-@pytest.mark.parametrize("name", ["none", "shared"])
-def test_few_heads_share_their_keys_out(name: str) -> None:
-    """Gradients of queries, of tables and of a mask that broadcasts over heads are sums over parts of the keys."""
-    encoding, inputs = ENCODINGS[name](), [drawn(1, 2, 650, 8), *(drawn(1, 1, 650, 8) for _ in range(2))]
-    mask = drawn(1, 1, 650, 650)
-    leaves = [tensor.requires_grad_() for tensor in (*inputs, mask)]
+@pytest.mark.parametrize("case", ["none", "relative"])
+def test_few_heads_share_their_keys_out(case: str, rng: np.random.Generator) -> None:
+    """Gradients of queries, of tables and of a mask that broadcasts over heads are sums over parts of the keys.
 
-    def found(backend: str = "native") -> list[Tensor]:
-        output = relative_attention(*inputs, mask, encoding=encoding, enable_gqa=True, backend=backend)
-        return [output, *torch.autograd.grad(output.sin().sum(), leaves)]
+    No sum here cancels by its structure, so the budget's magnitude is its default, the largest number. A row of the
+    table meets a diagonal of each head, and an element of the mask one pair of each: no more than a key or a query do.
+    """
+    mask = rng.normal(size=(1, 1, 650, 650))
+    setting = Setting(1, 2, 1, 650, 650, 8, 8, attn_mask=mask, seed=int(rng.integers(2**32)))
+    subject = make_subject(CASES[case], setting, "float32")
+
+    def found() -> list[Tensor]:
+        output, lse = subject.run("native")
+        return [output, lse, *torch.autograd.grad(output.sin().sum() + lse.cos().sum(), list(subject.arrays.values()))]
 
     assert_every_number_of_threads_gives_the_same_bits(found)
-    for ours, theirs in zip(found(), found("tiled"), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    expected = expect(subject, "float32", truth=by_formula)
+    by_query, by_key = (expected.wanted[f"gradient of {name}"].terms for name in ("query", "key"))
+    terms = {"gradient of attn_mask": by_query, "gradient of 0.relative_keys": by_key}
+    wanted = {
+        name: one._replace(terms=terms.get(name, one.terms), magnitude=float(np.abs(one.exact).max()))
+        for name, one in expected.wanted.items()
+    }
+    compare(subject, "native", "float32", expected._replace(wanted=wanted))
 
 
 def assert_every_number_of_threads_gives_the_same_bits(found: Callable[[], list[Tensor]]) -> None:
@@ -236,57 +246,6 @@ def test_one_graph_with_open_lengths() -> None:
 
 def test_vmap_is_refused(monkeypatch) -> None:
     assert_vmap_is_refused("native", NativeBackend, monkeypatch)
-
-
-@pytest.mark.parametrize("name", [*ENCODINGS, "keys and queries"])
-def test_second_and_third_derivatives_are_those_of_dense(name: str) -> None:
-    """With a float mask, whose derivative they take, too."""
-    made = {**ENCODINGS, "keys and queries": lambda: KeyQueryEmbedding(8, 30)}[name]
-    encoding, inputs = made(), [drawn(2, 4, 9, 8, requires_grad=True) for _ in range(3)]
-    mask = drawn(4, 9, 9, requires_grad=True)
-    leaves = [*inputs, mask, *([] if encoding is None else encoding.parameters())]
-
-    def derivatives(backend: str) -> list[Tensor]:
-        output, lse = relative_attention(*inputs, mask, encoding=encoding, backend=backend, return_lse=True)
-        found, total = [], output.sin().sum() + lse.cos().sum()
-        for order in range(3):
-            gradients = torch.autograd.grad(total, leaves, create_graph=order < 2, materialize_grads=True)
-            found += gradients
-            total = sum((gradient.square().sum() for gradient in gradients), torch.zeros(()))
-        return found
-
-    for ours, theirs in zip(derivatives("native"), derivatives("dense"), strict=True):
-        largest = theirs.detach().abs().max()
-        torch.testing.assert_close(ours, theirs, rtol=0.0, atol=1e-5 * float(largest) + 1e-6)
-
-
-def test_batched_gradients_are_those_of_dense() -> None:
-    encoding, inputs = ShawEmbedding(8, 3), [drawn(1, 2, 5, 8, requires_grad=True) for _ in range(3)]
-    leaves, cotangents = [*inputs, *encoding.parameters()], drawn(3, 1, 2, 5, 8)
-    native, dense = (
-        torch.autograd.grad(
-            relative_attention(*inputs, encoding=encoding, backend=backend), leaves, cotangents, is_grads_batched=True
-        )
-        for backend in ("native", "dense")
-    )
-    for ours, theirs in zip(native, dense, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize(("backend", "p"), [("native", 0.5), ("tiled", 0.0)])
-def test_batched_gradients_that_are_refused(backend: str, p: float) -> None:
-    inputs = [drawn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
-    output = relative_attention(*inputs, backend=backend, dropout_p=p)
-    with pytest.raises(UnsupportedError, match=f"'{backend}' cannot run this: it takes no batched gradients"):
-        torch.autograd.grad(output, inputs, torch.ones(3, *output.shape), is_grads_batched=True)
-
-
-def test_with_dropout_a_second_derivative_is_refused() -> None:
-    inputs = [drawn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
-    output = relative_attention(*inputs, dropout_p=0.5, backend="native")
-    (first,) = torch.autograd.grad(output.sin().sum(), inputs[:1], create_graph=True)
-    with pytest.raises(UnsupportedError, match="'native' cannot run this: with dropout it has no double backward"):
-        first.sum().backward()
 
 
 def reasons_of(**asked) -> list[str]:

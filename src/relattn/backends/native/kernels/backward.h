@@ -160,11 +160,13 @@ struct Backward {
     clear_queries(unit.part, b, key_head);
     for (Index j0 = unit.part * key_block; j0 < call.keys; j0 += parts * key_block) {
       const Index columns = std::min(key_block, call.keys - j0);
+      pack_panels(call.key.of(b, key_head, j0), call.key.row, width, columns, s.key_panels);
+      pack_panels(call.value.of(b, key_head, j0), call.value.row, value_width, columns, s.value_panels);
       std::memset(s.key, 0, columns * width * sizeof(float));
       std::memset(s.value, 0, columns * value_width * sizeof(float));
       if (call.relative_queries.rows) std::memset(s.key_by_rows, 0, columns * width * sizeof(float));
       for (Index h = key_head * group; h < (key_head + 1) * group; h++) {
-        const Head head(call, packed, b, h);
+        const Head head(call, packed, b, h, {s.key_panels, s.value_panels, j0});
         const TileSums sums = sums_of(unit, h);
         // The queries that see any of these keys.
         const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + call.origin - call.highest);

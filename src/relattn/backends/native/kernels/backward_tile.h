@@ -29,15 +29,16 @@ struct BackwardTiles {
   Index scratch() const {
     const Index keys = key_block + NN_ROWS;
     return query_block * (call.width + call.relative_width + call.value_width + 3) + 2 * tile_size() +
-           keys * (2 * call.width + call.value_width) + 2 * Strip::size(key_block) + Strip::kept_size() +
-           ROWS * (call.width + call.relative_width) + KeyStrips::size(call, query_block, key_block) +
-           Listed::size(call, most());
+           keys * (2 * call.width + call.value_width) + key_block * (call.width + call.value_width) +
+           2 * Strip::size(key_block) + Strip::kept_size() + ROWS * (call.width + call.relative_width) +
+           KeyStrips::size(call, query_block, key_block) + Listed::size(call, most());
   }
 
   struct Scratch {
     float *query, *relative_query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
     float *weights, *differences;                                        // P and dS, tiles with zeros all around
     float *key, *key_by_rows, *value;                                    // gradients of a block of keys
+    float *key_panels, *value_panels;
     float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips, *listed;
 
     Scratch(const BackwardTiles& pass, float* at) {
@@ -50,6 +51,7 @@ struct BackwardTiles {
       maximum = take(rows), share = take(rows), delta = take(rows);
       weights = take(pass.tile_size()) + inside, differences = take(pass.tile_size()) + inside;
       key = take(keys * c.width), key_by_rows = take(keys * c.width), value = take(keys * c.value_width);
+      key_panels = take(pass.key_block * c.width), value_panels = take(pass.key_block * c.value_width);
       strip = take(strip_size), value_strip = take(strip_size), kept = take(Strip::kept_size());
       tail = take(ROWS * c.width), relative_tail = take(ROWS * c.relative_width);
       key_strips = take(KeyStrips::size(c, rows, pass.key_block));
@@ -165,8 +167,8 @@ struct BackwardTiles {
           for (int v = 0; v < PANEL_VECTORS; v++)
             sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
         }
-        multiply_nt<known.known>(s.gradient + a * value_width, head.value_panels + (j0 + column) * value_width,
-                                 value_width, sums);
+        multiply_nt<known.known>(s.gradient + a * value_width, head.panels.values + column * value_width, value_width,
+                                 sums);
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
           const Vector maximum = splat(s.maximum[a + r]), share = splat(s.share[a + r]);

@@ -124,6 +124,12 @@ INLINE float total(const float* row, Index from, Index stop) {
   return rest;
 }
 
+// All panels of the rows 0 .. count - 1.
+static void pack_panels(const float* rows, Index row_step, Index width, Index count, float* panels) {
+  for (Index first = 0; first < count; first += PANEL)
+    pack_panel(rows, row_step, width, first, count, panels + first * width);
+}
+
 // to[k] += factor * row[k].
 INLINE void add_row(float* to, const float* row, float factor, Index width) {
   for (Index d = 0; d < width; d += LANES) store(to + d, load(to + d) + splat(factor) * load(row + d));

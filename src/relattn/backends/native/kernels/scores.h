@@ -8,31 +8,26 @@ namespace RELATTN_SET {
 
 constexpr Index MARGIN = 32;  // zeros on both sides of a row of weights, where diagonals begin and end
 
-// What every unit of work of a call reads: keys, values and tables packed once.
+// What every unit of work of a call reads: tables packed once, and in the forward pass the keys.
 struct Packed {
-  float *keys, *values;  // panels [B, Hk][panel]; values only where the backward pass asks for them
-  Index key_head, value_head;
+  float* keys;  // panels [B, Hk][panel]; null in the backward pass, where one unit alone asks for a block of keys
+  Index key_head;
   Panels relative_keys, relative_queries, relative_values;
   Biases biases;
 
   static Index size(const Call& call, bool backward) {
-    const Index heads = call.batch * call.key_heads, keys = rounded_up(call.keys, PANEL);
-    return heads * keys * (call.width + (backward ? call.value_width : 0)) + Panels::size(call.relative_keys) +
-           Panels::size(call.relative_queries) + (backward ? Panels::size(call.relative_values) : 0) +
-           Biases::size(call);
+    const Index keys = call.batch * call.key_heads * rounded_up(call.keys, PANEL) * call.width;
+    return (backward ? 0 : keys) + Panels::size(call.relative_keys) + Panels::size(call.relative_queries) +
+           (backward ? Panels::size(call.relative_values) : 0) + Biases::size(call);
   }
 };
 
 INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
   Packed packed = {};
-  const Index heads = call.batch * call.key_heads, keys = rounded_up(call.keys, PANEL);
-  packed.key_head = keys * call.width;
-  packed.keys = workspace;
-  workspace += heads * packed.key_head;
-  if (backward) {
-    packed.value_head = keys * call.value_width;
-    packed.values = workspace;
-    workspace += heads * packed.value_head;
+  if (!backward) {
+    packed.key_head = rounded_up(call.keys, PANEL) * call.width;
+    packed.keys = workspace;
+    workspace += call.batch * call.key_heads * packed.key_head;
   }
   packed.relative_keys = panels_of(call.relative_keys, workspace);
   packed.relative_queries = panels_of(call.relative_queries, workspace);
@@ -41,60 +36,64 @@ INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
   return packed;
 }
 
-// The units of packing: every panel of keys (and values), every panel of the tables, every head's biases.
+// The units of packing: every panel of keys, every panel of the tables, every head's biases.
 struct Packing {
-  Index keys, values, relative_keys, relative_queries, relative_values, biases;  // where each kind ends
+  Index keys, relative_keys, relative_queries, relative_values, biases;  // where each kind ends
 
   Packing(const Call& call, const Packed& packed) {
-    const Index panels = call.batch * call.key_heads * (rounded_up(call.keys, PANEL) / PANEL);
-    keys = panels;
-    values = keys + (packed.values ? panels : 0);
-    relative_keys = values + packed.relative_keys.count * call.relative_keys.heads;
+    keys = packed.keys ? call.batch * call.key_heads * (rounded_up(call.keys, PANEL) / PANEL) : 0;
+    relative_keys = keys + packed.relative_keys.count * call.relative_keys.heads;
     relative_queries = relative_keys + packed.relative_queries.count * call.relative_queries.heads;
     relative_values = relative_queries + packed.relative_values.count * call.relative_values.heads;
     biases = relative_values + (packed.biases.at ? call.bias.heads : 0);
   }
 
   void run(const Call& call, const Packed& packed, Index unit) const {
-    if (unit < keys) return panel(call.key, call, packed.keys, packed.key_head, call.width, unit);
-    if (unit < values) return panel(call.value, call, packed.values, packed.value_head, call.value_width, unit - keys);
-    if (unit < relative_keys) return packed.relative_keys.pack(call.relative_keys, unit - values);
+    if (unit < keys) return panel(call, packed, unit);
+    if (unit < relative_keys) return packed.relative_keys.pack(call.relative_keys, unit - keys);
     if (unit < relative_queries) return packed.relative_queries.pack(call.relative_queries, unit - relative_keys);
     if (unit < relative_values) return packed.relative_values.pack(call.relative_values, unit - relative_queries);
     packed.biases.expand(call, unit - relative_values);
   }
 
  private:
-  static void panel(const Rows& rows, const Call& call, float* to, Index head, Index width, Index unit) {
+  static void panel(const Call& call, const Packed& packed, Index unit) {
     const Index panels = rounded_up(call.keys, PANEL) / PANEL, n = unit / panels, p = unit % panels;
-    pack_panel(rows.of(n / call.key_heads, n % call.key_heads, 0), rows.row, width, p * PANEL, call.keys,
-               to + n * head + p * width * PANEL);
+    pack_panel(call.key.of(n / call.key_heads, n % call.key_heads, 0), call.key.row, call.width, p * PANEL, call.keys,
+               packed.keys + n * packed.key_head + p * call.width * PANEL);
   }
+};
+
+// Keys, and in the backward pass values, of a key head as panels, of which the first begins with key `first`.
+struct KeyPanels {
+  const float *keys, *values;
+  Index first;
 };
 
 // One query head: where its keys, tables and masks lie.
 struct Head {
   const Call& call;
   Index b, h, key_head;
-  const float* key_panels;
-  const float* value_panels;
+  KeyPanels panels;
   const float *relative_keys, *relative_queries, *relative_values;  // rows of its tables
   const float *relative_key_panels, *relative_query_panels, *relative_value_panels;
   const float* bias;    // of its table
   const float* biases;  // of every offset of two runs
   Index bias_first;
 
+  // Of the forward pass.
   Head(const Call& c, const Packed& packed, Index batch, Index head)
-      : call(c), b(batch), h(head), key_head(head / (c.heads / c.key_heads)) {
-    const Index n = b * c.key_heads + key_head;
-    key_panels = packed.keys + n * packed.key_head;
-    value_panels = packed.values ? packed.values + n * packed.value_head : nullptr;
+      : Head(c, packed, batch, head,
+             {packed.keys + (batch * c.key_heads + head / (c.heads / c.key_heads)) * packed.key_head, nullptr, 0}) {}
+
+  Head(const Call& c, const Packed& packed, Index batch, Index head, KeyPanels keys)
+      : call(c), b(batch), h(head), key_head(head / (c.heads / c.key_heads)), panels(keys) {
     relative_keys = rows_of(c.relative_keys);
     relative_queries = rows_of(c.relative_queries);
     relative_values = rows_of(c.relative_values);
-    relative_key_panels = panels(packed.relative_keys, c.relative_keys);
-    relative_query_panels = panels(packed.relative_queries, c.relative_queries);
-    relative_value_panels = panels(packed.relative_values, c.relative_values);
+    relative_key_panels = rows_packed(packed.relative_keys, c.relative_keys);
+    relative_query_panels = rows_packed(packed.relative_queries, c.relative_queries);
+    relative_value_panels = rows_packed(packed.relative_values, c.relative_values);
     bias = rows_of(c.bias);
     biases = packed.biases.at ? packed.biases.at + (c.bias.heads == 1 ? 0 : h) * packed.biases.head : nullptr;
     bias_first = packed.biases.first;
@@ -104,8 +103,8 @@ struct Head {
 
  private:
   const float* rows_of(const Band& band) const { return band.rows ? band.rows + h * band.head : nullptr; }
-  const float* panels(const Panels& panels, const Band& band) const {
-    return panels.at ? panels.at + (band.heads == 1 ? 0 : h) * panels.head : nullptr;
+  const float* rows_packed(const Panels& table, const Band& band) const {
+    return table.at ? table.at + (band.heads == 1 ? 0 : h) * table.head : nullptr;
   }
 };
 
@@ -188,7 +187,7 @@ static void scores_of(const Head& head, const float* query, Index i, Index j0, I
           for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
         }
       }
-      multiply_nt<width.known>(query, head.key_panels + j * call.width, call.width, sums);
+      multiply_nt<width.known>(query, head.panels.keys + (j - head.panels.first) * call.width, call.width, sums);
       if (j + PANEL > std::min(call.keys, end) || j < begin + ROWS - 1) {
         for (int r = 0; r < ROWS; r++) {
           const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));

@@ -1,0 +1,102 @@
+"""Derivatives that the kernels leave to PyTorch: second and third ones, and batched gradients."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from relattn import UnsupportedError, relative_attention
+from tests.contract.cases import CASES
+from tests.contract.check import gradients_of, numpy_of, sum_lengths
+from tests.contract.plain import plain_attention
+from tests.contract.settings import Setting
+from tests.contract.subject import Subject, make_subject
+from tests.oracle import assert_within_budget, max_error
+
+
+def inputs() -> list[Tensor]:
+    return [torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
+
+
+def doubled(subject: Subject) -> dict[str, Tensor]:
+    """Leaves of their own with the same numbers, in float64."""
+    return {name: array.detach().double().requires_grad_() for name, array in subject.arrays.items()}
+
+
+def derivatives(output: Tensor, lse: Tensor, arrays: dict[str, Tensor], orders: int) -> Iterator[dict[str, Tensor]]:
+    """Of <output, sin> + <lse, cos>, and in turn of the sum of squares of all derivatives before."""
+    total = output.sin().sum() + lse.cos().sum()
+    for order in range(orders):
+        found = torch.autograd.grad(
+            total, list(arrays.values()), create_graph=order < orders - 1, allow_unused=True, materialize_grads=True
+        )
+        yield dict(zip(arrays, found, strict=True))
+        total = sum((gradient.square().sum() for gradient in found), torch.zeros(()))
+
+
+@pytest.mark.parametrize("case", ["none", "relative", "shaw_per_head", "t5", "key_query", "terms_all"])
+def test_second_and_third_derivatives(case: str, rng: np.random.Generator) -> None:
+    """With a float mask, whose derivative they take, too.
+
+    A reverse pass makes every path of sums at most twice as long: it goes back along the path that was there. So the
+    budget's `terms` double with the order.
+    """
+    mask = rng.normal(size=(1, 4, 9, 9))
+    setting = Setting(2, 4, 2, 9, 9, 8, 8, attn_mask=mask, seed=int(rng.integers(2**32)))
+    subject = make_subject(CASES[case], setting, "float32")
+    arrays, terms = doubled(subject), sum_lengths(subject)
+    exact = plain_attention(subject, arrays, torch.float64)
+    plain = plain_attention(subject, subject.arrays, torch.float32)
+    each = zip(
+        derivatives(*subject.run("native"), subject.arrays, 3),
+        derivatives(exact.output, exact.lse, arrays, 3),
+        derivatives(plain.output, plain.lse, subject.arrays, 3),
+        strict=True,
+    )
+    for order, (ours, truth, formula) in enumerate(each):
+        for name in subject.arrays:
+            oracle = numpy_of(truth[name])
+            assert_within_budget(
+                numpy_of(ours[name]), oracle, max_error(numpy_of(formula[name]), oracle),
+                2**order * terms[f"gradient of {name}"], "float32", f"derivative {order + 1} by {name}",
+            )  # fmt: skip
+
+
+def test_batched_gradients(rng: np.random.Generator) -> None:
+    """Each of them is the gradient of its own cotangent."""
+    setting = Setting(1, 2, 2, 5, 5, 8, 8, seed=int(rng.integers(2**32)))
+    subject = make_subject(CASES["shaw"], setting, "float32")
+    cotangents = torch.randn(3, 1, 2, 5, 8)
+    output = subject.run("native", return_lse=False)
+    batched = torch.autograd.grad(output, list(subject.arrays.values()), cotangents, is_grads_batched=True)
+    arrays, terms = doubled(subject), sum_lengths(subject)
+    for n, cotangent in enumerate(cotangents):
+        exact = plain_attention(subject, arrays, torch.float64)
+        plain = plain_attention(subject, subject.arrays, torch.float32)
+        given = numpy_of(cotangent), np.zeros(exact.lse.shape)
+        truth = gradients_of(exact.output, None, arrays, given)
+        formula = gradients_of(plain.output, None, subject.arrays, given)
+        for name, found in zip(subject.arrays, batched, strict=True):
+            oracle = numpy_of(truth[name])
+            assert_within_budget(
+                numpy_of(found[n]), oracle, max_error(numpy_of(formula[name]), oracle), terms[f"gradient of {name}"],
+                "float32", f"gradient {n} by {name}",
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize(("backend", "p"), [("native", 0.5), ("tiled", 0.0)])
+def test_batched_gradients_that_are_refused(backend: str, p: float) -> None:
+    given = inputs()
+    output = relative_attention(*given, backend=backend, dropout_p=p)
+    with pytest.raises(UnsupportedError, match=f"'{backend}' cannot run this: it takes no batched gradients"):
+        torch.autograd.grad(output, given, torch.ones(3, *output.shape), is_grads_batched=True)
+
+
+def test_with_dropout_a_second_derivative_is_refused() -> None:
+    given = inputs()
+    output = relative_attention(*given, dropout_p=0.5, backend="native")
+    (first,) = torch.autograd.grad(output.sin().sum(), given[:1], create_graph=True)
+    with pytest.raises(UnsupportedError, match="'native' cannot run this: with dropout it has no double backward"):
+        first.sum().backward()
