@@ -22,7 +22,7 @@ struct BackwardTiles {
       : call(c),
         query_block(rounded_up(c.query_block, ROWS)),
         key_block(rounded_up(c.key_block, PANEL)),
-        step(key_block + 2 * MARGIN) {}
+        step(key_block + 2 * MARGIN + LANES) {}
 
   Index most() const { return std::max(key_block, query_block); }
   Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
@@ -84,8 +84,8 @@ struct BackwardTiles {
       float *weights = s.weights + a * step, *differences = s.differences + a * step;
       for (int r = 0; r < ROWS; r++)
         for (float* row : {weights + r * step, differences + r * step}) {
-          std::memset(row, 0, from * sizeof(float));
-          std::memset(row + to, 0, (key_block - to) * sizeof(float));
+          if (from > 0) std::memset(row, 0, from * sizeof(float));
+          if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
       if (!sees) continue;
       weights_and_differences(head, listed, i0, a, real, j0, from, stop, looks, by_key, s);
@@ -145,7 +145,7 @@ struct BackwardTiles {
                             ? listed.scores_start(x, i, real, j0, {from, stop})
                             : scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
     Vector most[ROWS];
-    scores_of(head, query, i, j0, from, to, start.at ? &start : nullptr, weights, step, most);
+    scores_of(head, query, i, j0, from, to, start, weights, step, most);
     if (looks) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights, step, most);
     Start values = {nullptr, 0};
     if (call.relative_values.rows && call.lists.given()) {
@@ -157,31 +157,50 @@ struct BackwardTiles {
       next = NEVER;
       values = strip.fill(s.gradient + a * value_width, call.origin + j0 - i - band.first, from, to, s.kept, next);
     }
+    const Rowwise rows = {s.maximum + a, s.share + a, s.delta + a};
+    const float *gradient = s.gradient + a * value_width, *panels = head.panels.values;
     by_width(value_width, [&](auto known) {
-      for (Index column = from; column < to; column += PANEL) {
-        Sums sums;
+      if (call.drops())
+        differences_of_width<known.known, true>(gradient, panels, value_width, rows, values, from, to, weights,
+                                                differences, step);
+      else
+        differences_of_width<known.known, false>(gradient, panels, value_width, rows, values, from, to, weights,
+                                                 differences, step);
+    });
+  }
+
+  struct Rowwise {
+    const float *maximum, *share, *delta;
+  };
+
+  // Scores become weights P, and differences P * (dO . (v + RV) - delta); where dropout's factors are still to come,
+  // dO . (v + RV) alone.
+  template <int KNOWN, bool DROPS>
+  static void differences_of_width(const float* __restrict gradient, const float* __restrict panels, Index width,
+                                   Rowwise rows, Start values, Index from, Index to, float* __restrict weights,
+                                   float* __restrict differences, Index step) {
+    for (Index column = from; column < to; column += PANEL) {
+      Sums sums;
 #pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-          const Vector delta = splat(call.drops() ? 0.0f : -s.delta[a + r]);
+      for (int r = 0; r < ROWS; r++) {
+        const Vector delta = splat(DROPS ? 0.0f : -rows.delta[r]);
 #pragma GCC unroll 8
-          for (int v = 0; v < PANEL_VECTORS; v++)
-            sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
-        }
-        multiply_nt<known.known>(s.gradient + a * value_width, head.panels.values + column * value_width, value_width,
-                                 sums);
+        for (int v = 0; v < PANEL_VECTORS; v++)
+          sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
+      }
+      multiply_nt<KNOWN>(gradient, panels + column * width, width, sums);
 #pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-          const Vector maximum = splat(s.maximum[a + r]), share = splat(s.share[a + r]);
+      for (int r = 0; r < ROWS; r++) {
+        const Vector maximum = splat(rows.maximum[r]), share = splat(rows.share[r]);
 #pragma GCC unroll 8
-          for (int v = 0; v < PANEL_VECTORS; v++) {
-            float* weight = weights + r * step + column + v * LANES;
-            const Vector p = exponential(load(weight) - maximum) * share;
-            store(weight, p);
-            store(differences + r * step + column + v * LANES, call.drops() ? sums[r][v] : p * sums[r][v]);
-          }
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+          float* weight = weights + r * step + column + v * LANES;
+          const Vector p = exponential(load(weight) - maximum) * share;
+          store(weight, p);
+          store(differences + r * step + column + v * LANES, DROPS ? sums[r][v] : p * sums[r][v]);
         }
       }
-    });
+    }
   }
 
   // With dropout's factors F: the weights P become P F, and what lies in place of dS, dO . (v + RV), P (F dO . (v + RV)

@@ -25,8 +25,8 @@ struct Forward {
 
   Index scratch() const {
     const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
-    return rows * (call.width + call.relative_width + call.value_width + Strip::KEPT + 3) + ROWS * step +
-           Strip::size(key_block) + KeyStrips::size(call, rows, key_block) + Listed::size(call, most());
+    return rows * (call.width + call.relative_width + call.value_width + Strip::KEPT) + 2 * rounded_up(rows, LANES) +
+           ROWS * step + Strip::size(key_block) + KeyStrips::size(call, rows, key_block) + Listed::size(call, most());
   }
 
   // The last block of queries comes first: under causality it sees most keys.
@@ -48,8 +48,8 @@ struct Forward {
     float* output = relative_query + rows * relative_width;
     float* kept = output + rows * value_width;
     float* maximum = kept + rows * Strip::KEPT;
-    float* total = maximum + rows;
-    float* weights = total + rows;  // with MARGIN columns more on both sides of every row
+    float* total = maximum + rounded_up(rows, LANES);  // so that what follows begins at a whole vector
+    float* weights = total + rounded_up(rows, LANES);  // with MARGIN columns more on both sides of every row
     float* strip = weights + ROWS * step;
     float* key_strips = strip + Strip::size(key_block);
     const Listed listed(head, most(), key_strips + KeyStrips::size(call, rows, key_block));
@@ -86,7 +86,7 @@ struct Forward {
                                                : scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip,
                                                               kept + a * Strip::KEPT, next[g]);
         Vector most[ROWS];
-        scores_of(head, query + a * width, i, j0, from, to, start.at ? &start : nullptr, weights + MARGIN, step, most);
+        scores_of(head, query + a * width, i, j0, from, to, start, weights + MARGIN, step, most);
         if (looks) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights + MARGIN, step, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);

@@ -160,55 +160,78 @@ struct KeyStrips {
   }
 };
 
-// The scores of rows i .. i + ROWS - 1 and of the columns from .. to - 1 of the block of keys that begins at j0, into
-// scores[r][column], and the largest of each row into `most`.
-//
-// from, to: multiples of PANEL. start: what the scores start from, null for nothing.
-static void scores_of(const Head& head, const float* query, Index i, Index j0, Index from, Index to, const Start* start,
-                      float* scores, Index step, Vector (&most)[ROWS]) {
-  const Call& call = head.call;
-  const Index begin = call.lowest == NEVER ? NEVER : call.lowest - call.origin + i;        // of row 0
-  const Index end = call.highest == -NEVER ? -NEVER : call.highest - call.origin + i + 1;  // of row 0
-  for (int r = 0; r < ROWS; r++) most[r] = splat(-INFINITY);
-  by_width(call.width, [&](auto width) {
-    for (Index column = from; column < to; column += PANEL) {
-      const Index j = j0 + column;
-      Sums sums;
-      if (start) {
-#pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-#pragma GCC unroll 8
-          for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = load(start->at + r * start->step + column + v * LANES);
-        }
-      } else {
-#pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-#pragma GCC unroll 8
-          for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
-        }
+// The keys that a group of queries sees by their offsets: from begin + r to end + r - 1 for row r, of `keys`.
+struct Seen {
+  Index begin, end, keys;
+
+  static Seen of(const Call& call, Index i) {
+    return {call.lowest == NEVER ? NEVER : call.lowest - call.origin + i,
+            call.highest == -NEVER ? -NEVER : call.highest - call.origin + i + 1, call.keys};
+  }
+  bool whole_panel(Index j) const { return j + PANEL <= std::min(keys, end) && j >= begin + ROWS - 1; }
+
+  // -inf for what row r does not see of the panel of the key j.
+  void hide(Index j, Sums& sums) const {
+    for (int r = 0; r < ROWS; r++) {
+      const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
+      const Index last = std::min(keys, end == -NEVER ? end : end + r) - j;
+      const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
+      const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
+      for (int v = 0; v < PANEL_VECTORS; v++) {
+        const Integers n = counting() + v * LANES;
+        sums[r][v] = (n >= low) & (n < high) ? sums[r][v] : splat(-INFINITY);
       }
-      multiply_nt<width.known>(query, head.panels.keys + (j - head.panels.first) * call.width, call.width, sums);
-      if (j + PANEL > std::min(call.keys, end) || j < begin + ROWS - 1) {
-        for (int r = 0; r < ROWS; r++) {
-          const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
-          const Index last = std::min(call.keys, end == -NEVER ? end : end + r) - j;
-          const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
-          const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
-          for (int v = 0; v < PANEL_VECTORS; v++) {
-            const Integers n = counting() + v * LANES;
-            sums[r][v] = (n >= low) & (n < high) ? sums[r][v] : splat(-INFINITY);
-          }
-        }
-      }
+    }
+  }
+};
+
+// scores_of for a width that is known, or 0. All that the loop reads comes by value: a store might change what lies in
+// memory.
+template <int KNOWN>
+static void scores_of_width(const float* __restrict query, const float* __restrict panels, Index width, Seen seen,
+                            Start start, Index j0, Index from, Index to, float* __restrict scores, Index step,
+                            Vector (&most)[ROWS]) {
+  Vector largest_so_far[ROWS];
+  for (int r = 0; r < ROWS; r++) largest_so_far[r] = splat(-INFINITY);
+  for (Index column = from; column < to; column += PANEL) {
+    Sums sums;
+    if (start.at) {
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
 #pragma GCC unroll 8
-        for (int v = 0; v < PANEL_VECTORS; v++) {
-          store(scores + r * step + column + v * LANES, sums[r][v]);
-          most[r] = larger(most[r], sums[r][v]);
-        }
+        for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = load(start.at + r * start.step + column + v * LANES);
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
       }
     }
+    multiply_nt<KNOWN>(query, panels + column * width, width, sums);
+    if (!seen.whole_panel(j0 + column)) seen.hide(j0 + column, sums);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+      for (int v = 0; v < PANEL_VECTORS; v++) {
+        store(scores + r * step + column + v * LANES, sums[r][v]);
+        largest_so_far[r] = larger(largest_so_far[r], sums[r][v]);
+      }
+    }
+  }
+  for (int r = 0; r < ROWS; r++) most[r] = largest_so_far[r];
+}
+
+// The scores of rows i .. i + ROWS - 1 and of the columns from .. to - 1 of the block of keys that begins at j0, into
+// scores[r][column], and the largest of each row into `most`.
+//
+// from, to: multiples of PANEL. start: what the scores start from; start.at is null for nothing.
+static void scores_of(const Head& head, const float* query, Index i, Index j0, Index from, Index to, Start start,
+                      float* scores, Index step, Vector (&most)[ROWS]) {
+  const Index width = head.call.width;
+  const float* panels = head.panels.keys + (j0 - head.panels.first) * width;
+  by_width(width, [&](auto known) {
+    scores_of_width<known.known>(query, panels, width, Seen::of(head.call, i), start, j0, from, to, scores, step, most);
   });
 }
 

@@ -114,24 +114,24 @@ INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t t
   for (int k = 0; k < LANES; k++) store(to + k * to_step, rows[k]);
 }
 
-// e^x for x <= 0, within a few units of the last place; exactly 0 below -87, where a float would be subnormal.
+// e^x for x <= 0, within a few units of the last place; exactly 0 below -87, where a float would be subnormal, and NaN
+// for NaN.
 //
 // x = n ln(2) + r with |r| <= ln(2) / 2. ln(2) comes in two parts, of which n times the first is exact, with or without
-// fused products. e^r is a polynomial of degree 6, and n is added to its exponent.
+// fused products. e^r is a polynomial of degree 6, and 2^n a float of which n + 127 is the exponent: adding 1.5 * 2^23
+// rounds to an integer, which then stands in the lowest bits.
 INLINE Vector exponential(Vector x) {
-  const Vector least = splat(-87.0f), magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Vector bounded = x > least ? x : least;
-  const Vector shifted = bounded * splat(1.4426950408889634f) + magic;
+  const Vector magic = splat(12582912.0f + 127.0f);
+  const Vector shifted = x * splat(1.4426950408889634f) + magic;
   const Vector n = shifted - magic;
-  const Vector r = bounded - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
+  const Vector r = x - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
   Vector p = splat(1.0f / 720) * r + splat(1.0f / 120);
   p = p * r + splat(1.0f / 24);
   p = p * r + splat(1.0f / 6);
   p = p * r + splat(0.5f);
   p = p * r + splat(1.0f);
   p = p * r + splat(1.0f);
-  const Integers scaled = (Integers)p + ((Integers)shifted << 23);
-  return x > least ? (Vector)scaled : (x == x ? Vector{} : x);
+  return x < splat(-87.0f) ? Vector{} : p * (Vector)((Integers)shifted << 23);
 }
 
 }  // namespace RELATTN_SET
