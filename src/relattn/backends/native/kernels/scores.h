@@ -184,7 +184,7 @@ static void scores_of(const Head& head, const float* query, Index i, Index j0, I
           const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
           for (int v = 0; v < PANEL_VECTORS; v++) {
             const Integers n = counting() + v * LANES;
-            sums[r][v] = (n >= low) & (n < high) ? sums[r][v] : splat(-INFINITY);
+            sums[r][v] = ((n >= low) & (n < high)) ? sums[r][v] : splat(-INFINITY);
           }
         }
       }
