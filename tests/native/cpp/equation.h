@@ -3,17 +3,17 @@
 //
 // Where the bound comes from. Inputs are floats, so all that differs is rounding, and to first order
 //
-//   a sum of n products in float32          C * eps * sqrt(n) * sum of |terms|  +  2 * eps * sum of |terms|
-//                                           +  what the terms themselves are off
-//   a score S                               that of its sum
-//   a weight P = e^(S - max) / total        relative: off_j + sum_j P_j off_j + C * eps * sqrt(4 n) + 2 * eps
-//     with off_j                            that of S_j, half an eps of |S_j - max|, 5 eps for e^x
-//   dS = P * (dP - delta)                   by the product rule
+//   a sum of n terms in float32      (C * sqrt(n) + 2) * eps * M  +  the sum of what the terms themselves are off
+//   a score S                        that of its sum
+//   a weight P = e^(S - max) / total relative: off_j + sum_j P_j off_j + C * eps * sqrt(4 n) + 2 * eps
+//     with off_j                     that of S_j, half an eps of |S_j - max|, 5 eps for e^x
+//   dS = P * (dP - delta)            by the product rule
 //
-// C is that of tests/oracle/budget.py, sqrt(ln(2 N / p)): of N numbers compared, a right one is refused with chance p.
-// Its partial sums are bounded by the sum of |terms|. The 2 eps are three roundings that all terms may share: of the
-// scale, of 1 / total, and of the number as it is stored. The 4 roundings for each of n keys in a total are those of
-// the sum itself, and three where a larger score comes and shrinks what was there.
+// C and M are those of tests/oracle/budget.py. C = sqrt(ln(2 N / p)): of N numbers compared, a right one is refused
+// with chance p. M is the size of the partial sums: terms of one sign grow towards the sum, those of random sign like
+// the root of the sum of their squares, and M is the larger. The 2 eps are three roundings that all terms may share: of
+// the scale, of 1 / total, and of the number as it is stored. The 4 roundings for each of n keys in a total are those
+// of the sum itself, and three where a larger score comes and shrinks what was there.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -93,11 +93,13 @@ inline double factor(const Problem& p, Index n, Index i, Index j) {
 
 // A sum of products, and how far a float32 may lie from it.
 struct Sum {
-  double value = 0.0, off = 0.0, size = 0.0;  // off: of the terms; size: the sum of their absolute values
+  double value = 0.0, squares = 0.0, off = 0.0;  // squares: the sum of the terms' squares; off: of what they are off
   double terms = 0.0;
 
-  void add(double term, double term_off = 0.0) { value += term, off += term_off, size += std::abs(term), terms += 1.0; }
-  double bound() const { return off + EPS * (C * std::sqrt(terms) + 2.0) * size; }
+  void add(double term, double term_off = 0.0) { value += term, squares += term * term, off += term_off, terms += 1.0; }
+  double bound() const {
+    return off + EPS * (C * std::sqrt(terms) + 2.0) * std::max(std::abs(value), std::sqrt(squares));
+  }
 };
 using Sums = std::vector<Sum>;
 
