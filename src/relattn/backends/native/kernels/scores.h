@@ -177,11 +177,17 @@ static void scores_of(const Head& head, const float* query, Index i, Index j0, I
       }
       multiply_nt<width.known>(query, head.key_panels + j * call.width, call.width, sums);
       if (j + PANEL > std::min(call.keys, end) || j < begin + ROWS - 1) {
+#if defined(__clang__)  // which keeps sums in memory where a loop over them stands; GCC does where this one is unrolled
+#pragma clang loop unroll(full)
+#endif
         for (int r = 0; r < ROWS; r++) {
           const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
           const Index last = std::min(call.keys, end == -NEVER ? end : end + r) - j;
           const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
           const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
+#if defined(__clang__)
+#pragma clang loop unroll(full)
+#endif
           for (int v = 0; v < PANEL_VECTORS; v++) {
             const Integers n = counting() + v * LANES;
             sums[r][v] = ((n >= low) & (n < high)) ? sums[r][v] : splat(-INFINITY);

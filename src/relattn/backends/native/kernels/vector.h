@@ -29,7 +29,7 @@ typedef float Unaligned __attribute__((vector_size(BYTES), aligned(4), may_alias
 
 INLINE Vector load(const float* at) { return *reinterpret_cast<const Unaligned*>(at); }
 INLINE void store(float* at, Vector x) { *reinterpret_cast<Unaligned*>(at) = x; }
-INLINE Vector splat(float x) { return Vector{} + x; }
+INLINE Vector splat(float x) { return x - Vector{}; }  // x - 0 is x, whatever its sign; 0 + x would be computed
 
 // Spelled out for AVX2 and later: GCC would load a vector and shuffle it.
 INLINE Vector broadcast(const float* at) {
