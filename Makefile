@@ -17,8 +17,16 @@ PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SANITIZED := build/sanitized
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -g -O1
 FAST := not (slow or triton or gpu)
+SUITE := tests/native/cpp/suite.cpp
+SUITE_FLAGS := -std=c++17 -O1 -Isrc/relattn/backends/native/kernels
+ZIG := $(abspath $(BIN))/python -I -m ziglang
+ARM := aarch64-linux-gnu.2.17
+ARM_LIBC := /usr/aarch64-linux-gnu
+WHEELS := build/wheels
+BARE := build/bare
+WHEEL_TOOLS = $(BIN)/python -c 'import auditwheel, build, ziglang' 2>/dev/null || { echo "make $@ needs tools of its own: $(BIN)/pip install -c constraints.txt -e '.[wheels]'"; exit 1; }
 
-.PHONY: help install test test-all test-gpu test-sanitize search repeats lint demo clean
+.PHONY: help install test test-all test-gpu test-sanitize test-arm wheels search repeats lint demo clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -63,6 +71,32 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_contract.py -k 'not blocks_that_it_chooses'
 
+# The wheel's own library, asked by a program of C++: no Python and no torch run there. Zig compiles its C++ library the
+# first time, which takes some minutes.
+test-arm: install ## the kernels for ARM (aarch64), compiled by zig and run by qemu; one thread
+	@$(WHEEL_TOOLS)
+	@type qemu-aarch64 >/dev/null 2>&1 && test -d $(ARM_LIBC) || { echo 'make $@ needs qemu and a C library for ARM: apt-get install qemu-user libc6-arm64-cross'; exit 1; }
+	rm -rf $(WHEELS)/arm
+	_PYTHON_HOST_PLATFORM=linux-aarch64 CC='$(ZIG) cc -target $(ARM)' CXX='$(ZIG) c++ -target $(ARM)' LDFLAGS=-Wl,-s $(BIN)/python -m build --outdir $(WHEELS)/arm .
+	$(BIN)/python -m zipfile -e $(WHEELS)/arm/*.whl $(WHEELS)/arm/unpacked
+	$(ZIG) c++ -target $(ARM) $(SUITE_FLAGS) $(SUITE) -ldl -o $(WHEELS)/arm/suite
+	qemu-aarch64 -L $(ARM_LIBC) $(WHEELS)/arm/suite $(WHEELS)/arm/unpacked/relattn/backends/native/_kernels.so
+
+# Both are built from the source distribution. That for x86-64 is tested in an environment with torch and nothing else.
+wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribution, tested, in dist/
+	rm -rf $(WHEELS)/x86 $(BARE) dist
+	LDFLAGS=-Wl,-s $(BIN)/python -m build --outdir $(WHEELS)/x86 .
+	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist $(WHEELS)/x86/*.whl
+	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist $(WHEELS)/arm/*.whl
+	cp $(WHEELS)/x86/*.tar.gz dist
+	@for wheel in dist/*.whl; do $(BIN)/auditwheel show $$wheel || exit 1; done
+	$(PYTHON) -m venv $(BARE)
+	$(BARE)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(BARE)/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*_x86_64.whl)[cli]"
+	cd / && $(abspath $(BARE))/bin/python -I $(CURDIR)/tests/native/from_a_wheel.py
+	cd / && $(abspath $(BARE))/bin/relattn doctor
+	@ls -l dist
+
 search: install ## the tests with new random numbers, again and again for MINUTES
 	$(BIN)/python -m tests.search --minutes $(MINUTES) $(WORKERS) -m '$(FAST)' $(TESTS)
 
@@ -73,8 +107,9 @@ lint: install ## ruff and pyright, and for the kernels clang-format and clang-ti
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/clang-format --dry-run -Werror $(filter %.h %.cpp,$(KERNELS))
+	$(BIN)/clang-format --dry-run -Werror $(filter %.h %.cpp,$(KERNELS)) $(wildcard tests/native/cpp/*)
 	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(KERNELS)) -- -std=c++17 -DRELATTN_SET=generic -DRELATTN_SOURCES='""'
+	$(BIN)/clang-tidy --quiet $(SUITE) -- $(SUITE_FLAGS)
 
 # Goes on with a demo that was interrupted, and shows again one that was finished.
 demo: install ## train and compare encodings on Bach chorales, then compose

@@ -4,10 +4,10 @@ It needs a C++ compiler and nothing of torch's. Where there is none, the package
 """
 
 import os
-import platform
 import runpy
 import shutil
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,7 +82,7 @@ class BuildKernels(build_ext):
 
     def build_kernels(self, ext: Extension) -> None:
         """All objects and the library; raises what the compiler said."""
-        x86 = platform.machine().lower() in ("x86_64", "amd64")
+        x86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # what is built for, maybe another machine
         build = Path(self.build_temp)
         digest = runpy.run_path(str(KERNELS.with_name("sources.py")))["digest"]
         objects = []
@@ -95,7 +95,7 @@ class BuildKernels(build_ext):
             [str(KERNELS / "dispatch.cpp"), str(KERNELS / "threads.cpp")], output_dir=str(build),
             macros=[("RELATTN_SOURCES", f'"{digest(KERNELS)}"')], extra_postargs=FLAGS,
         )  # fmt: skip
-        self.compiler.link_shared_object(objects, self.get_ext_fullpath(ext.name), target_lang="c++", libraries=["dl"])
+        self.compiler.link_shared_object(objects, self.get_ext_fullpath(ext.name), target_lang="c++")
 
 
 class WheelOfAnyPython(bdist_wheel):

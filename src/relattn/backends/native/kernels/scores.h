@@ -172,14 +172,20 @@ struct Seen {
 
   // -inf for what row r does not see of the panel of the key j.
   void hide(Index j, Sums& sums) const {
+#if defined(__clang__)  // which keeps sums in memory where a loop over them stands; GCC does where this one is unrolled
+#pragma clang loop unroll(full)
+#endif
     for (int r = 0; r < ROWS; r++) {
       const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
       const Index last = std::min(keys, end == -NEVER ? end : end + r) - j;
       const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
       const Integers high = Integers{} + int32_t(std::max(std::min(last, Index(PANEL)), Index(0)));
+#if defined(__clang__)
+#pragma clang loop unroll(full)
+#endif
       for (int v = 0; v < PANEL_VECTORS; v++) {
         const Integers n = counting() + v * LANES;
-        sums[r][v] = (n >= low) & (n < high) ? sums[r][v] : splat(-INFINITY);
+        sums[r][v] = ((n >= low) & (n < high)) ? sums[r][v] : splat(-INFINITY);
       }
     }
   }

@@ -1,15 +1,13 @@
 #include "threads.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 
-namespace {
+// What the OpenMP runtime that PyTorch has loaded offers, null where there is none. Linking to one could start a second
+// runtime beside it; dlsym would ask for the C library of the machine that compiles.
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
 
-// What the OpenMP runtime that PyTorch has loaded offers. Linking to one could start a second runtime beside it.
-using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
-const Parallel parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+namespace {
 
 struct Shared {
   int64_t units;
@@ -30,10 +28,10 @@ void take_units(void* given) {
 void share_out(int64_t units, int64_t threads, void (*work)(void*, int64_t, int64_t), void* context) {
   Shared shared{units, work, context};
   threads = std::min(threads, units);
-  if (threads > 1 && parallel)
-    parallel(take_units, &shared, unsigned(threads), 0);
+  if (threads > 1 && GOMP_parallel)
+    GOMP_parallel(take_units, &shared, unsigned(threads), 0);
   else
     take_units(&shared);
 }
 
-extern "C" int relattn_has_threads() { return parallel != nullptr; }
+extern "C" int relattn_has_threads() { return GOMP_parallel != nullptr; }

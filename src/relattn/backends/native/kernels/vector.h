@@ -32,7 +32,7 @@ INLINE Vector load(const float* at) { return *reinterpret_cast<const Unaligned*>
 INLINE void store(float* at, Vector x) { *reinterpret_cast<Unaligned*>(at) = x; }
 INLINE Integers load(const int32_t* at) { return *reinterpret_cast<const UnalignedIntegers*>(at); }
 INLINE void store(int32_t* at, Integers x) { *reinterpret_cast<UnalignedIntegers*>(at) = x; }
-INLINE Vector splat(float x) { return Vector{} + x; }
+INLINE Vector splat(float x) { return x - Vector{}; }  // x - 0 is x, whatever its sign; 0 + x would be computed
 
 // Spelled out for AVX2 and later: GCC would load a vector and shuffle it.
 INLINE Vector broadcast(const float* at) {
