@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from relattn.backends.base import under_torch_func
 from relattn.errors import UnsupportedError
@@ -37,11 +36,6 @@ def constant_in_graphs(function: Function) -> Function:
 def _exports_to_onnx() -> bool:
     """Whether torch.onnx.export is at work; torch's own answer is False where torch.compile traces it."""
     return torch.onnx.is_in_onnx_export()
-
-
-def own_dtypes(query: Tensor) -> torch.autocast:
-    """No autocast inside, where a backward pass may be called under it."""
-    return torch.autocast(query.device.type, enabled=False)
 
 
 def refuse_vmap(backend: str) -> None:

@@ -5,14 +5,16 @@ They take tensors and numbers. torch.compile and torch.export see one node each,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from relattn.backends.operators import own_dtypes, refusal, refuse_double_backward, refuse_vmap
+from relattn.autocast import without_autocast
+from relattn.backends.base import under_torch_func
+from relattn.backends.operators import refusal, refuse_double_backward, refuse_vmap
 from relattn.score.mask import Mask
 from relattn.score.position import Listed, Run
 from relattn.score.positions import Positions
@@ -79,7 +81,7 @@ def operator_of(
 
     def run_forward(*arguments) -> Forward:
         problem = _problem(*arguments)
-        with own_dtypes(problem.query):
+        with without_autocast(problem.query):
             return forward(problem, _named(arguments)["seed"])
 
     def run_backward(
@@ -87,7 +89,7 @@ def operator_of(
     ) -> list[Tensor]:
         problem = _problem(*arguments)
         answers = Answers(output, maximum, total, output_gradient, lse_gradient)
-        with own_dtypes(problem.query):
+        with without_autocast(problem.query):
             gradients = backward(problem, _named(arguments)["seed"], answers, set(wanted))
         return [gradients[name] for name in wanted]
 
@@ -100,9 +102,9 @@ def operator_of(
                 raise refusal(name, "it takes no batched gradients (is_grads_batched)")
             found = _gradients_of(differentiable, wanted, (output_gradient, lse_gradient), arguments)
         else:
-            found = getattr(torch.ops.relattn, f"{name}_backward")(
-                output, maximum, total, output_gradient, lse_gradient, wanted, *arguments
-            )
+            unseen = not torch.is_grad_enabled() and not is_watched((output_gradient, lse_gradient, *tensors))
+            backward_pass = run_backward if unseen else getattr(torch.ops.relattn, f"{name}_backward")
+            found = backward_pass(output, maximum, total, output_gradient, lse_gradient, wanted, *arguments)
         gradients = dict(zip(wanted, found, strict=True))
         return tuple(gradients.get(name) for name in NAMES)
 
@@ -117,12 +119,33 @@ def operator_of(
     else:
         _register_double_backward(name, differentiable)
 
+    class Unseen(torch.autograd.Function):
+        """The same for autograd alone: the dispatcher, which others may listen to, takes longer than a small call."""
+
+        @staticmethod
+        def forward(ctx, *arguments) -> tuple[Tensor, ...]:
+            answers = run_forward(*arguments)
+            _save_for_backward(ctx, arguments, answers)
+            ctx.mark_non_differentiable(answers.maximum, answers.total)
+            return tuple(answers)
+
+        backward = staticmethod(differentiate)  # pyright: ignore[reportAssignmentType]
+
     def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         """O and lse of the problem."""
-        output, lse, _, _ = getattr(torch.ops.relattn, name)(*_flat(problem, seed))
+        arguments = _flat(problem, seed)
+        forward_pass = getattr(torch.ops.relattn, name) if is_watched(arguments[:NUM_TENSORS]) else Unseen.apply
+        output, lse, _, _ = forward_pass(*arguments)
         return output, lse
 
     return run
+
+
+def is_watched(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether anyone but autograd looks at a call: a compiler, torch.func, a mode, or tensors of their own class."""
+    if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
+        return True
+    return any(tensor is not None and type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors)
 
 
 def _is_batched(gradient: Tensor) -> bool:
@@ -141,7 +164,7 @@ def _gradients_of(
     leaves = {which: given[which].detach().requires_grad_() for which in wanted}
     with torch.enable_grad():
         problem = _problem(**{**given, **leaves})
-        with own_dtypes(problem.query):
+        with without_autocast(problem.query):
             output, lse = differentiable(problem)
     assert lse is not None
     return torch.autograd.grad(
@@ -169,7 +192,7 @@ def _register_double_backward(name: str, differentiable: Callable[[Problem], tup
 
         def answers(*values: Tensor) -> tuple[Tensor, Tensor | None]:
             problem = _problem(**{**given, **dict(zip(moved, values, strict=True))})
-            with own_dtypes(problem.query):
+            with without_autocast(problem.query):
                 return differentiable(problem)
 
         def first(*values: Tensor) -> tuple[Tensor, ...]:

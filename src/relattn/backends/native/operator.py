@@ -7,13 +7,12 @@ import struct
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from relattn.backends.base import under_torch_func
 from relattn.backends.dense import DenseBackend
 from relattn.backends.native.layout import Gradients, Inputs, Outputs, packed, rows_of
 from relattn.backends.native.library import Kernels, kernels
-from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.backends.problem_operator import Answers, Forward, is_watched, operator_of
 from relattn.errors import UnsupportedError
 from relattn.score.problem import TABLES, Problem
 
@@ -100,7 +99,8 @@ def has_few_queries(problem: Problem) -> bool:
 
 def _run(problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: int) -> None:
     found = _kernels()
-    blocks = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
+    most_queries, most_keys = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
+    blocks = min(most_queries, problem.query.shape[2]), min(most_keys, problem.key.shape[2])
     call = packed(problem, inputs, outputs, gradients, blocks, _threads(problem, PAIRS_TO_SHARE), seed)
     workspace = _with_workspace(call, found.workspace(_address(call), int(gradients is not None)))
     (found.forward if gradients is None else found.backward)(_address(call))
@@ -158,19 +158,16 @@ _run_operator = operator_of("native", _forward, _backward, differentiable=DenseB
 def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
     """O and, where the problem asks for it, lse. Dropout's seed is drawn here, from torch's generator."""
     seed = torch.randint(2**63 - 1, (), device="cpu") if problem.dropout_p > 0.0 else None
-    if not _needs_operator(problem):
+    if not problem.asks_for_gradient and not _must_be_seen(problem):
         return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
     output, lse = _run_operator(problem, seed)
     return output, lse if problem.return_lse else None
 
 
-def _needs_operator(problem: Problem) -> bool:
-    """Whether anyone but the kernels looks at the call: autograd, a traced graph, a mode, or a start to be read."""
-    if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
-        return True
+def _must_be_seen(problem: Problem) -> bool:
+    """Whether anyone but the kernels looks at the call, or a start is still to be read."""
     axis, tables = problem.sequence, problem.sequence.tables.values()
     if isinstance(axis.positions.origin, Tensor) or any(isinstance(table.first, Tensor) for table in tables):
         return True
     given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit)
-    tensors = [tensor for tensor in (*given, *(table.values for table in tables)) if tensor is not None]
-    return problem.asks_for_gradient or any(type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors)
+    return is_watched((*given, *(table.values for table in tables)))

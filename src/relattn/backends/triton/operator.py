@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.operators import own_dtypes, refuse_double_backward, refuse_vmap
+from relattn.autocast import without_autocast
+from relattn.backends.operators import refuse_double_backward, refuse_vmap
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
 from relattn.score.problem import TABLES, Problem
@@ -87,7 +88,7 @@ def _forward(*arguments) -> tuple[Tensor, Tensor]:
     if _has_no_pair(call):
         output, lse = _fake_forward(*arguments)
         return output.zero_(), lse.fill_(-torch.inf)
-    with own_dtypes(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
+    with without_autocast(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
         return forward(call)
 
 
@@ -107,7 +108,7 @@ def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str],
     if _has_no_pair(call):
         empty = _fake_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
         return [gradient.zero_() for gradient in empty]
-    with own_dtypes(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
+    with without_autocast(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
         answers = of_seeing_rows(call, lse, output_gradient, lse_gradient)
         found = backward(call, output, lse, *answers, wanted)
     gradients = found._replace(key=with_padding(given, found.key), value=with_padding(given, found.value))

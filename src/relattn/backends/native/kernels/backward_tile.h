@@ -13,6 +13,10 @@ struct TileSums {
   float *relative_keys, *relative_queries, *relative_values, *bias;  // of the head's tables
 };
 
+// Floats of a cache line. Rows of a tile lie an odd number of lines apart, for blocks of the usual sizes: columns,
+// which the keys' gradients read, are then spread over all of the first-level cache.
+constexpr Index LINE = 16;
+
 struct BackwardTiles {
   const Call& call;
   const Index query_block, key_block;
@@ -22,7 +26,7 @@ struct BackwardTiles {
       : call(c),
         query_block(rounded_up(c.query_block, ROWS)),
         key_block(rounded_up(c.key_block, PANEL)),
-        step(key_block + 2 * MARGIN + LANES) {}
+        step(key_block + 2 * MARGIN + LINE) {}
 
   Index most() const { return std::max(key_block, query_block); }
   Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
