@@ -61,7 +61,7 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	cd $(SANITIZED) && CFLAGS='$(SANITIZE)' CXXFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
 	grep -q __asan_ $(SANITIZED)/src/relattn/backends/native/_kernels.so
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_contract.py -k 'not blocks_that_it_chooses'
+		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_contract.py tests/native/test_listed.py -k 'not blocks_that_it_chooses'
 
 search: install ## the tests with new random numbers, again and again for MINUTES
 	$(BIN)/python -m tests.search --minutes $(MINUTES) $(WORKERS) -m '$(FAST)' $(TESTS)
