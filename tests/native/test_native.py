@@ -340,5 +340,23 @@ def test_auto_takes_it_for_many_pairs_and_where_no_gradient_is_asked() -> None:
         assert explain(*short).chosen == "sdpa"
 
 
+@pytest.mark.parametrize("kind", ["in a row", "any order"])
+def test_auto_takes_it_for_listed_positions(kind: str) -> None:
+    """For many pairs, for training steps as where runs are given, for few queries, and else from 2^17 pairs on."""
+
+    def chosen(length: int, queries: int = 0) -> str:
+        positions = torch.arange(length) if kind == "in a row" else torch.randperm(length)
+        query, key, value = (drawn(1, 8, n, 8) for n in (queries or length, length, length))
+        asked = {"query_position": positions[: query.shape[2]], "key_position": positions, "is_causal": True}
+        return explain(query, key, value, encoding=encoding, **asked).chosen
+
+    encoding = T5Bias(8)
+    assert chosen(1024) == chosen(256) == "native"
+    assert chosen(128) == chosen(2048, queries=1) == "dense"  # the bias asks for a gradient
+    with torch.no_grad():
+        assert chosen(1024) == chosen(128) == chosen(2048, queries=1) == chosen(16, queries=1) == "native"
+        assert chosen(127) == chosen(16) == "dense"
+
+
 def test_the_sets_of_this_machine_are_found() -> None:
     assert RUNNABLE[-1] == "generic"

@@ -39,7 +39,7 @@ class Listed {
       any = {std::min(any.from, reach.from), std::max(any.to, reach.to)};
       all = {std::max(all.from, reach.from), std::min(all.to, reach.to)};
     }
-    Index from = columns, stop = 0;
+    Index from = columns, stop = 0, found = 0;
     bool whole = true;
     for (Index c = 0; c < columns; c += PANEL) {
       const Index end = std::min(c + PANEL, columns);
@@ -49,10 +49,10 @@ class Listed {
         largest = std::max(largest, keys[j0 + n]);
       }
       if (largest < any.from || least > any.to) continue;
-      from = std::min(from, c), stop = end;
+      whole = whole && least >= all.from && largest <= all.to;
+      from = std::min(from, c), stop = end, found += end - c;
     }
-    for (Index c = from; c < stop; c++) whole &= (keys[j0 + c] >= all.from) & (keys[j0 + c] <= all.to);
-    return {from, stop, whole};
+    return {from, stop, whole && found == stop - from};
   }
   bool sees(Index i, Index count, Index j0, Index columns) const {
     const Columns found = seen(i, count, j0, columns);

@@ -28,11 +28,11 @@ template <int SIGN>
 static Covered look_up(const Band& band, const Index* rows, Index height, const Index* columns, Index count,
                        int32_t* __restrict near, int32_t* __restrict index, Index step) {
   if (count <= 0) return {0, 0};
-  constexpr Index HALF = Index(1) << 30;
+  constexpr Index HALF = 1 + INT32_MAX / 2;
   const auto [low, high] = std::minmax_element(rows, rows + height);
   const bool apart = uint64_t(*high) - uint64_t(*low) >= uint64_t(HALF) || band.count > HALF;
   const int32_t last = int32_t(band.count - 1);
-  const Integers none = Integers{} + NO_ROW, all = Integers{} + (band.clamps ? -1 : 0);
+  const Integers none = Integers{} + NO_ROW;
   Integers first = Integers{} + (last + 1), end = none;
   for (Index r = 0; r < height; r++) {
     const Index base = apart ? rows[r] : (SIGN > 0 ? *low : *high);
@@ -47,7 +47,7 @@ static Covered look_up(const Band& band, const Index* rows, Index height, const 
     for (Index c = 0; c < count; c += LANES) {
       const Integers t = load(near + c) - away, positive = t > 0 ? t : Integers{};
       const Integers inside = positive < last ? positive : Integers{} + last;
-      const Integers row = all | (t == inside) ? inside : none, seen = row == none ? first : row;
+      const Integers row = band.clamps ? inside : (t == inside ? inside : none), seen = row == none ? first : row;
       store(index + r * step + c, row);
       first = seen < first ? seen : first;
       end = row > end ? row : end;

@@ -71,11 +71,11 @@ INLINE float sum(Vector x) {
 
 // Whether all lanes hold one number.
 INLINE bool all_equal(Integers x) {
-  typedef int64_t Longs __attribute__((vector_size(BYTES)));
+  typedef uint64_t Longs __attribute__((vector_size(BYTES)));
   const Longs same = (Longs)(x == Integers{} + x[0]);
-  int64_t all = -1;
+  uint64_t all = UINT64_MAX;
   for (int n = 0; n < LANES / 2; n++) all &= same[n];
-  return all == -1;
+  return all == UINT64_MAX;
 }
 
 // Lane by lane a, b, a, b, ... of the first and of the second half of both.
