@@ -132,12 +132,11 @@ def _by_preference(problem: Problem) -> list[Backend]:
     Away from CUDA triton is Triton's interpreter, thousands of times slower than any other: only a name leads there.
     Lengths that a compiled graph leaves open are not known to be small, and no guard is put on them.
     """
-    batch, heads, queries, _ = problem.query.shape
-    per_element = heads * queries * problem.key.shape[2]
+    _, heads, queries, _ = problem.query.shape
     small = (
-        certainly(per_element < FEW_PAIRS_PER_ELEMENT)
+        certainly(heads * queries * problem.key.shape[2] < FEW_PAIRS_PER_ELEMENT)
         or certainly(queries < FEW_QUERIES)
-        or certainly(batch * per_element < FEW_PAIRS)
+        or certainly(problem.num_pairs < FEW_PAIRS)
     )
     if not small:
         order = MANY_PAIRS_FIRST
@@ -155,9 +154,7 @@ def _suits_native(problem: Problem) -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    batch, heads, queries, _ = problem.query.shape
-    keys = problem.key.shape[2]
-    pairs, long_enough = batch * heads * queries * keys, queries * KEYS_PER_QUERY >= keys
+    pairs, long_enough = problem.num_pairs, problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2]
     if not problem.asks_for_gradient:
         listed = problem.sequence.positions.origin is None
         return has_few_queries(problem) or (long_enough and (not listed or pairs >= PAIRS_OF_LISTS))

@@ -76,6 +76,11 @@ class Problem(NamedTuple):
         return torch.float64 if self.output_dtype == torch.float64 else torch.float32
 
     @property
+    def num_pairs(self) -> int:
+        """How many pairs of queries and keys all heads of the batch have."""
+        return self.query.shape[0] * self.query.shape[1] * self.query.shape[2] * self.key.shape[2]
+
+    @property
     def num_groups(self) -> int:
         """How many query heads share one key head."""
         return self.query.shape[1] // self.key.shape[1]

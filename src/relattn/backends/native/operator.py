@@ -47,10 +47,8 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
         for tensor, value in zip(outputs, (0.0, -torch.inf, 0.0, 0.0), strict=True):
             if tensor is not None:
                 tensor.fill_(value)
-    elif few:
-        _run_few(problem, inputs, outputs, seed)
     else:
-        _run(problem, inputs, outputs, None, seed)
+        _run(problem, inputs, outputs, None, seed, few=few)
     if width != output.shape[3]:
         output = output[..., :width].contiguous()
     return Outputs(output if problem.output_dtype == torch.float32 else output.to(problem.output_dtype), *outputs[1:])
@@ -97,21 +95,19 @@ def has_few_queries(problem: Problem) -> bool:
     return problem.num_groups * problem.query.shape[2] <= QUERIES_OF_A_KEY
 
 
-def _run(problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: int) -> None:
+def _run(
+    problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: int, *, few: bool = False
+) -> None:
+    """Runs the backward pass where gradients are given, else a forward pass."""
     found = _kernels()
+    threads = torch.get_num_threads() if problem.num_pairs >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
     most_queries, most_keys = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
     blocks = min(most_queries, problem.query.shape[2]), min(most_keys, problem.key.shape[2])
-    call = packed(problem, inputs, outputs, gradients, blocks, _threads(problem, PAIRS_TO_SHARE), seed)
-    workspace = _with_workspace(call, found.workspace(_address(call), int(gradients is not None)))
-    (found.forward if gradients is None else found.backward)(_address(call))
-    del workspace
-
-
-def _run_few(problem: Problem, inputs: Inputs, outputs: Outputs, seed: int) -> None:
-    found = _kernels()
-    call = packed(problem, inputs, outputs, None, FORWARD_BLOCKS, _threads(problem, FEW_PAIRS_TO_SHARE), seed)
-    workspace = _with_workspace(call, found.few_workspace(_address(call)))
-    found.few(_address(call))
+    call = packed(problem, inputs, outputs, gradients, blocks, threads, seed)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(call))
+    workspace = _with_workspace(call, found.few_workspace(at) if few else found.workspace(at, gradients is not None))
+    kernel = found.few if few else found.forward if gradients is None else found.backward
+    kernel(at)
     del workspace
 
 
@@ -120,15 +116,6 @@ def _kernels() -> Kernels:
     if not isinstance(found, Kernels):  # an exported graph calls the operator without asking any backend
         raise UnsupportedError(f"backend='native' cannot run this: {found}; use 'tiled'", {"native": [found]})
     return found
-
-
-def _threads(problem: Problem, pairs_to_share: int) -> int:
-    pairs = problem.query.shape[0] * problem.query.shape[1] * problem.query.shape[2] * problem.key.shape[2]
-    return torch.get_num_threads() if pairs >= pairs_to_share else 1
-
-
-def _address(call: bytearray) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(call))
 
 
 def _with_workspace(call: bytearray, floats: int) -> Tensor:
