@@ -124,10 +124,10 @@ def operator_of(
 
         @staticmethod
         def forward(ctx, *arguments) -> tuple[Tensor, ...]:
-            answers = run_forward(*arguments)
+            output, lse, maximum, total = answers = run_forward(*arguments)
             _save_for_backward(ctx, arguments, answers)
-            ctx.mark_non_differentiable(answers.maximum, answers.total)
-            return tuple(answers)
+            ctx.mark_non_differentiable(maximum, total)
+            return output, lse, maximum, total
 
         backward = staticmethod(differentiate)  # pyright: ignore[reportAssignmentType]
 
