@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch.autograd import forward_ad
 
 from relattn import (
     RelativeEmbedding,
+    RotaryEmbedding,
     ShawEmbedding,
     T5Bias,
     UnsupportedError,
@@ -338,6 +340,33 @@ def test_auto_takes_it_for_many_pairs_and_where_no_gradient_is_asked() -> None:
         assert explain(long[0][:, :, :1], *long[1:], encoding=encoding).chosen == "native"  # reads them where they lie
         assert explain(long[0][:, :, :9], *long[1:], encoding=encoding).chosen == "dense"  # copying them costs more
         assert explain(*short).chosen == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "chosen"),
+    [
+        ((256, 256), {"is_causal": True}, "native"),
+        ((250, 250), {"is_causal": True}, "sdpa"),
+        ((512, 512), {}, "native"),
+        ((500, 500), {}, "sdpa"),
+        ((512, 512), {"dropout_p": 0.1}, "sdpa"),  # which has second derivatives then
+        ((512, 512), {"attn_mask": torch.ones(512, 512, dtype=torch.bool)}, "sdpa"),
+        ((16, 4096), {}, "sdpa"),
+        ((1, 4096), {}, "sdpa"),
+        ((1, 256), {"dtype": torch.bfloat16}, "native"),
+        ((1, 255), {"dtype": torch.bfloat16}, "sdpa"),
+        ((512, 512), {"dtype": torch.float64}, "sdpa"),
+    ],
+)
+def test_auto_takes_it_without_terms_where_it_outruns_pytorch(
+    lengths: Any, options: dict[str, Any], chosen: str
+) -> None:
+    options, (queries, keys) = dict(options), lengths
+    dtype = options.pop("dtype", torch.float32)
+    query, key, value = (torch.randn(1, 8, n, 8, dtype=dtype) for n in (queries, keys, keys))
+    assert explain(query, key, value, **options).chosen == chosen
+    rotated = explain(query, key, value, encoding=RotaryEmbedding(8).to(dtype), **options)
+    assert rotated.chosen == chosen
 
 
 @pytest.mark.parametrize("kind", ["in a row", "any order"])
