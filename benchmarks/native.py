@@ -1,14 +1,17 @@
 """The native backend beside PyTorch's own attention without any encoding: the ratio of their times, call by call.
 
-One sequence, H = 8, D = 64, float32. Each cell is the median ratio of at least fifteen pairs (`relattn.bench.timing`:
-rounds that spread over more than 10 % are repeated, and marked with ± where none was steadier). The last columns are
-the median over the lengths, and the goal. `python benchmarks/native.py [threads] [lengths]`, as in 2 512,1024.
+One sequence, H = 8, D = 64, float32, where a row says nothing else; PyTorch's attention has the same shape and dtype.
+Each cell is the median ratio of at least fifteen pairs (`relattn.bench.timing`: rounds that spread over more than 10 %
+are repeated, and marked with ± where none was steadier). The last columns are the median over the lengths, and the
+goal. `python benchmarks/native.py [threads] [lengths] [rows]`, as in 2 512,1024 relative,bfloat16.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -20,39 +23,58 @@ from relattn.support.machine import machine
 
 NATIVE = CANDIDATES["relattn native"]
 SECONDS = 1.0
-GOALS = {  # forward full, forward causal, training step full, training step causal
-    "none": (0.80, 0.65, 0.80, 0.65),
-    "rope": (0.80, 0.65, 0.80, 0.65),
-    "relative": (1.15, 0.95, 1.15, 0.95),
-    "relative-heads": (1.15, 0.95, 1.15, 0.95),
-    "t5": (0.85, 0.65, 0.80, 0.65),
-    "alibi": (0.85, 0.65, 0.80, 0.65),
-    "shaw-keys": (0.90, 0.70, 1.0, 0.8),
-    "shaw": (1.10, 0.85, 1.2, 0.95),
-    "transformer-xl": (1.15, 0.95, 1.2, 1.0),
+PLAIN = Workload("none", 1, 64, 8, False, FORWARD)
+RELATIVE = replace(PLAIN, encoding="relative")
+
+
+class Row(NamedTuple):
+    """What is measured, and the goals: forward and training step, full; the same, causal."""
+
+    workload: Workload
+    goals: tuple[float, ...]
+
+
+ROWS = {
+    "none": Row(PLAIN, (0.80, 0.80, 0.65, 0.65)),
+    "rope": Row(replace(PLAIN, encoding="rope"), (0.80, 0.80, 0.65, 0.65)),
+    "relative": Row(RELATIVE, (1.15, 1.15, 0.95, 0.95)),
+    "relative-heads": Row(replace(PLAIN, encoding="relative-heads"), (1.15, 1.15, 0.95, 0.95)),
+    "t5": Row(replace(PLAIN, encoding="t5"), (0.85, 0.80, 0.65, 0.65)),
+    "alibi": Row(replace(PLAIN, encoding="alibi"), (0.85, 0.80, 0.65, 0.65)),
+    "shaw-keys": Row(replace(PLAIN, encoding="shaw-keys"), (0.90, 1.0, 0.70, 0.8)),
+    "shaw": Row(replace(PLAIN, encoding="shaw"), (1.10, 1.2, 0.85, 0.95)),
+    "key-query": Row(replace(PLAIN, encoding="key-query"), (1.5, 1.6, 1.2, 1.3)),
+    "transformer-xl": Row(replace(PLAIN, encoding="transformer-xl"), (1.15, 1.2, 0.95, 1.0)),
+    "relative, D = 32": Row(replace(RELATIVE, head_dim=32), (1.05, 1.05)),
+    "relative, D = 128": Row(replace(RELATIVE, head_dim=128), (1.3, 1.3)),
+    "relative, bfloat16": Row(replace(RELATIVE, dtype="bfloat16"), (0.9, 1.0)),
 }
-COLUMNS = [(FORWARD, False), (FORWARD, True), (TRAINING, False), (TRAINING, True)]
+COLUMNS = [(FORWARD, False), (TRAINING, False), (FORWARD, True), (TRAINING, True)]
 
 
-def main(threads: int = 2, lengths: tuple[int, ...] = (512, 1024, 2048, 4096)) -> None:
-    """Print the table, row by row."""
+def main(threads: int = 2, lengths: tuple[int, ...] = (512, 1024, 2048, 4096), names: str = "") -> None:
+    """Print the table, row by row; of the rows whose names hold one of `names`."""
     torch.set_num_threads(threads)
     print(f"torch {torch.__version__}, {machine()['processor']}, threads: {threads}\n")
     print(f"| encoding | | {' | '.join(f'L={length}' for length in lengths)} | median | goal |")
     print(f"|---|---|{'---:|' * (len(lengths) + 2)}")
-    for encoding, goals in GOALS.items():
-        for (mode, causal), goal in zip(COLUMNS, goals, strict=True):
-            workloads = [Workload(encoding, length, 64, 8, causal, mode) for length in lengths]
-            found = check(NATIVE, workloads[0])
+    for name, row in ROWS.items():
+        if not any(part in name for part in names.split(",")):
+            continue
+        for (mode, causal), goal in zip(COLUMNS, row.goals, strict=False):
+            workload = replace(row.workload, mode=mode, causal=causal)
+            found = check(NATIVE, workload)
             assert found.right, found
-            timings = [timed(NATIVE, workload, SECONDS) for workload in workloads]
+            timings = [timed(NATIVE, workload.at(length), SECONDS) for length in lengths]
             median = statistics.median(timing.ratio.median for timing in timings)
-            row = " | ".join(f"{timing.ratio.median:.2f}{timing.doubt}" for timing in timings)
-            print(f"| {encoding} | {mode}{', causal' * causal} | {row} | {median:.2f} | {goal:.2f} |", flush=True)
+            cells = " | ".join(f"{timing.ratio.median:.2f}{timing.doubt}" for timing in timings)
+            print(f"| {name} | {mode}{', causal' * causal} | {cells} | {median:.2f} | {goal:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
+    given = sys.argv[1:]
     main(
-        int(sys.argv[1]) if len(sys.argv) > 1 else 2,
-        tuple(map(int, sys.argv[2].split(","))) if len(sys.argv) > 2 else (512, 1024, 2048, 4096),
+        int(given[0]) if given else 2,
+        tuple(map(int, given[1].split(","))) if len(given) > 1 else (512, 1024, 2048, 4096),
+        given[2] if len(given) > 2 else "",
     )
