@@ -33,9 +33,10 @@ Sample = tuple[tuple[Tensor, ...], dict[str, Any]]
 """(query, key, value) and keywords."""
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _operators_imported() -> None:
     """PyTorch's list of all operators: its import takes seconds, and draws, once in a process."""
+    seeds.start_all("the list of all operators")
     import torch.testing._internal.common_methods_invocations  # noqa: F401
 
 

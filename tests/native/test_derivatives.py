@@ -36,15 +36,22 @@ def derivatives(output: Tensor, lse: Tensor, arrays: dict[str, Tensor], orders: 
         total = sum((gradient.square().sum() for gradient in found), torch.zeros(()))
 
 
-@pytest.mark.parametrize("case", ["none", "relative", "shaw_per_head", "t5", "key_query", "terms_all"])
-def test_second_and_third_derivatives(case: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("case", "listed"),
+    [(case, False) for case in ("none", "relative", "shaw_per_head", "t5", "key_query", "terms_all")]
+    + [("shaw", True)],
+)
+def test_second_and_third_derivatives(case: str, listed: bool, rng: np.random.Generator) -> None:
     """With a float mask, whose derivative they take, too.
 
     A reverse pass makes every path of sums at most twice as long: it goes back along the path that was there. So the
     budget's `terms` double with the order.
     """
     mask = rng.normal(size=(1, 4, 9, 9))
-    setting = Setting(2, 4, 2, 9, 9, 8, 8, attn_mask=mask, seed=int(rng.integers(2**32)))
+    setting = Setting(
+        2, 4, 2, 9, 9, 8, 8, attn_mask=mask, key_position=rng.integers(0, 9, (2, 9)) if listed else 0,
+        seed=int(rng.integers(2**32)),
+    )  # fmt: skip
     subject = make_subject(CASES[case], setting, "float32")
     arrays, terms = doubled(subject), sum_lengths(subject)
     exact = plain_attention(subject, arrays, torch.float64)

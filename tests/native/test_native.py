@@ -1,5 +1,6 @@
 """What native promises beside the equation: the same bits, PyTorch's ways, and a sentence where it cannot."""
 
+import ctypes
 import re
 import subprocess
 import sys
@@ -91,6 +92,7 @@ def test_few_heads_share_their_keys_out(case: str, rng: np.random.Generator) -> 
 
 
 def assert_every_number_of_threads_gives_the_same_bits(found: Callable[[], list[Tensor]]) -> None:
+    assert ctypes.CDLL(str(library.FILE)).relattn_has_threads()
     before, runs = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3, 4, 2, 3):
@@ -178,19 +180,6 @@ def test_inputs_of_any_layout(layout: str) -> None:
         relative_attention(*given.values(), encoding=encoding, backend="native") for given in (laid, contiguous)
     )
     assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("start", [3, torch.tensor(3)], ids=["int", "tensor"])
-def test_the_operator_and_the_direct_call_give_the_same_bits(name: str, start) -> None:
-    """Without gradient, and an int start, the kernels are called without PyTorch's dispatcher."""
-    encoding, inputs = ENCODINGS[name](), [drawn(2, 4, 30, 8) for _ in range(3)]
-    asked = {"encoding": encoding, "query_position": start, "backend": "native", "return_lse": True}
-    recorded = relative_attention(inputs[0].requires_grad_(), *inputs[1:], **asked)
-    with torch.no_grad():
-        plain = relative_attention(*inputs, **asked)
-    assert recorded[0].requires_grad and not plain[0].requires_grad
-    assert all(torch.equal(one, other) for one, other in zip(recorded, plain, strict=True))
 
 
 @pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (1, 1, 1)], ids=str)
@@ -367,6 +356,15 @@ def test_auto_takes_it_without_terms_where_it_outruns_pytorch(
     assert explain(query, key, value, **options).chosen == chosen
     rotated = explain(query, key, value, encoding=RotaryEmbedding(8).to(dtype), **options)
     assert rotated.chosen == chosen
+
+
+def test_auto_takes_tiled_for_many_pairs_that_neither_runs(monkeypatch) -> None:
+    """Windows are not PyTorch's, and float64 is not native's, nor anything where it is switched off."""
+    query, key, value = (torch.randn(1, 2, 1500, 8) for _ in range(3))
+    assert explain(query, key, value, is_causal=True, window=(8, 0)).chosen == "native"
+    assert explain(query.double(), key.double(), value.double(), is_causal=True, window=(8, 0)).chosen == "tiled"
+    monkeypatch.setattr("relattn.backends.native.kernels", lambda: "off")
+    assert explain(query, key, value, is_causal=True, window=(8, 0)).chosen == "tiled"
 
 
 @pytest.mark.parametrize("kind", ["in a row", "any order"])

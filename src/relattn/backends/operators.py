@@ -14,12 +14,14 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def reasons_of_an_operator(onnx: str) -> list[str]:
-    """Why no operator of ours runs where the call is made: a transform of torch.func, or (`onnx`) an export to ONNX."""
+    """Why no operator of ours runs where the call is made: in torch.func, in a trace, or (`onnx`) in an export."""
     reasons = []
     if under_torch_func():
         reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
     if _exports_to_onnx():
         reasons.append(onnx)
+    elif _is_traced():
+        reasons.append("torch.jit.trace does not record its operator")
     return reasons
 
 
@@ -36,6 +38,12 @@ def constant_in_graphs(function: Function) -> Function:
 def _exports_to_onnx() -> bool:
     """Whether torch.onnx.export is at work; torch's own answer is False where torch.compile traces it."""
     return torch.onnx.is_in_onnx_export()
+
+
+@constant_in_graphs
+def _is_traced() -> bool:
+    """Whether torch.jit.trace is at work, which knows no lists of strings."""
+    return torch.jit.is_tracing()
 
 
 def refuse_vmap(backend: str) -> None:

@@ -1,6 +1,7 @@
 """A backend that runs any problem as two PyTorch operators, `relattn::NAME` and `relattn::NAME_backward`.
 
-They take tensors and numbers. torch.compile and torch.export see one node each, whatever the lengths.
+They take tensors and numbers. torch.compile and torch.export see one node each, whatever the lengths. Where nobody
+looks on, autograd alone calls the same two functions.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def operator_of(
     backward: Callable[[Problem, Tensor | None, Answers, set[str]], dict[str, Tensor]],
     differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]] | None = None,
 ) -> Callable[[Problem, Tensor | None], tuple[Tensor, Tensor]]:
-    """Defines the operators of a backend, and gives the function of a problem and dropout's seed that asks them.
+    """Defines the operators of a backend, and gives the function of a problem and dropout's seed that runs it.
 
     forward: of a problem whose starts are ints, and the seed. backward: of these, the answers, and the names of what
     gradients are wanted of (among DIFFERENTIABLE); it gives them by name. differentiable: O and lse by operations that
@@ -120,7 +121,7 @@ def operator_of(
         _register_double_backward(name, differentiable)
 
     class Unseen(torch.autograd.Function):
-        """The same for autograd alone: the dispatcher, which others may listen to, takes longer than a small call."""
+        """The same for autograd alone: the dispatcher, to which others may listen, takes longer than a small call."""
 
         @staticmethod
         def forward(ctx, *arguments) -> tuple[Tensor, ...]:
@@ -142,10 +143,15 @@ def operator_of(
 
 
 def is_watched(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether anyone but autograd looks at a call: a compiler, torch.func, a mode, or tensors of their own class."""
+    """Whether anyone but autograd looks at what is called.
+
+    A compiler, torch.func, a mode of the dispatcher, tensors of a class of their own or without numbers.
+    """
     if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
         return True
-    return any(tensor is not None and type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors)
+    return any(
+        tensor is not None and (type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta) for tensor in tensors
+    )
 
 
 def _is_batched(gradient: Tensor) -> bool:

@@ -166,7 +166,7 @@ def _first_signal_waits(watch: _Watch) -> Iterator[None]:
         yield
         return
     former = {signum: signal.getsignal(signum) for signum in STOPPING}
-    former = {signum: handler for signum, handler in former.items() if handler is not signal.SIG_IGN}
+    former = {signum: handler for signum, handler in former.items() if handler not in (signal.SIG_IGN, None)}
     try:
         for signum in former:
             signal.signal(signum, remember)

@@ -66,7 +66,8 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
     if not _has_no_pair(problem):
         output = rows_of(answers.output).contiguous()
         gradients = Gradients(rows_of(answers.output_gradient), answers.lse_gradient.float().contiguous(), **made)
-        _run(problem, inputs, Outputs(output, None, answers.maximum, answers.total), gradients, seed)
+        maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved others
+        _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
     axis = problem.sequence
     given = {
         "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
@@ -139,7 +140,7 @@ def _number(seed: Tensor | None) -> int:
     return 0 if seed is None else int(seed)
 
 
-_run_operator = operator_of("native", _forward, _backward, differentiable=DenseBackend().run)
+_run_recorded = operator_of("native", _forward, _backward, differentiable=DenseBackend().run)
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -147,7 +148,7 @@ def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
     seed = torch.randint(2**63 - 1, (), device="cpu") if problem.dropout_p > 0.0 else None
     if not problem.asks_for_gradient and not _must_be_seen(problem):
         return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
-    output, lse = _run_operator(problem, seed)
+    output, lse = _run_recorded(problem, seed)
     return output, lse if problem.return_lse else None
 
 

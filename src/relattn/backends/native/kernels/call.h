@@ -47,7 +47,7 @@ struct Lists {
   Index lowest, highest;  // limits of key position - query position; the call's own are then none
 
   bool given() const { return query; }
-  bool limited() const { return lowest != NEVER || highest != -NEVER; }
+  bool limited() const { return given() && (lowest != NEVER || highest != -NEVER); }
   const Index* queries(Index b) const { return query + b * query_batch; }
   const Index* keys(Index b) const { return key + b * key_batch; }
   Reach reach(Index position) const {

@@ -114,8 +114,8 @@ INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t t
   for (int k = 0; k < LANES; k++) store(to + k * to_step, rows[k]);
 }
 
-// e^x for x <= 0, within a few units of the last place; exactly 0 below -87, where a float would be subnormal, and NaN
-// for NaN.
+// e^x for x <= 0, within a few units of the last place; exactly 0 below -87, a little before a float would be
+// subnormal, and NaN for NaN.
 //
 // x = n ln(2) + r with |r| <= ln(2) / 2. ln(2) comes in two parts, of which n times the first is exact, with or without
 // fused products. e^r is a polynomial of degree 6, and 2^n a float of which n + 127 is the exponent: adding 1.5 * 2^23

@@ -1,0 +1,149 @@
+"""Who calls the kernels: the operator, autograd alone, or nobody between; and what else PyTorch does around a call."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from relattn import ShawEmbedding, T5Bias, UnsupportedError, explain, relative_attention
+
+
+class Listener(TorchDispatchMode):
+    """Remembers which operators of ours are asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.namespace == "relattn":
+            self.asked.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def made(backend: str) -> tuple[nn.Module, list[Tensor], Any]:
+    """An encoding, leaves with a gradient, and the call of them by a backend."""
+    encoding = ShawEmbedding(8, 3)
+    inputs = [torch.randn(2, 2, 40, 8, requires_grad=True) for _ in range(3)]
+
+    def call(*given: Tensor) -> Tensor:
+        return relative_attention(*given, encoding=encoding, is_causal=True, backend=backend)
+
+    return encoding, inputs, call
+
+
+def step(encoding: nn.Module, inputs: list[Tensor], call: Any) -> list[Tensor]:
+    """The output and every gradient."""
+    output = call(*inputs)
+    return [output, *torch.autograd.grad(output.sin().sum(), [*inputs, *encoding.parameters()])]
+
+
+def assert_same_bits(found: list[Tensor], expected: list[Tensor]) -> None:
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["native", "tiled"])
+def test_a_mode_hears_the_operators_and_nothing_else_changes(backend: str) -> None:
+    encoding, inputs, call = made(backend)
+    expected = step(encoding, inputs, call)
+    assert expected[0].grad_fn is not None and expected[0].grad_fn.name() == "UnseenBackward"
+    with Listener() as listener:
+        heard = step(encoding, inputs, call)
+    assert listener.asked == [f"relattn::{backend}", f"relattn::{backend}_backward"]
+    assert_same_bits(heard, expected)
+
+
+@pytest.mark.parametrize("start", [3, torch.tensor(3)], ids=["int", "tensor"])
+def test_without_gradient_the_same_bits(start: int | Tensor) -> None:
+    encoding, inputs = T5Bias(2), [torch.randn(2, 2, 30, 8, requires_grad=True) for _ in range(3)]
+
+    def answers() -> list[Tensor]:
+        asked = {"encoding": encoding, "query_position": start, "backend": "native", "return_lse": True}
+        return list(relative_attention(*inputs, **asked))
+
+    recorded = answers()
+    with Listener() as listener:
+        assert_same_bits(answers(), recorded)
+    assert listener.asked == ["relattn::native"]
+    for nobody in (torch.no_grad(), torch.inference_mode()):
+        with nobody:
+            found = answers()
+        assert not found[0].requires_grad
+        assert_same_bits(found, recorded)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_gives_the_same_bits(reentrant: bool) -> None:
+    encoding, inputs, call = made("native")
+    expected = step(encoding, inputs, call)
+    inputs = [one.detach().requires_grad_() for one in inputs]
+    checkpoint(call, *inputs, use_reentrant=reentrant).sin().sum().backward()
+    assert_same_bits([one.grad for one in (*inputs, *encoding.parameters())], expected[1:])
+
+
+def test_what_hooks_save_may_lie_otherwise() -> None:
+    """Tensors may come back with other strides."""
+    encoding, inputs, call = made("native")
+    expected = step(encoding, inputs, call)
+
+    def spread(tensor: Tensor) -> Tensor:
+        return torch.stack([tensor, torch.full_like(tensor, -1)], dim=-1)[..., 0] if tensor.dim() else tensor
+
+    with saved_tensors_hooks(lambda tensor: tensor, spread):
+        assert_same_bits(step(encoding, inputs, call), expected)
+
+
+def test_autocast_narrows_its_inputs() -> None:
+    _, inputs, call = made("native")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = call(*inputs)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, call(*(one.bfloat16() for one in inputs)))
+
+
+class Attends(nn.Module):
+    """A module, whose parameters a trace takes."""
+
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self.encoding, self.backend = ShawEmbedding(8, 3), backend
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return relative_attention(query, key, value, encoding=self.encoding, backend=self.backend)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_trace_records_what_others_compute() -> None:
+    """The kernels write by address, which no trace sees."""
+    inputs, others = (tuple(torch.randn(2, 2, 40, 8) for _ in range(3)) for _ in range(2))
+    module = Attends("auto")
+    with torch.no_grad():
+        traced = torch.jit.trace(module, inputs, check_trace=False)
+        torch.testing.assert_close(traced(*others), module(*others))
+    for backend in ("native", "tiled"):
+        with pytest.raises(UnsupportedError, match=r"torch.jit.trace does not record its operator; use 'dense'"):
+            torch.jit.trace(Attends(backend), inputs, check_trace=False)
+
+
+def test_shapes_alone_are_enough_for_tiled() -> None:
+    inputs = [torch.empty(1, 2, 40, 8, device="meta", requires_grad=True) for _ in range(3)]
+    output = relative_attention(*inputs, encoding=T5Bias(2).to("meta"), backend="tiled")
+    assert output.shape == (1, 2, 40, 8)
+    assert "its kernels run on a CPU, and the query lies on meta" in explain(*inputs).others["native"]
+
+
+def test_a_hundred_runs_give_the_same_bits() -> None:
+    """Of answers and gradients, by one to four threads in turn."""
+    encoding, inputs, call = made("native")
+    before = torch.get_num_threads()
+    try:
+        expected = step(encoding, inputs, call)
+        for run in range(100):
+            torch.set_num_threads(1 + run % 4)
+            assert_same_bits(step(encoding, inputs, call), expected)
+    finally:
+        torch.set_num_threads(before)
