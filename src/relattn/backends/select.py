@@ -64,9 +64,9 @@ Time of tiled / dense for (batch, heads, queries, keys). A training step: (1, 8,
 PAIRS_FOR_A_STEP = 2**17
 """From here on a training step of native takes less time than dense's. Below, what surrounds the kernels outweighs.
 
-Time of native / dense, one thread, D = 64, causal, for an unclipped table, Shaw and T5: (1, 8, 32, 32) 1.13, 0.74, 1.00;
-(1, 8, 64, 64) 1.10, 0.75, 0.95; (1, 8, 128, 128) 0.75, 0.64, 0.74; (32, 8, 32, 32) 0.66, 0.69, 1.03; (1, 8, 256, 256)
-0.61, 0.51, 0.51.
+Time of native / dense, one thread, D = 64, causal, for an unclipped table, Shaw and T5: (1, 8, 32, 32) 1.13, 0.74 and
+1.00; (1, 8, 64, 64) 1.10, 0.75 and 0.95; (1, 8, 128, 128) 0.75, 0.64 and 0.74; (32, 8, 32, 32) 0.66, 0.69 and 1.03;
+(1, 8, 256, 256) 0.61, 0.51 and 0.51.
 """
 
 PAIRS_OF_LISTS = 2**17
