@@ -136,6 +136,15 @@ def test_shapes_alone_are_enough_for_tiled() -> None:
     assert "its kernels run on a CPU, and the query lies on meta" in explain(*inputs).others["native"]
 
 
+def test_subnormal_numbers_count_as_zero_inside_alone() -> None:
+    """Processors are slow with them. The threads that call and serve go on with them afterwards."""
+    inputs = [torch.randn(2, 4, 300, 8) for _ in range(2)]
+    small = torch.full((2, 4, 300, 8), 1e-40)
+    assert (relative_attention(*inputs, small, backend="native") == 0).all()
+    assert (relative_attention(*inputs, small, backend="dense") > 0).all()
+    assert (torch.full((2**20,), 1e-40) * 1.0 > 0).all()
+
+
 def test_a_hundred_runs_give_the_same_bits() -> None:
     """Of answers and gradients, by one to four threads in turn."""
     encoding, inputs, call = made("native")

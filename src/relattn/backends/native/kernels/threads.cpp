@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "subnormals.h"
+
 // What the OpenMP runtime that PyTorch has loaded offers, null where there is none. Linking to one could start a second
 // runtime beside it; dlsym would ask for the C library of the machine that compiles.
 extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
@@ -19,6 +21,7 @@ struct Shared {
 // Each thread takes the next unit until none is left: long ones first leave no thread behind.
 void take_units(void* given) {
   Shared& shared = *static_cast<Shared*>(given);
+  const WithoutSubnormals meanwhile;
   const int64_t thread = shared.thread++;
   for (int64_t unit; (unit = shared.next++) < shared.units;) shared.work(shared.context, unit, thread);
 }
