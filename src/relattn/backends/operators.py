@@ -43,7 +43,7 @@ def _exports_to_onnx() -> bool:
 @constant_in_graphs
 def _is_traced() -> bool:
     """Whether torch.jit.trace is at work, which knows no lists of strings."""
-    return torch.jit.is_tracing()
+    return torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def refuse_vmap(backend: str) -> None:
