@@ -11,7 +11,7 @@ class WithoutSubnormals {
   ~WithoutSubnormals() { __builtin_ia32_ldmxcsr(kept); }
 
  private:
-  static constexpr unsigned RESULTS = 1u << 15, OPERANDS = 1u << 6;
+  static constexpr unsigned RESULTS = 0x8000, OPERANDS = 0x40;
   const unsigned kept;
 };
 
@@ -26,7 +26,7 @@ class WithoutSubnormals {
   ~WithoutSubnormals() { asm volatile("msr fpcr, %0" : : "r"(kept)); }
 
  private:
-  static constexpr uint64_t BOTH = uint64_t(1) << 24;
+  static constexpr uint64_t BOTH = 0x1000000;
   uint64_t kept;
 };
 
