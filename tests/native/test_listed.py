@@ -207,7 +207,7 @@ def test_few_queries_split_over_threads_give_the_same_bits(kind: str, name: str,
 
 @pytest.mark.parametrize("queries", [1, 30])
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_the_operator_and_the_direct_call_give_the_same_bits(name: str, queries: int) -> None:
+def test_a_call_with_a_gradient_and_one_without_give_the_same_bits(name: str, queries: int) -> None:
     encoding, inputs = ENCODINGS[name](), [drawn(2, 4, n, 8) for n in (queries, 30, 30)]
     positions = {"query_position": torch.tensor(3), "key_position": torch.randint(0, 50, (2, 30))}
     asked = {"encoding": encoding, **positions, "backend": "native", "return_lse": True}

@@ -171,9 +171,9 @@ def _outruns_sdpa(problem: Problem) -> bool:
     """
     if problem.query.device.type != "cpu" or problem.dropout_p > 0.0:
         return False
-    if is_watched((problem.query, problem.key, problem.value)):
-        return False
     if problem.sequence.tables or problem.mask.explicit is not None:
+        return False
+    if is_watched((problem.query, problem.key, problem.value)):
         return False
     if has_few_queries(problem):
         return problem.key.dtype == torch.bfloat16 and problem.num_pairs >= PLAIN_PAIRS_IF_FEW_QUERIES

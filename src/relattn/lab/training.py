@@ -165,8 +165,8 @@ def _first_signal_waits(watch: _Watch) -> Iterator[None]:
     if not alone or threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {signum: signal.getsignal(signum) for signum in STOPPING}
-    former = {signum: handler for signum, handler in former.items() if handler not in (signal.SIG_IGN, None)}
+    handlers = {signum: signal.getsignal(signum) for signum in STOPPING}
+    former = {signum: handler for signum, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     try:
         for signum in former:
             signal.signal(signum, remember)
