@@ -117,7 +117,7 @@ struct Forward {
         store(row + c, p), store(row + c + LANES, q);
         even += p, odd += q;
       }
-      if (before != now) {
+      if (before != now && before != -INFINITY) {  // else there is nothing to shrink
         const float shrunk = std::exp(before - finite);
         total[r] *= shrunk;
         for (Index d = 0; d < call.value_width; d += LANES)

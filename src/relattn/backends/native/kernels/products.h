@@ -112,8 +112,12 @@ static void pack_panel(const float* rows, Index row_step, Index width, Index fir
     if (first + c + LANES <= count) {
       for (Index k = 0; k < width; k += LANES) transpose(from + k, row_step, panel + k * PANEL + c, PANEL);
     } else {
-      for (Index n = 0; n < LANES; n++, from += row_step)
-        for (Index k = 0; k < width; k++) panel[k * PANEL + c + n] = first + c + n < count ? from[k] : 0.0f;
+      for (Index k = 0; k < width; k += LANES) {
+        Vector columns[LANES];
+        for (Index n = 0; n < LANES; n++) columns[n] = first + c + n < count ? load(from + n * row_step + k) : Vector{};
+        transpose(columns);
+        for (Index n = 0; n < LANES; n++) store(panel + (k + n) * PANEL + c, columns[n]);
+      }
     }
   }
 }
