@@ -96,7 +96,7 @@ INLINE void multiply_nn(const float* factors, Index row_step, Index column_step,
 #pragma GCC unroll 1
   for (; d + NN_VECTORS * LANES <= width; d += NN_VECTORS * LANES)
     multiply_nn_part<NN_VECTORS>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
-  if constexpr (NN_VECTORS > 2) {  // for one vector's sums would wait for one another
+  if constexpr (NN_VECTORS > 2) {  // six sums, one vector's alone, would wait for one another
 #pragma GCC unroll 1
     for (; d + 2 * LANES <= width; d += 2 * LANES)
       multiply_nn_part<2>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
