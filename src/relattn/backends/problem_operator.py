@@ -149,9 +149,10 @@ def is_watched(tensors: Iterable[Tensor | None]) -> bool:
     """
     if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
         return True
-    return any(
-        tensor is not None and (type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta) for tensor in tensors
-    )
+    for tensor in tensors:  # `any` of a generator takes twice as long
+        if tensor is not None and (type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta):
+            return True
+    return False
 
 
 def _is_batched(gradient: Tensor) -> bool:

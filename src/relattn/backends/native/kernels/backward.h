@@ -168,11 +168,7 @@ struct Backward {
       for (Index h = key_head * group; h < (key_head + 1) * group; h++) {
         const Head head(call, packed, b, h, {s.key_panels, s.value_panels, j0});
         const TileSums sums = sums_of(unit, h);
-        // The queries that see any of these keys.
-        const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + call.origin - call.highest);
-        const Index end = call.lowest == NEVER
-                              ? call.queries
-                              : std::min(call.queries, j0 + columns - 1 + call.origin - call.lowest + 1);
+        const Index first = call.first_query(j0), end = call.end_query(j0, columns);
         for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += query_block)
           tiles.run(head, sums, i0, std::min(query_block, call.queries - i0), j0, columns, s);
       }

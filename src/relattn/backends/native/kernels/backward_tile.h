@@ -92,7 +92,7 @@ struct BackwardTiles {
           if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
       if (!sees) continue;
-      weights_and_differences(head, listed, i0, a, real, j0, from, stop, looks, by_key, s);
+      weights_and_differences(head, listed, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
       if (call.lists.given()) add_listed_gradients(head, listed, sums, i, a, real, j0, {begin, stop}, s);
@@ -138,19 +138,20 @@ struct BackwardTiles {
     }
   }
 
-  void weights_and_differences(const Head& head, const Listed& listed, Index i0, Index a, Index real, Index j0,
+  void weights_and_differences(const Head& head, const Listed& listed, Index i, Index a, Index real, Index j0,
                                Index from, Index stop, bool looks, const KeyStrips& by_key, const Scratch& s) const {
-    const Index i = i0 + a, value_width = call.value_width, to = rounded_up(stop, PANEL);
+    const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
     const float* query = s.query + a * call.width;
     const float* x = call.relative_width ? s.relative_query + a * call.relative_width : query;
     Index next = NEVER;
-    const Start start = call.lists.given()
-                            ? listed.scores_start(x, i, real, j0, {from, stop})
-                            : scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+    Start start = call.lists.given()
+                      ? listed.scores_start(x, i, real, j0, {from, stop})
+                      : scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+    if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
     Vector most[ROWS];
     scores_of(head, query, i, j0, from, to, start, weights, step, most);
-    if (looks) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights, step, most);
+    if (looks) look_at_pairs(head, i, real, j0, from, stop, weights, step, most);
     Start values = {nullptr, 0};
     if (call.relative_values.rows && call.lists.given()) {
       values = listed.values_start(s.gradient + a * value_width, i, real, j0, {from, stop});

@@ -82,12 +82,13 @@ struct Forward {
         if (stop <= begin) continue;
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
         const float* x = relative_width ? relative_query + a * relative_width : query + a * width;
-        const Start start = call.lists.given() ? listed.scores_start(x, i, real, j0, {from, stop})
-                                               : scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip,
-                                                              kept + a * Strip::KEPT, next[g]);
+        Start start = call.lists.given() ? listed.scores_start(x, i, real, j0, {from, stop})
+                                         : scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip,
+                                                        kept + a * Strip::KEPT, next[g]);
+        if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
         scores_of(head, query + a * width, i, j0, from, to, start, weights + MARGIN, step, most);
-        if (looks) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights + MARGIN, step, most);
+        if (looks) look_at_pairs(head, i, real, j0, from, stop, weights + MARGIN, step, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);
@@ -116,7 +117,7 @@ struct Forward {
         store(row + c, p), store(row + c + LANES, q);
         even += p, odd += q;
       }
-      if (before != now) {
+      if (before != now && before != -INFINITY) {  // else there is nothing to shrink
         const float shrunk = std::exp(before - finite);
         total[r] *= shrunk;
         for (Index d = 0; d < call.value_width; d += LANES)

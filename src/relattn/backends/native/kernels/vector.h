@@ -94,12 +94,9 @@ INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(
 INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 #endif
 
-// to[k * to_step + c] = from[c * from_step + k], for LANES rows of LANES numbers: rows i and i + LANES / 2 are woven
-// into one another, log2(LANES) times.
-INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t to_step) {
-  Vector rows[LANES], woven[LANES];
-#pragma GCC unroll 16
-  for (int c = 0; c < LANES; c++) rows[c] = load(from + c * from_step);
+// Lane c of rows[k] becomes lane k of rows[c]: rows i and i + LANES / 2 are woven into one another, log2(LANES) times.
+INLINE void transpose(Vector (&rows)[LANES]) {
+  Vector woven[LANES];
 #pragma GCC unroll 4
   for (int stage = 1; stage < LANES; stage *= 2) {
 #pragma GCC unroll 8
@@ -110,6 +107,14 @@ INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t t
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) rows[i] = woven[i];
   }
+}
+
+// to[k * to_step + c] = from[c * from_step + k], for LANES rows of LANES numbers.
+INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t to_step) {
+  Vector rows[LANES];
+#pragma GCC unroll 16
+  for (int c = 0; c < LANES; c++) rows[c] = load(from + c * from_step);
+  transpose(rows);
 #pragma GCC unroll 16
   for (int k = 0; k < LANES; k++) store(to + k * to_step, rows[k]);
 }
