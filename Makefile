@@ -69,7 +69,7 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	cd $(SANITIZED) && CFLAGS='$(SANITIZE)' CXXFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
 	grep -q __asan_ $(SANITIZED)/src/relattn/compiled/_kernels.so
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_contract.py tests/native/test_listed.py -k 'not blocks_that_it_chooses'
+		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_contract.py tests/native/test_listed.py tests/native/test_rotation.py -k 'not blocks_that_it_chooses'
 
 # The wheel's own library, asked by a program of C++: no Python and no torch run there. Zig compiles its C++ library the
 # first time, which takes some minutes.
