@@ -24,7 +24,8 @@ from relattn import (
     relative_attention,
 )
 from relattn.backends import problem_operator
-from relattn.backends.native import NativeBackend, library, operator
+from relattn.backends.native import NativeBackend, operator
+from relattn.compiled import library
 from tests import seeds
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula, compare, expect

@@ -6,21 +6,21 @@ looks on, autograd alone calls the same two functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from relattn.autocast import without_autocast
-from relattn.backends.base import under_torch_func
 from relattn.backends.operators import refusal, refuse_double_backward, refuse_vmap
 from relattn.score.mask import Mask
 from relattn.score.position import Listed, Run
 from relattn.score.positions import Positions
 from relattn.score.problem import TABLES, Axis, Problem
 from relattn.score.table import OffsetTable
+from relattn.watched import is_batched, is_watched
 
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
@@ -98,7 +98,7 @@ def operator_of(
         output, maximum, total, *tensors = ctx.saved_tensors
         wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
         arguments = (*tensors, *ctx.numbers)
-        if _is_batched(output_gradient) or _is_batched(lse_gradient):
+        if is_batched(output_gradient) or is_batched(lse_gradient):
             if differentiable is None or _named(arguments)["dropout_p"] > 0.0:
                 raise refusal(name, "it takes no batched gradients (is_grads_batched)")
             found = _gradients_of(differentiable, wanted, (output_gradient, lse_gradient), arguments)
@@ -140,24 +140,6 @@ def operator_of(
         return output, lse
 
     return run
-
-
-def is_watched(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether anyone but autograd looks at what is called.
-
-    A compiler, torch.func, a mode of the dispatcher, tensors of a class of their own or without numbers.
-    """
-    if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
-        return True
-    for tensor in tensors:  # `any` of a generator takes twice as long
-        if tensor is not None and (type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta):
-            return True
-    return False
-
-
-def _is_batched(gradient: Tensor) -> bool:
-    """Whether it is one of is_grads_batched, a vmap that register_vmap does not hear of."""
-    return torch._C._functorch.is_legacy_batchedtensor(gradient)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _gradients_of(

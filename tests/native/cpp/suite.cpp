@@ -12,6 +12,7 @@
 #include <string>
 
 #include "check.h"
+#include "check_rotation.h"
 
 namespace {
 
@@ -192,6 +193,25 @@ void everything_at_once(const Kernels& kernels, Draw& draw) {
         }
 }
 
+// Widths and lengths on both sides of a vector and of a block.
+void each_rotation(Rotate rotate, Draw& draw) {
+  for (const Index pairs : {1, 4, 7, 16, 20, 33})
+    for (const bool narrow : {false, true})
+      for (const bool interleaved : {false, true})
+        for (const bool back : {false, true}) {
+          Turn turn;
+          turn.pairs = pairs, turn.narrow = narrow, turn.interleaved = interleaved, turn.back = back;
+          turn.length = 1 + draw.below(70), turn.spare = draw.below(3), turn.by_batch = draw.below(2);
+          place = std::string("a rotation") + (back ? " back" : "") + (interleaved ? " of neighbours" : "") +
+                  (narrow ? " in bfloat16" : "") + ", pairs " + std::to_string(pairs);
+          turn.features = draw.numbers(turn.batch * turn.heads * turn.length * (2 * pairs + turn.spare), 2.0f);
+          if (narrow) turn.features = rounded_to_brains(turn.features);
+          const Index angles = (turn.by_batch ? turn.batch : 1) * turn.length * pairs;
+          turn.cosines = draw.numbers(angles, 1.0f), turn.sines = draw.numbers(angles, 1.0f);
+          check(rotate, turn);
+        }
+}
+
 // The answers that the authors of Philox publish with their library, Random123, as kat_vectors.
 void check_philox() {
   place = "Philox";
@@ -261,16 +281,22 @@ bool runs(void* library, const char* set) {
   return find<Kernel>(library, "forward", set) && (!asked || asked());
 }
 
+void report(const char* what) {
+  std::printf("%s: %ld numbers within their bounds, the furthest at %.2g of its own\n", what, compared, closest);
+  compared = 0, closest = 0.0;
+}
+
 void check_set(void* library, const char* set) {
   const Kernels kernels = {find<Index (*)(const Call*, Index)>(library, "workspace", set),
                            find<Kernel>(library, "forward", set), find<Kernel>(library, "backward", set),
                            find<Index (*)(const Call*)>(library, "few_workspace", set),
                            find<Kernel>(library, "few", set)};
   Draw draw(1);
-  compared = 0, closest = 0.0;
   each_table(kernels, draw);
   everything_at_once(kernels, draw);
-  std::printf("%s: %ld numbers within their bounds, the furthest at %.2g of its own\n", set, compared, closest);
+  report(set);
+  each_rotation(find<Rotate>(library, "rotate", set), draw);
+  report((std::string(set) + ", rotations").c_str());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "backward.h"
 #include "few.h"
 #include "forward.h"
+#include "rotation.h"
 #include "threads.h"
 
 #define JOINED(a, b) a##_##b
@@ -80,6 +81,11 @@ void NAMED(relattn_backward, RELATTN_SET)(const Call* given) {
             [&](Index unit, Index thread) { backward.run(unit, scratch + thread * own); });
   share_out(backward.query_heads(), call.threads, [&](Index head, Index) { backward.finish_queries(head); });
   share_out(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
+}
+
+void NAMED(relattn_rotate, RELATTN_SET)(const Rotation* given) {
+  const Rotation& rotation = *given;
+  share_out(rotation.units(), rotation.threads, [&](Index unit, Index) { rotation.run(unit); });
 }
 
 }  // extern "C"

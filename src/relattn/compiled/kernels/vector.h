@@ -79,6 +79,7 @@ INLINE bool all_equal(Integers x) {
 }
 
 // Lane by lane a, b, a, b, ... of the first and of the second half of both.
+// And back: the lanes 0, 2, ... of a and then of b, and the lanes 1, 3, ...
 #if defined(__AVX512F__)
 INLINE Vector first_halves(Vector a, Vector b) {
   return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -86,12 +87,22 @@ INLINE Vector first_halves(Vector a, Vector b) {
 INLINE Vector second_halves(Vector a, Vector b) {
   return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
+INLINE Vector even_lanes(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+INLINE Vector odd_lanes(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
 #elif defined(__AVX2__)
 INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
 INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+INLINE Vector even_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
+INLINE Vector odd_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15); }
 #else
 INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
 INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+INLINE Vector even_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6); }
+INLINE Vector odd_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7); }
 #endif
 
 // Lane c of rows[k] becomes lane k of rows[c]: rows i and i + LANES / 2 are woven into one another, log2(LANES) times.
