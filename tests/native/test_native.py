@@ -2,8 +2,6 @@
 
 import ctypes
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -299,22 +297,6 @@ def test_a_graph_that_asks_for_missing_kernels_is_told(monkeypatch) -> None:
     message = "backend='native' cannot run this: RELATTN_NATIVE=off switches its kernels off; use 'tiled'"
     with pytest.raises(UnsupportedError, match=re.escape(message)):
         relative_attention(*inputs, backend="native")
-
-
-def test_a_forked_child_with_one_thread() -> None:
-    """As a worker of torch.utils.data is, after the parent's threads have run."""
-    program = (
-        "import os, torch, relattn\n"
-        "inputs = [torch.randn(1, 4, 600, 16) for _ in range(3)]\n"
-        "expected = relattn.relative_attention(*inputs, backend='native')\n"
-        "child = os.fork()\n"
-        "if not child:\n"
-        "    torch.set_num_threads(1)\n"
-        "    same = torch.equal(relattn.relative_attention(*inputs, backend='native'), expected)\n"
-        "    os._exit(0 if same else 3)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_auto_takes_it_for_many_pairs_and_where_no_gradient_is_asked() -> None:
