@@ -6,14 +6,15 @@
 //   a sum of n terms in float32      (C * sqrt(n) + 2) * eps * M  +  the sum of what the terms themselves are off
 //   a score S                        that of its sum
 //   a weight P = e^(S - max) / total relative: off_j + sum_j P_j off_j + C * eps * sqrt(4 n) + 2 * eps
-//     with off_j                     that of S_j, half an eps of |S_j - max|, 5 eps for e^x
+//     with off_j                     that of S_j, half an eps of |S_j - max|, 2.6 eps for e^x
 //   dS = P * (dP - delta)            by the product rule
 //
-// C and M are those of tests/oracle/budget.py. C = sqrt(ln(2 N / p)): of N numbers compared, a right one is refused
-// with chance p. M is the size of the partial sums: terms of one sign grow towards the sum, those of random sign like
-// the root of the sum of their squares, and M is the larger. The 2 eps are three roundings that all terms may share: of
-// the scale, of 1 / total, and of the number as it is stored. The 4 roundings for each of n keys in a total are those
-// of the sum itself, and three where a larger score comes and shrinks what was there.
+// The 2.6 eps are derived in tests/native/test_exponential.py. C and M are those of tests/oracle/budget.py.
+// C = sqrt(ln(2 N / p)): of N numbers compared, a right one is refused with chance p. M is the size of the partial
+// sums: terms of one sign grow towards the sum, those of random sign like the root of the sum of their squares, and M
+// is the larger. The 2 eps are three roundings that all terms may share: of the scale, of 1 / total, and of the number
+// as it is stored. The 4 roundings for each of n keys in a total are those of the sum itself, and three where a larger
+// score comes and shrinks what was there.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -201,7 +202,7 @@ class Row {
     double most = -INFINITY, total = 0.0, off = 0.0;
     for (const Pair& pair : seen) most = std::max(most, pair.score);
     for (Pair& pair : seen) {
-      pair.off += EPS * (0.5 * (most - pair.score) + 5.0);
+      pair.off += EPS * (0.5 * (most - pair.score) + 2.6);
       pair.weight = std::exp(pair.score - most);
       total += pair.weight;
     }
