@@ -68,8 +68,11 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	rm -f $(SANITIZED)/src/relattn/compiled/_kernels.*
 	cd $(SANITIZED) && CFLAGS='$(SANITIZE)' CXXFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
 	grep -q __asan_ $(SANITIZED)/src/relattn/compiled/_kernels.so
+	g++ -std=c++17 $(SANITIZE) -Isrc/relattn/compiled/kernels tests/native/cpp/overrun.cpp -o $(SANITIZED)/overrun
+	! $(SANITIZED)/overrun 2> $(SANITIZED)/said
+	grep use-after-poison $(SANITIZED)/said
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/native/test_contract.py tests/native/test_listed.py tests/native/test_rotation.py -k 'not blocks_that_it_chooses'
+		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider $(addprefix tests/native/test_,contract.py listed.py derivatives.py padding.py callers.py rotation.py) -k 'not blocks_that_it_chooses'
 
 # The wheel's own library, asked by a program of C++: no Python and no torch run there. Zig compiles its C++ library the
 # first time, which takes some minutes.

@@ -17,8 +17,8 @@ struct Packed {
 
   static Index size(const Call& call, bool backward) {
     const Index keys = call.batch * call.key_heads * rounded_up(call.keys, PANEL) * call.width;
-    return (backward ? 0 : keys) + Panels::size(call.relative_keys) + Panels::size(call.relative_queries) +
-           (backward ? Panels::size(call.relative_values) : 0) + Biases::size(call);
+    return room_for(backward ? 0 : keys, Panels::size(call.relative_keys), Panels::size(call.relative_queries),
+                    backward ? Panels::size(call.relative_values) : 0, Biases::size(call));
   }
 };
 
@@ -26,8 +26,7 @@ INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
   Packed packed = {};
   if (!backward) {
     packed.key_head = rounded_up(call.keys, PANEL) * call.width;
-    packed.keys = workspace;
-    workspace += call.batch * call.key_heads * packed.key_head;
+    packed.keys = next_part(workspace, call.batch * call.key_heads * packed.key_head);
   }
   packed.relative_keys = panels_of(call.relative_keys, workspace);
   packed.relative_queries = panels_of(call.relative_queries, workspace);
@@ -121,32 +120,29 @@ static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, 
 // scale * RQ[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from the first
 // of theirs) lies at at[c * step + last - a], whatever the table's panels are.
 struct KeyStrips {
-  float* at;
+  float *at, *keys;  // keys: one after the other, rounded up to ROWS
   Index step, last;
 
   static Index step_of(Index queries) { return rounded_up(queries, ROWS) + ROWS + 3 * PANEL; }
   static Index size(const Call& call, Index queries, Index keys) {
-    return call.relative_queries.rows ? rounded_up(keys, ROWS) * (step_of(queries) + call.width) : 0;
+    const Index rows = rounded_up(keys, ROWS);
+    return call.relative_queries.rows ? room_for(rows * step_of(queries), rows * call.width) : 0;
   }
 
-  // scratch: size() floats, for `queries` queries.
-  static KeyStrips in(float* scratch, Index queries) {
-    return {scratch, step_of(queries), rounded_up(queries, ROWS) + ROWS + PANEL};
-  }
-
-  // scale * k for the keys j0 .. j0 + count - 1, one after the other, beside the strips.
-  float* load_keys(const Head& head, Index j0, Index count) const {
-    float* keys = at + rounded_up(count, ROWS) * step;
-    copy_rows(head.call.key, head.b, head.key_head, j0, count, head.call.width, float(head.call.scale), keys);
-    return keys;
+  // For `queries` queries and the keys j0 .. j0 + count - 1, which are loaded times the scale. scratch: size() floats.
+  static KeyStrips in(float* scratch, const Head& head, Index queries, Index j0, Index count) {
+    const Index rows = rounded_up(count, ROWS), width = head.call.width, step = step_of(queries);
+    float* at = next_part(scratch, rows * step);
+    float* keys = next_part(scratch, rows * width);
+    copy_rows(head.call.key, head.b, head.key_head, j0, count, width, float(head.call.scale), keys);
+    return {at, keys, step, rounded_up(queries, ROWS) + ROWS + PANEL};
   }
 
   // Of the keys j0 .. j0 + count - 1, and those of the queries i0 .. i0 + queries - 1 that see them.
   static KeyStrips fill(const Head& head, Index i0, Index queries, Index j0, Index count, float* scratch) {
     const Call& call = head.call;
     const Band& band = call.relative_queries;
-    const KeyStrips strips = in(scratch, queries);
-    const float* keys = strips.load_keys(head, j0, count);
+    const KeyStrips strips = in(scratch, head, queries, j0, count);
     const Strip products{nullptr, strips.step, band, head.relative_query_panels, head.relative_queries, nullptr, 0};
     for (Index c = 0; c < count; c += ROWS) {
       const Index corner = call.origin + j0 + c - i0 - band.first;  // t of key c and query 0
@@ -154,7 +150,7 @@ struct KeyStrips {
       const Index first = floor_divided(corner - (std::min(to, queries) - 1), PANEL);
       const Index end = floor_divided(corner + ROWS - 1 - std::max(from, Index(0)), PANEL) + 1;
       // Row r holds the same offsets one column further left than row r - 1: so the column tells the query alone.
-      products.products(keys + c * call.width, first, end,
+      products.products(strips.keys + c * call.width, first, end,
                         strips.at + c * strips.step + first * PANEL - corner + strips.last, strips.step - 1);
     }
     return strips;
