@@ -92,7 +92,7 @@ wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribu
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist $(WHEELS)/x86/*.whl
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist $(WHEELS)/arm/*.whl
 	cp $(WHEELS)/x86/*.tar.gz dist
-	@ls dist/*-py3-none-manylinux_2_27_x86_64*.whl dist/*-py3-none-manylinux_2_17_aarch64*.whl
+	@ls dist/*manylinux_2_27_x86_64*.whl dist/*manylinux_2_17_aarch64*.whl
 	@for wheel in dist/*.whl; do $(BIN)/auditwheel show $$wheel || exit 1; done
 	$(PYTHON) -m venv $(BARE)
 	$(BARE)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
