@@ -60,7 +60,8 @@ test-gpu: install ## the tests that need a CUDA GPU
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu needs a CUDA GPU; torch {torch.__version__} finds none here")'
 	$(BIN)/python -m pytest -m gpu tests/triton
 
-# In a copy, so that the kernels beside the sources stay as they are. Python itself leaks, and is not asked about it.
+# In a copy, so that the kernels beside the sources stay as they are. Python itself leaks, and is not asked about it. -s:
+# the sanitizers end the process, and with it what pytest holds back.
 test-sanitize: install ## the kernels under the address and undefined-behaviour sanitizers of GCC
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
@@ -72,7 +73,7 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	! $(SANITIZED)/overrun 2> $(SANITIZED)/said
 	grep use-after-poison $(SANITIZED)/said
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		$(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider $(addprefix tests/native/test_,contract.py listed.py derivatives.py padding.py callers.py rotation.py) -k 'not blocks_that_it_chooses'
+		$(CURDIR)/$(BIN)/python -m pytest -s -p no:cacheprovider $(addprefix tests/native/test_,contract.py listed.py derivatives.py padding.py callers.py rotation.py) -k 'not blocks_that_it_chooses'
 
 # The wheel's own library, asked by a program of C++: no Python and no torch run there. Zig compiles its C++ library the
 # first time, which takes some minutes.
@@ -92,7 +93,7 @@ wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribu
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist $(WHEELS)/x86/*.whl
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist $(WHEELS)/arm/*.whl
 	cp $(WHEELS)/x86/*.tar.gz dist
-	@ls dist/*-py3-none-manylinux_2_27_x86_64*.whl dist/*-py3-none-manylinux_2_17_aarch64*.whl
+	@ls dist/*manylinux_2_27_x86_64*.whl dist/*manylinux_2_17_aarch64*.whl
 	@for wheel in dist/*.whl; do $(BIN)/auditwheel show $$wheel || exit 1; done
 	$(PYTHON) -m venv $(BARE)
 	$(BARE)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
