@@ -25,6 +25,8 @@ _HOMES = {
     "OffsetTable": "relattn.score.table",
     "Run": "relattn.score.position",
     "Listed": "relattn.score.position",
+    "Digits": "relattn.score.digits",
+    "grid": "relattn.score.digits",
     "ShapeError": "relattn.errors",
     "UnsupportedError": "relattn.errors",
 }
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from relattn.functional import attention_weights as attention_weights
     from relattn.functional import explain as explain
     from relattn.functional import relative_attention as relative_attention
+    from relattn.score.digits import Digits as Digits
+    from relattn.score.digits import grid as grid
     from relattn.score.position import Listed as Listed
     from relattn.score.position import Run as Run
     from relattn.score.table import OffsetTable as OffsetTable

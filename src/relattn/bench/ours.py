@@ -11,8 +11,9 @@ from relattn import door
 from relattn.bench.formula import Call
 from relattn.bench.workload import Case
 from relattn.nn.kept_rows import KeptRows
+from relattn.score.places import Places
 from relattn.score.position import Run
-from relattn.score.positions import Positions
+from relattn.score.positions import SEQUENCE, Positions
 
 
 def ours(case: Case, backend: str) -> Call:
@@ -44,7 +45,7 @@ def _decoding(case: Case, backend: str) -> Call:
         positions = Positions(Run(last), Run(0), 1, case.workload.length, case.query.device, None, 0, memo)
         tensors = door.checked(case.query, case.key, case.value, enable_gqa=True)
         output, _ = door.request(
-            *tensors, positions, encoding=case.encoding, keys_are_prepared=True, backend=backend
+            *tensors, Places({SEQUENCE: positions}), encoding=case.encoding, keys_are_prepared=True, backend=backend
         ).run()
         return output
 

@@ -61,6 +61,11 @@ class Problem(NamedTuple):
         return self.axes[0]
 
     @property
+    def has_tables(self) -> bool:
+        """Whether any axis has a table: else the offsets add nothing."""
+        return any(axis.tables for axis in self.axes)
+
+    @property
     def asks_for_gradient(self) -> bool:
         """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
         if not torch.is_grad_enabled():

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers
 from relattn.backends.tiled.bands import Offsets
 from relattn.backends.tiled.base_two import LN_2, LOG2_E, weights_
@@ -40,7 +41,7 @@ def backward(
         "query": problem.query,
         "key": problem.key,
         "value": problem.value,
-        "relative_query": problem.sequence.relative_query,
+        **{on_axis("relative_query", number): axis.relative_query for number, axis in enumerate(problem.axes)},
     }
     sums = {
         name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
@@ -61,9 +62,10 @@ def backward(
                 tile.add(keys, dropout)
             tile.write()
         group.write()
-    for name, table in problem.sequence.tables.items():
-        if name in wanted:
-            sums[name] = call.bands[name].table_gradient(table)
+    for number, axis in enumerate(problem.axes):
+        for name, table in axis.tables.items():
+            if on_axis(name, number) in wanted:
+                sums[on_axis(name, number)] = call.bands[number][name].table_gradient(table)
     if explicit_mask is not None:
         assert problem.mask.explicit is not None
         sums["explicit_mask"] = explicit_mask.to(problem.mask.explicit.dtype)
@@ -117,7 +119,7 @@ class _TileGradients:
         self.delta = (self.toward_scores * rows(answers.output, queries)).sum(dim=2, keepdim=True)
         self.delta -= rows(answers.lse_gradient.unsqueeze(3), queries).masked_fill(unseeing, 0.0) / total * LN_2
         self.query = torch.zeros_like(tile.query)
-        self.relative_query = self.query if tile.relative_query is None else torch.zeros_like(tile.relative_query)
+        self.relative_query = [self.query if r is None else torch.zeros_like(r) for r in tile.relative_query]
 
     def add(self, keys: slice, dropout: Dropout) -> None:
         """Add up what the tile's pairs with `keys` contribute to every gradient."""
@@ -139,39 +141,52 @@ class _TileGradients:
     def write(self) -> None:
         """Put the finished gradients where they belong."""
         heads, scale, sums = self.group.heads, self.group.scale, self.gradients.sums
-        for name, gradient in (("query", self.query), ("relative_query", self.relative_query)):
+        relative = [(on_axis("relative_query", number), r) for number, r in enumerate(self.relative_query)]
+        for name, gradient in [("query", self.query), *relative]:
             if name in sums:
                 sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
 
-    def _weight_gradient(self, offsets: Offsets, keys: slice) -> Float[Tensor, "H n m"]:
+    def _weight_gradient(self, offsets: list[Offsets], keys: slice) -> Float[Tensor, "H n m"]:
         """dP~_ij = dO_i . (v_j + RV[d]), divided and multiplied as the class says."""
         group, dO = self.group, self.toward_scores
         gradient = group.scratch.take("gradient", *dO.shape[:2], keys.stop - keys.start)
         torch.bmm(group.per_key_head(dO), group.value_columns[:, :, keys], out=group.per_key_head(gradient))
-        if "relative_values" in group.bands:
-            group.bands["relative_values"].spread(gradient, dO, offsets)
+        for bands, of_axis in zip(group.bands, offsets, strict=True):
+            if "relative_values" in bands:
+                bands["relative_values"].spread(gradient, dO, of_axis)
         return gradient
 
-    def _add_to_values(self, dropped: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
+    def _add_to_values(self, dropped: Float[Tensor, "H n m"], offsets: list[Offsets], keys: slice) -> None:
         """dv_j += sum_i P~_ij dO_i, and dRV."""
         group, value = self.group, self.gradients.value
         if value is not None:
             weights, dO = group.per_key_head(dropped), group.per_key_head(self.output_gradient)
             value[:, keys] += torch.bmm(weights.transpose(1, 2), dO)  # into a part of a tensor baddbmm_ is slower
-        if "relative_values" in group.bands:
-            group.bands["relative_values"].collect(dropped, self.output_gradient, offsets, None)
+        for bands, of_axis in zip(group.bands, offsets, strict=True):
+            if "relative_values" in bands:
+                bands["relative_values"].collect(dropped, self.output_gradient, of_axis, None)
 
-    def _add_to_scores(self, dS: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
+    def _add_to_scores(self, dS: Float[Tensor, "H n m"], offsets: list[Offsets], keys: slice) -> None:
         """What a score is made of: dq, dr, dk, dRK, dRQ and db."""
         group, tile, key = self.group, self.tile, self.gradients.key
-        bands = group.bands
         if "query" in self.gradients.sums:
             group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
         if key is not None:
             key[:, keys] += torch.bmm(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
+        for number, of_axis in enumerate(offsets):
+            self._add_to_axis(number, dS, of_axis, keys)
+        if self.gradients.explicit_mask is not None:
+            heads = group.heads
+            part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, tile.queries, keys)[0]
+            part += dS.flip(1).sum_to_size(part.shape) * LOG2_E
+
+    def _add_to_axis(self, number: int, dS: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
+        """What the tables of one axis made of a score: dr, dRK, dRQ with its part of dk, and db."""
+        group, tile, key = self.group, self.tile, self.gradients.key
+        bands = group.bands[number]
         if "relative_keys" in bands:
-            r = tile.query if tile.relative_query is None else tile.relative_query
-            bands["relative_keys"].collect(dS, r, offsets, self.relative_query)
+            r = tile.relative_query[number]
+            bands["relative_keys"].collect(dS, tile.query if r is None else r, offsets, self.relative_query[number])
         if "relative_queries" in bands:
             for block in tile.key_blocks(keys, offsets):
                 sums = torch.zeros_like(block.key)
@@ -181,7 +196,3 @@ class _TileGradients:
                     key[:, keys][:, block.columns] += by_query_head.sum(dim=1)
         if "bias" in bands:
             bands["bias"].collect(dS, None, offsets, None)
-        if self.gradients.explicit_mask is not None:
-            heads = group.heads
-            part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, tile.queries, keys)[0]
-            part += dS.flip(1).sum_to_size(part.shape) * LOG2_E

@@ -1,0 +1,138 @@
+"""Places: where queries and keys stand on every axis of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from relattn.score.digits import Digits
+from relattn.score.position import Listed, Position, Run
+from relattn.score.positions import SEQUENCE, Positions
+
+NOWHERE = 2**59
+"""Where queries stand that lead: so far that no offset to them or from them is one of a grid's."""
+
+
+@dataclass(frozen=True)
+class JointPositions(Positions):
+    """Positions on several axes as one: p = sum_c stride_c * p_c, one offset for each combination of theirs.
+
+    A stride is the number of offsets that the axes after its own can make together. So the offsets of a call, from the
+    smallest to the largest, run through every combination of the axes' visible offsets, the last axis fastest.
+
+    by_axis: the positions on each axis, by name, in their order.
+    """
+
+    by_axis: Mapping[str, Positions] = field(default_factory=dict)
+
+    def part(self, queries: slice, keys: slice, batch: int | None = None) -> Positions:
+        """Where some of the queries and keys stand: an offset keeps its number."""
+        return Positions(
+            self.query.part(queries, batch), self.key.part(keys, batch),
+            queries.stop - queries.start, keys.stop - keys.start, self.device, axis=self.axis,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where queries and keys stand on every axis, by name. "sequence" is always there.
+
+    joint: the positions on several axes together, by their names, as they were asked for.
+    """
+
+    by_axis: Mapping[str, Positions]
+    _joint: dict[tuple[str, ...], JointPositions] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def sequence(self) -> Positions:
+        """The positions that decide causality and window."""
+        return self.by_axis[SEQUENCE]
+
+    def on(self, axes: tuple[str, ...], who: str) -> Positions:
+        """The positions on one axis, or on several together.
+
+        who: what asks for them, for the message.
+
+        Raises ValueError: for an axis that the call does not have.
+        """
+        missing = [axis for axis in axes if axis not in self.by_axis]
+        if missing:
+            raise ValueError(
+                f"{who}: stands on the axis {missing[0]!r}, and query_position and key_position give "
+                f"{', '.join(map(repr, self.by_axis))}; expected both to give it: query_position={{{missing[0]!r}: "
+                "...}, key_position={...}, or relattn.grid for both"
+            )
+        if len(axes) == 1:
+            return self.by_axis[axes[0]]
+        if axes not in self._joint:
+            self._joint[axes] = joined({axis: self.by_axis[axis] for axis in axes})
+        return self._joint[axes]
+
+
+def positions_on(
+    axis: str, query: Position, key: Position, query_length: int, key_length: int, device: torch.device
+) -> Positions:
+    """The positions on an axis beside the sequence, whose leading elements stand apart.
+
+    Leading queries stand at NOWHERE, leading keys as far, and one more than the largest offset. So a pair of a leading
+    query and a key of the grid lies below every offset, one of a query of the grid and a leading key far above, and one
+    of two that lead just above.
+    """
+    positions = Positions(query, key, query_length, key_length, device, axis=axis)
+    if positions.leading == (0, 0):
+        return positions
+    _, highest = positions.visible
+    assert isinstance(highest, int)
+    apart = []
+    for side, nowhere in ((query, NOWHERE), (key, NOWHERE + highest + 1)):
+        apart.append(replace(side, nowhere=nowhere) if isinstance(side, Digits) else side)
+    return replace(positions, query=apart[0], key=apart[1])
+
+
+def joined(by_axis: Mapping[str, Positions]) -> JointPositions:
+    """The positions on several axes as one."""
+    some = next(iter(by_axis.values()))
+    strides, stride = [], 1
+    for positions in reversed(list(by_axis.values())):
+        strides.append(stride)
+        lowest, highest = positions.visible
+        assert isinstance(lowest, int) and isinstance(highest, int)
+        stride *= max(highest - lowest + 1, 1)
+    strides.reverse()
+    name = ", ".join(by_axis)
+    query = _sum(name, [on.query for on in by_axis.values()], strides, some.query_length, some.device)
+    key = _sum(name, [on.key for on in by_axis.values()], strides, some.key_length, some.device)
+    plain = positions_on(name, query, key, some.query_length, some.key_length, some.device)
+    return JointPositions(
+        plain.query, plain.key, some.query_length, some.key_length, some.device, axis=name, by_axis=by_axis
+    )
+
+
+def _sum(axes: str, places: list[Position], strides: list[int], length: int, device: torch.device) -> Position:
+    """sum_c stride_c * p_c of one side: digits where all of them are, else every position written down."""
+    digits = [place for place in places if isinstance(place, Digits)]
+    if len(digits) == len(places) and len({(place.first, place.leading) for place in digits}) == 1:
+        terms = [
+            (stride * step, repeat, count)
+            for place, stride in zip(digits, strides, strict=True)
+            for step, repeat, count in place.terms
+        ]
+        start = sum(stride * place.start for place, stride in zip(digits, strides, strict=True))
+        return replace(digits[0], terms=tuple(terms), start=start)
+    if any(place.leading for place in digits):
+        raise ValueError(
+            f"query_position, key_position: got leading tokens on some of the axes {axes} and not on others; expected "
+            "one relattn.grid for all of them, or every position listed"
+        )
+    listed = [stride * place.expand(length, device) for place, stride in zip(places, strides, strict=True)]
+    return Listed(torch.stack(torch.broadcast_tensors(*listed)).sum(dim=0))
+
+
+def run_as_list(place: Position, length: int, device: torch.device) -> Position:
+    """A run from a start that is a tensor as the list of its positions: offsets beside the sequence are looked up."""
+    if isinstance(place, Run) and isinstance(place.start, Tensor):
+        return Listed(place.expand(length, device))
+    return place
