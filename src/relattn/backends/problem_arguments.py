@@ -1,7 +1,8 @@
 """A problem as the arguments of an operator, tensors and numbers, and back.
 
-The sequence has an argument for each of its parts. What stands on other axes, any number of them, comes in four lists:
-words and numbers that say what there is, positions that are listed, and the tensors that have gradients.
+The sequence has an argument for each of its parts. What stands on other axes, any number of them, comes in lists: words
+and numbers that say what there is, behind those of the sequence, positions that are listed, and the tensors that may
+have gradients.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ ARGUMENTS = (
     "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, Tensor? explicit_mask, "
     "Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
     "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
-    "SymInt[] starts, str[] beyond, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
-    "ScalarType output_dtype, SymInt[] axis_numbers, str[] axis_words, Tensor[] axis_positions, Tensor[] axis_tensors"
+    "SymInt[] numbers, str[] words, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
+    "ScalarType output_dtype, Tensor[] axis_positions, Tensor[] axis_tensors"
 )
 """axis_positions, axis_tensors: the lists of the other axes, at the end, where an autograd.Function lays them flat."""
 DIFFERENTIABLE: tuple[str, ...] = (
@@ -33,16 +34,18 @@ DIFFERENTIABLE: tuple[str, ...] = (
 )  # fmt: skip
 """What may have a gradient, less what stands on other axes (`axis_tensor_names`)."""
 OF_AN_AXIS = ("relative_query", *TABLES)
+NUM_STARTS = 2 + len(TABLES)
 
 NAMES = [argument.split()[-1] for argument in ARGUMENTS.split(", ")]
-NUM_TENSORS = NAMES.index("starts")
+NUM_TENSORS = NAMES.index("numbers")
 NUM_PLAIN = NAMES.index("axis_positions")
 
 
 def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     """The problem as the operators' ARGUMENTS.
 
-    starts: of the queries, of the keys, and of each table; a tensor of them, where any is one, comes beside them.
+    numbers: the starts of the queries, of the keys, and of each table; where any is a tensor, a tensor of all six comes
+        beside them. words: what each table does beyond its rows, "" where there is none. Those of other axes follow.
     """
     axis, positions, mask = problem.sequence, problem.sequence.positions, problem.mask
     tables = [getattr(axis, name) for name in TABLES]
@@ -56,23 +59,25 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     if any(isinstance(start, Tensor) for start in starts):
         starts_tensor = torch.stack([torch.as_tensor(start, device=positions.device) for start in starts])
         starts = [0] * len(starts)
+    beyond = ["" if table is None else table.beyond for table in tables]
+    numbers, words, listed, axis_tensors = _flat_axes(problem.axes[1:])
     segments = mask.segments or (None, None)
     return (
         problem.query, problem.key, problem.value, axis.relative_query,
         *(None if table is None else table.values for table in tables), mask.explicit,
         query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
-        starts, ["" if table is None else table.beyond for table in tables], positions.lowest, positions.highest,
-        problem.scale, problem.dropout_p, problem.output_dtype, *_flat_axes(problem.axes[1:]),
+        [*starts, *numbers], beyond + words, positions.lowest, positions.highest,
+        problem.scale, problem.dropout_p, problem.output_dtype, listed, axis_tensors,
     )  # fmt: skip
 
 
 def problem_of(
     query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
     explicit_mask, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments, seed,
-    starts, beyond, lowest, highest, scale, dropout_p, output_dtype,
-    axis_numbers, axis_words, axis_positions, axis_tensors,
+    numbers, words, lowest, highest, scale, dropout_p, output_dtype, axis_positions, axis_tensors,
 ) -> Problem:  # fmt: skip
     """The problem that `flat` took apart, its starts read as ints."""
+    starts, beyond = numbers[:NUM_STARTS], words[: len(TABLES)]
     if starts_tensor is not None:
         starts = starts_tensor.tolist()
     query_start, key_start, *firsts = starts
@@ -88,7 +93,7 @@ def problem_of(
         if rows is not None
     }
     segments = None if query_segments is None else (query_segments, key_segments)
-    others = _axes_of(axis_numbers, axis_words, axis_positions, axis_tensors, positions)
+    others = _axes_of(numbers[NUM_STARTS:], words[len(TABLES) :], axis_positions, axis_tensors, positions)
     return Problem(
         query, key, value, (Axis(positions, relative_query, **tables), *others),
         Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
@@ -103,12 +108,12 @@ def named(arguments: Sequence[Any]) -> dict[str, Any]:
 def tensors_of(given: dict[str, Any]) -> dict[str, Tensor | None]:
     """What may have a gradient, by name, those of other axes too."""
     own = {name: given[name] for name in DIFFERENTIABLE}
-    return {**own, **dict(zip(axis_tensor_names(given["axis_words"]), given["axis_tensors"], strict=True))}
+    return {**own, **dict(zip(axis_tensor_names(given["words"]), given["axis_tensors"], strict=True))}
 
 
 def with_tensors(given: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The arguments with other tensors in the place of those named."""
-    names = axis_tensor_names(given["axis_words"])
+    names = axis_tensor_names(given["words"])
     others = [tensors.get(name, held) for name, held in zip(names, given["axis_tensors"], strict=True)]
     return {**given, **{name: tensors[name] for name in tensors.keys() & given.keys()}, "axis_tensors": others}
 
@@ -119,8 +124,8 @@ def on_axis(name: str, number: int) -> str:
 
 
 def axis_tensor_names(words: Sequence[str]) -> list[str]:
-    """The names of `axis_tensors`, in their order."""
-    names, width = [], 2 + len(OF_AN_AXIS)
+    """The names of `axis_tensors`, in their order; `words` as in the arguments."""
+    names, width, words = [], 2 + len(OF_AN_AXIS), words[len(TABLES) :]
     for number in range(len(words) // width):
         there = words[number * width + 2 : (number + 1) * width]
         names += [on_axis(name, number + 1) for name, word in zip(OF_AN_AXIS, there, strict=True) if word]

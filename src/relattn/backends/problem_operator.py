@@ -91,7 +91,7 @@ def operator_of(
     def differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Any, ...]:
         (output, maximum, total), arguments = _restored(ctx, answers=3)
         needed = dict(zip(NAMES, ctx.needs_input_grad, strict=True))
-        names = axis_tensor_names(named(arguments)["axis_words"])
+        names = axis_tensor_names(named(arguments)["words"])
         wanted = [which for which in DIFFERENTIABLE if needed[which]]
         wanted += [which for which, one in zip(names, needed["axis_tensors"], strict=True) if one]
         if _is_batched(output_gradient) or _is_batched(lse_gradient):
@@ -167,7 +167,7 @@ def _tensors_among(arguments: Sequence[Any]) -> list[Tensor | None]:
 def _by_argument(gradients: dict[str, Tensor], arguments: Sequence[Any]) -> tuple[Any, ...]:
     """The gradients in the place of the arguments that they belong to."""
     given = named(arguments)
-    others = [gradients.get(which) for which in axis_tensor_names(given["axis_words"])]
+    others = [gradients.get(which) for which in axis_tensor_names(given["words"])]
     own = (gradients.get(which) for which in NAMES[:NUM_PLAIN])
     return *own, [None] * len(given["axis_positions"]), others
 
