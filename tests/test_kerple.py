@@ -69,7 +69,7 @@ def test_a_parameter_below_its_bound_comes_back(kind: str) -> None:
         optimizer.zero_grad()
         rows(encoding).sum().backward()  # of a loss that falls as the bias does
         optimizer.step()
-    assert float(encoding.r2) > 0.01
+    assert encoding.r2.item() > 0.01
 
 
 @pytest.mark.parametrize("kind", KINDS)

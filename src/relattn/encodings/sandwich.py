@@ -19,8 +19,8 @@ class SandwichBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j + p_i . p_j / c_h,  p_i . p_j = sum_t cos(d * 10000^(-2 t / width)).  d = j - i.
 
     t = 0 .. width / 2 - 1; c_h = 8 h / num_heads for head h = 1 .. num_heads, the heads' compression ratios. The bias
-    is largest, width / (2 c_h), at d = 0, falls with the distance, and is the same for the past and the future. There
-    are no parameters.
+    is largest, width / (2 c_h), at d = 0, falls with the distance but for ripples, and is the same for the past and the
+    future. There are no parameters.
 
     width: how many features p has, sines and cosines together, even; the paper's is 128 whatever the model's width.
 
