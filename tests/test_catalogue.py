@@ -28,7 +28,7 @@ def test_what_a_name_builds_has_that_name(name, layer):
 def test_bench_and_lab_mean_the_same_by_a_name(name):
     """The same class, shared by as many heads; what differs are lengths and edges, which the lab says."""
     if name not in workload.ENCODINGS or name not in lab.ENCODINGS or CATALOGUE[name].kind is None:
-        assert name in ("none", "sinusoid", "key-query")
+        assert name in ("none", "sinusoid", "key-query", "kerple", "kerple-power", "sandwich")
         return
     benched = make_case(Workload(name, 100, 8, 2, causal=True, mode="forward")).encoding
     trained = lab.build_encoding(name, CAUSAL, lab.lab_options(name, 100))

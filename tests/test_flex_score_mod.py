@@ -19,6 +19,7 @@ from relattn.score.position import Run
 from relattn.score.positions import Positions
 from tests import seeds
 from tests.bad_input.refusal import ones, refused
+from tests.contract.cases import Network
 
 B, H, LQ, LK, D = 2, 6, 11, 17, 8
 
@@ -48,6 +49,10 @@ ENCODINGS = {
     "t5": lambda: T5Bias(H, num_buckets=8, max_distance=10),
     "t5, one direction": lambda: T5Bias(H, num_buckets=8, max_distance=10, bidirectional=False),
     "alibi": lambda: AlibiBias(H),
+    "kerple": lambda: relattn.KerpleBias(H),
+    "kerple, power": lambda: relattn.KerpleBias(H, "power"),
+    "sandwich": lambda: relattn.SandwichBias(H, 6),
+    "function": lambda: relattn.FunctionBias(Network(H), H),
     "zero beyond": Windowed,
     "clamped": lambda: Windowed("clamp"),
     "sum": lambda: T5Bias(H, num_buckets=8, max_distance=10) + AlibiBias(H) + Windowed(),

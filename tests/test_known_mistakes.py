@@ -21,13 +21,14 @@ from relattn import T5Bias, TransformerXLEmbedding, attention_weights, relative_
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.score.position import Run
 from relattn.score.positions import Positions
-from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, t5
+from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, sandwich, t5
 from tests.contract.check import check, numpy_of
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, Subject, make_subject
 from tests.oracle import INGREDIENTS, Ingredients, Pairs, max_error
 from tests.oracle.alibi import slopes
 from tests.oracle.equation import attend
+from tests.oracle.kerple import kernel
 from tests.oracle.music_transformer import skew
 from tests.oracle.t5 import relative_position_bucket
 
@@ -203,6 +204,66 @@ def test_alibi_without_the_absolute_value(backend: str, rng: np.random.Generator
     )
     np.testing.assert_allclose(mistaken(is_causal=True), oracle_of(subject, is_causal=True), **CLOSE)
     assert_right(subject, backend, mistaken())
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+@pytest.mark.parametrize("name", ["kerple", "kerple_power"])
+def test_kerple_without_the_future(name: str, backend: str, rng: np.random.Generator) -> None:
+    """The lower triangle of the distances, as in the authors' causal code: without causality the future is near."""
+    subject = fresh(name, rng)
+    r1, r2 = (subject.numbers()[f"0.{one}"][:, None, None] for one in ("r1", "r2"))
+    kind = subject.parts[0].settings["kind"]
+    mistaken = partial(
+        attend_with,
+        subject,
+        lambda query, key, pairs: Ingredients(unscaled=kernel(np.maximum(-pairs.offset, 0)[:, None], r1, r2, kind)),
+    )
+    np.testing.assert_allclose(mistaken(is_causal=True), oracle_of(subject, is_causal=True), **CLOSE)
+    assert_right(subject, backend, mistaken())
+
+
+SANDWICHES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "frequencies one later": lambda offset: np.cos(offset / 1e4 ** (np.arange(2, 10, 2) / 8)).sum(-1),
+    "no cosine": lambda offset: (offset / 1e4 ** (np.arange(0, 8, 2) / 8)).sum(-1),
+    "frequencies half as far apart": lambda offset: np.cos(offset / 1e4 ** (np.arange(4) / 8)).sum(-1),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+@pytest.mark.parametrize("mistake", SANDWICHES)
+def test_other_sums_than_sandwich_s(mistake: str, backend: str, rng: np.random.Generator) -> None:
+    """Each divided by the heads' ratios, as it should be. NeMo has frequencies one later, and had no cosine once."""
+    subject = fresh(of(partial(sandwich, width=8)), rng)
+    ratios = (2.0 * np.arange(1, 5))[:, None, None]
+
+    def mistaken(query: np.ndarray, key: np.ndarray, pairs: Pairs) -> Ingredients:
+        return Ingredients(unscaled=SANDWICHES[mistake](pairs.offset[:, None, :, :, None]) / ratios)
+
+    assert_right(subject, backend, attend_with(subject, mistaken))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+def test_sandwich_with_alibi_s_slopes(backend: str, rng: np.random.Generator) -> None:
+    """2^-c for a head's compression ratio c: ALiBi takes the power of the same list, Sandwich divides by it."""
+    subject = fresh("sandwich", rng)
+
+    def mistaken(query: np.ndarray, key: np.ndarray, pairs: Pairs) -> Ingredients:
+        waves = np.cos(pairs.offset[:, None, :, :, None] / 1e4 ** (np.arange(3) / 3)).sum(-1)
+        return Ingredients(unscaled=slopes(4)[:, None, None] * waves)
+
+    assert_right(subject, backend, attend_with(subject, mistaken))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+def test_a_function_of_query_minus_key(backend: str, rng: np.random.Generator) -> None:
+    """Swin-v2, RETURNN and others count i - j."""
+    subject = fresh("function", rng)
+
+    def mistaken(query: np.ndarray, key: np.ndarray, pairs: Pairs) -> Ingredients:
+        own = {name.removeprefix("0."): array for name, array in subject.numbers().items() if name[:2] == "0."}
+        return INGREDIENTS["function"](query, key, pairs._replace(offset=-pairs.offset), own)
+
+    assert_right(subject, backend, attend_with(subject, mistaken))
 
 
 @pytest.mark.parametrize("backend", BACKENDS, indirect=True)

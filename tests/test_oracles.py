@@ -251,6 +251,44 @@ def test_alibi_of_the_paper_s_figure_3(rng):
     np.testing.assert_allclose(np.log(middle / middle[:, 2:3]), m[:, None] * [-2, -1, 0, -1, -2], **CLOSE)
 
 
+def test_kerple_of_power_one_is_alibi(rng):
+    """The paper's section on the power variant: ALiBi is -r1 |m - n|^r2 at r2 = 1."""
+    inputs, m = make_inputs(rng, 5, 6), slopes(HQ)
+    powers = {"r1": np.maximum(m, 0.01), "r2": np.ones(HQ)}
+    expected = ORACLES["alibi"](inputs, {}, given=powers["r1"])
+    for found, answer in zip(ORACLES["kerple"](inputs, powers, kind="power"), expected, strict=True):
+        np.testing.assert_allclose(found, answer, **CLOSE)
+
+
+def test_kerple_makes_odds_that_fall_as_a_power_of_the_distance(rng):
+    """exp(-r1 log(1 + r2 p)) = (1 + r2 p)^-r1, with whole numbers for r1 and r2."""
+    query, key, value = make_inputs(rng, 5, 5)
+    r1, r2 = np.arange(1.0, HQ + 1), np.full(HQ, 2.0)
+    weights = ORACLES["kerple"]((query, np.zeros_like(key), value), {"r1": r1, "r2": r2}).weights[0, :, 0]
+    odds = np.array([[1.0 / (1 + 2 * p) ** power for p in range(5)] for power in range(1, HQ + 1)])
+    np.testing.assert_allclose(weights, odds / odds.sum(-1, keepdims=True), **CLOSE)
+
+
+def test_sandwich_is_a_sum_of_cosines(rng):
+    """sin a sin b + cos a cos b = cos(a - b), and the ratios 2, 4, 6, 8 of four heads."""
+    query, key, value = make_inputs(rng, 5, 5)
+    weights = ORACLES["sandwich"]((query, np.zeros_like(key), value), {}, width=4).weights[0, :, 3]
+    sums = np.array([math.cos(j - 3) + math.cos((j - 3) / 100) for j in range(5)])
+    odds = np.exp(sums / (8.0 * np.arange(1, HQ + 1)[:, None] / HQ))
+    np.testing.assert_allclose(weights, odds / odds.sum(-1, keepdims=True), **CLOSE)
+
+
+def test_the_function_of_an_offset(rng):
+    """One hidden unit, tanh(d / 4), which the heads take 1, 2, ... times."""
+    query, key, value = make_inputs(rng, 4, 5)
+    weights = np.arange(1.0, HQ + 1)[:, None]
+    parameters = {"function.first.weight": np.ones((1, 1)), "function.first.bias": np.zeros(1)}
+    parameters |= {"function.last.weight": weights, "function.last.bias": np.full(HQ, 7.0)}
+    answer = ORACLES["function"]((query, np.zeros_like(key), value), parameters).weights[0, :, 2]
+    odds = np.exp(weights * [math.tanh((j - 2) / 4) for j in range(5)])
+    np.testing.assert_allclose(answer, odds / odds.sum(-1, keepdims=True), **CLOSE)
+
+
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_rope_turns_each_pair_by_the_rotation_matrix_of_equation_15(rng, interleaved):
     x = rng.standard_normal((1, 1, 1, 8))

@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from relattn import (
     AlibiBias,
     DisentangledEmbedding,
+    KerpleBias,
     RelativeEmbedding,
     RotaryEmbedding,
+    SandwichBias,
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
@@ -160,6 +162,10 @@ def module_of(encoding: dict[str, Any], tensors: dict[str, torch.Tensor]) -> tor
             return T5Bias(heads, **settings)
         case "alibi":
             return AlibiBias(heads, **settings)
+        case "kerple":
+            return KerpleBias(heads, **settings)
+        case "sandwich":
+            return SandwichBias(heads, **settings)
         case "disentangled":
             return DisentangledEmbedding(heads, width, **settings)
         case "rope":

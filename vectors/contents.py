@@ -31,10 +31,11 @@ class Sizes(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A table or weight of an encoding, and what its axes and rows are."""
+    """A table or weight of an encoding, and what its axes and rows are; positive: its numbers lie above 0."""
 
     shape: tuple[int, ...]
     meaning: str
+    positive: bool = False
 
 
 class Part(NamedTuple):
@@ -117,6 +118,17 @@ def alibi(*, signed: bool = False) -> Part:
     """No parameters; the paper's has no settings."""
     settings = {"signed": True} if signed else {}
     return Part("alibi", {}, settings, "alibi", settings)
+
+
+def kerple(kind: str) -> Part:
+    """r1 and r2 of every head."""
+    parameters = {name: Parameter((HEADS,), f"{name} [heads], above 0", positive=True) for name in ("r1", "r2")}
+    return Part("kerple", parameters, {"kind": kind}, "kerple", {"kind": kind})
+
+
+def sandwich(width: int) -> Part:
+    """No parameters."""
+    return Part("sandwich", {}, {"width": width}, "sandwich", {"width": width})
 
 
 def disentangled(rows: int, max_distance: int, *, bucketed: bool) -> Part:
@@ -223,6 +235,9 @@ FILES: dict[str, File] = {
     "alibi_4_heads": File([alibi()], THREE_CALLS, eq.ALIBI, eq.PRESS, Sizes(heads=4)),
     "alibi_3_heads": File([alibi()], THREE_CALLS, eq.ALIBI, eq.PRESS, Sizes(heads=3)),
     "alibi_signed": File([alibi(signed=True)], THREE_CALLS, eq.ALIBI_SIGNED, eq.PRESS, Sizes(heads=4)),
+    "kerple_log": File([kerple("log")], THREE_CALLS, eq.KERPLE_LOG, eq.CHI),
+    "kerple_power": File([kerple("power")], THREE_CALLS, eq.KERPLE_POWER, eq.CHI),
+    "sandwich": File([sandwich(128)], THREE_CALLS, eq.SANDWICH, eq.CHI_2023),
     "rope": File([rope()], THREE_CALLS, eq.ROPE + eq.HALVES, eq.SU, WIDE, 0.25),
     "rope_interleaved": File([rope(interleaved=True)], THREE_CALLS, eq.ROPE + eq.NEIGHBOURS, eq.SU, WIDE, 0.25),
     "rope_partial": File([rope(rotary_dim=8)], FULL | CAUSAL, eq.ROPE + eq.HALVES, eq.SU, WIDE, 0.25),

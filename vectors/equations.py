@@ -23,6 +23,12 @@ ALIBI = (
     "n heads, a power of two; else those of the power below n, then the first, third, ... of twice that power"
 )
 ALIBI_SIGNED = ALIBI.replace("- slope_h |d|", "+ slope_h d")
+KERPLE_LOG = "S_ij = scale * q_i . k_j - r1_h log(1 + r2_h |d|);  O_i = sum_j softmax(S)_ij v_j"
+KERPLE_POWER = "S_ij = scale * q_i . k_j - r1_h |d|^(r2_h);  O_i = sum_j softmax(S)_ij v_j"
+SANDWICH = (
+    "S_ij = scale * q_i . k_j + n / (8 h) * sum_t cos(d * 10000^(-2 t / width));  O_i = sum_j softmax(S)_ij v_j;  "
+    "t = 0 .. width / 2 - 1, h = 1 .. n, for n heads"
+)
 ROPE = (
     "S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j);  O_i = sum_j softmax(S)_ij v_j;  Rot(p) turns pair t of the first "
     "rotary_dim features by p * base^(-2 t / rotary_dim), "
@@ -70,6 +76,8 @@ HUANG = "Huang et al. 2018 (Music Transformer), section 3.4"
 DAI = "Dai et al. 2019 (Transformer-XL), section 3.3"
 RAFFEL = "Raffel et al. 2020 (T5), section 2.1, and the buckets of its published code"
 PRESS = "Press, Smith and Lewis 2022 (ALiBi), section 3, and the slopes of its published code"
+CHI = "Chi et al. 2022 (KERPLE), the logarithmic and the power variant"
+CHI_2023 = "Chi et al. 2023 (Sandwich), the frequencies and ratios as in attention-gym's"
 SU = "Su et al. 2021 (RoFormer), eq. 14, 15 and 34"
 PENG = "Peng et al. 2023 (YaRN), section 3.4, and its published code's ramp"
 HUGGING_FACE = "Hugging Face's transformers 5.23, rope_type dynamic"

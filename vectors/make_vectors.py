@@ -5,9 +5,9 @@
 README.md beside this script says what a file holds. To add one, add a line to FILES in contents.py; a change of a file
 that exists raises VERSION.
 
-Inputs and parameters are whole multiples of 1/64 from -2 to 2, which float64, float32, bfloat16 and float16 all hold
-exactly: whatever dtype another project computes in, it starts from the same numbers. Gradients are complex-step
-derivatives of the oracles (`tests/oracle/gradient.py`).
+Inputs and parameters are whole multiples of 1/64 from -2 to 2, from 1/64 where an equation asks for numbers above 0.
+float64, float32, bfloat16 and float16 all hold them exactly: whatever dtype another project computes in, it starts from
+the same numbers. Gradients are complex-step derivatives of the oracles (`tests/oracle/gradient.py`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ def draw(name: str, file: File) -> dict[str, np.ndarray]:
     s = file.sizes
     shapes = {"query": (s.batch, s.heads, s.queries, s.width), "grad_output": (s.batch, s.heads, s.queries, s.width)}
     shapes |= {one: (s.batch, s.heads, s.keys, s.width) for one in ("key", "value")}
+    least = dict.fromkeys(shapes, -128)
     for part in file.parts:
-        shapes |= {tensor_name(file, part, one): parameter.shape for one, parameter in part.parameters.items()}
-    return {one: rng.integers(-128, 129, shape) / 64.0 for one, shape in shapes.items()}
+        for one, parameter in part.parameters.items():
+            name = tensor_name(file, part, one)
+            shapes[name], least[name] = parameter.shape, 1 if parameter.positive else -128
+    return {one: rng.integers(least[one], 129, shape) / 64.0 for one, shape in shapes.items()}
 
 
 def answer(file: File, arrays: Mapping[str, np.ndarray], call: Mapping[str, Any]) -> Answer:

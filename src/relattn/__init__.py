@@ -17,6 +17,9 @@ _HOMES = {
     "TransformerXLEmbedding": "relattn.encodings",
     "T5Bias": "relattn.encodings",
     "AlibiBias": "relattn.encodings",
+    "KerpleBias": "relattn.encodings",
+    "SandwichBias": "relattn.encodings",
+    "FunctionBias": "relattn.encodings",
     "RotaryEmbedding": "relattn.encodings",
     "DisentangledEmbedding": "relattn.encodings",
     "KeyQueryEmbedding": "relattn.encodings",
@@ -36,10 +39,13 @@ if TYPE_CHECKING:
     from relattn import nn as nn
     from relattn.encodings import AlibiBias as AlibiBias
     from relattn.encodings import DisentangledEmbedding as DisentangledEmbedding
+    from relattn.encodings import FunctionBias as FunctionBias
+    from relattn.encodings import KerpleBias as KerpleBias
     from relattn.encodings import KeyQueryEmbedding as KeyQueryEmbedding
     from relattn.encodings import RelativeEmbedding as RelativeEmbedding
     from relattn.encodings import RelativeEncoding as RelativeEncoding
     from relattn.encodings import RotaryEmbedding as RotaryEmbedding
+    from relattn.encodings import SandwichBias as SandwichBias
     from relattn.encodings import ShawEmbedding as ShawEmbedding
     from relattn.encodings import T5Bias as T5Bias
     from relattn.encodings import TransformerXLEmbedding as TransformerXLEmbedding

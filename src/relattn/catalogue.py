@@ -12,9 +12,11 @@ from typing import Any
 
 from relattn.encodings import (
     AlibiBias,
+    KerpleBias,
     KeyQueryEmbedding,
     RelativeEmbedding,
     RotaryEmbedding,
+    SandwichBias,
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
@@ -146,6 +148,29 @@ _ENTRIES = (
         "a bias linear in the distance",
         "Press et al. 2022, ALiBi",
         AlibiBias,
+        lambda layer: {"num_heads": layer.num_heads},
+    ),
+    NamedEncoding(
+        "kerple",
+        "a learned bias logarithmic in the distance",
+        "Chi et al. 2022, KERPLE",
+        KerpleBias,
+        lambda layer: {"num_heads": layer.num_heads},
+        lambda encoding: encoding.kind == "log",
+    ),
+    NamedEncoding(
+        "kerple-power",
+        "a learned bias, a power of the distance",
+        "Chi et al. 2022, KERPLE",
+        KerpleBias,
+        lambda layer: {"num_heads": layer.num_heads, "kind": "power"},
+        lambda encoding: encoding.kind == "power",
+    ),
+    NamedEncoding(
+        "sandwich",
+        "a bias that is the product of two sinusoidal positions",
+        "Chi et al. 2023, Sandwich",
+        SandwichBias,
         lambda layer: {"num_heads": layer.num_heads},
     ),
     NamedEncoding(

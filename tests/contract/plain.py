@@ -144,6 +144,37 @@ def alibi(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, gi
     return Added(unscaled=f.constant(slope[:, None, None] * distance))
 
 
+def kerple(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, kind) -> Added:
+    wide = torch.promote_types(f.dtype, torch.float32)
+    distance = torch.from_numpy(np.abs(f.pairs.offset))[:, None].to(wide)
+    r1, r2 = (p[name].to(wide)[:, None, None] for name in ("r1", "r2"))
+    if kind == "log":
+        size = (r1 * (1.0 + r2 * distance).log()).to(f.dtype)
+    else:
+        size = (r1 * (distance > 0) * torch.where(distance == 0, 1, distance) ** r2).to(f.dtype)
+    return Added(unscaled=size if f.bound is not None else -size)
+
+
+def sandwich(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, width) -> Added:
+    angle = f.pairs.offset[..., None] / 10000.0 ** (2.0 * np.arange(width // 2) / width)
+    waves = np.cos(angle)
+    if f.bound is not None:
+        waves = np.abs(waves) + np.abs(angle) * (EPS["float64"] / f.bound)
+    ratios = 8.0 * np.arange(1, query.shape[1] + 1) / query.shape[1]
+    return Added(unscaled=f.constant(waves.sum(-1)[:, None] / ratios[:, None, None]))
+
+
+def function(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
+    wide = torch.promote_types(f.dtype, torch.float32)
+    offset = torch.from_numpy(np.asarray(f.pairs.offset, dtype=np.float64) / 4.0)[..., None].to(wide)
+    weights = {name: parameter.to(wide) for name, parameter in p.items()}
+    hidden = offset.abs() if f.bound is not None else offset
+    hidden = hidden * weights["function.first.weight"][:, 0] + weights["function.first.bias"]
+    hidden = hidden if f.bound is not None else hidden.tanh()
+    last = hidden @ weights["function.last.weight"].T + weights["function.last.bias"]
+    return Added(unscaled=last.movedim(-1, 1).to(f.dtype))
+
+
 def rope(
     f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *,
     base, factor, interleaved, rotary_dim=None, rule=None,
@@ -174,6 +205,9 @@ PAPERS = {
     "rope": rope,
     "disentangled": disentangled,
     "key_query": key_query,
+    "kerple": kerple,
+    "sandwich": sandwich,
+    "function": function,
 }
 
 

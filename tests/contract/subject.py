@@ -112,7 +112,7 @@ def make_subject(
         part.module.to(kinds["encoding"])
         for name, parameter in part.module.named_parameters():
             with torch.no_grad():
-                parameter.copy_(normal(*parameter.shape, kind="encoding"))
+                parameter.copy_(torch.from_numpy(part.draw(rng.normal(size=parameter.shape))))
             parameters[f"{i}.{name}"] = parameter
     as_wide = any(name.endswith("relative_values") for name in parameters)  # relative values are as wide as the keys
     s = setting

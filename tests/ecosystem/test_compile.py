@@ -61,7 +61,10 @@ def test_one_graph_for_every_length(name: str, rng: np.random.Generator) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*FEW, "key_query_per_head", "shaw_per_head", "clamp+zero", "disentangled"])
+@pytest.mark.parametrize(
+    "name",
+    [*FEW, "key_query_per_head", "shaw_per_head", "clamp+zero", "disentangled", "kerple_power", "sandwich", "function"],
+)
 def test_one_graph_of_dense_for_every_length(name: str, rng: np.random.Generator) -> None:
     """Every encoding's own code is traced above; between them these have every kind of table, edge and rewriting."""
     assert_one_graph(attention(name, rng, "dense"), "aot_eager")

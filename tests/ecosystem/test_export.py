@@ -71,7 +71,7 @@ def test_a_length_beyond_the_table_is_not_exported(rng: np.random.Generator) -> 
     assert (length.lower, length.upper) == (2, LONGEST)
 
 
-@pytest.mark.parametrize("name", ["relative", "txl", "alibi_4_heads"])
+@pytest.mark.parametrize("name", ["relative", "txl", "alibi_4_heads", "kerple", "sandwich", "function"])
 def test_explicit_positions_that_an_encoding_reads(name: str, rng: np.random.Generator) -> None:
     module, (given,) = attention(name, rng), inputs(9)
     said = (

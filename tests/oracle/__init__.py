@@ -35,6 +35,10 @@ Answer      output [B, Hq, Lq, Dv], lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]; a 
 | key_query         | relative_embeddings [H or 1, 2L-1, D]               |                                            |
 | disentangled      | relative_embeddings [2K, E], pos_key_proj.weight    | max_distance=None (with buckets: an int)   |
 |                   | [H*D, E], .bias [H*D], and/or pos_query_proj        |                                            |
+| kerple            | r1, r2 [H]                                          | kind="log", power                          |
+| sandwich          |                                                     | width=128                                  |
+| function          | function.first.weight [E, 1], .bias [E],            |                                            |
+|                   | function.last.weight [H, E], .bias [H]              |                                            |
 
 Each paper's module also exposes `ingredients(query, key, pairs, parameters, **settings)`, listed in INGREDIENTS: what
 the paper adds per pair, before masks, softmax and values.
@@ -46,11 +50,14 @@ Gradients: gradient.complex_step_gradients. Every array may be complex, and any 
 from tests.oracle import (
     alibi,
     disentangled,
+    function,
     generalised,
+    kerple,
     key_query,
     music_transformer,
     no_encoding,
     rope,
+    sandwich,
     shaw,
     t5,
     transformer_xl,
@@ -72,6 +79,9 @@ _PAPERS = {
     "rope": rope,
     "disentangled": disentangled,
     "key_query": key_query,
+    "kerple": kerple,
+    "sandwich": sandwich,
+    "function": function,
 }
 ORACLES = {name: paper.attention for name, paper in _PAPERS.items()}
 INGREDIENTS = {name: paper.ingredients for name, paper in _PAPERS.items()}

@@ -9,7 +9,8 @@ from relattn.arguments import check_choice
 from relattn.catalogue import CATALOGUE, Layer
 
 ENCODINGS = (
-    "relative-heads", "relative", "shaw", "shaw-keys", "transformer-xl", "t5", "alibi", "rope", "none", "sinusoid",
+    "relative-heads", "relative", "shaw", "shaw-keys", "transformer-xl", "t5", "alibi", "kerple",
+    "kerple-power", "sandwich", "rope", "none", "sinusoid",
 )  # fmt: skip
 """Names of the catalogue; not `key-query`, which refuses the offsets of windows longer than those trained."""
 BAR = 64

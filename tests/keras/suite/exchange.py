@@ -188,6 +188,10 @@ def test_what_has_no_counterpart_is_refused():
         rk.from_torch(module(num_kv_heads=2))
     with refused(unsupported, "from_torch: got a Own, which has no counterpart in relattn.keras"):
         rk.from_torch(type("Own", (relattn.AlibiBias,), {})(HEADS))
+    for own in (relattn.KerpleBias(HEADS), relattn.SandwichBias(HEADS), relattn.FunctionBias(torch.cos, HEADS)):
+        said = f"from_torch: got a {type(own).__name__}, which has no counterpart in relattn.keras"
+        with refused(unsupported, said):
+            rk.from_torch(relattn.AlibiBias(HEADS) + own)
     with refused(TypeError, "from_torch: got Linear; expected an encoding of relattn or relattn.nn.Relative..."):
         rk.from_torch(torch.nn.Linear(2, 2))
     with refused(TypeError, "to_torch: got Attention; expected an encoding of relattn.keras or Relative..."):
