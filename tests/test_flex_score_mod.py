@@ -15,6 +15,7 @@ import relattn
 from relattn import AlibiBias, OffsetTable, RelativeEncoding, ScoreTerms, T5Bias
 from relattn.encodings.base import lower
 from relattn.offsets import alibi_slopes, t5_buckets
+from relattn.score.places import Places
 from relattn.score.position import Run
 from relattn.score.positions import Positions
 from tests import seeds
@@ -218,7 +219,7 @@ def test_terms_that_are_a_bias():
     query, key, value = inputs()
     encoding = made("sum")
     positions = Positions(Run(0), Run(0), LQ, LK, query.device)
-    terms = lower(encoding, query, key, value, positions)
+    terms = lower(encoding, query, key, value, Places({"sequence": positions}))
     assert terms.bias is not None
     ours = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(terms, query, key))
     expected = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(encoding, query, key))

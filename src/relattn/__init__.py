@@ -18,6 +18,9 @@ _HOMES = {
     "T5Bias": "relattn.encodings",
     "AlibiBias": "relattn.encodings",
     "KerpleBias": "relattn.encodings",
+    "GridBias": "relattn.encodings",
+    "GridEmbedding": "relattn.encodings",
+    "LogGridBias": "relattn.encodings",
     "SandwichBias": "relattn.encodings",
     "FunctionBias": "relattn.encodings",
     "RotaryEmbedding": "relattn.encodings",
@@ -40,8 +43,11 @@ if TYPE_CHECKING:
     from relattn.encodings import AlibiBias as AlibiBias
     from relattn.encodings import DisentangledEmbedding as DisentangledEmbedding
     from relattn.encodings import FunctionBias as FunctionBias
+    from relattn.encodings import GridBias as GridBias
+    from relattn.encodings import GridEmbedding as GridEmbedding
     from relattn.encodings import KerpleBias as KerpleBias
     from relattn.encodings import KeyQueryEmbedding as KeyQueryEmbedding
+    from relattn.encodings import LogGridBias as LogGridBias
     from relattn.encodings import RelativeEmbedding as RelativeEmbedding
     from relattn.encodings import RelativeEncoding as RelativeEncoding
     from relattn.encodings import RotaryEmbedding as RotaryEmbedding

@@ -4,8 +4,10 @@ from relattn.encodings.alibi import AlibiBias
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.disentangled import DisentangledEmbedding
 from relattn.encodings.function import FunctionBias
+from relattn.encodings.grid import GridBias, GridEmbedding
 from relattn.encodings.kerple import KerpleBias
 from relattn.encodings.key_query import KeyQueryEmbedding
+from relattn.encodings.log_grid import LogGridBias
 from relattn.encodings.relative import RelativeEmbedding
 from relattn.encodings.rotary import RotaryEmbedding
 from relattn.encodings.sandwich import SandwichBias
@@ -17,8 +19,11 @@ __all__ = [
     "AlibiBias",
     "DisentangledEmbedding",
     "FunctionBias",
+    "GridBias",
+    "GridEmbedding",
     "KerpleBias",
     "KeyQueryEmbedding",
+    "LogGridBias",
     "RelativeEmbedding",
     "RelativeEncoding",
     "RotaryEmbedding",

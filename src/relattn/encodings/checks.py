@@ -39,6 +39,16 @@ def check_heads(
         )
 
 
+def check_axes(name: str, axes: object, count: int | None = None) -> tuple[str, ...]:
+    """A tuple of different names of axes; as many as `count` where that is given."""
+    given = tuple(axes) if isinstance(axes, (tuple, list)) else ()
+    good = all(isinstance(axis, str) and axis for axis in given) and len(set(given)) == len(given)
+    if not given or not good or (count is not None and len(given) != count):
+        many = "different names of axes" if count is None else f"{count} different names of axes, one for each size"
+        raise ValueError(f"{name}: got {axes!r}; expected {many}, such as ('y', 'x')")
+    return given
+
+
 def allocated(make: Callable[[], T], **sizes: int) -> T:
     """make(), which allocates parameters whose size follows from the arguments `sizes`.
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from relattn.score.digits import Digits
 from relattn.score.position import Listed, Position, Run
-from relattn.score.positions import SEQUENCE, Positions
+from relattn.score.positions import SEQUENCE, Positions, Span
 
+AnyPositions = TypeVar("AnyPositions", bound=Positions)
 NOWHERE = 2**59
 """Where queries stand that lead: so far that no offset to them or from them is one of a grid's."""
 
@@ -27,6 +30,27 @@ class JointPositions(Positions):
     """
 
     by_axis: Mapping[str, Positions] = field(default_factory=dict)
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """The visible offsets on each axis, those of a hidden pair too where another axis hides it."""
+        return {axis: positions.span for axis, positions in self.by_axis.items()}
+
+    def offsets_on_axes(self) -> Int64[Tensor, "count axes"]:
+        """The offset on every axis of each joint offset of the span, in its order."""
+        by_axis = [span.offsets(self.device) for span in self.spans.values()]
+        return torch.stack(torch.meshgrid(*by_axis, indexing="ij"), dim=-1).flatten(0, -2)
+
+    @property
+    def visible(self) -> tuple[int, int]:
+        """The smallest and the largest joint offset of the axes' visible offsets."""
+        if self.query_length <= self.leading[0] or self.key_length <= self.leading[1]:
+            return 0, -1
+        first, count = 0, 1
+        for span in self.spans.values():
+            assert isinstance(span.first, int)
+            first, count = first * span.count + span.first, count * span.count
+        return first, first + count - 1
 
     def part(self, queries: slice, keys: slice, batch: int | None = None) -> Positions:
         """Where some of the queries and keys stand: an offset keeps its number."""
@@ -81,34 +105,36 @@ def positions_on(
     query and a key of the grid lies below every offset, one of a query of the grid and a leading key far above, and one
     of two that lead just above.
     """
-    positions = Positions(query, key, query_length, key_length, device, axis=axis)
+    return _apart(Positions(query, key, query_length, key_length, device, axis=axis))
+
+
+def _apart(positions: AnyPositions) -> AnyPositions:
+    """The positions with leading elements where `positions_on` says."""
     if positions.leading == (0, 0):
         return positions
     _, highest = positions.visible
     assert isinstance(highest, int)
-    apart = []
-    for side, nowhere in ((query, NOWHERE), (key, NOWHERE + highest + 1)):
-        apart.append(replace(side, nowhere=nowhere) if isinstance(side, Digits) else side)
-    return replace(positions, query=apart[0], key=apart[1])
+    sides = {}
+    for name, nowhere in (("query", NOWHERE), ("key", NOWHERE + highest + 1)):
+        side = getattr(positions, name)
+        sides[name] = replace(side, nowhere=nowhere) if isinstance(side, Digits) else side
+    return replace(positions, **sides)
 
 
 def joined(by_axis: Mapping[str, Positions]) -> JointPositions:
     """The positions on several axes as one."""
     some = next(iter(by_axis.values()))
+    by_axis = {axis: _without_tensor_starts(positions) for axis, positions in by_axis.items()}
     strides, stride = [], 1
     for positions in reversed(list(by_axis.values())):
         strides.append(stride)
-        lowest, highest = positions.visible
-        assert isinstance(lowest, int) and isinstance(highest, int)
-        stride *= max(highest - lowest + 1, 1)
+        stride *= positions.span.count
     strides.reverse()
     name = ", ".join(by_axis)
     query = _sum(name, [on.query for on in by_axis.values()], strides, some.query_length, some.device)
     key = _sum(name, [on.key for on in by_axis.values()], strides, some.key_length, some.device)
-    plain = positions_on(name, query, key, some.query_length, some.key_length, some.device)
-    return JointPositions(
-        plain.query, plain.key, some.query_length, some.key_length, some.device, axis=name, by_axis=by_axis
-    )
+    joint = JointPositions(query, key, some.query_length, some.key_length, some.device, axis=name, by_axis=by_axis)
+    return _apart(joint)
 
 
 def _sum(axes: str, places: list[Position], strides: list[int], length: int, device: torch.device) -> Position:
@@ -129,6 +155,14 @@ def _sum(axes: str, places: list[Position], strides: list[int], length: int, dev
         )
     listed = [stride * place.expand(length, device) for place, stride in zip(places, strides, strict=True)]
     return Listed(torch.stack(torch.broadcast_tensors(*listed)).sum(dim=0))
+
+
+def _without_tensor_starts(positions: Positions) -> Positions:
+    """The positions with a start that is a tensor as a list, whose extremes can be read."""
+    if not isinstance(positions.origin, Tensor):
+        return positions
+    query = run_as_list(positions.query, positions.query_length, positions.device)
+    return replace(positions, query=query, key=run_as_list(positions.key, positions.key_length, positions.device))
 
 
 def run_as_list(place: Position, length: int, device: torch.device) -> Position:
