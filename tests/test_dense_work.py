@@ -15,6 +15,7 @@ from relattn.backends import dense
 from relattn.backends.dense import products
 from relattn.nn.kept_rows import KeptRows
 from relattn.score.position import Run
+from relattn.score.places import Places
 from relattn.score.positions import Positions, RowMemo
 from tests.contract.cases import CASES
 from tests.contract.check import check
