@@ -34,10 +34,12 @@ class RelativeEncoding(nn.Module, ABC):
     axes: the names of the axes whose positions it reads: the sequence alone, unless it says otherwise. With several,
         an offset stands for one combination of theirs (`JointPositions`).
     answers_for_leading: whether its table has rows for the tokens before a grid. Else such pairs get nothing.
+    has_tables: whether its terms have any: else positions on several axes are not joined, and `by_axis` alone holds.
     """
 
     axes: tuple[str, ...] = (SEQUENCE,)
     answers_for_leading = False
+    has_tables = True
 
     @property
     def rewrites_keys(self) -> bool:
@@ -123,7 +125,7 @@ def lower(
             parts = [lower(operand, query, key, value, places) for operand in encoding.encodings]
             return encoding.added(parts, query, places.sequence)
         axes, name = encoding.axes, type(encoding).__name__
-        positions = places.on(axes, name)
+        positions = places.on(axes, name) if encoding.has_tables else places.apart(axes, name)
         terms = encoding.terms(query, key, positions)
     if not isinstance(terms, ScoreTerms):
         raise TypeError(f"{name}.terms: returned {type(terms).__name__}; expected ScoreTerms")

@@ -82,6 +82,25 @@ class Places:
 
         Raises ValueError: for an axis that the call does not have.
         """
+        self._check(axes, who)
+        if len(axes) == 1:
+            return self.by_axis[axes[0]]
+        if axes not in self._joint:
+            self._joint[axes] = joined({axis: self.by_axis[axis] for axis in axes})
+        return self._joint[axes]
+
+    def apart(self, axes: tuple[str, ...], who: str) -> Positions:
+        """The same without a joint offset: of several axes, the sequence's positions with `by_axis` beside them."""
+        self._check(axes, who)
+        if len(axes) == 1:
+            return self.by_axis[axes[0]]
+        first = self.sequence
+        return JointPositions(
+            first.query, first.key, first.query_length, first.key_length, first.device,
+            axis=", ".join(axes), by_axis={axis: self.by_axis[axis] for axis in axes},
+        )  # fmt: skip
+
+    def _check(self, axes: tuple[str, ...], who: str) -> None:
         missing = [axis for axis in axes if axis not in self.by_axis]
         if missing:
             raise ValueError(
@@ -89,11 +108,6 @@ class Places:
                 f"{', '.join(map(repr, self.by_axis))}; expected both to give it: query_position={{{missing[0]!r}: "
                 "...}, key_position={...}, or relattn.grid for both"
             )
-        if len(axes) == 1:
-            return self.by_axis[axes[0]]
-        if axes not in self._joint:
-            self._joint[axes] = joined({axis: self.by_axis[axis] for axis in axes})
-        return self._joint[axes]
 
 
 def positions_on(
