@@ -103,7 +103,7 @@ def prepare(
     with without_autocast(key):
         of_sequence = encoding.axes == ON_SEQUENCE
         prepared = encoding.prepare_keys(key, key_places[SEQUENCE] if of_sequence else key_places)
-    name = f"{type(encoding).__name__}.prepare_keys"
+    name = f"{_name(encoding)}.prepare_keys"
     if not isinstance(prepared, Tensor):
         raise TypeError(f"{name}: returned {type(prepared).__name__}; expected a tensor")
     if prepared.shape != key.shape:
@@ -128,11 +128,11 @@ def lower(
             return encoding.added(parts, query, places.sequence)
         axes, positions = encoding.axes, places.sequence
         if axes != ON_SEQUENCE:
-            who = type(encoding).__name__
+            who = _name(encoding)
             positions = places.on(axes, who) if encoding.has_tables else places.apart(axes, who)
         terms = encoding.terms(query, key, positions)
     if not isinstance(terms, ScoreTerms):
-        raise TypeError(f"{type(encoding).__name__}.terms: returned {type(terms).__name__}; expected ScoreTerms")
+        raise TypeError(f"{_name(encoding)}.terms: returned {type(terms).__name__}; expected ScoreTerms")
     check_terms(terms, query, key, value, positions, encoding.out_of_rows)
     if axes == ON_SEQUENCE:
         return terms
@@ -184,6 +184,11 @@ def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> Sc
     return reduce(add, others, combined)
 
 
+def _name(encoding: RelativeEncoding) -> str:
+    """What the messages call it: its class, and of one on another axis that of the encoding itself."""
+    return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
+
+
 class OnAxis(RelativeEncoding):
     """encoding.on(axis): the encoding over the offsets of that axis. `encoding` holds its parameters.
 
@@ -195,7 +200,7 @@ class OnAxis(RelativeEncoding):
         super().__init__()
         if not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding")
-        name = type(encoding).__name__
+        name = _name(encoding)
         if encoding.axes != ON_SEQUENCE:
             raise ValueError(
                 f"{name}.on: got one that stands on {', '.join(map(repr, encoding.axes))}; expected one of the "
