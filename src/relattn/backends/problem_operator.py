@@ -25,13 +25,13 @@ from relattn.score.table import OffsetTable
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
     "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, Tensor? explicit_mask, "
-    "Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
+    "Tensor? key_bias, Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
     "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
     "SymInt[] starts, str[] beyond, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
-    "ScalarType output_dtype"
+    "ScalarType output_dtype, float? softcap"
 )
 DIFFERENTIABLE: tuple[str, ...] = (
-    "query", "key", "value", "relative_query", *TABLES, "explicit_mask",
+    "query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias",
 )  # fmt: skip
 
 NAMES = [argument.split()[-1] for argument in ARGUMENTS.split(", ")]
@@ -237,17 +237,17 @@ def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     segments = mask.segments or (None, None)
     return (
         problem.query, problem.key, problem.value, axis.relative_query,
-        *(None if table is None else table.values for table in tables), mask.explicit,
+        *(None if table is None else table.values for table in tables), mask.explicit, problem.key_bias,
         query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
         starts, ["" if table is None else table.beyond for table in tables], positions.lowest, positions.highest,
-        problem.scale, problem.dropout_p, problem.output_dtype,
+        problem.scale, problem.dropout_p, problem.output_dtype, problem.softcap,
     )  # fmt: skip
 
 
 def _problem(
     query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
-    explicit_mask, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments, seed,
-    starts, beyond, lowest, highest, scale, dropout_p, output_dtype,
+    explicit_mask, key_bias, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments,
+    seed, starts, beyond, lowest, highest, scale, dropout_p, output_dtype, softcap,
 ) -> Problem:  # fmt: skip
     """The problem that `_flat` took apart, its starts read as ints."""
     if starts_tensor is not None:
@@ -268,6 +268,7 @@ def _problem(
     return Problem(
         query, key, value, (Axis(positions, relative_query, **tables),),
         Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
+        softcap=softcap, key_bias=key_bias,
     )  # fmt: skip
 
 
