@@ -37,6 +37,7 @@ def relattn_attention(
     position_bias: Float[Tensor, "#B Hq Lq Lk"] | None = None,
     softcap: float | None = None,
     s_aux: Float[Tensor, "Hq"] | None = None,
+    sinks: Float[Tensor, "B Hq Lq 1"] | None = None,
     **kwargs: object,
 ) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
     """Attention of a model that was loaded with attn_implementation="relattn", under transformers' signature.
@@ -44,15 +45,16 @@ def relattn_attention(
     position_bias is added to the scores as it comes, quadratic as the model made it; `relattn.hf.patch` replaces the
     modules that make one.
 
-    softcap caps the scores (Gemma 2), and s_aux are sinks, a logit per head (gpt-oss).
+    softcap caps the scores (Gemma 2). s_aux are sinks per head (gpt-oss), and sinks those per token and head (Inkling 2).
     """
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     structure = as_structure(attention_mask, bool(causal), key.shape[2] - query.shape[2])
     if position_bias is not None:
         structure = add_to_scores(structure, position_bias)
     with_weights = asks_for_weights(module, kwargs)
+    logits = s_aux if sinks is None else sinks.squeeze(-1)
     return attend(
-        module, query, key, value, structure, None, scaling, dropout, with_weights, softcap=softcap, sinks=s_aux
+        module, query, key, value, structure, None, scaling, dropout, with_weights, softcap=softcap, sinks=logits
     )
 
 
@@ -68,7 +70,7 @@ def attend(
     with_weights: bool,
     *,
     softcap: float | None = None,
-    sinks: Float[Tensor, "Hq"] | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None,
 ) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
     """relative_attention for a transformers module; the weights, before dropout, where they are asked for.
 
