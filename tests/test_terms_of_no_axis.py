@@ -129,6 +129,19 @@ def test_encodings_are_capped_and_what_is_added_is_not(backend: str) -> None:
         assert_equal(found, lse + 50.0)
 
 
+@every_backend
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (1, 1, 1)], ids=str)
+def test_empty_batches_and_lengths(backend: str, sizes: tuple[int, int, int]) -> None:
+    batch, queries, keys = sizes
+    call = {name: tensor[:batch] for name, tensor in drawn(queries, keys).items()}
+    for limits in ({}, {"is_causal": True}, {"window": (2, 1)}):
+        output, lse = relative_attention(**call, softcap=CAP, **limits, backend=backend, return_lse=True)
+        assert output.shape == (batch, HEADS, queries, WIDTH) and lse.shape == (batch, HEADS, queries)
+        assert all(gradient.isfinite().all() for gradient in gradients((output,), list(call.values())))
+        if keys == 0:
+            assert not output.any() and (lse == -torch.inf).all()
+
+
 def test_weights_beside_a_sink() -> None:
     call = drawn()
     weights = attention_weights(**call, softcap=CAP, is_causal=True)
