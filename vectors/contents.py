@@ -51,6 +51,9 @@ class Part(NamedTuple):
     oracle_settings: dict[str, Any]
 
 
+NO_TERMS: dict[str, Parameter] = {}
+
+
 class File(NamedTuple):
     """An encoding (none, or a sum of several), and its calls: keywords of the oracles, a mask by its name.
 
@@ -63,7 +66,7 @@ class File(NamedTuple):
     source: str
     sizes: Sizes = Sizes()
     scale: float = WIDTH**-0.5
-    terms: dict[str, Parameter] = {}
+    terms: dict[str, Parameter] = NO_TERMS
 
 
 # --- the encodings

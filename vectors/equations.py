@@ -64,8 +64,8 @@ SUM = (
     "O_i = sum_j softmax(S)_ij (v_j + RV[c]);  " + CLIP + ", RV = relative_values" + SINES_FIRST + ";  " + BUCKETS
 )
 KEY_BIAS = (
-    "S_ij = scale * q_i . k_j + a_j;  O_i = sum_j softmax(S)_ij v_j;  a = key_bias.  Forgetting Transformer's gates are "
-    "a_j = -F_j, F_j = log f_1 + ... + log f_j, under causality"
+    "S_ij = scale * q_i . k_j + a_j;  O_i = sum_j softmax(S)_ij v_j;  a = key_bias.  Forgetting Transformer's gates "
+    "are a_j = -F_j, F_j = log f_1 + ... + log f_j, under causality"
 )
 SOFTCAP = "S_ij = softcap * tanh(scale * q_i . k_j / softcap);  O_i = sum_j softmax(S)_ij v_j"
 SOFTCAP_ALIBI = (

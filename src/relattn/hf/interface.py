@@ -45,7 +45,7 @@ def relattn_attention(
     position_bias is added to the scores as it comes, quadratic as the model made it; `relattn.hf.patch` replaces the
     modules that make one.
 
-    softcap caps the scores (Gemma 2). s_aux are sinks per head (gpt-oss), and sinks those per token and head (Inkling 2).
+    softcap caps the scores (Gemma 2). s_aux are sinks per head (gpt-oss), sinks those per token and head (Inkling 2).
     """
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     structure = as_structure(attention_mask, bool(causal), key.shape[2] - query.shape[2])
