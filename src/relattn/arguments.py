@@ -94,14 +94,12 @@ def check_scale(scale: object) -> float | None:
     return number
 
 
-def check_softcap(softcap: object) -> float | None:
-    """A finite number above 0, as a float, or None.
+def check_softcap(softcap: object) -> float:
+    """A finite number above 0, as a float.
 
     Raises ValueError: for anything else.
     """
-    number = None if softcap is None else as_finite(softcap)
-    if softcap is None:
-        return None
+    number = as_finite(softcap)
     if number is None or not number > 0:
         raise ValueError(f"softcap: got {came(softcap)}; expected a finite number above 0, or None for no cap")
     return float(number)

@@ -139,9 +139,9 @@ def request(
         output_dtype=query.dtype,
         dropout_p=dropout_p,
         return_lse=return_lse,
-        softcap=check_softcap(softcap),
-        key_bias=check_key_bias(key_bias, batch, query, key),
-        sinks=check_sinks(sinks, batch, query),
+        softcap=None if softcap is None else check_softcap(softcap),
+        key_bias=None if key_bias is None else check_key_bias(key_bias, batch, query, key),
+        sinks=None if sinks is None else check_sinks(sinks, batch, query),
     )
     return Request(problem, backend, batch)
 

@@ -21,13 +21,11 @@ from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
 
-def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: Tensor) -> Tensor | None:
+def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: Tensor) -> Tensor:
     """Finite numbers, each of *B and Hq their own size or 1, as [B or 1, Hq or 1, Lk].
 
     In a graph or on a GPU the device looks for numbers that are not finite, and under torch.func nobody does.
     """
-    if key_bias is None:
-        return None
     if not isinstance(key_bias, Tensor):
         raise TypeError(f"key_bias: got {type(key_bias).__name__}; expected a tensor [batch, heads, key length]")
     check_layout("key_bias", key_bias)

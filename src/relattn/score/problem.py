@@ -83,6 +83,8 @@ class Problem(NamedTuple):
     @property
     def terms_of_no_axis(self) -> list[str]:
         """Which of softcap, key bias and sinks the problem has."""
+        if self.softcap is None and self.key_bias is None and self.sinks is None:
+            return []
         given = (("softcap", self.softcap), ("key bias", self.key_bias), ("sinks", self.sinks))
         return [name for name, value in given if value is not None]
 

@@ -18,10 +18,8 @@ from relattn.errors import ShapeError
 from relattn.score.checks import check_float, check_layout, shape
 
 
-def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor | None:
+def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
     """Floats [Hq] or [*B, Hq, Lq], as [Hq] or [B, Hq, Lq]."""
-    if sinks is None:
-        return None
     if not isinstance(sinks, Tensor):
         raise TypeError(f"sinks: got {type(sinks).__name__}; expected a tensor [heads] or [batch, heads, queries]")
     check_layout("sinks", sinks)
