@@ -9,9 +9,11 @@ from torch import Tensor
 
 from relattn.backends.dense.arrangement import arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
+from relattn.score.key_bias import lowered
 from relattn.score.padding import Sight, with_zeros, within_reach
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
+from relattn.score.sinks import share
 from relattn.score.table import OffsetTable
 from relattn.watched import under_torch_func
 
@@ -39,7 +41,7 @@ class DenseBackend:
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), the weights dropped out once for both."""
         problem = within_reach(problem)
-        scores, sight = _masked_scores(problem)
+        scores, sight, shift = _masked_scores(problem)
         alive = None if sight.queries is None else sight.queries.unsqueeze(-1)
         weights = scores.softmax(dim=-1)
         if problem.dropout_p > 0.0:
@@ -53,6 +55,8 @@ class DenseBackend:
             visible = weights if alive is None else weights.masked_fill(~alive, 0.0)
             output = output + row_sums(arranged.collect(visible), arranged.rows)
         lse = scores.logsumexp(dim=-1) if problem.return_lse else None
+        if lse is not None and shift is not None:
+            lse = lse + shift
         if alive is not None:  # zeroing the rows without a key here also zeroes every gradient that would pass through
             output = output.masked_fill(~alive, 0.0)
             lse = None if lse is None else lse.masked_fill(~alive.squeeze(-1), -torch.inf)
@@ -60,13 +64,18 @@ class DenseBackend:
 
     def weights(self, problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
         """softmax(S), in the dtype of the query; rows with nothing to attend to are zero."""
-        scores, sight = _masked_scores(problem)
+        scores, sight, shift = _masked_scores(problem)
         weights = with_zeros(scores.softmax(dim=-1), sight.queries)
+        if problem.sinks is not None:
+            lse = scores.logsumexp(dim=-1)
+            weights = weights * share(lse if shift is None else lse + shift, problem.sinks)
         return weights.to(problem.output_dtype)
 
 
-def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight]:
-    """S with -inf where a pair may not attend, and which keys and queries have any pair left.
+def _masked_scores(
+    problem: Problem,
+) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight, Float[Tensor, "#B #Hq #Lq"] | None]:
+    """S' - c with -inf where a pair may not attend, which keys and queries have any pair left, and c, None for 0.
 
     A row without any is left unmasked: its scores stay finite, so no NaN arises that a gradient could meet. Padding is
     zeroed for the gradients alone, so that decoding copies no keys: what it makes of scores is masked.
@@ -74,12 +83,19 @@ def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight
     hidden = problem.mask.hidden()
     sight = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1])
     scores = _scores(sight.cleaned(problem) if torch.is_grad_enabled() else problem)
+    shift = None
+    if problem.softcap is not None:
+        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+    if problem.key_bias is not None:
+        a, shift = lowered(problem)
+        scores = _add(scores, a.unsqueeze(-2) - shift.unsqueeze(-1))
     added = problem.mask.added()
     if added is not None:
         scores = _add(scores, added.to(scores.dtype))
     if hidden is None:
-        return scores, sight
-    return _hide(scores, hidden if sight.queries is None else hidden & sight.queries.unsqueeze(-1)), sight
+        return scores, sight, shift
+    scores = _hide(scores, hidden if sight.queries is None else hidden & sight.queries.unsqueeze(-1))
+    return scores, sight, shift
 
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:

@@ -1,4 +1,6 @@
-"""The scores of a tile: S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask, times log2(e).
+"""The scores of a tile: S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d], capped, + a_j - c_i + mask.
+
+All of it is times log2(e).
 
 The terms of offsets are summed over the axes. Every axis has offsets, bands and an r of its own.
 
@@ -23,6 +25,7 @@ from relattn.backends.tiled.base_two import LOG2_E
 from relattn.backends.tiled.scratch import Scratch
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import Heads
+from relattn.score.key_bias import lowered
 from relattn.score.mask import Mask
 from relattn.score.padding import Sight, with_zeros
 from relattn.score.positions import Positions
@@ -35,6 +38,7 @@ class Call:
 
     bands: of each table of each axis, by name. hidden: where causality and window hide a tile's pairs, by the
     offset, height and width of the part that they cross. sight: the keys that are seen, and the queries that see.
+    key_bias: a [B, Hq, Lk] and c [B, Hq, Lq], views of what `key_bias.lowered` gives.
     """
 
     problem: Problem
@@ -42,6 +46,7 @@ class Call:
     scratch: Scratch
     bands: tuple[dict[str, Band], ...]
     sight: Sight
+    key_bias: tuple[Tensor, Tensor] | None
     hidden: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -63,7 +68,12 @@ class Call:
             for number, axis in enumerate(problem.axes)
         )
         sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
-        return cls(problem, sizes, scratch, bands, sight)
+        key_bias = None
+        if problem.key_bias is not None:
+            rows, num_keys = problem.query.shape[:3], problem.key.shape[2]
+            a, c = lowered(problem)
+            key_bias = a.expand(*rows[:2], num_keys), c.expand(rows)
+        return cls(problem, sizes, scratch, bands, sight, key_bias)
 
 
 @dataclass(frozen=True)
@@ -187,6 +197,7 @@ class QueryTile:
                     bands["relative_queries"].spread(block.transposed(scores), block.key, block.offsets)
             if "bias" in bands:
                 bands["bias"].spread(scores, None, of_axis)
+        self._add_terms_of_no_axis(scores, keys)
         if mask is not None:
             added = mask.added()
             if added is not None:  # in base 2 the lowest number of the dtype would become -inf, which hides
@@ -199,6 +210,18 @@ class QueryTile:
             if hidden is not None:
                 scores[:, :, columns].masked_fill_(hidden, -torch.inf)
         return scores
+
+    def _add_terms_of_no_axis(self, scores: Float[Tensor, "H n m"], keys: slice) -> None:
+        """S' = softcap * tanh(S / softcap) + a_j - c_i. The tanh stays in the buffer "capped"."""
+        call, heads = self.group.call, self.group.heads
+        if call.problem.softcap is not None:
+            cap = call.problem.softcap * LOG2_E
+            capped = torch.div(scores, cap, out=call.scratch.take("capped", *scores.shape)).tanh_()
+            torch.mul(capped, cap, out=scores)
+        if call.key_bias is not None:
+            a, c = (each[heads.batch, heads.queries] for each in call.key_bias)
+            a, c = a[:, keys].unsqueeze(1), c[:, self.queries].flip(1).unsqueeze(2)
+            scores.add_(torch.sub(a, c, out=call.scratch.take("key bias", *scores.shape)), alpha=LOG2_E)
 
     def _mask(self, keys: slice) -> Mask | None:
         """The tile's part of the masks given as tensors, if there are any."""
