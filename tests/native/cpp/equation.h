@@ -208,7 +208,8 @@ class Row {
   void go_above_the_cap(Pair& pair) const {
     if (p.softcap > 0.0) {
       const double tanh = std::tanh(pair.score / p.softcap), off = pair.off + 2.0 * EPS * std::abs(pair.score);
-      pair.slope = 1.0 - tanh * tanh;
+      const double cosh = std::cosh(pair.score / p.softcap);
+      pair.slope = 1.0 / (cosh * cosh);  // 1 - tanh^2, which would lose digits
       pair.slope_off = 2.0 * std::abs(tanh) * pair.slope / p.softcap * off + 8.0 * EPS * pair.slope;
       pair.score = p.softcap * tanh, pair.off = pair.slope * off + 6.0 * EPS * std::abs(pair.score);
     }

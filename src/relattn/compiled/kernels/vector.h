@@ -174,9 +174,10 @@ INLINE Bent bend(Vector x) {
   p = p * r + splat(0.5f);
   p = p * r * r + r;
   const Vector power = (Vector)((Integers)shifted << 23);
-  const Vector less_one = power * p + (power - splat(1.0f)), sum = less_one + splat(2.0f);
-  const Vector size = less_one / sum;  // of tanh, below 0
-  return {x < splat(0.0f) ? size : -size, splat(4.0f) * (less_one + splat(1.0f)) / (sum * sum)};
+  const Vector decayed = power * p + power, sum = decayed + splat(1.0f);  // E and 1 + E
+  const Vector less_one = power * p + (power - splat(1.0f));              // not E - 1, which loses digits near 0
+  const Vector size = less_one / sum;                                     // of tanh, below 0
+  return {x < splat(0.0f) ? size : -size, splat(4.0f) * decayed / (sum * sum)};
 }
 
 }  // namespace RELATTN_SET
