@@ -18,13 +18,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relattn.backends.problem_arguments import on_axis
-from relattn.backends.tiled.bands import Band, Offsets, make_band
+from relattn.backends.tiled.bands import Band, GridOffsets, Offsets, seen_from
 from relattn.backends.tiled.base_two import LOG2_E
+from relattn.backends.tiled.make_band import in_boxes, make_band
 from relattn.backends.tiled.scratch import Scratch
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import Heads
 from relattn.score.mask import Mask
 from relattn.score.padding import Sight, with_zeros
+from relattn.score.position import Listed
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
@@ -33,7 +35,7 @@ from relattn.score.problem import Problem
 class Call:
     """What all tiles of a forward or backward pass share.
 
-    bands: of each table of each axis, by name. hidden: where causality and window hide a tile's pairs, by the
+    bands: of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: where causality and window hide a tile's pairs, by the
     offset, height and width of the part that they cross. sight: the keys that are seen, and the queries that see.
     """
 
@@ -41,6 +43,7 @@ class Call:
     sizes: TileSizes
     scratch: Scratch
     bands: tuple[dict[str, Band], ...]
+    boxes: tuple[bool, ...]
     sight: Sight
     hidden: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
@@ -48,6 +51,7 @@ class Call:
     def of(cls, problem: Problem, sizes: TileSizes, gradients: set[str]) -> Call:
         """The call of a problem; gradients: the tables whose gradients will be collected."""
         scratch = Scratch(problem.score_dtype, problem.query.device)
+        of_boxes = tuple(in_boxes(axis) for axis in problem.axes)
         bands = tuple(
             {
                 name: make_band(
@@ -55,6 +59,7 @@ class Call:
                     axis.positions,
                     sizes.queries,
                     scratch,
+                    boxes=of_boxes[number],
                     factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
                     gradient=on_axis(name, number) in gradients,
                 )
@@ -63,7 +68,7 @@ class Call:
             for number, axis in enumerate(problem.axes)
         )
         sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
-        return cls(problem, sizes, scratch, bands, sight)
+        return cls(problem, sizes, scratch, bands, of_boxes, sight)
 
 
 @dataclass(frozen=True)
@@ -159,13 +164,18 @@ class QueryTile:
         )  # fmt: skip
 
     def offsets(self, keys: slice) -> list[Offsets]:
-        """On each axis, the offset of the last query and first key, or of every pair where positions are no runs."""
-        return [self._offsets_on(axis.positions, keys) for axis in self.group.problem.axes]
+        """On each axis, the offset of the last query and first key, boxes, or the offset of every pair."""
+        return [self._offsets_on(number, keys) for number in range(len(self.group.problem.axes))]
 
-    def _offsets_on(self, positions: Positions, keys: slice) -> Offsets:
-        if positions.known_origin is None:
-            return positions.part(self.queries, keys, self.group.heads.batch).offsets().flip(0)
-        return positions.known_origin + keys.start - (self.queries.stop - 1)
+    def _offsets_on(self, number: int, keys: slice) -> Offsets:
+        positions = self.group.problem.axes[number].positions
+        if positions.known_origin is not None:
+            return positions.known_origin + keys.start - (self.queries.stop - 1)
+        if self.group.call.boxes[number]:
+            query, key = positions.query.part(self.queries), positions.key.part(keys)
+            assert not isinstance(query, Listed) and not isinstance(key, Listed)
+            return GridOffsets(query, key, self.queries.stop - self.queries.start, keys.stop - keys.start)
+        return positions.part(self.queries, keys, self.group.heads.batch).offsets().flip(0)
 
     def scores(self, keys: slice) -> Float[Tensor, "H n m"] | None:
         """S in base 2 with -inf where a pair may not attend; None where no pair may. The next call overwrites them."""
@@ -225,8 +235,8 @@ class QueryTile:
         for start in range(0, width, length):
             columns = slice(start, min(start + length, width))
             key = group.key[:, keys][:, columns] * group.scale
-            of_block = offsets + start if isinstance(offsets, int) else offsets[:, columns].t()
-            yield KeyBlock(columns, key.repeat_interleave(group.problem.num_groups, dim=0), of_block)
+            key = key.repeat_interleave(group.problem.num_groups, dim=0)
+            yield KeyBlock(columns, key, seen_from(columns, offsets))
 
 
 @dataclass(frozen=True)
