@@ -213,3 +213,10 @@ def test_these_tests_see_a_grid_in_the_wrong_place(name: str, monkeypatch: pytes
     terms, leaves = terms_of(SIDES["a grid"], KINDS, "clamp", shared=True, own_r=False)
     with pytest.raises(AssertionError):
         assert_same(SIDES["a grid"], terms, leaves, "tiled")
+
+
+@pytest.mark.parametrize("beyond", ["clamp", "zero"])
+@pytest.mark.parametrize("name", SIDES)
+def test_a_dense_grid_is_the_reference(name: str, beyond: str, rng) -> None:
+    terms, leaves = terms_of(SIDES[name], KINDS, beyond, shared=beyond == "zero", own_r=beyond == "clamp")
+    assert_same(SIDES[name], terms, leaves, "dense")

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relattn.backends.base import under_torch_func
-from relattn.backends.dense.arrangement import arrange_by_key, arrange_by_query
+from relattn.backends.dense.arrangement import add, arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
 from relattn.score.padding import Sight, with_zeros, within_reach
 from relattn.score.positions import Positions
@@ -76,7 +76,7 @@ def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight
     scores = _scores(sight.cleaned(problem) if torch.is_grad_enabled() else problem)
     added = problem.mask.added()
     if added is not None:
-        scores = _add(scores, added.to(scores.dtype))
+        scores = add(scores, added.to(scores.dtype))
     if hidden is None:
         return scores, sight
     return _hide(scores, hidden if sight.queries is None else hidden & sight.queries.unsqueeze(-1)), sight
@@ -92,23 +92,17 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
         if axis.relative_keys is not None:
             arranged = arrange_by_query(axis.relative_keys, positions, dtype, collects=torch.is_grad_enabled())
             r = query if axis.relative_query is None else axis.relative_query.to(dtype) * problem.scale
-            scores = _add(scores, arranged.spread(row_products(r, arranged.rows)))
+            scores = arranged.added(scores, row_products(r, arranged.rows))
         if axis.relative_queries is not None:
-            scores = _add(scores, _relative_query_products(problem, axis.relative_queries, positions))
+            scores = add(scores, _relative_query_products(problem, axis.relative_queries, positions))
         if axis.bias is not None:
             arranged = arrange_by_query(axis.bias, positions, dtype, collects=torch.is_grad_enabled())
-            bias = arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
-            scores = _add(scores, bias)
+            scores = arranged.added(scores, arranged.rows.unsqueeze(-2))
     return scores
 
 
-def _add(scores: Float[Tensor, "B Hq Lq Lk"], more: Float[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
-    """scores + more, in place, but for transforms of torch.func: vmap may batch `more` alone."""
-    return scores + more if under_torch_func() else scores.add_(more)
-
-
 def _hide(scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
-    """-inf where hidden, like `_add`."""
+    """-inf where hidden, like `add`."""
     return scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
 
 

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from relattn.backends.base import under_torch_func
+from relattn.backends.dense.boxes import InBoxes
 from relattn.backends.skew import strided_strip, strided_view, sum_columns
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
@@ -31,6 +33,12 @@ class Arrangement(Protocol):
         """score[i, j] = strip[i, row of the pair's offset]."""
         ...
 
+    def added(
+        self, scores: Float[Tensor, "B H L Lk"], strip: Float[Tensor, "#B #H #L R"]
+    ) -> Float[Tensor, "B H L Lk"]:
+        """scores + spread(strip), in place where nobody looks on; a strip of one row, as a bias has, serves all."""
+        ...
+
     def collect(self, weights: Float[Tensor, "B H L Lk"]) -> Float[Tensor, "B H L R"]:
         """strip[i, row] = the sum of weights[i, j] over the pairs whose offset has that row."""
         ...
@@ -44,7 +52,7 @@ def arrange_by_query(
     collects: whether anything is laid into a strip, as weights and gradients are.
     """
     if positions.origin is None:
-        return _Pairs.of(table.to(dtype), positions.offsets())
+        return _in_boxes(table, positions, dtype, by_key=False) or _Pairs.of(table.to(dtype), positions.offsets())
     num_queries, num_keys = positions.query_length, positions.key_length
     first, width = positions.origin - num_queries + 1, _width(num_queries, num_keys)
     if positions.highest is not None and positions.known_origin is not None and not torch.compiler.is_compiling():
@@ -63,11 +71,27 @@ def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype)
     Seen from the keys the offset falls along a row, so the table's rows run backwards.
     """
     if positions.origin is None:
-        return _Pairs.of(table.to(dtype), positions.offsets().transpose(-1, -2))
+        found = _in_boxes(table, positions, dtype, by_key=True)
+        return found or _Pairs.of(table.to(dtype), positions.offsets().transpose(-1, -2))
     num_queries, num_keys = positions.query_length, positions.key_length
     width = _width(num_keys, num_queries)
     first = positions.origin + num_keys - width
     return _Diagonals(table.narrowed(first, width).to(dtype).rows(first, width).flip(1), num_queries)
+
+
+def _in_boxes(table: OffsetTable, positions: Positions, dtype: torch.dtype, *, by_key: bool) -> InBoxes | None:
+    """Boxes where positions fall into them; None for lists, and where somebody looks on.
+
+    A graph whose lengths are open has no boxes, and transforms batch strips and scores apart.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or under_torch_func():
+        return None
+    return InBoxes.of(table, positions, dtype, by_key=by_key)
+
+
+def add(scores: Float[Tensor, "B Hq Lq Lk"], more: Float[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
+    """scores + more, in place, but for transforms of torch.func: vmap may batch `more` alone."""
+    return scores + more if under_torch_func() else scores.add_(more)
 
 
 def _width(num_rows: int, num_columns: int) -> int:
@@ -143,6 +167,9 @@ class _Diagonals(NamedTuple):
     def spread(self, strip: Tensor) -> Tensor:
         return strided_view(strip if self.margins is None else self.margins.add(strip), self.num_columns)
 
+    def added(self, scores: Tensor, strip: Tensor) -> Tensor:
+        return add(scores, self.spread(_for_all_rows(strip, scores)))
+
     def collect(self, weights: Tensor) -> Tensor:
         if self.margins is None:
             return strided_strip(weights, self.rows.shape[1])
@@ -173,9 +200,17 @@ class _Pairs:
         index = self.index.expand(batch, heads, -1, -1)
         return _GatherColumns.apply(strip.expand(batch, heads, length, -1), index)  # pyright: ignore[reportReturnType]
 
+    def added(self, scores: Tensor, strip: Tensor) -> Tensor:
+        return add(scores, self.spread(_for_all_rows(strip, scores)))
+
     def collect(self, weights: Tensor) -> Tensor:
         index = self.index.expand(*weights.shape[:2], -1, -1)
         return _SumColumns.apply(weights, index, self.rows.shape[1])  # pyright: ignore[reportReturnType]
+
+
+def _for_all_rows(strip: Tensor, scores: Tensor) -> Tensor:
+    """A strip of one row as one with a row for each of the scores'."""
+    return strip.expand(*strip.shape[:-2], scores.shape[-2], -1)
 
 
 class _GatherColumns(torch.autograd.Function):
