@@ -249,6 +249,15 @@ def _memory(name: str, size: int, way: str, training: bool) -> str:
         return str(error)
 
 
+def _ratio(case: Case, way: str, training: bool, seconds: float) -> str:
+    floor = next(iter(case.ways))
+    if way == floor or not seconds:
+        return "1" if way == floor else ""
+    timing = interleaved(lambda: case.step(floor, training), lambda: case.step(way, training), seconds, "cpu")
+    assert timing.processor_ratio is not None
+    return f"{timing.ratio.median:.2f}{timing.doubt} ({timing.processor_ratio.median:.2f})"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -262,23 +271,12 @@ def main() -> None:
     make, _, sizes = TABLES[asked.table]
     ways = [way for way in check(asked.table) if asked.ways is None or way in asked.ways]
     print(f"torch {torch.__version__}, {asked.threads} threads, float32\n")
-    print("| size | way | forward, MiB | step, MiB | forward, ratio of time | step, ratio of time |\n|---|---|---|---|---|---|")
+    print("| size | way | forward, MiB | step, MiB | forward, time | step, time |\n|---|---|---|---|---|---|")
     for size in asked.sizes or sizes:
         case = make(size, False)
-        floor = next(iter(case.ways))
         for way in ways:
             row = [str(size), way, *(_memory(asked.table, size, way, training) for training in (False, True))]
-            for training in (False, True):
-                if way == floor or not asked.seconds:
-                    row.append("1" if way == floor else "")
-                    continue
-                timing = interleaved(
-                    lambda training=training: case.step(floor, training),
-                    lambda way=way, training=training: case.step(way, training),
-                    asked.seconds, "cpu",
-                )  # fmt: skip
-                assert timing.processor_ratio is not None
-                row.append(f"{timing.ratio.median:.2f}{timing.doubt} ({timing.processor_ratio.median:.2f})")
+            row += [_ratio(case, way, training, asked.seconds) for training in (False, True)]
             print(f"| {' | '.join(row)} |", flush=True)
 
 

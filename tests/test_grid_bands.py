@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from relattn import Digits, grid, relative_attention
+from relattn.backends import dense
 from relattn.backends.tiled import operator, scores
 from relattn.backends.tiled.bands import GridOffsets, PairBand
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.score.boxes import boxes, units
 from relattn.score.position import Position, Run
+from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -220,3 +222,62 @@ def test_these_tests_see_a_grid_in_the_wrong_place(name: str, monkeypatch: pytes
 def test_a_dense_grid_is_the_reference(name: str, beyond: str, rng) -> None:
     terms, leaves = terms_of(SIDES[name], KINDS, beyond, shared=beyond == "zero", own_r=beyond == "clamp")
     assert_same(SIDES[name], terms, leaves, "dense")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dense_joint_table_is_the_reference(kind: str, rng) -> None:
+    joint = {"y": Digits(((11, 6, 4), (1, 1, 6)), leading=1, nowhere=2**40)}
+    sides = Sides(joint, joint, 25, 25)
+    values = torch.randn((1, 77) if kind == "bias" else (4, 77, WIDTH), dtype=torch.float64, requires_grad=True)
+    assert_same(sides, ScoreTerms(**{kind: OffsetTable(values, -38, "clamp")}).on("y"), [values], "dense")
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_dense_looks_no_pair_up_on_a_grid(name: str, monkeypatch: pytest.MonkeyPatch, rng) -> None:
+    seen = []
+    whole = Positions.offsets
+    monkeypatch.setattr(Positions, "offsets", lambda positions: (seen.append(1), whole(positions))[1])
+    terms, leaves = terms_of(SIDES[name], KINDS, "zero", shared=True, own_r=False)
+    answers(SIDES[name], terms, leaves, "dense")
+    assert bool(seen) == (name in LOOKED_UP)
+
+
+def first_and_second(sides: Sides, backend: str) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of a dense call by its tables, three upstreams at once, and of the sum of their squares."""
+    torch.manual_seed(3)
+    terms, leaves = terms_of(sides, KINDS, "clamp", shared=False, own_r=False)
+    query, key, value = (
+        torch.randn(1, 4, n, WIDTH, dtype=torch.float64) for n in (sides.query_length, *(2 * [sides.key_length]))
+    )
+    output = relative_attention(
+        query, key, value, encoding=terms, backend=backend, query_position=sides.query, key_position=sides.key
+    )
+    upstream = torch.randn(3, *output.shape, dtype=torch.float64)
+    if backend == "dense":
+        batched = list(torch.autograd.grad(output, leaves, upstream, is_grads_batched=True, retain_graph=True))
+    else:
+        each = [torch.autograd.grad(output, leaves, one, retain_graph=True) for one in upstream]
+        batched = [torch.stack(of_leaf) for of_leaf in zip(*each, strict=True)]
+    first = torch.autograd.grad(output, leaves, upstream[0], create_graph=True)
+    loss = sum((one.square().sum() for one in first), start=torch.zeros((), dtype=torch.float64))
+    return batched, list(torch.autograd.grad(loss, leaves))
+
+
+@pytest.mark.parametrize(
+    "name", ["a class token before the grid", "two digits that overlap", "queries of another grid"]
+)
+def test_a_dense_grid_has_batched_and_second_gradients(name: str, rng) -> None:
+    for found, true in zip(
+        first_and_second(SIDES[name], "dense"), first_and_second(SIDES[name], "reference"), strict=True
+    ):
+        for one, other in zip(found, true, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_many_scores_give_way_to_their_softmax(monkeypatch: pytest.MonkeyPatch, rng) -> None:
+    """A few heads at a time; lse is that of the scores."""
+    query, key, value = torch.randn(3, 2, 3, 7, 4)
+    whole = relative_attention(query, key, value, backend="dense", return_lse=True)
+    monkeypatch.setattr(dense, "MANY_SCORES", 60)
+    for one, other in zip(relative_attention(query, key, value, backend="dense", return_lse=True), whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)

@@ -7,6 +7,7 @@ a_l. So the offsets between two boxes are linear in the digits of both: a stride
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ def _units_of(terms: tuple[tuple[int, int, int], ...]) -> tuple[int, ...] | None
     if any(step < 0 for step, _, _ in terms):
         return None
     found = sorted({1, *(unit for _, repeat, length in terms for unit in (repeat, repeat * length))})
-    if any(larger % smaller for smaller, larger in zip(found, found[1:], strict=False)):
+    if any(larger % smaller for smaller, larger in pairwise(found)):
         return None
     return tuple(found)
 
@@ -104,7 +105,7 @@ def _cut(first: int, end: int, found: tuple[int, ...]) -> list[tuple[int, tuple[
         middle = min(max(whole, first), end)
         return _cut(first, middle, tuple(smaller)) + _cut(middle, end, tuple(smaller))
     sizes = [(after - whole) // unit]
-    sizes += [larger // size for size, larger in reversed(list(zip(found, found[1:], strict=False)))]
+    sizes += [larger // size for size, larger in reversed(list(pairwise(found)))]
     return [
         *_cut(first, whole, tuple(smaller)),
         (whole, tuple(sizes)),

@@ -22,6 +22,9 @@ Times in ms for 8192 keys, 8 heads of width 64, float32, 1 core, all keys in one
 2 queries, 2158 / 35 / 25 / 21 / 22; 31 queries, 2311 / 52 / 41 / 37 / 37. Fewer would split short calls, too.
 """
 
+MANY_SCORES = 2**24
+"""From so many scores on the softmax takes their place, so many at a time: no second tensor of their size is held."""
+
 
 class DenseBackend:
     """S and softmax(S) as tensors, O(Lq Lk) memory, made of differentiable torch operations.
@@ -41,7 +44,8 @@ class DenseBackend:
         problem = within_reach(problem)
         scores, sight = _masked_scores(problem)
         alive = None if sight.queries is None else sight.queries.unsqueeze(-1)
-        weights = scores.softmax(dim=-1)
+        lse = scores.logsumexp(dim=-1) if problem.return_lse else None
+        weights = _softmax(scores)
         if problem.dropout_p > 0.0:
             weights = F.dropout(weights, problem.dropout_p)
         output = value_sums(weights, problem.value, sight.keys)
@@ -52,7 +56,6 @@ class DenseBackend:
             # Only visible pairs have a column of their own in the strip: a row without any must not enter it.
             visible = weights if alive is None else weights.masked_fill(~alive, 0.0)
             output = output + row_sums(arranged.collect(visible), arranged.rows)
-        lse = scores.logsumexp(dim=-1) if problem.return_lse else None
         if alive is not None:  # zeroing the rows without a key here also zeroes every gradient that would pass through
             output = output.masked_fill(~alive, 0.0)
             lse = None if lse is None else lse.masked_fill(~alive.squeeze(-1), -torch.inf)
@@ -61,8 +64,19 @@ class DenseBackend:
     def weights(self, problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
         """softmax(S), in the dtype of the query; rows with nothing to attend to are zero."""
         scores, sight = _masked_scores(problem)
-        weights = with_zeros(scores.softmax(dim=-1), sight.queries)
+        weights = with_zeros(_softmax(scores), sight.queries)
         return weights.to(problem.output_dtype)
+
+
+def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
+    """softmax(S): in place of S, a few heads at a time, where there are many pairs and no graph needs S."""
+    looked_at = scores.requires_grad or torch.compiler.is_compiling() or under_torch_func()
+    if looked_at or scores.numel() < MANY_SCORES or not scores.is_contiguous():
+        return scores.softmax(dim=-1)
+    heads = scores.flatten(0, 1)
+    for some in heads.split(max(heads.shape[0] * MANY_SCORES // scores.numel(), 1)):
+        some.copy_(some.softmax(dim=-1))
+    return scores
 
 
 def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight]:

@@ -33,9 +33,7 @@ class Arrangement(Protocol):
         """score[i, j] = strip[i, row of the pair's offset]."""
         ...
 
-    def added(
-        self, scores: Float[Tensor, "B H L Lk"], strip: Float[Tensor, "#B #H #L R"]
-    ) -> Float[Tensor, "B H L Lk"]:
+    def added(self, scores: Float[Tensor, "B H L Lk"], strip: Float[Tensor, "#B #H #L R"]) -> Float[Tensor, "B H L Lk"]:
         """scores + spread(strip), in place where nobody looks on; a strip of one row, as a bias has, serves all."""
         ...
 

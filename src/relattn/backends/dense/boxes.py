@@ -193,8 +193,8 @@ def _add(scores: Tensor, strip: Tensor, layout: Layout) -> Tensor:
 
 def _in_digits(scores: Tensor, part: _Part) -> Tensor:
     """The part's pairs [B, H, *rows, *columns]."""
-    pairs = scores[:, :, part.rows.elements, part.columns.elements]
-    return pairs.unflatten(3, part.columns.sizes).unflatten(2, part.rows.sizes)
+    pairs = scores.narrow(2, part.rows.start, part.rows.count).narrow(3, part.columns.start, part.columns.count)
+    return pairs.view(*pairs.shape[:2], *part.rows.sizes, *part.columns.sizes)
 
 
 def _view(strip: Tensor, part: _Part, sizes: tuple[int, ...]) -> Tensor:
@@ -245,20 +245,18 @@ def _sum_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
     size = shape.pop()
     found = pairs.new_zeros(*shape, reach + 1 + step * (size - 1))
     for digit in range(size):
-        some = found[..., step * (size - 1 - digit) :]
-        strides = (*some.stride()[:-1], *part.column_steps)
         one = pairs.select(1 + count, digit)
-        view = some.as_strided(one.shape, strides, some.storage_offset())
+        view = found.as_strided(one.shape, (*found.stride()[:-1], *part.column_steps), step * (size - 1 - digit))
         for apart, into in _apart(one, view, moving):
             into += apart
     for step, size in reversed(list(zip(part.row_steps[:-1], shape[2:], strict=True))):
         wider = found.new_zeros(*found.shape[:-2], found.shape[-1] + step * (size - 1))
         for digit in range(size):
             first = step * (size - 1 - digit)
-            wider[..., first : first + found.shape[-1]] += found[..., digit, :]
+            wider.narrow(-1, first, found.shape[-1]).add_(found.select(-2, digit))
         found = wider
     first = part.start - sum(step * (size - 1) for step, size in zip(part.row_steps, part.rows.sizes, strict=True))
-    strip[:, :, 0, first : first + found.shape[-1]] += found
+    strip.select(2, 0).narrow(-1, first, found.shape[-1]).add_(found)
 
 
 def _apart(pairs: Tensor, into: Tensor, moving: list[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from relattn.backends.tiled.bands import ALIGNED, Band, GridOffsets, Offsets
@@ -65,7 +64,7 @@ class GridBand(Band):
         first = rows.position + columns.position - self.lowest + self.margin
         count = rows.reach + columns.reach + 1
         last = 2 * self.margin + self.highest - self.lowest  # of `rows`, without those that only fill a strip up
-        if 0 <= first and first + count - 1 <= last:
+        if first >= 0 and first + count - 1 <= last:
             return _Place(first, -(-count // ALIGNED) * ALIGNED, rows.steps, columns.steps)
         assert first > last or first + count <= 0, "a part of a grid lies beyond its offsets"
         if not self.clamps:

@@ -35,8 +35,9 @@ from relattn.score.problem import Problem
 class Call:
     """What all tiles of a forward or backward pass share.
 
-    bands: of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: where causality and window hide a tile's pairs, by the
-    offset, height and width of the part that they cross. sight: the keys that are seen, and the queries that see.
+    bands: of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: where causality
+    and window hide a tile's pairs, by the offset, height and width of the part that they cross. sight: the keys that
+    are seen, and the queries that see.
     """
 
     problem: Problem
