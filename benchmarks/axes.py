@@ -106,7 +106,7 @@ def swin(window: int, double: bool) -> Case:
     shape = (batch, length, heads * width)
     leaves = _leaves(q=shape, k=shape, v=shape, bias=((2 * window - 1) ** 2, heads))
     leaves = _in_double(leaves) if double else leaves
-    encoding = GridBias((window, window), heads).to(leaves["bias"].dtype)
+    encoding: Any = GridBias((window, window), heads).to(leaves["bias"].dtype)
     del encoding.bias
     encoding.bias = leaves["bias"]
 

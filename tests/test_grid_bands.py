@@ -4,8 +4,9 @@ Held against the reference backend in float64, whose offsets are written out pai
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -31,8 +32,8 @@ WIDTH = 5
 class Sides:
     """Where queries and keys stand on the axes beside the sequence, and how many there are."""
 
-    query: dict[str, Position]
-    key: dict[str, Position]
+    query: Mapping[str, Position]
+    key: Mapping[str, Position]
     query_length: int
     key_length: int
 
@@ -45,7 +46,7 @@ def of_grid(*sizes: int, leading: int = 0, queries: tuple[int, int] | None = Non
     return Sides(grid(*sizes, leading=leading, first=first, length=count), whole, count, length)
 
 
-def digits(*terms: tuple[int, int, int], **others: int) -> dict[str, Position]:
+def digits(*terms: tuple[int, int, int], **others: int) -> dict[str, Digits]:
     """One axis, "y"."""
     return {"y": Digits(terms, **others)}
 
@@ -77,7 +78,8 @@ def terms_of(
     """Tables on every axis, two heads or one for all, and what gradients are asked of."""
     terms, leaves = ScoreTerms(), []
     for axis in sides.key:
-        tables, r = {}, None
+        tables: dict[str, Any] = {}
+        r = None
         first = -2 if axis != "x" else -30
         count = 4 if axis != "x" else 60
         for kind in kinds:
@@ -91,7 +93,7 @@ def terms_of(
     return terms, leaves
 
 
-def answers(sides: Sides, terms: ScoreTerms, leaves: list[Tensor], backend: str, **others: object) -> list[Tensor]:
+def answers(sides: Sides, terms: ScoreTerms, leaves: list[Tensor], backend: str, **others: Any) -> list[Tensor]:
     """Output, lse, and every gradient, with two query heads for a key head and two batch elements."""
     generator = torch.Generator().manual_seed(1)
 
@@ -108,7 +110,7 @@ def answers(sides: Sides, terms: ScoreTerms, leaves: list[Tensor], backend: str,
     return [output, lse, *gradients]
 
 
-def assert_same(sides: Sides, terms: ScoreTerms, leaves: list[Tensor], backend: str, **others: object) -> None:
+def assert_same(sides: Sides, terms: ScoreTerms, leaves: list[Tensor], backend: str, **others: Any) -> None:
     """The backend's answers are the reference's."""
     found = answers(sides, terms, leaves, backend, **others)
     for one, other in zip(found, answers(sides, terms, leaves, "reference", **others), strict=True):
@@ -148,12 +150,12 @@ def test_joint_tables_are_the_reference(kind: str, tiles, rng) -> None:
     joint = {"y": Digits(((11, 6, 4), (1, 1, 6)), leading=1, nowhere=2**40)}
     sides = Sides(joint, joint, 25, 25)
     values = torch.randn((1, 77) if kind == "bias" else (4, 77, WIDTH), dtype=torch.float64, requires_grad=True)
-    terms = ScoreTerms(**{kind: OffsetTable(values, -38, "clamp")}).on("y")
-    assert_same(sides, terms, [values], "tiled")
+    table: dict[str, Any] = {kind: OffsetTable(values, -38, "clamp")}
+    assert_same(sides, ScoreTerms(**table).on("y"), [values], "tiled")
 
 
 @pytest.mark.parametrize("others", [{"is_causal": True}, {"window": (5, 3)}], ids=str)
-def test_limits_on_the_sequence_cut_grids_anywhere(others: dict[str, object], tiles, rng) -> None:
+def test_limits_on_the_sequence_cut_grids_anywhere(others: dict[str, Any], tiles, rng) -> None:
     terms, leaves = terms_of(SIDES["frames"], KINDS, "clamp", shared=False, own_r=True)
     assert_same(SIDES["frames"], terms, leaves, "tiled", **others)
 
@@ -229,7 +231,8 @@ def test_a_dense_joint_table_is_the_reference(kind: str, rng) -> None:
     joint = {"y": Digits(((11, 6, 4), (1, 1, 6)), leading=1, nowhere=2**40)}
     sides = Sides(joint, joint, 25, 25)
     values = torch.randn((1, 77) if kind == "bias" else (4, 77, WIDTH), dtype=torch.float64, requires_grad=True)
-    assert_same(sides, ScoreTerms(**{kind: OffsetTable(values, -38, "clamp")}).on("y"), [values], "dense")
+    table: dict[str, Any] = {kind: OffsetTable(values, -38, "clamp")}
+    assert_same(sides, ScoreTerms(**table).on("y"), [values], "dense")
 
 
 @pytest.mark.parametrize("name", SIDES)
