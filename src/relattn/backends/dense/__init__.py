@@ -111,7 +111,7 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
             scores = add(scores, _relative_query_products(problem, axis.relative_queries, positions))
         if axis.bias is not None:
             arranged = arrange_by_query(axis.bias, positions, dtype, collects=torch.is_grad_enabled())
-            scores = arranged.added(scores, arranged.rows.unsqueeze(-2))
+            scores = arranged.added(scores, arranged.bias_strip(positions.query_length))
     return scores
 
 

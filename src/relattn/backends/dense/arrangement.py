@@ -30,12 +30,16 @@ class Arrangement(Protocol):
         """The rows that the columns of a strip belong to."""
         ...
 
+    def bias_strip(self, height: int) -> Float[Tensor, "H L R"]:
+        """The strip of a bias: the rows for each of `height` queries, or once where `added` takes them for all."""
+        ...
+
     def spread(self, strip: Float[Tensor, "#B #H L R"]) -> Float[Tensor, "#B #H L Lk"]:
         """score[i, j] = strip[i, row of the pair's offset]."""
         ...
 
     def added(self, scores: Float[Tensor, "B H L Lk"], strip: Float[Tensor, "#B #H #L R"]) -> Float[Tensor, "B H L Lk"]:
-        """scores + spread(strip), in place where nobody looks on; a strip of one row, as a bias has, serves all."""
+        """scores + spread(strip), in place where nobody looks on."""
         ...
 
     def collect(self, weights: Float[Tensor, "B H L Lk"]) -> Float[Tensor, "B H L R"]:
@@ -166,8 +170,11 @@ class _Diagonals(NamedTuple):
     def spread(self, strip: Tensor) -> Tensor:
         return strided_view(strip if self.margins is None else self.margins.add(strip), self.num_columns)
 
+    def bias_strip(self, height: int) -> Tensor:
+        return self.rows.unsqueeze(-2).expand(-1, height, -1)
+
     def added(self, scores: Tensor, strip: Tensor) -> Tensor:
-        return add(scores, self.spread(_for_all_rows(strip, scores)))
+        return add(scores, self.spread(strip))
 
     def collect(self, weights: Tensor) -> Tensor:
         if self.margins is None:
@@ -199,17 +206,15 @@ class _Pairs:
         index = self.index.expand(batch, heads, -1, -1)
         return _GatherColumns.apply(strip.expand(batch, heads, length, -1), index)  # pyright: ignore[reportReturnType]
 
+    def bias_strip(self, height: int) -> Tensor:
+        return self.rows.unsqueeze(-2).expand(-1, height, -1)
+
     def added(self, scores: Tensor, strip: Tensor) -> Tensor:
-        return add(scores, self.spread(_for_all_rows(strip, scores)))
+        return add(scores, self.spread(strip))
 
     def collect(self, weights: Tensor) -> Tensor:
         index = self.index.expand(*weights.shape[:2], -1, -1)
         return _SumColumns.apply(weights, index, self.rows.shape[1])  # pyright: ignore[reportReturnType]
-
-
-def _for_all_rows(strip: Tensor, scores: Tensor) -> Tensor:
-    """A strip of one row as one with a row for each of the scores'."""
-    return strip.expand(*strip.shape[:-2], scores.shape[-2], -1)
 
 
 class _GatherColumns(torch.autograd.Function):

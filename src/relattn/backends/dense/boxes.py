@@ -94,6 +94,10 @@ class InBoxes(NamedTuple):
         """score[i, j] = strip[i, index of the pair]."""
         return _Spread.apply(strip, self.layout)  # pyright: ignore[reportReturnType]
 
+    def bias_strip(self, height: int) -> Tensor:
+        """The rows once: `added` takes them for all queries."""
+        return self.rows.unsqueeze(-2)
+
     def added(self, scores: Tensor, strip: Tensor) -> Tensor:
         """scores + spread(strip), in place; a strip of one row, as a bias has, serves all."""
         return _Add.apply(scores, strip, self.layout)  # pyright: ignore[reportReturnType]

@@ -166,13 +166,16 @@ class QueryTile:
 
     def offsets(self, keys: slice) -> list[Offsets]:
         """On each axis, the offset of the last query and first key, boxes, or the offset of every pair."""
-        return [self._offsets_on(number, keys) for number in range(len(self.group.problem.axes))]
+        call = self.group.call
+        return [
+            self._offsets_on(axis.positions, keys, of_boxes)
+            for axis, of_boxes in zip(call.problem.axes, call.boxes, strict=True)
+        ]
 
-    def _offsets_on(self, number: int, keys: slice) -> Offsets:
-        positions = self.group.problem.axes[number].positions
+    def _offsets_on(self, positions: Positions, keys: slice, of_boxes: bool) -> Offsets:
         if positions.known_origin is not None:
             return positions.known_origin + keys.start - (self.queries.stop - 1)
-        if self.group.call.boxes[number]:
+        if of_boxes:
             query, key = positions.query.part(self.queries), positions.key.part(keys)
             assert not isinstance(query, Listed) and not isinstance(key, Listed)
             return GridOffsets(query, key, self.queries.stop - self.queries.start, keys.stop - keys.start)

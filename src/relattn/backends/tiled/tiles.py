@@ -37,10 +37,11 @@ def head_groups(problem: Problem, sizes: TileSizes) -> Iterator[Heads]:
 def query_tiles(problem: Problem, sizes: TileSizes) -> Iterator[slice]:
     """Every query once."""
     first, length = 0, problem.query.shape[2]
+    places = [axis.positions.query for axis in problem.axes[1:]]
     while first < length:
         end = min(first + sizes.queries, length)
-        if end < length:
-            end = _on_border([axis.positions.query for axis in problem.axes], first, end, sizes.queries)
+        if places and end < length:
+            end = _on_border(places, first, end, sizes.queries)
         yield slice(first, end)
         first = end
 
@@ -52,10 +53,10 @@ def key_chunks(problem: Problem, sizes: TileSizes, batch: int, queries: slice) -
         return
     chunks = -(-(end - first) // sizes.keys)
     width = -(-(end - first) // chunks)
-    places = [axis.positions.key for axis in problem.axes]
+    places = [axis.positions.key for axis in problem.axes[1:]]
     while first < end:
         stop = min(first + width, end)
-        if stop < end:
+        if places and stop < end:
             stop = _on_border(places, first, stop, sizes.keys)
         yield slice(first, stop)
         first = stop
