@@ -14,6 +14,7 @@ from torch import Tensor
 
 from relattn import Digits, grid, relative_attention
 from relattn.backends import dense
+from relattn.backends.apart import apart
 from relattn.backends.tiled import operator, scores
 from relattn.backends.tiled.bands import GridOffsets, PairBand
 from relattn.backends.tiled.sizes import TileSizes
@@ -190,6 +191,19 @@ def test_boxes_tell_every_position(rng) -> None:
         if units(place) is not None:
             length, tried = drawn.randint(0, 60), tried + 1
             assert of_boxes(place, length) == listed(place, length), (place, length)
+
+
+@pytest.mark.parametrize("steps", [(1, 4), (4, 1), (1, 3), (1, 1), (2, 2, 1), (6, 2, 1), (3, 3, 3)], ids=str)
+def test_sums_in_parts_never_meet(steps: tuple[int, ...]) -> None:
+    """Two elements of one part at one place would be a race between threads. All parts together are the whole."""
+    shape = (4, 2, 3)[: len(steps)]
+    memory, values = torch.arange(100), torch.arange(torch.Size(shape).numel()).view(shape)
+    seen = []
+    for part, into in apart(values, memory.as_strided(shape, steps), [(step, n) for n, step in enumerate(steps)]):
+        places = into.flatten().tolist()
+        assert len(set(places)) == len(places)
+        seen += part.flatten().tolist()
+    assert sorted(seen) == values.flatten().tolist()
 
 
 def test_a_whole_grid_is_one_box() -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from relattn.backends.apart import apart
 from relattn.score.boxes import Box, boxes, units
 from relattn.score.digits import Digits
 from relattn.score.position import Run
@@ -233,7 +234,7 @@ def _lay_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
     pairs = _in_digits(weights, part)
     pairs = pairs.sum(dim=still, keepdim=True) if still else pairs
     view = _view(strip, part, tuple(pairs.shape))
-    for one, into in _apart(pairs, view, [(step, at + n) for n, step in enumerate(part.column_steps) if step]):
+    for one, into in apart(pairs, view, [(step, at + n) for n, step in enumerate(part.column_steps) if step]):
         into += one
 
 
@@ -251,8 +252,8 @@ def _sum_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
     for digit in range(size):
         one = pairs.select(1 + count, digit)
         view = found.as_strided(one.shape, (*found.stride()[:-1], *part.column_steps), step * (size - 1 - digit))
-        for apart, into in _apart(one, view, moving):
-            into += apart
+        for some, into in apart(one, view, moving):
+            into += some
     for step, size in reversed(list(zip(part.row_steps[:-1], shape[2:], strict=True))):
         wider = found.new_zeros(*found.shape[:-2], found.shape[-1] + step * (size - 1))
         for digit in range(size):
@@ -261,16 +262,3 @@ def _sum_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
         found = wider
     first = part.start - sum(step * (size - 1) for step, size in zip(part.row_steps, part.rows.sizes, strict=True))
     strip.select(2, 0).narrow(-1, first, found.shape[-1]).add_(found)
-
-
-def _apart(pairs: Tensor, into: Tensor, moving: list[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The pairs in parts whose elements have places of their own: all, or one value of a digit after another."""
-    reach = 0
-    for step, dim in sorted(moving):
-        if step <= reach:
-            fewer = [(other_step, other) for other_step, other in moving if other != dim]
-            for value in range(pairs.shape[dim]):
-                yield from _apart(pairs.narrow(dim, value, 1), into.narrow(dim, value, 1), fewer)
-            return
-        reach += step * (pairs.shape[dim] - 1)
-    yield pairs, into

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from relattn.backends.apart import apart
 from relattn.backends.tiled.bands import ALIGNED, Band, GridOffsets, Offsets
 from relattn.score.boxes import Box
 
@@ -106,18 +107,5 @@ def _lay(weights: Tensor, strip: Tensor, rows: Box, columns: Box, place: _Place)
         patch = patch.sum(dim=still, keepdim=True)
     into = _reading(strip, patch, rows, columns, place, strip.shape[2])
     moving = [(step, at + digit) for digit, step in enumerate(place.column_steps) if step]
-    for one, place_of_it in _apart(patch, into, moving):
+    for one, place_of_it in apart(patch, into, moving):
         place_of_it += one
-
-
-def _apart(patch: Tensor, into: Tensor, moving: list[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Parts of the patch whose elements go to places of their own: all of it, or one value of a digit after another."""
-    reach = 0
-    for step, dim in sorted(moving):
-        if step <= reach:
-            fewer = [(other_step, other) for other_step, other in moving if other != dim]
-            for value in range(patch.shape[dim]):
-                yield from _apart(patch.narrow(dim, value, 1), into.narrow(dim, value, 1), fewer)
-            return
-        reach += step * (patch.shape[dim] - 1)
-    yield patch, into
