@@ -47,7 +47,7 @@ def test_half_precision(name: str, instructions: str, rng: np.random.Generator, 
 
 
 @every_set
-@different_cases
+@every_case
 def test_softcap_key_bias_and_sinks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
     """In calls of one group and of many, of float32 and of half precision."""
     dtype = str(rng.choice(("float32", *HALVES)))
