@@ -197,6 +197,18 @@ def test_pairs_with_a_leading_token_lie_apart(rng):
         assert (offsets[:2, :2] == last + 1).all()
 
 
+@pytest.mark.parametrize(("query", "key"), [((0, 2), (0, 8)), ((0, 8), (0, 2)), ((1, 1), (0, 1))], ids=str)
+def test_leading_tokens_alone_lie_apart_from_the_row_of_offset_0(query, key):
+    """No pair of the call stands on the grid; a table then has a row for offset 0 all the same."""
+    sides = [grid(2, 3, leading=2, first=first, length=length) for first, length in (query, key)]
+    call = places(*sides, (query[1], key[1]))
+    for positions in (call.by_axis["y"], call.on(("y", "x"), "a test")):
+        assert positions.visible == (0, -1) and positions.span == (0, 1)
+        assert not (positions.offsets() == 0).any()
+        both = positions.offsets()[: positions.leading[0], : positions.leading[1]]
+        assert (both == 1).all()
+
+
 # --- several axes as one
 
 

@@ -165,7 +165,7 @@ AXES_CASES: dict[str, AxesCase] = {
     "mvit_v2": of(partial(decomposed, axes=TYX), axes=TYX),
     "layoutlm_v3": of(layoutlm_v3, layouts=("mixed", "grid")),
     "pitch_and_time": of(pitch_and_time, axes=("time", "pitch"), layouts=("mixed",)),
-    "sequence_and_x": of(partial(grid_bias, axes=("sequence", "x")), axes=("x",)),
+    "sequence_and_x": of(partial(grid_bias, axes=("sequence", "x")), axes=("x",), layouts=("grid", "mixed")),
     "function_of_two": of(function_of_one_axis, axes=("z", "x")),
     "shaw_on_both": of(on("y", shaw), on("x", shaw, max_distance=(1, 0), shared=False)),
     "key_query_on_both": of(on("y", key_query), on("x", key_query, shared=False)),

@@ -17,12 +17,22 @@ class Place(NamedTuple):
     """One side on one axis.
 
     given: what a call is given, arrays as NumPy; a 0-d array is a start given as a tensor. positions: every element's,
-    [L] or [B, L], 0 for those that lead. leading: how many, from the first, stand nowhere.
+    [L] or [B, L], 0 for those that lead. leading: how many, from the first, stand nowhere. furthest: the smallest and
+    the largest position that tables must reach, where that is further than those of `positions`: of several digits, the
+    sums of what each of them reaches.
     """
 
     given: Any
     positions: np.ndarray
     leading: int = 0
+    furthest: tuple[int, int] | None = None
+
+    def extremes(self) -> tuple[int, int] | None:
+        """The smallest and the largest position of what stands; None where nothing does."""
+        standing = self.positions[..., self.leading :]
+        if standing.size == 0:
+            return None
+        return (int(standing.min()), int(standing.max())) if self.furthest is None else self.furthest
 
 
 def on_a_grid(
@@ -52,8 +62,9 @@ def of_digits(rng: np.random.Generator, length: int) -> Place:
     terms = tuple((int(rng.integers(-2, 3)), int(rng.integers(1, 4)), int(rng.integers(1, 4))) for _ in range(2))
     start, first = int(rng.integers(-2, 3)), int(rng.integers(0, 6))
     index = np.arange(length) + first
-    positions = start + sum(step * (index // repeat % count) for step, repeat, count in terms)
-    return Place(Digits(terms, start=start, first=first), positions)
+    digits = np.stack([step * (index // repeat % count) for step, repeat, count in terms])
+    furthest = start + int(digits.min(1).sum()), start + int(digits.max(1).sum())
+    return Place(Digits(terms, start=start, first=first), start + digits.sum(0), furthest=furthest)
 
 
 def make_places(

@@ -128,10 +128,10 @@ class Setting:
 
 def reach_of(query: Place, key: Place) -> int:
     """1 + the largest |offset| of elements that stand on the axis."""
-    standing = query.positions[..., query.leading :], key.positions[..., key.leading :]
-    if standing[0].size == 0 or standing[1].size == 0:
+    of_query, of_key = query.extremes(), key.extremes()
+    if of_query is None or of_key is None:
         return 1
-    return 1 + int(max(standing[1].max() - standing[0].min(), standing[0].max() - standing[1].min(), 0))
+    return 1 + max(of_key[1] - of_query[0], of_query[1] - of_key[0], 0)
 
 
 def tensor_of(value: Any) -> Any:

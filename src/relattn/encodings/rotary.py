@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from relattn.encodings.frequencies import rope_frequencies
 from relattn.errors import ShapeError
 from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.score.checks import shape
+from relattn.score.digits import Digits
 from relattn.score.position import Listed, Position
 from relattn.score.positions import Positions
 from relattn.score.terms import ScoreTerms
@@ -128,7 +130,7 @@ class RotaryEmbedding(RelativeEncoding):
         The angles are float64, for a position of many digits leaves a float32 angle few; their cosines are then rounded
         to the dtype of the scores.
         """
-        positions = position.expand(features.shape[2], features.device).double()
+        positions = _without_leading(position).expand(features.shape[2], features.device).double()
         frequencies = rope_frequencies(self.rotary_dim, self.base, self._rule, length, features.device)
         angles = positions.unsqueeze(-1) * frequencies
         if angles.dim() == 3:
@@ -147,11 +149,19 @@ class RotaryEmbedding(RelativeEncoding):
         )
 
 
+def _without_leading(position: Position) -> Position:
+    """The positions with 0 for elements that lead a grid: they stand nowhere on it, and are not turned."""
+    return replace(position, nowhere=0) if isinstance(position, Digits) else position
+
+
 def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:
-    """The largest position + 1 of `count` elements in a run, or of those that are listed."""
+    """The largest position + 1 of `count` elements in a run or in digits, or of those that are listed."""
     if isinstance(position, Listed):
         listed = position.positions.double()
         return listed.max() + 1.0 if listed.numel() else listed.new_zeros(())
+    if isinstance(position, Digits):
+        standing = position.expand(count, device)[position.leading :]
+        return standing.max().double() + 1.0 if standing.numel() else standing.new_zeros((), dtype=torch.float64)
     if isinstance(position.start, Tensor):
         return (position.start + count).to(device, torch.float64)
     return torch.full((), position.start + count, dtype=torch.float64, device=device)
