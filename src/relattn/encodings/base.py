@@ -122,7 +122,7 @@ def lower(
         if isinstance(encoding, EncodingSum):
             parts = [lower(operand, query, key, value, places) for operand in encoding.encodings]
             return encoding.added(parts, query, places.sequence)
-        axes, name = encoding.axes, type(encoding).__name__
+        axes, name = encoding.axes, _name(encoding)
         positions = places.on(axes, name)
         terms = encoding.terms(query, key, positions)
     if not isinstance(terms, ScoreTerms):
@@ -131,6 +131,11 @@ def lower(
     if axes == (SEQUENCE,):
         return terms
     return (terms if encoding.answers_for_leading else _standing(terms, positions)).on(*axes)
+
+
+def _name(encoding: RelativeEncoding) -> str:
+    """What messages call an encoding: on an axis too by the name of its own class."""
+    return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
 
 
 def placed_terms(
@@ -189,7 +194,7 @@ class OnAxis(RelativeEncoding):
         super().__init__()
         if not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding")
-        name = type(encoding).__name__
+        name = _name(encoding)
         if encoding.axes != (SEQUENCE,):
             raise ValueError(
                 f"{name}.on: got one that stands on {', '.join(map(repr, encoding.axes))}; expected one of the "
