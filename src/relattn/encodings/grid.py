@@ -37,7 +37,7 @@ class _GridTable(RelativeEncoding):
     @property
     def num_rows(self) -> int:
         """prod(2 s - 1) over the sizes s: so many combinations of offsets a grid has."""
-        return prod(2 * size - 1 for size in self.sizes)
+        return prod([2 * size - 1 for size in self.sizes])  # a list: torch.compile traces no generator here
 
     def _set_grid(self, sizes: Sequence[int], axes: tuple[str, ...]) -> None:
         name = type(self).__name__
