@@ -37,9 +37,7 @@ PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=5, key_length
 ROWS = seeds.generator("rows").integers(0, 6, (2, 5))
 PART = on_a_grid(("y", "x"), (2, 3), leading=1, first=2, length=5), on_a_grid(("y", "x"), (2, 3), 1, first=0, length=6)
 GRID = {axis: (PART[0][axis], PART[1][axis]) for axis in ("y", "x")}
-LISTED = {
-    axis: (started(2, 5), listed(seeds.generator(axis), 6, batch)) for axis, batch in (("y", 2), ("x", None))
-}
+LISTED = {axis: (started(2, 5), listed(seeds.generator(axis), 6, batch)) for axis, batch in (("y", 2), ("x", None))}
 ON_AXES = CASES | AXES_CASES | {"on_axes": of(on("y", disentangled), on("y", shaw), grid_bias, t5)}
 # Every kind of argument that the operator has: which case, what the call asks for, its dtype, and its dropout.
 CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {

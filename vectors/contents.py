@@ -334,18 +334,25 @@ FILES: dict[str, File] = {
     ),
     "grid_bias": File([grid_table("grid_bias")], ON_GRID, eq.GRID_BIAS, eq.LIU),
     "grid_bias_class_token": File(
-        [grid_table("grid_bias", extra=3)], BEHIND_A_TOKEN, eq.GRID_BIAS + eq.CLASS_TOKEN, eq.BAO,
+        [grid_table("grid_bias", extra=3)],
+        BEHIND_A_TOKEN,
+        eq.GRID_BIAS + eq.CLASS_TOKEN,
+        eq.BAO,
         Sizes(queries=7, keys=7),
     ),
     "grid_embedding": File([grid_table("grid_embedding")], ON_GRID, eq.GRID_EMBEDDING, eq.LIU),
     "log_grid": File([log_grid(5)], ON_GRID, eq.LOG_GRID, eq.LIU_2022),
     "t5_axes": File(
         [t5(8, 16, bidirectional=True), t5(8, 128, bidirectional=True).on("x"), t5(8, 128, bidirectional=True).on("y")],
-        ON_A_PAGE, eq.T5_AXES, eq.HUANG_2022,
+        ON_A_PAGE,
+        eq.T5_AXES,
+        eq.HUANG_2022,
     ),
     "relative_axes": File(
         [relative(6, heads=HEADS), relative(8, heads=HEADS).on("time"), relative(8, heads=HEADS).on("pitch")],
-        NOTES, eq.RELATIVE_AXES, eq.HUANG,
+        NOTES,
+        eq.RELATIVE_AXES,
+        eq.HUANG,
     ),
     "sum": File(
         [transformer_xl(), shaw(2, 2, values=True), t5(8, 6, bidirectional=True)],

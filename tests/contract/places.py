@@ -35,9 +35,7 @@ class Place(NamedTuple):
         return (int(standing.min()), int(standing.max())) if self.furthest is None else self.furthest
 
 
-def on_a_grid(
-    axes: tuple[str, ...], sizes: Sequence[int], leading: int, first: int, length: int
-) -> dict[str, Place]:
+def on_a_grid(axes: tuple[str, ...], sizes: Sequence[int], leading: int, first: int, length: int) -> dict[str, Place]:
     """Some tokens of a grid, row by row, behind those that lead."""
     columns = np.stack(np.unravel_index(np.arange(np.prod(sizes)), sizes))
     columns = np.concatenate([np.zeros((len(sizes), leading), dtype=np.int64), columns], axis=1)

@@ -68,7 +68,6 @@ class Formula(NamedTuple):
         keep_rows = torch.from_numpy(keep)[:, None]
         return rows * keep_rows.reshape(keep_rows.shape + (1,) * (rows.dim() - 4)).to(rows.dtype)
 
-
     def on(self, axis: str) -> "Formula":
         """The same on another axis."""
         return self._replace(pairs=self.pairs.axes[axis])
@@ -86,7 +85,9 @@ class Formula(NamedTuple):
         def kept(term, keep: Tensor):
             return term if not isinstance(term, Tensor) else term.masked_fill(~keep, 0.0)
 
-        return Added(added.content, kept(added.scaled, keep), kept(added.unscaled, keep), kept(added.values, keep[..., None]))
+        return Added(
+            added.content, kept(added.scaled, keep), kept(added.unscaled, keep), kept(added.values, keep[..., None])
+        )
 
 
 def dot_rows(query: Tensor, rows: Tensor) -> Tensor:
@@ -223,9 +224,7 @@ def grid_index(offsets: list[np.ndarray], sizes) -> np.ndarray:
     return index
 
 
-def grid_bias(
-    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, sizes, axes, extra=0
-) -> Added:
+def grid_bias(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, sizes, axes, extra=0) -> Added:
     offsets, there = f.offsets_on(axes)
     index = grid_index(offsets, sizes)
     if not extra:

@@ -84,7 +84,9 @@ def terms(length: int, more: int = 0) -> int:
     return longest_sum(B, length, length, WIDTH, HEAD_DIM, relative_terms=2) + more
 
 
-def compare(ours: Callable, theirs: Callable, arrays: Arrays, length: int, cancels: dict[str, str], more: int = 0) -> None:
+def compare(
+    ours: Callable, theirs: Callable, arrays: Arrays, length: int, cancels: dict[str, str], more: int = 0
+) -> None:
     assert_same_numbers(ours, theirs, arrays, terms(length, more), cancels=cancels)
 
 
@@ -229,7 +231,8 @@ def test_sam(backend: str, sizes: tuple[int, int]) -> None:
         q, k, v = qkv.unflatten(-1, (3, HEADS, HEAD_DIM)).permute(2, 0, 3, 1, 4).unbind(0)
         y, x = (Unscaled(RelativeEmbedding(HEAD_DIM, size), HEAD_DIM**-0.5) for size in sizes)
         tables = {
-            f"operands.{n}.encoding.table.relative_keys": a[f"rel_pos_{one}"].flip(0)[None] for n, one in enumerate("hw")
+            f"operands.{n}.encoding.table.relative_keys": a[f"rel_pos_{one}"].flip(0)[None]
+            for n, one in enumerate("hw")
         }
         output = attend(y.on("y") + x.on("x"), tables, q, k, v, backend=backend, **on_grid(*sizes))
         return F.linear(output, a["proj.weight"], a["proj.bias"]).unflatten(1, sizes)
