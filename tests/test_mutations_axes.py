@@ -1,4 +1,4 @@
-"""The contract's comparison sees mistakes of axes: exchanged, reversed, off by one, or met by tokens that stand nowhere.
+"""The contract's comparison sees mistakes of axes: exchanged, reversed, off by one, or read by leading tokens.
 
 One mistake each, as in `test_mutations`, made where the library turns positions on other axes into offsets and rows.
 """

@@ -31,8 +31,8 @@ from relattn import (
 from relattn.backends.select import BACKENDS
 from tests.contract.cases import Part
 from tests.contract.check import accumulation_eps, gradients_of, numpy_of, sum_lengths
-from tests.contract.plain import magnitudes, plain_attention
 from tests.contract.places import Place
+from tests.contract.plain import magnitudes, plain_attention
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, Subject
 from tests.oracle import Answer, assert_within_budget, max_error

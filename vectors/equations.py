@@ -30,25 +30,25 @@ SANDWICH = (
     "t = 0 .. width / 2 - 1, h = 1 .. n, for n heads"
 )
 GRID_BIAS = (
-    "S_ij = scale * q_i . k_j + bias[row(dy, dx), h];  O_i = sum_j softmax(S)_ij v_j;  dy and dx: as d, of the positions "
-    "on the axes y and x"
+    "S_ij = scale * q_i . k_j + bias[row(dy, dx), h];  O_i = sum_j softmax(S)_ij v_j;  dy and dx: as d, of the "
+    "positions on the axes y and x"
 )
 CLASS_TOKEN = "; a position of null is that of a class token, which stands nowhere and has rows of its own"
 GRID_EMBEDDING = (
-    "S_ij = scale * (q_i . k_j + q_i . RK[row(dy, dx)]);  O_i = sum_j softmax(S)_ij v_j;  RK = relative_keys;  dy and dx: "
-    "as d, of the positions on the axes y and x"
+    "S_ij = scale * (q_i . k_j + q_i . RK[row(dy, dx)]);  O_i = sum_j softmax(S)_ij v_j;  RK = relative_keys;  "
+    "dy and dx: as d, of the positions on the axes y and x"
 )
 LOG_GRID = (
     "S_ij = scale * q_i . k_j + 16 sigmoid(W2 relu(W1 (f(dy), f(dx)) + b1))_h;  O_i = sum_j softmax(S)_ij v_j;  "
     "f(d) = sign(u) log2(1 + |u|) / 3, u = -8 d / (size - 1);  dy and dx: as d, of the positions on the axes y and x"
 )
 T5_AXES = (
-    "S_ij = scale * q_i . k_j + sum_c bias_c[bucket(d_c), h] over the sequence, x and y, d_c: as d, of the positions on "
-    "axis c;  O_i = sum_j softmax(S)_ij v_j;  " + BUCKETS
+    "S_ij = scale * q_i . k_j + sum_c bias_c[bucket(d_c), h] over the sequence, x and y, d_c: as d, of the "
+    "positions on axis c;  O_i = sum_j softmax(S)_ij v_j;  " + BUCKETS
 )
 RELATIVE_AXES = (
-    "S_ij = scale * (q_i . k_j + sum_c q_i . RK_c[d_c]) over the sequence, time and pitch, d_c: as d, of the positions on "
-    "axis c;  O_i = sum_j softmax(S)_ij v_j;  RK = relative_keys"
+    "S_ij = scale * (q_i . k_j + sum_c q_i . RK_c[d_c]) over the sequence, time and pitch, d_c: as d, of the "
+    "positions on axis c;  O_i = sum_j softmax(S)_ij v_j;  RK = relative_keys"
 )
 ROPE = (
     "S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j);  O_i = sum_j softmax(S)_ij v_j;  Rot(p) turns pair t of the first "

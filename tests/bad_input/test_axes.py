@@ -139,8 +139,8 @@ ROWS = "got visible offsets -2..2 on the axis 'x' and rows for {0}; expected row
     [
         (
             GridBias((2, 2), H),
-            "GridBias sizes: got (2, 2) and visible offsets -2..2 on the axis 'x'; expected a size of at least 3 there; "
-            "make it for the whole grid, or take .resized(sizes)",
+            "GridBias sizes: got (2, 2) and visible offsets -2..2 on the axis 'x'; expected a size of at least 3 "
+            "there; make it for the whole grid, or take .resized(sizes)",
         ),
         (
             GridEmbedding(D, (1, 3)),
@@ -201,16 +201,12 @@ def test_heads_and_widths():
             call(**SQUARE, encoding=encoding)
     with refused(ShapeError, "relative_keys: got 3 heads ([3, 15, 8]); expected 4, the query's; make the encoding ..."):
         call(**SQUARE, encoding=GridEmbedding(D, (2, 3), num_heads=3))
-    with refused(
-        ShapeError, "relative_keys: got width 4 ([1, 15, 4]); expected 8, the width of the relative query; ..."
-    ):
+    with refused(ShapeError, "relative_keys: got width 4 ([1, 15, 4]); expected 8, the width of the relative ..."):
         call(**SQUARE, encoding=GridEmbedding(4, (2, 3)))
 
 
 def test_the_shape_that_a_function_of_two_axes_returns():
-    said = (
-        "FunctionBias function: returned shape [15, 2] for 15 offsets; expected [4, 15], a number per head and offset"
-    )
+    said = "FunctionBias function: returned shape [15, 2] for 15 offsets; expected [4, 15], a number per head and ..."
     with refused(ShapeError, said):
         call(**SQUARE, encoding=FunctionBias(lambda d: d, H, axes=("y", "x")))
 
@@ -342,9 +338,7 @@ def test_sizes_and_axes(name):
 def test_resized(name):
     with refused(ValueError, f"{name} sizes: got 0; expected an int of at least 1"):
         JOINT[name]().resized((0, 3))
-    with refused(
-        ValueError, f"{name} axes: got ('y', 'x'); expected 1 different names of axes, one for each size, ..."
-    ):
+    with refused(ValueError, f"{name} axes: got ('y', 'x'); expected 1 different names of axes, one for each ..."):
         JOINT[name]().resized((2,))
     with refused(ValueError, "interpolation: got 'nearest'; expected one of 'bicubic', 'bilinear'"):
         JOINT[name]().resized((2, 3), interpolation="nearest")

@@ -16,7 +16,6 @@ from relattn import (
     RelativeEmbedding,
     RelativeEncoding,
     ScoreTerms,
-    ShawEmbedding,
     T5Bias,
 )
 from relattn.score.positions import Positions

@@ -230,7 +230,8 @@ def grid_bias(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *
     if not extra:
         return there.standing(Added(unscaled=f.rows(p["bias"].T, index)))
     of_query, of_key = (
-        (np.arange(length) < leading).astype(np.int64) for length, leading in zip(index.shape[1:], there.pairs.leading)
+        (np.arange(length) < leading).astype(np.int64)
+        for length, leading in zip(index.shape[1:], there.pairs.leading, strict=True)
     )
     which = of_query[:, None] + 2 * of_key  # 1 from a class token, 2 to one, 3 both
     last = p["bias"].shape[0] - 1

@@ -51,8 +51,8 @@ def as_place(name: str, place: Any, length: int | None, batch: int | None) -> Pl
         return start
     if isinstance(place, Mapping):
         raise TypeError(
-            f"{name}: got a mapping of the axes {', '.join(map(repr, place))}; expected positions on the sequence alone, "
-            "for relattn.keras has no other axes; relattn.nn and relative_attention of PyTorch have them"
+            f"{name}: got a mapping of the axes {', '.join(map(repr, place))}; expected positions on the sequence "
+            "alone, for relattn.keras has no other axes; relattn.nn and relative_attention of PyTorch have them"
         )
     if not hasattr(place, "shape"):
         raise TypeError(
