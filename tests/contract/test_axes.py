@@ -11,6 +11,7 @@ from relattn import (
     Digits,
     GridBias,
     OffsetTable,
+    RotaryEmbedding,
     ScoreTerms,
     T5Bias,
     attention_weights,
@@ -75,6 +76,35 @@ def test_lists_of_a_grid_s_positions_are_the_grid(backend: str, rng: np.random.G
             {"y": Digits(((1, 3, 9),), start=4), "x": Digits(((1, 1, 3),), first=3)},
         ):
             assert_equal(attend(subject, backend, query_position=given, key_position=given), expected)
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_a_rotation_whose_angles_follow_the_length_of_an_axis(rope_type: str, rng: np.random.Generator) -> None:
+    """The length is the largest position on the axis + 1, not the number of tokens."""
+    scaling = {"rope_type": rope_type, "factor": 2.0, "original_max_position_embeddings": 3}
+    if rope_type == "longrope":
+        scaling |= {"short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0]}
+    encoding = RotaryEmbedding(4, scaling=scaling).on("x")
+    query, key, value = (torch.randn(2, 2, 12, 4, dtype=torch.float64) for _ in range(3))
+    answers = []
+    for width in (3, 4):  # as long as the original, and longer
+        where = grid(12 // width, width)
+        lists = {axis: digits.expand(12, query.device) for axis, digits in where.items()}
+        of_a_grid, of_lists = (
+            relative_attention(query, key, value, encoding=encoding, query_position=one, key_position=one)
+            for one in (where, lists)
+        )
+        assert_equal(of_a_grid, of_lists)
+        answers.append(of_a_grid)
+    assert not torch.allclose(*answers)
+    behind_a_token = grid(4, 3, leading=1)
+    longer = [torch.cat([torch.randn_like(one[:, :, :1]), one], dim=2) for one in (query, key, value)]
+    lists = {"x": torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(12) % 3]), "y": 0}
+    found, expected = (
+        relative_attention(*longer, encoding=encoding, query_position=one, key_position=one)
+        for one in (behind_a_token, lists)
+    )
+    assert_equal(found, expected)
 
 
 @every_backend

@@ -106,6 +106,21 @@ def test_compiled_in_one_graph_for_every_batch(name: str, backend: str) -> None:
 
 
 @every_backend
+def test_compiled_with_lists(backend: str) -> None:
+    """Positions that come with the call, for tables that have an end."""
+    torch._dynamo.reset()
+    encoding = T5Bias(HEADS, num_buckets=4, max_distance=4).on("y") + ShawEmbedding(HEAD_DIM, 1).on("x")
+    module = WithLists(encoding, backend)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(module, backend=counter, fullgraph=True, dynamic=True)
+    for batch in (5, 3):
+        given = inputs(batch), *torch.randint(0, 5, (2, batch, LENGTH)).unbind(0)
+        assert_equal(compiled(*given), module(*given))
+    assert counter.frame_count == 1
+    torch._dynamo.reset()
+
+
+@every_backend
 @every_encoding
 def test_exported(name: str, backend: str) -> None:
     """The program of one batch serves any other."""
