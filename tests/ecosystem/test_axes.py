@@ -121,7 +121,7 @@ def test_compiled_with_lists(backend: str) -> None:
 
 
 @every_backend
-@every_encoding
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "all" else pytest.mark.slow) for n in ENCODINGS])
 def test_exported(name: str, backend: str) -> None:
     """The program of one batch serves any other."""
     module = OnAGrid(ENCODINGS[name](), backend)
