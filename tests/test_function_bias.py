@@ -139,4 +139,6 @@ def test_a_decoding_step_asks_for_the_offsets_of_its_token() -> None:
 def test_how_it_prints() -> None:
     assert repr(FunctionBias(torch.cos, 2)) == "FunctionBias(function=cos, num_heads=2)"
     assert repr(FunctionBias(Recorder(), 2)) == "FunctionBias(function=Recorder, num_heads=2)"
+    joint = FunctionBias(torch.cos, 2, axes=("y", "x"))
+    assert repr(joint) == "FunctionBias(function=cos, num_heads=2, axes=('y', 'x'))"
     assert repr(FunctionBias(nn.Identity(), 2)) == "FunctionBias(\n  num_heads=2\n  (function): Identity()\n)"

@@ -18,6 +18,7 @@ MASKS = {
     "left_padding": np.array([[True, True, True, True, True, True], [False, False, True, True, True, True]]),
 }
 WIDTH, HEADS = 4, 2
+GRID = (2, 3)
 
 
 class Sizes(NamedTuple):
@@ -42,7 +43,7 @@ class Part(NamedTuple):
     """One encoding.
 
     settings: what the file states. oracle_settings: the same for `tests.oracle`, which reads some off a parameter's
-    shape, and names linear scaling otherwise.
+    shape, and names linear scaling otherwise. axis: the one that it stands on, where that is not the sequence.
     """
 
     name: str
@@ -50,6 +51,11 @@ class Part(NamedTuple):
     settings: dict[str, Any]
     oracle: str
     oracle_settings: dict[str, Any]
+    axis: str | None = None
+
+    def on(self, axis: str) -> Part:
+        """The same on another axis."""
+        return self._replace(axis=axis)
 
 
 NO_TERMS: dict[str, Parameter] = {}
@@ -157,6 +163,36 @@ def disentangled(rows: int, max_distance: int, *, bucketed: bool) -> Part:
     return Part("disentangled", parameters, settings, "disentangled", oracle_settings)
 
 
+def grid_table(name: str, *, extra: int = 0) -> Part:
+    """A table over "y" and "x": a bias, or a row of features."""
+    rows = (2 * GRID[0] - 1) * (2 * GRID[1] - 1)
+    order = (
+        f"row ({GRID[0] - 1} - dy) * {2 * GRID[1] - 1} + ({GRID[1] - 1} - dx) is offset (dy, dx), key position - query "
+        "position"
+    )
+    settings = {"sizes": list(GRID), "axes": ["y", "x"]}
+    oracle_settings: dict[str, Any] = {"sizes": GRID, "axes": ("y", "x")}
+    if name == "grid_embedding":
+        table = Parameter((HEADS, rows, WIDTH), f"[heads or 1, rows, D]; {order}")
+        return Part(name, {"relative_keys": table}, settings, name, oracle_settings)
+    last = f"; then from the class token, to it, and between two: rows {rows}, {rows + 1}, {rows + 2}" if extra else ""
+    table = Parameter((rows + extra, HEADS), f"[rows, heads]; {order}{last}")
+    settings, oracle_settings = settings | {"extra": extra}, oracle_settings | {"extra": extra}
+    return Part(name, {"bias": table}, settings, name, oracle_settings)
+
+
+def log_grid(hidden: int) -> Part:
+    """Swin V2's network over "y" and "x"."""
+    mlp = "function.mlp."
+    parameters = {
+        f"{mlp}0.weight": Parameter((hidden, 2), "W1 [hidden, axes]"),
+        f"{mlp}0.bias": Parameter((hidden,), "b1 [hidden]"),
+        f"{mlp}2.weight": Parameter((HEADS, hidden), "W2 [heads, hidden]"),
+    }
+    settings = {"sizes": list(GRID), "hidden": hidden, "axes": ["y", "x"]}
+    return Part("log_grid", parameters, settings, "log_grid", {"sizes": GRID, "axes": ("y", "x")})
+
+
 def rope(
     *,
     base: float = 10000.0,
@@ -231,6 +267,17 @@ def capped(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: {**call, "softcap": 1.5} for name, call in cases.items()}
 
 
+Y, X = [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]
+ON_GRID: dict[str, dict[str, Any]] = {
+    "full": {"axes": {"y": Y, "x": X}},
+    "causal": {"axes": {"y": Y, "x": X}, "is_causal": True},
+}
+BEHIND_A_TOKEN: dict[str, dict[str, Any]] = {"full": {"axes": {"y": [None, *Y], "x": [None, *X]}}}
+ON_A_PAGE: dict[str, dict[str, Any]] = {"full": {"axes": {"x": [10, 60, 200, 10, 80, 10], "y": [5, 5, 6, 30, 31, 90]}}}
+NOTES: dict[str, dict[str, Any]] = {
+    "causal": {"axes": {"time": [0, 0, 0, 4, 4, 6], "pitch": [3, 7, 10, 5, 8, 3]}, "is_causal": True}
+}
+
 FILES: dict[str, File] = {
     "none": File([], FULL | CAUSAL | START | WINDOW | KEY_MASK | LEFT_PADDING, eq.PLAIN, eq.VASWANI),
     "shaw_keys": File([shaw(2, 2)], THREE_CALLS, eq.SHAW_KEYS, eq.SHAW),
@@ -298,6 +345,28 @@ FILES: dict[str, File] = {
     "deberta": File([disentangled(3, 3, bucketed=False)], THREE_CALLS, eq.DEBERTA + eq.CLIPPED, eq.HE, scale=12**-0.5),
     "deberta_buckets": File(
         [disentangled(4, 6, bucketed=True)], THREE_CALLS, eq.DEBERTA + eq.BUCKETED, eq.HE, scale=12**-0.5
+    ),
+    "grid_bias": File([grid_table("grid_bias")], ON_GRID, eq.GRID_BIAS, eq.LIU),
+    "grid_bias_class_token": File(
+        [grid_table("grid_bias", extra=3)],
+        BEHIND_A_TOKEN,
+        eq.GRID_BIAS + eq.CLASS_TOKEN,
+        eq.BAO,
+        Sizes(queries=7, keys=7),
+    ),
+    "grid_embedding": File([grid_table("grid_embedding")], ON_GRID, eq.GRID_EMBEDDING, eq.LIU),
+    "log_grid": File([log_grid(5)], ON_GRID, eq.LOG_GRID, eq.LIU_2022),
+    "t5_axes": File(
+        [t5(8, 16, bidirectional=True), t5(8, 128, bidirectional=True).on("x"), t5(8, 128, bidirectional=True).on("y")],
+        ON_A_PAGE,
+        eq.T5_AXES,
+        eq.HUANG_2022,
+    ),
+    "relative_axes": File(
+        [relative(6, heads=HEADS), relative(8, heads=HEADS).on("time"), relative(8, heads=HEADS).on("pitch")],
+        NOTES,
+        eq.RELATIVE_AXES,
+        eq.HUANG,
     ),
     "sum": File(
         [transformer_xl(), shaw(2, 2, values=True), t5(8, 6, bidirectional=True)],

@@ -29,6 +29,27 @@ SANDWICH = (
     "S_ij = scale * q_i . k_j + n / (8 h) * sum_t cos(d * 10000^(-2 t / width));  O_i = sum_j softmax(S)_ij v_j;  "
     "t = 0 .. width / 2 - 1, h = 1 .. n, for n heads"
 )
+GRID_BIAS = (
+    "S_ij = scale * q_i . k_j + bias[row(dy, dx), h];  O_i = sum_j softmax(S)_ij v_j;  dy and dx: as d, of the "
+    "positions on the axes y and x"
+)
+CLASS_TOKEN = "; a position of null is that of a class token, which stands nowhere and has rows of its own"
+GRID_EMBEDDING = (
+    "S_ij = scale * (q_i . k_j + q_i . RK[row(dy, dx)]);  O_i = sum_j softmax(S)_ij v_j;  RK = relative_keys;  "
+    "dy and dx: as d, of the positions on the axes y and x"
+)
+LOG_GRID = (
+    "S_ij = scale * q_i . k_j + 16 sigmoid(W2 relu(W1 (f(dy), f(dx)) + b1))_h;  O_i = sum_j softmax(S)_ij v_j;  "
+    "f(d) = sign(u) log2(1 + |u|) / 3, u = -8 d / (size - 1);  dy and dx: as d, of the positions on the axes y and x"
+)
+T5_AXES = (
+    "S_ij = scale * q_i . k_j + sum_c bias_c[bucket(d_c), h] over the sequence, x and y, d_c: as d, of the "
+    "positions on axis c;  O_i = sum_j softmax(S)_ij v_j;  " + BUCKETS
+)
+RELATIVE_AXES = (
+    "S_ij = scale * (q_i . k_j + sum_c q_i . RK_c[d_c]) over the sequence, time and pitch, d_c: as d, of the "
+    "positions on axis c;  O_i = sum_j softmax(S)_ij v_j;  RK = relative_keys"
+)
 ROPE = (
     "S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j);  O_i = sum_j softmax(S)_ij v_j;  Rot(p) turns pair t of the first "
     "rotary_dim features by p * base^(-2 t / rotary_dim), "
@@ -100,4 +121,8 @@ HE = "He et al. 2021 (DeBERTa), eq. 3 and 4, and its published code, whose third
 LIN = "Lin, Nikishin, He and Courville 2025 (Forgetting Transformer), section 3"
 GEMMA = "Gemma Team 2024 (Gemma 2), section 2"
 OPENAI = "OpenAI 2025 (gpt-oss), section 2.3, and its published code"
+LIU = "Liu et al. 2021 (Swin Transformer), eq. 4, and the rows of its published code"
+BAO = "Bao et al. 2022 (BEiT), and the rows of its published code"
+LIU_2022 = "Liu et al. 2022 (Swin Transformer V2), section 3.3, and its published code"
+HUANG_2022 = "Huang et al. 2022 (LayoutLMv3), its published code's biases divided by sqrt(D)"
 CHEN = "Chen et al. 2023 (position interpolation), section 2.3"

@@ -15,14 +15,14 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from tests.oracle import Answer, complex_step_gradients, sum_of_encodings
+from tests.oracle import Answer, OnAxis, complex_step_gradients, sum_of_encodings
 from vectors.contents import FILES, MASKS, File, Part
 
 VERSION = 1
@@ -30,8 +30,9 @@ METADATA_KEY = "relattn"  # a single one: of several, safetensors writes the ord
 
 
 def tensor_name(file: File, part: Part, parameter: str) -> str:
-    """A parameter's own name; in a sum, the encoding's before it."""
-    return f"{part.name}.{parameter}" if len(file.parts) > 1 else parameter
+    """A parameter's own name; in a sum, the encoding's before it, with its axis."""
+    whose = part.name if part.axis is None else f"{part.name}_{part.axis}"
+    return f"{whose}.{parameter}" if len(file.parts) > 1 else parameter
 
 
 def draw(name: str, file: File) -> dict[str, np.ndarray]:
@@ -54,12 +55,20 @@ def answer(file: File, arrays: Mapping[str, np.ndarray], call: Mapping[str, Any]
     parts = []
     for part in file.parts:
         own = {one: arrays[tensor_name(file, part, one)] for one in part.parameters}
-        parts.append((part.oracle, own, part.oracle_settings))
-    more = {one: arrays[one] for one in file.terms}
+        parts.append((part.oracle, own, part.oracle_settings | ({} if part.axis is None else {"on": part.axis})))
+    more: dict[str, Any] = {one: arrays[one] for one in file.terms}
     if "key_mask" in call:
         more["key_mask"] = MASKS[call["key_mask"]]
+    if "axes" in call:
+        more["axes"] = {name: on_axis(positions) for name, positions in call["axes"].items()}
     inputs = arrays["query"], arrays["key"], arrays["value"]
     return sum_of_encodings(inputs, parts or [("none", {}, {})], scale=file.scale, **{**call, **more})
+
+
+def on_axis(positions: Sequence[int | None]) -> OnAxis:
+    """Where queries and keys stand, None for those that lead and stand nowhere."""
+    standing = np.array([0 if one is None else one for one in positions])
+    return OnAxis(standing, standing, (positions.count(None), positions.count(None)))
 
 
 def results(file: File, arrays: Mapping[str, np.ndarray], call: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -95,6 +104,7 @@ def about(name: str) -> dict[str, Any]:
     encodings = [
         {
             "name": part.name,
+            **({} if part.axis is None else {"axis": part.axis}),
             "settings": part.settings,
             "parameters": {tensor_name(file, part, one): p.meaning for one, p in part.parameters.items()},
         }

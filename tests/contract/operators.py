@@ -36,9 +36,8 @@ def operator_arguments(operator: Any, backend: str, subject: Subject, dropout_p:
 
     monkeypatch.setattr(operator, "flat", record)
     relative_attention(**subject.arguments(), backend=backend, dropout_p=dropout_p)
-    return tuple(
-        argument.detach().requires_grad_(argument.requires_grad) if isinstance(argument, Tensor) else argument
-        for argument in recorded[0]
+    return torch.utils._pytree.tree_map_only(
+        Tensor, lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad), recorded[0]
     )
 
 

@@ -39,7 +39,7 @@ class Added(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """A call's pairs, and whether to compute it or to bound it.
+    """A call's pairs, those of an axis for what stands on it, and whether to compute it or to bound it.
 
     bound: None for the formula itself; for its magnitude the eps of the sums, against which a float64 angle's own
     rounding, 2^-52 of the angle, is weighed.
@@ -67,6 +67,27 @@ class Formula(NamedTuple):
         """Rows [n, H, Lq, Lk, *D], zero where keep [n, Lq, Lk] is False."""
         keep_rows = torch.from_numpy(keep)[:, None]
         return rows * keep_rows.reshape(keep_rows.shape + (1,) * (rows.dim() - 4)).to(rows.dtype)
+
+    def on(self, axis: str) -> "Formula":
+        """The same on another axis."""
+        return self._replace(pairs=self.pairs.axes[axis])
+
+    def offsets_on(self, axes) -> tuple[list[np.ndarray], "Formula"]:
+        """The offsets on each of them, 0 where one of a pair stands nowhere; and the formula on one of the others."""
+        offsets = [self.pairs.offset if axis == "sequence" else self.pairs.axes[axis].offset for axis in axes]
+        there = self.on(next(axis for axis in axes if axis != "sequence"))
+        return [np.where(there.pairs.visible, offset, 0) for offset in offsets], there
+
+    def standing(self, added: Added) -> Added:
+        """Nothing for pairs of which one stands nowhere on the axis; rewritten q . k stays."""
+        keep = torch.from_numpy(self.pairs.visible.copy())[:, None]
+
+        def kept(term, keep: Tensor):
+            return term if not isinstance(term, Tensor) else term.masked_fill(~keep, 0.0)
+
+        return Added(
+            added.content, kept(added.scaled, keep), kept(added.unscaled, keep), kept(added.values, keep[..., None])
+        )
 
 
 def dot_rows(query: Tensor, rows: Tensor) -> Tensor:
@@ -195,6 +216,70 @@ def rope(
     return Added(content=rotate(query, i, length_of(i, j)) @ rotate(key, j, length_of(j)).transpose(-1, -2))
 
 
+def grid_index(offsets: list[np.ndarray], sizes) -> np.ndarray:
+    """The row of a joint table for each pair: mixed radix, the first axis slowest, from the farthest future on."""
+    index = np.zeros((1, 1, 1), dtype=np.int64)
+    for offset, size in zip(offsets, sizes, strict=True):
+        index = index * (2 * size - 1) + np.clip(size - 1 - offset, 0, 2 * size - 2)
+    return index
+
+
+def grid_bias(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, sizes, axes, extra=0) -> Added:
+    offsets, there = f.offsets_on(axes)
+    index = grid_index(offsets, sizes)
+    if not extra:
+        return there.standing(Added(unscaled=f.rows(p["bias"].T, index)))
+    of_query, of_key = (
+        (np.arange(length) < leading).astype(np.int64)
+        for length, leading in zip(index.shape[1:], there.pairs.leading, strict=True)
+    )
+    which = of_query[:, None] + 2 * of_key  # 1 from a class token, 2 to one, 3 both
+    last = p["bias"].shape[0] - 1
+    index = np.where(which == 1, last - 2, np.where(which == 2, last - 1, np.where(which == 3, last, index)))
+    return Added(unscaled=f.rows(p["bias"].T, index))
+
+
+def grid_embedding(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, sizes, axes) -> Added:
+    offsets, there = f.offsets_on(axes)
+    return there.standing(Added(scaled=dot_rows(query, f.rows(p["relative_keys"], grid_index(offsets, sizes)))))
+
+
+def log_grid(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, sizes, axes) -> Added:
+    offsets, there = f.offsets_on(axes)
+    y = np.stack(np.broadcast_arrays(*(-8.0 * o / max(s - 1, 1) for o, s in zip(offsets, sizes, strict=True))), -1)
+    wide = torch.promote_types(f.dtype, torch.float32)
+    x = torch.from_numpy(np.sign(y) * np.log2(1.0 + np.abs(y)) / 3.0).to(wide)
+    x = x if f.bound is None else x.abs()
+    first, bias, last = (p[f"function.mlp.{name}"].to(wide) for name in ("0.weight", "0.bias", "2.weight"))
+    outcome = ((x @ first.T + bias).relu() @ last.T).movedim(-1, 1)
+    # A sigmoid is at most 1, and its slope at most 1 / 4.
+    unscaled = 16.0 * outcome.sigmoid() if f.bound is None else 16.0 + 4.0 * outcome
+    return there.standing(Added(unscaled=unscaled.to(f.dtype)))
+
+
+def decomposed(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, axes) -> Added:
+    unscaled = 0.0
+    for number, axis in enumerate(axes):
+        (offset,), there = f.offsets_on((axis,))
+        table = p[f"operands.{number}.encoding.table.relative_keys"]
+        rows = f.rows(table, offset + (table.shape[1] - 1) // 2)
+        unscaled = unscaled + there.standing(Added(unscaled=dot_rows(query, rows))).unscaled
+    return Added(unscaled=unscaled)
+
+
+def layoutlm_v3(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, max_distances) -> Added:
+    names = ("operands.0.bias", "operands.1.encoding.bias", "operands.2.encoding.bias")
+    each = zip((f, f.on("x"), f.on("y")), names, max_distances, strict=True)
+    parts = [t5(on, query, key, {"bias": p[name]}, max_distance=far, bidirectional=True) for on, name, far in each]
+    return Added(unscaled=sum(part.unscaled for part in parts))
+
+
+def pitch_and_time(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
+    names = ("operands.0.relative_keys", "operands.1.encoding.relative_keys", "operands.2.encoding.relative_keys")
+    each = zip((f, f.on("time"), f.on("pitch")), names, strict=True)
+    return Added(scaled=sum(generalised(on, query, key, {"relative_keys": p[name]}).scaled for on, name in each))
+
+
 PAPERS = {
     "shaw": shaw,
     "generalised": generalised,
@@ -208,7 +293,23 @@ PAPERS = {
     "kerple": kerple,
     "sandwich": sandwich,
     "function": function,
+    "grid_bias": grid_bias,
+    "grid_embedding": grid_embedding,
+    "log_grid": log_grid,
+    "decomposed": decomposed,
+    "layoutlm_v3": layoutlm_v3,
+    "pitch_and_time": pitch_and_time,
 }
+
+
+def of_part(
+    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], oracle: str, *, on: str | None = None, **settings
+) -> Added:
+    """What a part adds, on its axis."""
+    if on is None:
+        return PAPERS[oracle](f, query, key, p, **settings)
+    own = {name.removeprefix("encoding."): array for name, array in p.items()}
+    return f.on(on).standing(PAPERS[oracle](f.on(on), query, key, own, **settings))
 
 
 def hand_made(f: Formula, subject: Subject, key: Tensor, arrays: Mapping[str, Tensor]) -> Added:
@@ -247,6 +348,7 @@ def score(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype, bo
         setting.key_position,
         setting.is_causal,
         setting.window,
+        setting.oracle_axes(),
     )
     f = Formula(pairs, dtype, bound)
     arrays = {name: array.to(dtype) for name, array in arrays.items()}
@@ -258,7 +360,7 @@ def score(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype, bo
         each = [hand_made(f, subject, key, arrays)]
     else:
         each = [
-            PAPERS[part.oracle](f, query, key, parameters_of(i, arrays), **part.settings)
+            of_part(f, query, key, parameters_of(i, arrays), part.oracle, **part.settings)
             for i, part in enumerate(subject.parts)
         ]
     contents = [one.content for one in each if one.content is not None]

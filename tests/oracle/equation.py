@@ -53,6 +53,21 @@ def add_ingredients(each: Sequence[Ingredients]) -> Ingredients:
     )
 
 
+def standing(found: Ingredients, pairs: Pairs) -> Ingredients:
+    """Nothing for pairs of which one stands nowhere on the axis; a rotation turns such an element by its angle 0."""
+    both = pairs.visible[:, None]
+
+    def kept(term, keep):
+        return None if term is None else np.where(keep, term, 0.0)
+
+    return Ingredients(
+        content=found.content,
+        scaled=kept(found.scaled, both),
+        unscaled=kept(found.unscaled, both),
+        relative_values=kept(found.relative_values, both[..., None]),
+    )
+
+
 def dot(query, key) -> np.ndarray:
     """q_i . k_j: [..., H, Lq, D] and [..., H, Lk, D] -> [..., H, Lq, Lk]."""
     return query @ np.swapaxes(key, -1, -2)
@@ -124,6 +139,7 @@ def attend(
     softcap=None,
     key_bias=None,
     sinks=None,
+    axes=None,
 ) -> Answer:
     """Attention of `inputs` with what `ingredients(query, key, pairs)` adds; keywords as described in the package."""
     query, key, value = inputs
@@ -131,7 +147,7 @@ def attend(
     key, value = expand_groups(key, num_heads), expand_groups(value, num_heads)
     if scale is None:
         scale = 1.0 / np.sqrt(query.shape[-1])
-    pairs = make_pairs(query.shape[-2], key.shape[-2], query_position, key_position, is_causal, window)
+    pairs = make_pairs(query.shape[-2], key.shape[-2], query_position, key_position, is_causal, window, axes)
     allowed = allowed_pairs(pairs, key_mask, segment_ids, attn_mask)
 
     added = ingredients(query, key, pairs)

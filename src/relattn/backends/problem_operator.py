@@ -242,8 +242,8 @@ def _fake_forward(*arguments) -> Forward:
 def _fake_backward(
     output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
 ) -> list[Tensor]:
-    given = named(arguments)
-    return [given[name].new_empty(given[name].shape) for name in wanted]
+    held = tensors_of(named(arguments))
+    return [held[name].new_empty(held[name].shape) for name in wanted]  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _save_for_backward(ctx, inputs, output) -> None:

@@ -139,6 +139,11 @@ def lower(
     return (terms if encoding.answers_for_leading else _standing(terms, positions)).on(*axes)
 
 
+def _name(encoding: RelativeEncoding) -> str:
+    """What messages call an encoding: on an axis too by the name of its own class."""
+    return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
+
+
 def placed_terms(
     terms: ScoreTerms,
     query: Float[Tensor, "B Hq Lq D"],

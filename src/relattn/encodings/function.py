@@ -105,7 +105,8 @@ class FunctionBias(RelativeEncoding):
 
     def extra_repr(self) -> str:
         """What it was made with, for `print`; a Module is printed below."""
+        axes = "" if self.axes == (SEQUENCE,) else f", axes={self.axes}"
         if isinstance(self.function, nn.Module):
-            return f"num_heads={self.num_heads}, axes={self.axes}"
+            return f"num_heads={self.num_heads}{axes}"
         name = getattr(self.function, "__name__", type(self.function).__name__)
-        return f"function={name}, num_heads={self.num_heads}, axes={self.axes}"
+        return f"function={name}, num_heads={self.num_heads}{axes}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from relattn.arguments import as_int, came, check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
-from relattn.encodings.checks import allocated, check_axes, check_heads
+from relattn.encodings.checks import allocated, check_axes, check_heads, check_sizes
 from relattn.score.check_terms import check_kind
 from relattn.score.places import JointPositions
 from relattn.score.positions import Positions, Span
@@ -37,12 +37,11 @@ class _GridTable(RelativeEncoding):
     @property
     def num_rows(self) -> int:
         """prod(2 s - 1) over the sizes s: so many combinations of offsets a grid has."""
-        return prod(2 * size - 1 for size in self.sizes)
+        return prod([2 * size - 1 for size in self.sizes])  # a list: torch.compile traces no generator here
 
     def _set_grid(self, sizes: Sequence[int], axes: tuple[str, ...]) -> None:
         name = type(self).__name__
-        given = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
-        self.sizes = tuple(check_size(f"{name} sizes", size) for size in given)
+        self.sizes = check_sizes(f"{name} sizes", sizes)
         self.axes = check_axes(f"{name} axes", axes, len(self.sizes))
 
     def _of_offsets(self, rows: Float[Tensor, "rows F"], positions: Positions) -> Float[Tensor, "count F"]:

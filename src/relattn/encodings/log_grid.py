@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from relattn.arguments import check_size
-from relattn.encodings.checks import check_axes
+from relattn.encodings.checks import check_axes, check_sizes
 from relattn.encodings.function import FunctionBias
 
 LARGEST = 16.0
@@ -53,10 +53,10 @@ class LogGridBias(FunctionBias):
         hidden: int = 512,
         axes: tuple[str, ...] = ("y", "x"),
     ) -> None:
-        self_sizes = _checked("LogGridBias sizes", sizes)
+        self_sizes = check_sizes("LogGridBias sizes", sizes)
         divisors = self_sizes
         if pretrained_sizes is not None:
-            divisors = _checked("LogGridBias pretrained_sizes", pretrained_sizes)
+            divisors = check_sizes("LogGridBias pretrained_sizes", pretrained_sizes)
             if len(divisors) != len(self_sizes):
                 raise ValueError(
                     f"LogGridBias pretrained_sizes: got {divisors} beside sizes {self_sizes}; expected as many"
@@ -88,8 +88,3 @@ class _LogSpaced(nn.Module):
         y = offsets.reshape(offsets.shape[0], -1) * (-FURTHEST / furthest)
         x = y.sign() * torch.log2(1.0 + y.abs()) / 3.0
         return LARGEST * self.mlp(x).t().sigmoid()
-
-
-def _checked(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
-    given = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
-    return tuple(check_size(name, size) for size in given)

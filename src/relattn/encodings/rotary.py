@@ -236,10 +236,13 @@ def _turned_by(place: Position) -> Position:
 
 
 def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:
-    """The largest position + 1 of `count` elements in a run, or of those that are listed."""
+    """The largest position + 1 of `count` elements in a run or in digits, or of those that are listed."""
     if isinstance(position, Listed):
         listed = position.positions.double()
         return listed.max() + 1.0 if listed.numel() else listed.new_zeros(())
+    if isinstance(position, Digits):
+        standing = position.expand(count, device)[position.leading :]
+        return standing.max().double() + 1.0 if standing.numel() else standing.new_zeros((), dtype=torch.float64)
     if isinstance(position.start, Tensor):
         return (position.start + count).to(device, torch.float64)
     return torch.full((), position.start + count, dtype=torch.float64, device=device)

@@ -106,14 +106,14 @@ def grid(
     names = _checked_names(checked, names)
     leading, first = check_size("grid leading", leading, least=0), check_size("grid first", first, least=0)
     whole = leading + prod(checked)
-    length = whole - first if length is None else check_size("grid length", length, least=0)
-    if first + length > whole or length < 0:
+    length = None if length is None else check_size("grid length", length, least=0)
+    if first + (length or 0) > whole:
         raise ValueError(
             f"grid first, length: got {first} and {length}; expected a part of the {whole} tokens of "
             f"{' x '.join(map(str, checked))}" + (f" and {leading} before them" if leading else "")
         )
     repeats = [prod(checked[n + 1 :]) for n in range(len(checked))]
-    part = slice(first, first + length)
+    part = slice(first, whole if length is None else first + length)
     return {
         name: Digits(((1, repeat, size),), leading=leading, count=whole).part(part)
         for name, repeat, size in zip(names, repeats, checked, strict=True)

@@ -123,10 +123,10 @@ def _apart(positions: AnyPositions) -> AnyPositions:
     """The positions with leading elements where `positions_on` says."""
     if positions.leading == (0, 0):
         return positions
-    _, highest = positions.visible
-    assert isinstance(highest, int)
+    first, last = positions.visible
+    assert isinstance(first, int) and isinstance(last, int)
     sides = {}
-    for name, nowhere in (("query", NOWHERE), ("key", NOWHERE + highest + 1)):
+    for name, nowhere in (("query", NOWHERE), ("key", NOWHERE + max(first, last) + 1)):  # offset 0 where none is
         side = getattr(positions, name)
         sides[name] = replace(side, nowhere=nowhere) if isinstance(side, Digits) else side
     return replace(positions, **sides)

@@ -192,9 +192,13 @@ class Positions:
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
         if last - first >= LONGEST_SPAN:
+            beside = self.axis != SEQUENCE
             raise ValueError(
-                f"query_position, key_position: offsets {first}..{last} are visible, more than the {LONGEST_SPAN} that "
-                "an encoding makes rows for; set a window, or number the positions with smaller gaps"
+                f"query_position, key_position: offsets {first}..{last} are visible"
+                + (f" on the axis {self.axis!r}" if beside else "")
+                + f", more than the {LONGEST_SPAN} that an encoding makes rows for; "
+                + ("" if beside else "set a window, or ")
+                + "number the positions with smaller gaps"
             )
         return Span(first, last - first + 1) if first <= last else Span(0, 1)
 

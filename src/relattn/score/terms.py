@@ -70,12 +70,12 @@ class ScoreTerms:
     def on(self, *axes: str) -> ScoreTerms:
         """The same terms on another axis: d is the offset of its positions; on several, their joint offset.
 
-        Raises ValueError: where the terms already stand on an axis, or no axis is named.
+        Raises ValueError: where the terms already stand on an axis, and for no axis, or the sequence alone.
         """
         if self.axes:
             raise ValueError(f"ScoreTerms on: got terms on {_named(self.axes)}; expected terms of the sequence alone")
-        if not axes or not all(isinstance(axis, str) for axis in axes) or "sequence" in axes:
-            raise ValueError(f"ScoreTerms on: got {axes!r}; expected names of axes other than 'sequence'")
+        if not axes or not all(isinstance(axis, str) for axis in axes) or axes == ("sequence",):
+            raise ValueError(f"ScoreTerms on: got {axes!r}; expected names of axes, one at least other than 'sequence'")
         moved = {axes: replace(self, query=None, key=None)} if self.has_tables else {}
         return ScoreTerms(query=self.query, key=self.key, axes=moved)
 
