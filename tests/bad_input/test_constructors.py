@@ -384,7 +384,7 @@ def test_sandwich_width():
         make(SandwichBias, width=7)
 
 
-@pytest.mark.parametrize("came", [None, 1, "cos", [torch.cos]], ids=repr)
+@pytest.mark.parametrize("came", [None, 1, "cos", [torch.cos]], ids=["None", "a number", "a name", "a list"])
 def test_function(came):
     with refused(TypeError, f"function: got {came!r}; expected a Module or a function of the offsets"):
         FunctionBias(came, 4)

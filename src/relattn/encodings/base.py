@@ -189,11 +189,6 @@ def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> Sc
     return reduce(add, others, combined)
 
 
-def _name(encoding: RelativeEncoding) -> str:
-    """What the messages call it: its class, and of one on another axis that of the encoding itself."""
-    return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
-
-
 class OnAxis(RelativeEncoding):
     """encoding.on(axis): the encoding over the offsets of that axis. `encoding` holds its parameters.
 
