@@ -162,10 +162,12 @@ class KVCache:
         beside: Mapping[str, Position],
     ) -> None:
         """`append`, of keys and values that fit what it holds, at positions that `place` returned."""
-        self._beside = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
+        grown = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
         if isinstance(position, Listed):
             self._list_positions(key.shape[0], key.device)
+        held = self.length
         self._roll(position)
+        self._beside = grown.part(held - self.length, grown.length)
         if isinstance(position, Listed):
             self._positions = _joined(self._positions, position.positions, POSITION_AXIS)
         self._keys = _joined(self._keys, key, KEY_AXIS)
