@@ -193,7 +193,7 @@ def test_a_mask_that_forgets_the_cache():
     [
         (
             {"encoding": "ropes"},
-            "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'shaw', ",
+            "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'relative+pitch+time', ",
         ),
         ({"width": 15}, "width: got 15; expected a multiple of the 2 heads"),
         ({"width": 0}, "width: got 0; expected an int of at least 1"),
