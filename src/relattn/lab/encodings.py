@@ -25,8 +25,7 @@ def lab_options(name: str, length: int) -> dict[str, Any]:
     """What the lab adds for a model trained on windows of `length` tokens, to be evaluated on longer ones.
 
     Relative tables: a distance that was never trained takes the edge row, in time too, which counts the steps of four
-    voices. Shaw: clipped at a bar of the past; causal
-    attention never looks to the right.
+    voices. Shaw: clipped at a bar of the past; causal attention never looks to the right.
     """
     if name in ("relative", "relative-heads"):
         return {"beyond": "clamp"}

@@ -163,8 +163,9 @@ class LabModel(PreTrainedModel, GenerationMixin):
                 f"(batch, {seen} cached and {given} given tokens); let it cover the cached tokens, too"
             )
         key_mask = None if attention_mask is None else attention_mask.bool()
-        numbers = None if key_mask is None else (key_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
-        entry = CATALOGUE[self.config.encoding]
+        entry, numbers = CATALOGUE[self.config.encoding], None
+        if key_mask is not None and (entry.absolute or entry.axes):
+            numbers = (key_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
         x = self.embedding(input_ids) * math.sqrt(self.config.width)
         if entry.absolute:
             x = x + self._sinusoids(given, seen, numbers, x)
