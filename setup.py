@@ -18,7 +18,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
-KERNELS = Path("src/relattn/backends/native/kernels")
+KERNELS = Path("src/relattn/compiled/kernels")
 FLAGS = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default"]
 SETS = {
     "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
@@ -106,6 +106,6 @@ class WheelOfAnyPython(bdist_wheel):
 
 
 setup(
-    ext_modules=[Extension("relattn.backends.native._kernels", [str(KERNELS / "kernels.cpp")], optional=True)],
+    ext_modules=[Extension("relattn.compiled._kernels", [str(KERNELS / "kernels.cpp")], optional=True)],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelOfAnyPython},
 )

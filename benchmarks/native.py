@@ -1,80 +1,129 @@
 """The native backend beside PyTorch's own attention without any encoding: the ratio of their times, call by call.
 
-One sequence, H = 8, D = 64, float32, where a row says nothing else; PyTorch's attention has the same shape and dtype.
+One sequence, H = 8, D = 64, float32, where a row says nothing else; PyTorch's attention has the same shape, dtype and
+causality. Before it is timed, every workload's answer and gradients are compared with float64 (`relattn.bench.truth`).
 Each cell is the median ratio of at least fifteen pairs (`relattn.bench.timing`: rounds that spread over more than 10 %
-are repeated, and marked with ± where none was steadier). The last columns are the median over the lengths, and the
-goal. `python benchmarks/native.py [threads] [lengths] [rows]`, as in 2 512,1024 relative,bfloat16.
+are repeated, and marked with ± where none was steadier). The last columns are the median over the lengths, the goal,
+and whether it is met: by the median, and by every length within 1.1 times the goal.
+
+    python benchmarks/native.py encodings         rows `transformer-xl` and `disentangled`: the rows of the tables are
+                                                  projected beforehand, and a training step gives the gradients of these
+                                                  rows and of r; `with its projection`: both are in the time
+    python benchmarks/native.py decoding          one token; keys in the cache, rope's are turned already
+    python benchmarks/native.py small             the whole call with backend="auto", one thread, no gradients
+    python benchmarks/native.py window            times / (PyTorch's attention without a window * the window's share of
+                                                  its pairs)
+    python benchmarks/native.py batches heads     short sequences in a batch; one long sequence with one head
+
+Several tables may be named; all are printed where none is. `--rows relative,bfloat16`: rows whose names hold one of
+these.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
 
 import torch
+from goals import TABLES, TOLERANCE, Row, Table
 
-from relattn.bench.candidates import CANDIDATES
+from relattn.bench.candidates import CANDIDATES, Candidate
+from relattn.bench.ours import ours
 from relattn.bench.run import timed
+from relattn.bench.timing import Timing
 from relattn.bench.truth import check
-from relattn.bench.workload import FORWARD, TRAINING, Workload
+from relattn.bench.workload import Workload
 from relattn.support.machine import machine
 
-NATIVE = CANDIDATES["relattn native"]
-SECONDS = 1.0
-PLAIN = Workload("none", 1, 64, 8, False, FORWARD)
-RELATIVE = replace(PLAIN, encoding="relative")
+
+def candidate(backend: str) -> Candidate:
+    """A backend of ours, or "auto"."""
+    native = CANDIDATES["relattn native"]
+    return native if backend == "native" else replace(native, prepare=partial(ours, backend=backend))
 
 
-class Row(NamedTuple):
-    """What is measured, and the goals: forward and training step, full; the same, causal."""
-
-    workload: Workload
-    goals: tuple[float, ...]
-
-
-ROWS = {
-    "none": Row(PLAIN, (0.80, 0.80, 0.65, 0.65)),
-    "rope": Row(replace(PLAIN, encoding="rope"), (0.80, 0.80, 0.65, 0.65)),
-    "relative": Row(RELATIVE, (1.15, 1.15, 0.95, 0.95)),
-    "relative-heads": Row(replace(PLAIN, encoding="relative-heads"), (1.15, 1.15, 0.95, 0.95)),
-    "t5": Row(replace(PLAIN, encoding="t5"), (0.85, 0.80, 0.65, 0.65)),
-    "alibi": Row(replace(PLAIN, encoding="alibi"), (0.85, 0.80, 0.65, 0.65)),
-    "shaw-keys": Row(replace(PLAIN, encoding="shaw-keys"), (0.90, 1.0, 0.70, 0.8)),
-    "shaw": Row(replace(PLAIN, encoding="shaw"), (1.10, 1.2, 0.85, 0.95)),
-    "key-query": Row(replace(PLAIN, encoding="key-query"), (1.5, 1.6, 1.2, 1.3)),
-    "transformer-xl": Row(replace(PLAIN, encoding="transformer-xl"), (1.15, 1.2, 0.95, 1.0)),
-    "relative, D = 32": Row(replace(RELATIVE, head_dim=32), (1.05, 1.05)),
-    "relative, D = 128": Row(replace(RELATIVE, head_dim=128), (1.3, 1.3)),
-    "relative, bfloat16": Row(replace(RELATIVE, dtype="bfloat16"), (0.9, 1.0)),
-}
-COLUMNS = [(FORWARD, False), (TRAINING, False), (FORWARD, True), (TRAINING, True)]
+def checked(who: Candidate, workload: Workload) -> None:
+    """Stop where the answer or a gradient is wrong."""
+    found = check(who, workload)
+    assert found.right, (workload, found)
 
 
-def main(threads: int = 2, lengths: tuple[int, ...] = (512, 1024, 2048, 4096), names: str = "") -> None:
-    """Print the table, row by row; of the rows whose names hold one of `names`."""
-    torch.set_num_threads(threads)
-    print(f"torch {torch.__version__}, {machine()['processor']}, threads: {threads}\n")
-    print(f"| encoding | | {' | '.join(f'L={length}' for length in lengths)} | median | goal |")
-    print(f"|---|---|{'---:|' * (len(lengths) + 2)}")
-    for name, row in ROWS.items():
-        if not any(part in name for part in names.split(",")):
+def share(workload: Workload) -> float:
+    """The visible pairs over those of the same attention without a window."""
+    return workload.pairs / replace(workload, window=None).pairs
+
+
+def verdict(row: Row, ratios: dict[int, float]) -> tuple[str, str]:
+    """The goal, and whether the ratios meet it."""
+    if row.goal is None:
+        return "", ""
+    if isinstance(row.goal, dict):
+        bounds = {length: row.goal[length] for length in ratios}
+        said = " / ".join(f"{bound:g}" for bound in bounds.values())
+        late = [length for length, bound in bounds.items() if ratios[length] > bound]
+        return said, f"missed at {', '.join(map(str, late))}" if late else "met"
+    late = [length for length, ratio in ratios.items() if ratio > TOLERANCE * row.goal]
+    median = statistics.median(ratios.values())
+    missed = [f"by {median / row.goal - 1:.0%}"] if median > row.goal else []
+    missed += [f"at {', '.join(map(str, late))}"] if late else []
+    return f"{row.goal:.2f}", f"missed {' and '.join(missed)}" if missed else "met"
+
+
+def show(table: Table, lengths: Sequence[int], names: Sequence[str], seconds: float) -> None:
+    """Measure a table and print it, row by row."""
+    who = candidate(table.backend)
+    print(f"| | | {' | '.join(f'L={length}' for length in lengths)} | median | goal | |")
+    print(f"|---|---|{'---:|' * (len(lengths) + 2)}---|")
+    for row in table.rows:
+        if not any(part in row.name for part in names):
             continue
-        for (mode, causal), goal in zip(COLUMNS, row.goals, strict=False):
-            workload = replace(row.workload, mode=mode, causal=causal)
-            found = check(NATIVE, workload)
-            assert found.right, found
-            timings = [timed(NATIVE, workload.at(length), SECONDS) for length in lengths]
-            median = statistics.median(timing.ratio.median for timing in timings)
-            cells = " | ".join(f"{timing.ratio.median:.2f}{timing.doubt}" for timing in timings)
-            print(f"| {name} | {mode}{', causal' * causal} | {cells} | {median:.2f} | {goal:.2f} |", flush=True)
+        checked(who, row.workload)
+        timings = {length: timed(who, row.workload.at(length), seconds) for length in lengths}
+        shares = {length: share(row.workload.at(length)) for length in lengths}
+        ratios = {length: timing.ratio.median / shares[length] for length, timing in timings.items()}
+        cells = [f"{ratio:.2f}{_doubt(timings[length], shares[length])}" for length, ratio in ratios.items()]
+        median = "" if isinstance(row.goal, dict) else f"{statistics.median(ratios.values()):.2f}"
+        cells += [median, *verdict(row, ratios)]
+        what = f"{row.workload.mode}{', causal' * (row.workload.causal and not row.workload.decoding)}"
+        print(f"| {row.name} | {what} | {' | '.join(cells)} |", flush=True)
+
+
+def _doubt(timing: Timing, share: float) -> str:
+    """Half the distance of the quartiles, as `Timing.doubt`, in units of the cell."""
+    return "" if timing.is_steady else f" ±{(timing.ratio.upper - timing.ratio.lower) / 2 / share:.2f}"
+
+
+def header(threads: int) -> str:
+    """What a table was measured with."""
+    return f"torch {torch.__version__}, {machine()['processor']}, threads: {threads}"
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """512,1024 as numbers."""
+    return tuple(map(int, text.split(",")))
+
+
+def main() -> None:
+    """Print the tables that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all where none is given")
+    parser.add_argument("--threads", type=int, help="those of the goals unless given: 2, for small calls 1")
+    parser.add_argument("--lengths", type=integers, help="in place of the table's own")
+    parser.add_argument("--rows", default="", help="parts of the names of rows")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for the pairs of one cell, fifteen at least")
+    given = parser.parse_args()
+    if unknown := set(given.tables) - set(TABLES):
+        parser.error(f"no table {', '.join(unknown)}; there are {', '.join(TABLES)}")
+    for name in given.tables or TABLES:
+        table = TABLES[name]
+        threads = given.threads or table.threads
+        torch.set_num_threads(threads)
+        print(f"\n{name}: {header(threads)}\n")
+        show(table, given.lengths or table.lengths, given.rows.split(","), given.seconds)
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    main(
-        int(given[0]) if given else 2,
-        tuple(map(int, given[1].split(","))) if len(given) > 1 else (512, 1024, 2048, 4096),
-        given[2] if len(given) > 2 else "",
-    )
+    main()

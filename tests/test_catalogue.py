@@ -7,7 +7,8 @@ import torch
 
 import relattn
 from relattn.bench import workload
-from relattn.bench.workload import Workload, make_case
+from relattn.bench.case import make_case
+from relattn.bench.workload import Workload
 from relattn.catalogue import CATALOGUE, Layer, name_of
 from relattn.cli import app as commands
 from relattn.convert import layers
@@ -15,6 +16,7 @@ from relattn.lab import encodings as lab
 from tests.convert.cases import CASES
 
 CAUSAL, BOTH = (Layer(num_heads=2, head_dim=8, length=100, causal=causal) for causal in (True, False))
+PROJECTED = [("weight", (16, 16)), ("bias", (16,))]
 MODULES = [name for name, entry in CATALOGUE.items() if entry.kind]
 
 
@@ -28,7 +30,8 @@ def test_what_a_name_builds_has_that_name(name, layer):
 def test_bench_and_lab_mean_the_same_by_a_name(name):
     """The same class, shared by as many heads; what differs are lengths and edges, which the lab says."""
     if name not in workload.ENCODINGS or name not in lab.ENCODINGS or CATALOGUE[name].kind is None:
-        assert name in ("none", "sinusoid", "key-query", "kerple", "kerple-power", "sandwich", "relative+pitch+time")
+        others = ("none", "sinusoid", "key-query", "disentangled", "kerple", "kerple-power", "sandwich")
+        assert name in (*others, "relative+pitch+time")
         return
     benched = make_case(Workload(name, 100, 8, 2, causal=True, mode="forward")).encoding
     trained = lab.build_encoding(name, CAUSAL, lab.lab_options(name, 100))
@@ -53,6 +56,13 @@ def test_bench_and_lab_mean_the_same_by_a_name(name):
         ("shaw", {"relative_keys": (1, 33, 8), "relative_values": (1, 33, 8)}),
         ("shaw-keys", {"relative_keys": (1, 33, 8)}),
         ("key-query", {"relative_embeddings": (1, 199, 8)}),
+        (
+            "disentangled",
+            {
+                "relative_embeddings": (1024, 16),
+                **{f"pos_{side}_proj.{name}": shape for side in ("key", "query") for name, shape in PROJECTED},
+            },
+        ),
     ],
 )
 def test_what_the_catalogue_s_own_options_are(name, shapes):

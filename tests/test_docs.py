@@ -140,6 +140,7 @@ def test_every_page_is_in_the_index():
         ("draw_skew.py", "skew_*.svg", "skew.md"),
         ("draw_native.py", "native_*.svg", "native.md"),
         ("draw_units.py", "units_*.svg", "native.md"),
+        ("draw_axes.py", "axes_*.svg", "axes.md"),
     ],
 )
 def test_the_pictures_are_drawn_by_their_script(script, pictures, page, tmp_path, monkeypatch):
@@ -149,7 +150,9 @@ def test_the_pictures_are_drawn_by_their_script(script, pictures, page, tmp_path
     runpy.run_path(str(figures / script), run_name="__main__")
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in figures.glob(pictures)}
     text = (ROOT / "docs" / page).read_text()
-    assert all(path.name in text for path in tmp_path.iterdir())
+    for path in tmp_path.iterdir():
+        assert path.name in text
+        assert path.read_bytes() == (figures / path.name).read_bytes(), f"{path.name} is drawn otherwise: run {script}"
 
 
 def example(name: str, arguments: list[str], monkeypatch, capsys) -> str:

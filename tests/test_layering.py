@@ -25,6 +25,8 @@ ROOMS = (
     "errors",
     "arguments",
     "autocast",
+    "watched",
+    "compiled",
     "rope_scaling",
     "offsets",
     "score",

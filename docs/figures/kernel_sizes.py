@@ -1,13 +1,13 @@
 """Sizes of the native kernels, read from their sources, as they are for AVX-512."""
 
 import re
-from pathlib import Path
 
 import relattn.backends.native.operator as native
+from relattn.compiled import library
 
 FORWARD_BLOCKS, BACKWARD_BLOCKS = native.FORWARD_BLOCKS, native.BACKWARD_BLOCKS
 """How many queries and keys meet at a time."""
-SOURCES = "".join(path.read_text() for path in sorted((Path(native.__file__).parent / "kernels").glob("*.h")))
+SOURCES = "".join(path.read_text() for path in sorted(library.SOURCES.glob("*.h")))
 
 
 def size(name: str) -> int:

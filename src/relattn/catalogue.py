@@ -12,6 +12,7 @@ from typing import Any
 
 from relattn.encodings import (
     AlibiBias,
+    DisentangledEmbedding,
     KerpleBias,
     KeyQueryEmbedding,
     RelativeEmbedding,
@@ -172,6 +173,13 @@ _ENTRIES = (
         "Huang, Liang et al. 2020",
         KeyQueryEmbedding,
         lambda layer: {"head_dim": layer.head_dim, "max_length": layer.length},
+    ),
+    NamedEncoding(
+        "disentangled",
+        "clipped rows, projected twice, met by query and key",
+        "He et al. 2021, DeBERTa",
+        DisentangledEmbedding,
+        lambda layer: {"num_heads": layer.num_heads, "head_dim": layer.head_dim},
     ),
     NamedEncoding(
         "transformer-xl",

@@ -103,7 +103,7 @@ def request(
     elif encoding is None:
         terms = NOTHING
     elif isinstance(encoding, RelativeEncoding):
-        if not keys_are_prepared:
+        if encoding.rewrites_keys and not keys_are_prepared:
             key = prepare(encoding, key, {axis: positions.key for axis, positions in places.by_axis.items()})
         terms = lower(encoding, query, key, value, places)
     else:

@@ -2,11 +2,12 @@
 
 import importlib.util
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from relattn.backends.select import BACKENDS
-from relattn.bench.candidates import CANDIDATES, FLOOR, OURS, chosen_by_auto
+from relattn.bench.candidates import CANDIDATES, FLOOR, OURS, WITH_QUERIES, chosen_by_auto
 from relattn.bench.truth import check
 from relattn.bench.workload import ENCODINGS, Workload
 
@@ -41,7 +42,7 @@ def test_every_candidate_that_is_defined_is_right(encoding, mode, causal, batch)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("encoding", [name for name in ENCODINGS if name not in ("shaw", "rope")])
+@pytest.mark.parametrize("encoding", [name for name in ENCODINGS if name not in ("shaw", "rope", *WITH_QUERIES)])
 def test_flex_is_right(encoding, causal):
     found = check(CANDIDATES["flex"], Workload(encoding, 16, 16, 2, causal, "forward"))
     assert found.right, found
@@ -72,6 +73,10 @@ def test_all_of_ours_and_all_arrangements_are_candidates():
         ("plain", "rope", {}, "a rotation adds no term to the scores"),
         ("flex", "rope", {}, "a rotation adds no term to the scores"),
         ("sdpa, S as mask", "rope", {}, "there is no term to hand over as a mask"),
+        ("plain", "disentangled", {}, "it is written for relative keys alone"),
+        ("plain, strided", "key-query", {}, "it is written for relative keys alone"),
+        ("sdpa, S as mask", "disentangled", {}, "it is written for relative keys alone"),
+        ("flex", "key-query", {"mode": "forward"}, "it is written for relative keys alone"),
         ("plain, gather", "relative", DECODING, "for one query the products are in place"),
         ("flex", "relative", DECODING, "measured on whole sequences only"),
         ("transformers", "t5", DECODING, "measured on whole sequences only"),
@@ -101,7 +106,32 @@ def test_auto_is_named_by_what_it_takes():
     assert chosen_by_auto(workload("relative")) in set(BACKENDS) - {"sdpa", "reference"}
 
 
+@pytest.mark.parametrize("changes", [{"window": 5}, {"lowered": True}, {"window": 5, "lowered": True}], ids=str)
+@pytest.mark.parametrize("mode", ["forward", "training", "decoding"])
+def test_ours_are_right_under_a_window_and_with_terms_given(mode, changes):
+    for encoding in ("relative", "transformer-xl", "disentangled"):
+        work = replace(workload(encoding, mode == "decoding", mode), **changes)
+        found = {name: check(CANDIDATES[f"relattn {name}"], work) for name in ("native", "dense", "tiled")}
+        assert all(one.right for one in found.values()), found
+
+
 # --- the check can fail ---
+
+
+@pytest.mark.parametrize(("name", "causal", "mode"), [("native", False, "training"), ("dense", True, "decoding")])
+def test_a_candidate_without_the_window_is_found_out(name, causal, mode):
+    """Also one that lets every query see one key too few: the check's length goes beyond any window."""
+    right = CANDIDATES[f"relattn {name}"]
+    for window in (5, 300):
+        work = replace(workload("none", causal, mode), window=window)
+        for other in (None, window - 1):
+            wrong = replace(right, prepare=partial(narrowed, prepare=right.prepare, window=other))
+            assert not check(wrong, work).right
+        assert check(right, work).right
+
+
+def narrowed(case, prepare, window):
+    return prepare(replace(case, workload=replace(case.workload, window=window)))
 
 
 def without_encoding(case):

@@ -1,9 +1,14 @@
 """Workloads and their tensors."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from relattn.bench.workload import ENCODINGS, Workload, make_case, step
+import relattn
+from relattn.bench.case import make_case, step
+from relattn.bench.ours import ours
+from relattn.bench.workload import ENCODINGS, Workload
 
 
 def workload(encoding="relative", length=12, causal=False, mode="training", batch=1):
@@ -55,3 +60,48 @@ def test_a_decoder_sees_a_part_of_its_cache():
     assert case.key.shape == case.value.shape == (3, 2, 12, 8)
     assert not case.key.is_contiguous()
     assert set(step(case, lambda: case.query)) == {"output"}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 0, 3, 11, 50])
+def test_pairs_are_those_that_are_visible(window, causal):
+    """Counted in the weights of attention itself."""
+    work = replace(workload(length=12, causal=causal, mode="forward"), window=window)
+    case = make_case(work)
+    weights = relattn.attention_weights(case.query, case.key, case.value, is_causal=causal, window=work.sides)
+    assert (weights[0, 0] > 0).sum() == work.pairs
+    one = replace(work, mode="decoding", causal=True)
+    assert one.pairs == 1 + min(11, 11 if window is None else window)
+
+
+def test_under_a_window_a_table_has_rows_for_what_is_visible():
+    table = make_case(replace(workload(length=12), window=3)).encoding.relative_keys
+    assert table.shape == (1, 7, 8)
+    assert make_case(replace(workload(length=12), window=30)).encoding.relative_keys.shape == (1, 23, 8)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("encoding", ["transformer-xl", "disentangled", "relative", "t5", "shaw"])
+def test_lowered_is_the_same_attention_with_the_terms_as_leaves(encoding, causal):
+    work = workload(encoding, causal=causal)
+    whole, lowered = make_case(work), make_case(replace(work, lowered=True))
+    answers = [step(case, ours(case, "dense")) for case in (whole, lowered)]
+    torch.testing.assert_close(answers[0]["output"], answers[1]["output"])
+    torch.testing.assert_close(answers[0]["gradient of key"], answers[1]["gradient of key"])
+    assert isinstance(lowered.encoding, relattn.ScoreTerms)
+    assert all(tensor.is_leaf and tensor.requires_grad for tensor in lowered.leaves.values())
+    names = {
+        "transformer-xl": ["relative_query", "relative_keys"],
+        "disentangled": ["relative_keys", "relative_queries"],
+    }
+    names |= {"relative": ["relative_keys"], "t5": ["bias"], "shaw": ["relative_keys", "relative_values"]}
+    assert list(lowered.leaves)[3:] == names[encoding]
+
+
+def test_the_gradients_of_terms_are_moved_on_their_way_to_the_parameters():
+    """The same is added to all scores of a row: the gradient is 0, but for what the moved gradients leave over."""
+    case = make_case(workload("disentangled", length=40))
+    moved = [step(double, ours(double, "reference")) for double in (case.doubled(), case.doubled(2.0**-10))]
+    still, shaken = (answer["gradient of pos_key_proj.bias"].abs().max() for answer in moved)
+    assert still < 1e-12
+    assert shaken > 1e-5

@@ -1,8 +1,13 @@
-"""DDP and FSDP2 over two gloo processes: a step of training gives the weights that one process gives them."""
+"""DDP and FSDP2 over two gloo processes: a step of training gives the weights that one process gives them.
 
-from collections.abc import Callable
+The native kernels, which take no float64, are held to the same bits: one process that halves the sum of both parts'
+gradients rounds as often as two that average theirs, and the kernels sum in an order that the shape fixes.
+"""
+
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +26,14 @@ NAMES = (*MODULES, SHARED)
 LENGTH = 9
 
 Weights = dict[str, Tensor]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Stack(nn.Module):
@@ -45,13 +58,19 @@ def batch() -> Tensor:
     return torch.randn(2 * PROCESSES, LENGTH, WIDTH, dtype=torch.float64, generator=seeds.torch_generator(4))
 
 
-def train(model: nn.Module, x: Tensor) -> None:
-    """Two steps, so that the second starts from weights that were updated."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+def train(model: nn.Module, *parts: Tensor) -> list[Tensor]:
+    """Two steps, so that the second starts from weights that were updated; gradients are the mean over the parts.
+
+    What the model answered, part by part.
+    """
+    optimizer, answers = torch.optim.SGD(model.parameters(), lr=0.5), []
     for _ in range(2):
         optimizer.zero_grad()
-        model(x).square().mean().backward()
+        for x in parts:
+            answers.append(model(x))
+            (answers[-1].square().mean() / len(parts)).backward()
         optimizer.step()
+    return [answer.detach() for answer in answers]
 
 
 def replicated(stack: Stack, x: Tensor) -> Weights:
@@ -65,17 +84,25 @@ def sharded(stack: Stack, x: Tensor) -> Weights:
         fully_shard(stack.first)
     fully_shard(stack)
     train(stack, x)
-    return {name: weight.full_tensor() for name, weight in stack.state_dict().items()}
+    return whole(stack)
+
+
+def whole(model: nn.Module) -> Weights:
+    return {name: weight.full_tensor() for name, weight in model.state_dict().items()}
 
 
 STRATEGIES: dict[str, Callable[[Stack, Tensor], Weights]] = {"replicated": replicated, "sharded": sharded}
 
 
-def work(rank: int, folder: Path) -> None:
-    """One of the processes: every strategy and encoding, on its part of the batch; the first writes what came out."""
+def start(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     store = f"file://{folder / 'store'}"
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES)
+
+
+def work(rank: int, folder: Path) -> None:
+    """One of the processes: every strategy and encoding, on its part of the batch; the first writes what came out."""
+    start(rank, folder)
     part = batch().chunk(PROCESSES)[rank]
     found = {way: {name: train(Stack(name), part) for name in NAMES} for way, train in STRATEGIES.items()}
     if rank == 0:
@@ -100,3 +127,43 @@ def test_a_step_is_that_of_one_process(tmp_path: Path) -> None:
             # The softmax does not see what all keys of a row have in common.
             trained = key.endswith(("k_proj.bias", "key_proj.bias")) or (weight - before[key]).abs().max() > 1e-8
             assert trained, f"{where} did not move"
+
+
+def native(name: str) -> nn.Sequential:
+    """Two layers in a row: where a tensor or a layer served twice, what goes back would be summed in another order."""
+    seeds.start_torch(3)
+    rng = seeds.generator(3)
+    return nn.Sequential(*(attention(name, rng, "native").float() for _ in range(2)))
+
+
+def work_natively(rank: int, folder: Path) -> None:
+    """One of the processes: every encoding, on its part of the batch. It writes what it answered and what came out."""
+    start(rank, folder)
+    part, found = batch().float().chunk(PROCESSES)[rank], {}
+    for name in MODULES:
+        layers = native(name)
+        for unit in (*layers, layers):
+            fully_shard(unit)
+        found[name] = train(layers, part), whole(layers)
+    torch.save(found, folder / f"found {rank}")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_native_kernels_sharded_give_the_bits_of_one_process(tmp_path: Path, one_thread: None) -> None:
+    """Which halves the sum of both parts' gradients, where two average theirs: no number is rounded otherwise."""
+    torch.multiprocessing.spawn(work_natively, (tmp_path,), PROCESSES)
+    found = [torch.load(tmp_path / f"found {rank}") for rank in range(PROCESSES)]
+    for name in MODULES:
+        alone = native(name)
+        answers = train(alone, *batch().float().chunk(PROCESSES))
+        for rank in range(PROCESSES):
+            given, weights = found[rank][name]
+            assert_same_bits(name, dict(enumerate(given)), dict(enumerate(answers[rank::PROCESSES])))
+            assert_same_bits(name, weights, alone.state_dict())
+
+
+def assert_same_bits(name: str, found: dict[Any, Tensor], expected: dict[Any, Tensor]) -> None:
+    assert list(found) == list(expected)
+    for key, given in found.items():
+        assert torch.equal(given, expected[key]), f"{name}: {key}"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from relattn.backends.native import library, operator
+from relattn.backends.native import operator
+from relattn.compiled import library, rotation
 from tests.native.sets import of
 
 
@@ -15,7 +16,8 @@ def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Kernels of one instruction set for the whole test: the parameter, a name."""
     found = of(request.param, monkeypatch)
     assert isinstance(found, library.Kernels) and found.name == request.param
-    monkeypatch.setattr(operator, "kernels", lambda: found)
+    for asking in (operator, rotation):
+        monkeypatch.setattr(asking, "kernels", lambda: found)
     return request.param
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import relattn
-from relattn.backends.native import library, operator
+from relattn.backends.native import operator
+from relattn.compiled import library
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relattn.backends.native import library
+from relattn.compiled import library
 
 
 def runnable() -> list[str]:

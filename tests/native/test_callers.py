@@ -1,5 +1,8 @@
 """Who calls the kernels: the operator, autograd alone, or nobody between; and what else PyTorch does around a call."""
 
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,7 +12,17 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from relattn import ShawEmbedding, T5Bias, UnsupportedError, explain, relative_attention
+from relattn import (
+    KeyQueryEmbedding,
+    RelativeEmbedding,
+    RelativeEncoding,
+    ShawEmbedding,
+    T5Bias,
+    UnsupportedError,
+    explain,
+    relative_attention,
+)
+from tests.digest import nobody_listens
 
 
 class Listener(TorchDispatchMode):
@@ -42,14 +55,15 @@ def step(encoding: nn.Module, inputs: list[Tensor], call: Any) -> list[Tensor]:
     return [output, *torch.autograd.grad(output.sin().sum(), [*inputs, *encoding.parameters()])]
 
 
-def assert_same_bits(found: list[Tensor], expected: list[Tensor]) -> None:
+def assert_same_bits(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("backend", ["native", "tiled"])
 def test_a_mode_hears_the_operators_and_nothing_else_changes(backend: str) -> None:
     encoding, inputs, call = made(backend)
-    expected = step(encoding, inputs, call)
+    with nobody_listens():
+        expected = step(encoding, inputs, call)
     assert expected[0].grad_fn is not None and expected[0].grad_fn.name() == "UnseenBackward"
     with Listener() as listener:
         heard = step(encoding, inputs, call)
@@ -121,12 +135,14 @@ def test_a_trace_records_what_others_compute() -> None:
     """The kernels write by address, which no trace sees."""
     inputs, others = (tuple(torch.randn(2, 2, 40, 8) for _ in range(3)) for _ in range(2))
     module = Attends("auto")
-    with torch.no_grad():
+    with torch.no_grad(), nobody_listens():
         traced = torch.jit.trace(module, inputs, check_trace=False)
         torch.testing.assert_close(traced(*others), module(*others))
     for backend in ("native", "tiled"):
-        with pytest.raises(UnsupportedError, match=r"torch.jit.trace does not record its operator; use 'dense'"):
-            torch.jit.trace(Attends(backend), inputs, check_trace=False)
+        attends = Attends(backend)
+        refused = pytest.raises(UnsupportedError, match=r"torch.jit.trace does not record its operator; use 'dense'")
+        with refused, nobody_listens():
+            torch.jit.trace(attends, inputs, check_trace=False)
 
 
 def test_shapes_alone_are_enough_for_tiled() -> None:
@@ -143,6 +159,77 @@ def test_subnormal_numbers_count_as_zero_inside_alone() -> None:
     assert (relative_attention(*inputs, small, backend="native") == 0).all()
     assert (relative_attention(*inputs, small, backend="dense") > 0).all()
     assert (torch.full((2**20,), 1e-40) * 1.0 > 0).all()
+
+
+def in_four_threads(work: Callable[[int], Any]) -> list[Any]:
+    """What work(0) ... work(3) give, each in a Python thread of its own; all start at once."""
+    together = threading.Barrier(4)
+
+    def wait_and_work(n: int) -> Any:
+        together.wait()
+        return work(n)
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(wait_and_work, range(4)))
+
+
+@pytest.fixture(params=[1, 2])
+def threads_of_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def larger(encoding: RelativeEncoding) -> tuple[nn.Module, list[Tensor], Any]:
+    """As `made`, with pairs enough for several threads of torch, and a key head for each two."""
+    inputs = [torch.randn(2, heads, 130, 16, requires_grad=True) for heads in (4, 2, 2)]
+
+    def call(*given: Tensor) -> Tensor:
+        return relative_attention(*given, encoding=encoding, enable_gqa=True, backend="native")
+
+    return encoding, inputs, call
+
+
+ENCODINGS = {
+    "tables of every kind": lambda: KeyQueryEmbedding(16, 130) + ShawEmbedding(16, 5) + T5Bias(4),
+    "by head": lambda: RelativeEmbedding(16, 130, num_heads=4),
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_four_python_threads_go_back_at_once(name: str, threads_of_torch: None) -> None:
+    """Each over a graph of its own, again and again."""
+    encoding, inputs, call = zip(*(larger(ENCODINGS[name]()) for _ in range(4)), strict=True)
+    outputs = [call[n](*inputs[n]).sin().sum() for n in range(4)]
+
+    def back(n: int) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(outputs[n], [*inputs[n], *encoding[n].parameters()], retain_graph=True)
+
+    expected = [back(n) for n in range(4)]
+    assert not torch.equal(expected[0][0], expected[1][0])
+    for n, found in enumerate(in_four_threads(lambda n: [back(n) for _ in range(20)])):
+        for gradients in found:
+            assert_same_bits(gradients, expected[n])
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_four_python_threads_train_and_answer_at_once(name: str, threads_of_torch: None) -> None:
+    """Two take whole steps and two attend without a gradient, all with one encoding."""
+    encoding = ENCODINGS[name]()
+    problems = [larger(encoding) for _ in range(4)]
+
+    def work(n: int) -> list[Tensor]:
+        if n < 2:
+            return step(*problems[n])
+        _, inputs, call = problems[n]
+        with torch.no_grad():
+            return [call(*inputs), call(inputs[0][:, :, :1], *inputs[1:])]
+
+    expected = [work(n) for n in range(4)]
+    for n, found in enumerate(in_four_threads(lambda n: [work(n) for _ in range(20)])):
+        for answers in found:
+            assert_same_bits(answers, expected[n])
 
 
 def test_a_hundred_runs_give_the_same_bits() -> None:

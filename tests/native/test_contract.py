@@ -1,4 +1,4 @@
-"""Every encoding on the kernels: outputs, lse and every gradient within the budget."""
+"""Every encoding on the kernels of every instruction set: outputs, lse and every gradient within the budget."""
 
 import numpy as np
 import pytest
@@ -7,21 +7,20 @@ import torch
 from relattn import relative_attention
 from relattn.backends.native import operator
 from tests import seeds
-from tests.contract.cases import CASES, DIFFERENT
+from tests.contract.cases import CASES
 from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
-from tests.native.sets import RUNNABLE, every_set
+from tests.native.sets import every_set
 
 HALVES = ("bfloat16", "float16")
 LONGEST = 130
 """Across a few small blocks; the float64 formula writes every pair's rows out."""
 
 every_case = pytest.mark.parametrize("name", CASES)
-different_cases = pytest.mark.parametrize("name", DIFFERENT)
 
 
-@pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
+@every_set
 @every_case
 def test_short_sequences_are_the_oracles(name: str, instructions: str, rng: np.random.Generator) -> None:
     """Within one group of queries and one panel of keys, whose rest lies outside of the sequence."""
@@ -31,14 +30,14 @@ def test_short_sequences_are_the_oracles(name: str, instructions: str, rng: np.r
 
 
 @every_set
-@different_cases
+@every_case
 def test_sequences_across_blocks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
     setting = random_setting(rng, **CASES[name].requirements(), longest=LONGEST)
     check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
-@different_cases
+@every_set
+@every_case
 def test_half_precision(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
     """The inputs alone, beside float32 parameters, or all of them."""
     dtype, parameters = str(rng.choice(HALVES)), rng.choice(("same", "float32"))
@@ -75,7 +74,7 @@ def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pyte
 
 
 @every_set
-@different_cases
+@every_case
 def test_the_blocks_that_it_chooses(name: str, instructions: str, rng: np.random.Generator) -> None:
     """Longer than a block of queries and one of keys, with a window or causality now and then."""
     requirements = CASES[name].requirements()
@@ -88,7 +87,7 @@ def test_the_blocks_that_it_chooses(name: str, instructions: str, rng: np.random
     check(make_subject(CASES[name], setting, "float32"), "native", "float32", truth=by_formula)
 
 
-@pytest.mark.parametrize("instructions", RUNNABLE[:1], indirect=True)
+@every_set
 @pytest.mark.parametrize("mask", ["key_mask", "segments", "boolean", "float"])
 def test_masks_across_blocks(mask: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
     """With rows that see nothing, and keys that nobody sees."""
@@ -104,13 +103,14 @@ def test_masks_across_blocks(mask: str, instructions: str, rng: np.random.Genera
 
 
 @every_set
-@different_cases
+@every_case
 def test_few_queries(name: str, instructions: str, rng: np.random.Generator, monkeypatch) -> None:
     """They meet keys where they lie, a chunk at a time: float32, and bfloat16 of any width, under masks and windows."""
     ran, run = [], operator._run
     monkeypatch.setattr(operator, "_run", lambda *given, few=False: (ran.append(few), run(*given, few=few)))
     requirements = CASES[name].requirements()
     causal, keys = requirements.get("is_causal"), int(rng.integers(1, 600))
+    heads = requirements.get("num_heads") or 2
     masks = {
         "key_mask": {"key_mask": rng.random((2, keys)) < 0.6},
         "segments": {"segment_ids": (rng.integers(0, 2, (2, 2)), rng.integers(0, 2, (2, keys)))},
@@ -119,7 +119,7 @@ def test_few_queries(name: str, instructions: str, rng: np.random.Generator, mon
     }
     for dtype, mask in (("float32", "none"), ("bfloat16", "key_mask"), ("float32", "float"), ("bfloat16", "segments")):
         setting = Setting(
-            2, requirements.get("num_heads") or 2, 1, 2, keys, *rng.choice([(8, 8), (20, 13)]).tolist(),
+            2, heads, -(-2 * heads // operator.QUERIES_OF_A_KEY), 2, keys, *rng.choice([(8, 8), (20, 13)]).tolist(),
             query_position=int(rng.integers(keys)), is_causal=bool(rng.integers(2)) if causal is None else causal,
             window=None if rng.integers(2) else (300, 40), **masks[mask], seed=int(rng.integers(2**32)),
         )  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, relative_attention
 from relattn.backends.native import operator
 from tests import seeds
-from tests.contract.cases import CASES, DIFFERENT, HandTable, TermsCase
+from tests.contract.cases import CASES, HandTable, TermsCase
 from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
@@ -69,7 +69,7 @@ def setting_of(kind: str, name: str, rng: np.random.Generator, queries: int, key
 
 
 @every_set
-@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("name", CASES)
 def test_across_blocks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
     for kind in rng.choice(list(LISTS), 2, replace=False):
         setting = setting_of(kind, name, rng, int(rng.integers(1, 60)), int(rng.integers(1, 90)))
@@ -77,7 +77,7 @@ def test_across_blocks(name: str, instructions: str, rng: np.random.Generator, s
 
 
 @every_set
-@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("name", CASES)
 def test_few_queries(name: str, instructions: str, rng: np.random.Generator) -> None:
     """They meet the keys where they lie, in chunks: float32, and bfloat16 of any width."""
     for kind in rng.choice(list(LISTS), 2, replace=False):

@@ -1,11 +1,10 @@
-"""Backend: what computes the equation, and what all of them may ask of PyTorch."""
+"""Backend: what computes the equation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Protocol
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,8 +26,3 @@ class Backend(Protocol):
         A row with nothing to attend to gives output 0, lse -inf, and gradient 0.
         """
         ...
-
-
-def under_torch_func() -> bool:
-    """Whether the call is made under a transform of torch.func (vmap, grad, ...)."""
-    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateImportUsage]

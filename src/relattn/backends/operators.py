@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import torch
 
-from relattn.backends.base import under_torch_func
 from relattn.errors import UnsupportedError
+from relattn.watched import under_torch_func
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

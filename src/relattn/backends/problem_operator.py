@@ -6,15 +6,14 @@ looks on, autograd alone calls the same two functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from relattn.autocast import without_autocast
-from relattn.backends.base import under_torch_func
 from relattn.backends.operators import refusal, refuse_double_backward, refuse_vmap
 from relattn.backends.problem_arguments import (
     ARGUMENTS,
@@ -30,6 +29,7 @@ from relattn.backends.problem_arguments import (
     with_tensors,
 )
 from relattn.score.problem import Problem
+from relattn.watched import is_batched, is_watched
 
 
 class Forward(NamedTuple):
@@ -94,7 +94,7 @@ def operator_of(
         names = axis_tensor_names(named(arguments)["words"])
         wanted = [which for which in DIFFERENTIABLE if needed[which]]
         wanted += [which for which, one in zip(names, needed["axis_tensors"], strict=True) if one]
-        if _is_batched(output_gradient) or _is_batched(lse_gradient):
+        if is_batched(output_gradient) or is_batched(lse_gradient):
             if differentiable is None or named(arguments)["dropout_p"] > 0.0:
                 raise refusal(name, "it takes no batched gradients (is_grads_batched)")
             found = _gradients_of(differentiable, wanted, (output_gradient, lse_gradient), arguments)
@@ -170,23 +170,6 @@ def _by_argument(gradients: dict[str, Tensor], arguments: Sequence[Any]) -> tupl
     others = [gradients.get(which) for which in axis_tensor_names(given["words"])]
     own = (gradients.get(which) for which in NAMES[:NUM_PLAIN])
     return *own, [None] * len(given["axis_positions"]), others
-
-
-def is_watched(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether anyone but autograd looks at what is called.
-
-    A compiler, torch.func, a mode of the dispatcher, tensors of a class of their own or without numbers.
-    """
-    if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
-        return True
-    return any(
-        tensor is not None and (type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta) for tensor in tensors
-    )
-
-
-def _is_batched(gradient: Tensor) -> bool:
-    """Whether it is one of is_grads_batched, a vmap that register_vmap does not hear of."""
-    return torch._C._functorch.is_legacy_batchedtensor(gradient)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _gradients_of(

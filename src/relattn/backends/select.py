@@ -11,7 +11,6 @@ from relattn.backends.base import Backend
 from relattn.backends.dense import DenseBackend
 from relattn.backends.native import NativeBackend
 from relattn.backends.native.operator import has_few_queries
-from relattn.backends.problem_operator import is_watched
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
@@ -19,6 +18,7 @@ from relattn.backends.triton import TritonBackend
 from relattn.errors import UnsupportedError
 from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
+from relattn.watched import is_watched
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend

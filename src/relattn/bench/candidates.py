@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,17 +14,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import relattn
 from relattn.backends.select import BACKENDS, Explanation
+from relattn.bench.case import Case, make_case
 from relattn.bench.flex import flex
 from relattn.bench.formula import Call, plain, sdpa_with_scores
 from relattn.bench.ours import arguments, ours
-from relattn.bench.workload import Case, Workload, make_case
+from relattn.bench.workload import Workload
 
 FLOOR = "sdpa, no encoding"
 OURS = {f"relattn {name}": name for name in BACKENDS}
 """Candidates that are a backend of ours, and the backend."""
 WITH_KEYS = ("relative", "relative-heads", "shaw-keys", "shaw", "transformer-xl")
 WITH_BIAS = ("t5", "alibi")
+WITH_QUERIES = ("key-query", "disentangled")
 ROTATED = "a rotation adds no term to the scores"
+KEYS_ALONE = "it is written for relative keys alone"
 WHOLE = "measured on whole sequences only"
 TRIED_LENGTH = 8
 
@@ -57,14 +59,14 @@ class Candidate:
 
 def _floor(case: Case) -> Call:
     causal = case.workload.causal and not case.workload.decoding  # one query sees every key
-    flash = case.workload.device == "cuda" and case.workload.dtype in ("bfloat16", "float16")
+    attend = partial(F.scaled_dot_product_attention, case.query, case.key, case.value, is_causal=causal)
 
-    def call() -> Tensor:
+    def flash() -> Tensor:
         # On a GPU PyTorch chooses between several kernels, by machine and version: this is the one that papers name.
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if flash else nullcontext():
-            return F.scaled_dot_product_attention(case.query, case.key, case.value, is_causal=causal)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return attend()
 
-    return call
+    return flash if case.workload.device == "cuda" and case.workload.dtype in ("bfloat16", "float16") else attend
 
 
 def chosen_by_auto(workload: Workload) -> str:
@@ -90,6 +92,8 @@ def _never(workload: Workload) -> str | None:
 
 
 def _no_arrangement(arrangement: str, workload: Workload) -> str | None:
+    if workload.encoding in WITH_QUERIES:
+        return KEYS_ALONE
     if workload.encoding not in WITH_KEYS:
         return "the encoding has no relative keys to arrange"
     if workload.decoding:
@@ -102,6 +106,8 @@ def _no_arrangement(arrangement: str, workload: Workload) -> str | None:
 def _no_plain_formula(workload: Workload) -> str | None:
     if workload.encoding == "rope":
         return ROTATED
+    if workload.encoding in WITH_QUERIES:
+        return KEYS_ALONE
     if workload.decoding or workload.encoding not in WITH_KEYS:
         return None
     return "with relative keys it is one of the four arrangements"
@@ -110,12 +116,16 @@ def _no_plain_formula(workload: Workload) -> str | None:
 def _no_score_mask(workload: Workload) -> str | None:
     if workload.encoding in ("none", "rope"):
         return "there is no term to hand over as a mask"
+    if workload.encoding in WITH_QUERIES:
+        return KEYS_ALONE
     return "a mask has no relative values" if workload.encoding == "shaw" else None
 
 
 def _no_flex(workload: Workload) -> str | None:
     if workload.encoding == "rope":
         return ROTATED
+    if workload.encoding in WITH_QUERIES:
+        return KEYS_ALONE
     if workload.decoding:
         return WHOLE
     if workload.encoding == "shaw":

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import relattn
+from relattn.bench.case import Case
 from relattn.bench.formula import Call, diagonals_of
-from relattn.bench.workload import Case
 from relattn.flex import ScoreMod
 
 

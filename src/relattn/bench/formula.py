@@ -12,7 +12,7 @@ from torch import Tensor
 
 import relattn
 from relattn.backends import skew
-from relattn.bench.workload import Case
+from relattn.bench.case import Case
 from relattn.offsets import alibi_slopes, sinusoids
 
 Call = Callable[[], Tensor]

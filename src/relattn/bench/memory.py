@@ -21,7 +21,8 @@ from multiprocessing.connection import Connection
 import torch
 
 from relattn.bench.candidates import CANDIDATES
-from relattn.bench.workload import Workload, step
+from relattn.bench.case import step
+from relattn.bench.workload import Workload
 
 MIB, GIB = 2**20, 2**30
 WARM_LENGTH = 64

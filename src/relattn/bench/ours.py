@@ -8,12 +8,12 @@ from torch import Tensor
 
 import relattn
 from relattn import door
+from relattn.bench.case import Case
 from relattn.bench.formula import Call
-from relattn.bench.workload import Case
 from relattn.nn.kept_rows import KeptRows
 from relattn.score.places import Places
 from relattn.score.position import Run
-from relattn.score.positions import SEQUENCE, Positions
+from relattn.score.positions import SEQUENCE, Positions, limits
 
 
 def ours(case: Case, backend: str) -> Call:
@@ -32,17 +32,18 @@ def arguments(case: Case, backend: str) -> dict[str, object]:
         "is_causal": case.workload.causal,
         "encoding": case.encoding,
         "query_position": case.key.shape[2] - case.query.shape[2],
+        "window": case.workload.sides,
         "backend": backend,
     }
 
 
 def _decoding(case: Case, backend: str) -> Call:
     """As RelativeMultiheadAttention does it with a cache: keys are prepared, rows that parameters decide are kept."""
-    last = case.workload.length - 1
+    last, sides = case.workload.length - 1, case.workload.sides
     memo = KeptRows()
 
     def call() -> Tensor:
-        positions = Positions(Run(last), Run(0), 1, case.workload.length, case.query.device, None, 0, memo)
+        positions = Positions(Run(last), Run(0), 1, last + 1, case.query.device, *limits(True, sides), memo)
         tensors = door.checked(case.query, case.key, case.value, enable_gqa=True)
         output, _ = door.request(
             *tensors, Places({SEQUENCE: positions}), encoding=case.encoding, keys_are_prepared=True, backend=backend

@@ -11,8 +11,8 @@ from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import relattn
+from relattn.bench.case import Case
 from relattn.bench.formula import Call
-from relattn.bench.workload import Case
 
 
 class _Part(nn.Module):

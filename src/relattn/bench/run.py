@@ -6,14 +6,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from relattn.bench.candidates import CANDIDATES, FLOOR, OURS, Candidate, chosen_by_auto
+from relattn.bench.case import step
 from relattn.bench.longest import longest
 from relattn.bench.memory import GIB, Memory, OverMemoryError, TooMuchError, available, measure
 from relattn.bench.results import Measurement, Reach, Results
 from relattn.bench.settings import Settings
 from relattn.bench.timing import Timing, interleaved
 from relattn.bench.truth import Check, check
-from relattn.bench.workload import TRAINING, Workload, step
+from relattn.bench.workload import TRAINING, Workload
 from relattn.support.files import check_folder, said
 from relattn.support.progress import Progress
 
@@ -122,9 +125,12 @@ class Benchmark:
 
 
 def timed(candidate: Candidate, workload: Workload, seconds: float) -> Timing:
-    """A candidate beside the floor on a workload, for about `seconds`."""
+    """A candidate beside the floor on a workload, for about `seconds`; of a forward pass the call alone is timed."""
     floor_case, case = CANDIDATES[FLOOR].case(workload), candidate.case(workload)
     floor, call = CANDIDATES[FLOOR].prepare(floor_case), candidate.prepare(case)
+    if not workload.training:
+        with torch.no_grad():
+            return interleaved(floor, call, seconds, workload.device)
     return interleaved(lambda: step(floor_case, floor), lambda: step(case, call), seconds, workload.device)
 
 

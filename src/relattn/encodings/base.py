@@ -22,6 +22,8 @@ from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.problem import TABLES
 from relattn.score.terms import ScoreTerms
 
+ON_SEQUENCE = (SEQUENCE,)
+
 
 class RelativeEncoding(nn.Module, ABC):
     """A function from offsets to rows: what a position encoding adds to the score equation.
@@ -37,7 +39,7 @@ class RelativeEncoding(nn.Module, ABC):
     has_tables: whether its terms have any: else positions on several axes are not joined, and `by_axis` alone holds.
     """
 
-    axes: tuple[str, ...] = (SEQUENCE,)
+    axes: tuple[str, ...] = ON_SEQUENCE
     answers_for_leading = False
     has_tables = True
 
@@ -99,9 +101,9 @@ def prepare(
             key = prepare(operand, key, key_places)
         return key
     with without_autocast(key):
-        of_sequence = encoding.axes == (SEQUENCE,)
+        of_sequence = encoding.axes == ON_SEQUENCE
         prepared = encoding.prepare_keys(key, key_places[SEQUENCE] if of_sequence else key_places)
-    name = f"{type(encoding).__name__}.prepare_keys"
+    name = f"{_name(encoding)}.prepare_keys"
     if not isinstance(prepared, Tensor):
         raise TypeError(f"{name}: returned {type(prepared).__name__}; expected a tensor")
     if prepared.shape != key.shape:
@@ -124,13 +126,15 @@ def lower(
         if isinstance(encoding, EncodingSum):
             parts = [lower(operand, query, key, value, places) for operand in encoding.encodings]
             return encoding.added(parts, query, places.sequence)
-        axes, name = encoding.axes, type(encoding).__name__
-        positions = places.on(axes, name) if encoding.has_tables else places.apart(axes, name)
+        axes, positions = encoding.axes, places.sequence
+        if axes != ON_SEQUENCE:
+            who = _name(encoding)
+            positions = places.on(axes, who) if encoding.has_tables else places.apart(axes, who)
         terms = encoding.terms(query, key, positions)
     if not isinstance(terms, ScoreTerms):
-        raise TypeError(f"{name}.terms: returned {type(terms).__name__}; expected ScoreTerms")
+        raise TypeError(f"{_name(encoding)}.terms: returned {type(terms).__name__}; expected ScoreTerms")
     check_terms(terms, query, key, value, positions, encoding.out_of_rows)
-    if axes == (SEQUENCE,):
+    if axes == ON_SEQUENCE:
         return terms
     return (terms if encoding.answers_for_leading else _standing(terms, positions)).on(*axes)
 
@@ -180,6 +184,11 @@ def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> Sc
     return reduce(add, others, combined)
 
 
+def _name(encoding: RelativeEncoding) -> str:
+    """What the messages call it: its class, and of one on another axis that of the encoding itself."""
+    return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
+
+
 class OnAxis(RelativeEncoding):
     """encoding.on(axis): the encoding over the offsets of that axis. `encoding` holds its parameters.
 
@@ -191,8 +200,8 @@ class OnAxis(RelativeEncoding):
         super().__init__()
         if not isinstance(encoding, RelativeEncoding):
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding")
-        name = type(encoding).__name__
-        if encoding.axes != (SEQUENCE,):
+        name = _name(encoding)
+        if encoding.axes != ON_SEQUENCE:
             raise ValueError(
                 f"{name}.on: got one that stands on {', '.join(map(repr, encoding.axes))}; expected one of the "
                 "sequence; make another for another axis"
@@ -257,7 +266,7 @@ class EncodingSum(RelativeEncoding):
 
     def on(self, axis: str) -> EncodingSum:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The sum with those operands on `axis` that stand on the sequence; the others stay where they are."""
-        return EncodingSum(*[part.on(axis) if part.axes == (SEQUENCE,) else part for part in self.encodings])
+        return EncodingSum(*[part.on(axis) if part.axes == ON_SEQUENCE else part for part in self.encodings])
 
     def prepare_keys(
         self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
@@ -279,7 +288,7 @@ class EncodingSum(RelativeEncoding):
         by_axes = [part.by_axes() for part in parts]
         for axes in dict.fromkeys(axes for part in by_axes for axes in part):
             on_axes = _added([part[axes] for part in by_axes if axes in part], query)
-            combined = combined + (on_axes if axes == (SEQUENCE,) else on_axes.on(*axes))
+            combined = combined + (on_axes if axes == ON_SEQUENCE else on_axes.on(*axes))
         if self.rewrites_keys and any(terms.relative_queries is not None for terms in combined.by_axes().values()):
             raise UnsupportedError(
                 "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "

@@ -14,6 +14,7 @@ from relattn.arguments import check_base, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_axes
 from relattn.encodings.frequencies import rope_frequencies
+from relattn.encodings.rotation import rotated
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.score.checks import shape
@@ -158,23 +159,12 @@ class RotaryEmbedding(RelativeEncoding):
                 f"RotaryEmbedding head_dim: got {self.head_dim}; expected {features.shape[3]}, the width of {name} "
                 f"{shape(features)}; make it with head_dim={features.shape[3]}"
             )
-        cos, sin = self._cos_sin(features, places, length)
-        turned = features[..., : self.rotary_dim].to(cos.dtype)
-        if self.interleaved:
-            first, second = turned[..., 0::2], turned[..., 1::2]
-        else:
-            first, second = turned.chunk(2, dim=-1)
-        pair = [first * cos - second * sin, second * cos + first * sin]
-        rotated = torch.stack(pair, dim=-1).flatten(-2) if self.interleaved else torch.cat(pair, dim=-1)
-        rotated = rotated.to(features.dtype)
-        if self.rotary_dim == self.head_dim:
-            return rotated
-        return torch.cat([rotated, features[..., self.rotary_dim :]], dim=-1)
+        return rotated(features, *self._cos_sin(features, places, length), interleaved=self.interleaved)
 
     def _cos_sin(
         self, features: Tensor, places: list[Position], length: Float64[Tensor, ""] | None
     ) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of every angle, times attention_factor, [L, rotary_dim / 2] or [B, 1, L, rotary_dim / 2].
+        """Cosine and sine of every angle, times attention_factor, [L, rotary_dim / 2] or [B, L, rotary_dim / 2].
 
         The angles are float64, for a position of many digits leaves a float32 angle few; their cosines are then rounded
         to the dtype of the scores.
@@ -185,8 +175,6 @@ class RotaryEmbedding(RelativeEncoding):
         else:
             positions = torch.stack(torch.broadcast_tensors(*by_axis), dim=-1)[..., self._axis_of_pair]
         angles = positions * self._frequencies(length, features.device)
-        if angles.dim() == 3:
-            angles = angles.unsqueeze(1)
         cos, sin = angles.cos(), angles.sin()
         if self._rule is not None:
             cos, sin = cos * self._rule["attention_factor"], sin * self._rule["attention_factor"]

@@ -14,7 +14,8 @@ ENCODINGS = (
     "relative-heads", "relative", "relative+pitch+time", "shaw", "shaw-keys", "transformer-xl", "t5", "alibi", "kerple",
     "kerple-power", "sandwich", "rope", "none", "sinusoid",
 )  # fmt: skip
-"""Names of the catalogue; not `key-query`, which refuses the offsets of windows longer than those trained."""
+"""Names of the catalogue; not `key-query`, which refuses the offsets of windows longer than those trained, and not
+`disentangled`, which was made for attention in both directions."""
 BAR = 64
 """Tokens in a bar of 16 sixteenths in four voices."""
 COMPARED = ("relative-heads", "relative+pitch+time", "rope", "sinusoid")

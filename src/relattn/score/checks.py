@@ -170,12 +170,11 @@ def places_of(
 
     Raises ValueError: for axes that only one side has; and, naming the axis, what `position_of` raises.
     """
-    query_by_axis, key_by_axis = (
-        dict(given) if isinstance(given, Mapping) else {SEQUENCE: given} for given in (query_position, key_position)
-    )
+    query_position, query_by_axis = _sequence_and_others(query_position)
+    key_position, key_by_axis = _sequence_and_others(key_position)
     sequence = Positions(
-        position_of("query_position", query_by_axis.pop(SEQUENCE, 0), batch, lengths[0], device),
-        position_of("key_position", key_by_axis.pop(SEQUENCE, 0), batch, lengths[1], device),
+        position_of("query_position", query_position, batch, lengths[0], device),
+        position_of("key_position", key_position, batch, lengths[1], device),
         *lengths, device, *within,
     )  # fmt: skip
     if not query_by_axis and not key_by_axis:
@@ -183,6 +182,14 @@ def places_of(
     query = positions_beside("query_position", query_by_axis, batch, lengths[0], device)
     key = positions_beside("key_position", key_by_axis, batch, lengths[1], device)
     return places_beside(sequence, query, key)
+
+
+def _sequence_and_others(given: object) -> tuple[object, dict[Any, object]]:
+    """Where a side stands on the sequence, and on each other axis."""
+    if type(given) is int or not isinstance(given, Mapping):  # the first is what nearly every call gives, and quick
+        return given, {}
+    by_axis = dict(given)
+    return by_axis.pop(SEQUENCE, 0), by_axis
 
 
 def places_beside(

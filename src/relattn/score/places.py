@@ -60,15 +60,12 @@ class JointPositions(Positions):
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class Places:
-    """Where queries and keys stand on every axis, by name. "sequence" is always there.
+    """Where queries and keys stand on every axis, by name. "sequence" is always there."""
 
-    joint: the positions on several axes together, by their names, as they were asked for.
-    """
-
-    by_axis: Mapping[str, Positions]
-    _joint: dict[tuple[str, ...], JointPositions] = field(default_factory=dict, compare=False, repr=False)
+    def __init__(self, by_axis: Mapping[str, Positions]) -> None:
+        self.by_axis = by_axis
+        self._joint: dict[tuple[str, ...], JointPositions] = {}  # as they were asked for
 
     @property
     def sequence(self) -> Positions:

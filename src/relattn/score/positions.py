@@ -119,9 +119,12 @@ class Positions:
 
         Listed positions: read from the tensors as ints, which waits for their device. Digits: at least that far apart.
         """
-        if self.query_length <= self.leading[0] or self.key_length <= self.leading[1]:
+        if self.query_length == 0 or self.key_length == 0:
             return 0, -1
         if self.origin is None:
+            leading_queries, leading_keys = self.leading
+            if leading_queries >= self.query_length or leading_keys >= self.key_length:
+                return 0, -1
             if not self._read:  # once: it sorts, and waits for the device
                 self._read.append(self._visible_in_digits() or self._visible_listed())
             return self._read[0]

@@ -83,7 +83,8 @@ class Problem(NamedTuple):
     @property
     def num_pairs(self) -> int:
         """How many pairs of queries and keys all heads of the batch have."""
-        return self.query.shape[0] * self.query.shape[1] * self.query.shape[2] * self.key.shape[2]
+        batch, heads, queries, _ = self.query.shape
+        return batch * heads * queries * self.key.shape[2]
 
     @property
     def num_groups(self) -> int:

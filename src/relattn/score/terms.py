@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.table import OffsetTable, add_tables, join_tables
+
+NO_AXES: Mapping[tuple[str, ...], ScoreTerms] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class ScoreTerms:
     relative_queries: OffsetTable | None = None
     relative_values: OffsetTable | None = None
     bias: OffsetTable | None = None
-    axes: Mapping[tuple[str, ...], ScoreTerms] = field(default_factory=dict)
+    axes: Mapping[tuple[str, ...], ScoreTerms] = field(default_factory=lambda: NO_AXES)
 
     def __post_init__(self) -> None:
         for name, tensor in (("query", self.query), ("key", self.key), ("relative_query", self.relative_query)):
@@ -84,14 +87,17 @@ class ScoreTerms:
 
     def by_axes(self) -> dict[tuple[str, ...], ScoreTerms]:
         """The terms on each axis, the sequence first, even where it has none."""
-        return {("sequence",): replace(self, axes={}) if self.axes else self, **self.axes}
+        if not self.axes:
+            return {("sequence",): self}
+        return {("sequence",): replace(self, axes=NO_AXES), **self.axes}
 
     def __add__(self, other: ScoreTerms) -> ScoreTerms:
         if not isinstance(other, ScoreTerms):
             return NotImplemented
-        axes = {**self.axes, **other.axes}
-        for both in self.axes.keys() & other.axes.keys():
-            axes[both] = self.axes[both] + other.axes[both]
+        axes = NO_AXES
+        if self.axes or other.axes:
+            both = {names: self.axes[names] + other.axes[names] for names in self.axes.keys() & other.axes.keys()}
+            axes = {**self.axes, **other.axes, **both}
         relative_query, relative_keys = _add_relative_keys(self, other)
         return ScoreTerms(
             query=_at_most_one("query", self.query, other.query),

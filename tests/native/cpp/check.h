@@ -157,6 +157,15 @@ inline void check(const Kernels& kernels, const Problem& p, const Layout& layout
   call.queries = p.queries, call.keys = p.keys;
   call.width = p.width, call.value_width = p.value_width, call.relative_width = p.relative_width;
   call.origin = p.origin, call.lowest = p.lowest, call.highest = p.highest;
+  if (!p.query_positions.empty()) {
+    call.lists = {p.query_positions.data(),
+                  p.key_positions.data(),
+                  Problem::positions_step(p.query_positions, p.queries),
+                  Problem::positions_step(p.key_positions, p.keys),
+                  p.lowest,
+                  p.highest};
+    call.lowest = called::NEVER, call.highest = -called::NEVER;
+  }
   call.scale = p.scale, call.kept = p.kept, call.seed = Index(p.seed);
   call.output = output.at(), call.lse = lse.at(), call.maximum = maximum.at(), call.total = total.at();
   call.query_block = layout.query_block, call.key_block = layout.key_block;

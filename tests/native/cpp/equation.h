@@ -6,14 +6,15 @@
 //   a sum of n terms in float32      (C * sqrt(n) + 2) * eps * M  +  the sum of what the terms themselves are off
 //   a score S                        that of its sum
 //   a weight P = e^(S - max) / total relative: off_j + sum_j P_j off_j + C * eps * sqrt(4 n) + 2 * eps
-//     with off_j                     that of S_j, half an eps of |S_j - max|, 5 eps for e^x
+//     with off_j                     that of S_j, half an eps of |S_j - max|, 2.6 eps for e^x
 //   dS = P * (dP - delta)            by the product rule
 //
-// C and M are those of tests/oracle/budget.py. C = sqrt(ln(2 N / p)): of N numbers compared, a right one is refused
-// with chance p. M is the size of the partial sums: terms of one sign grow towards the sum, those of random sign like
-// the root of the sum of their squares, and M is the larger. The 2 eps are three roundings that all terms may share: of
-// the scale, of 1 / total, and of the number as it is stored. The 4 roundings for each of n keys in a total are those
-// of the sum itself, and three where a larger score comes and shrinks what was there.
+// The 2.6 eps are derived in tests/native/test_exponential.py. C and M are those of tests/oracle/budget.py.
+// C = sqrt(ln(2 N / p)): of N numbers compared, a right one is refused with chance p. M is the size of the partial
+// sums: terms of one sign grow towards the sum, those of random sign like the root of the sum of their squares, and M
+// is the larger. The 2 eps are three roundings that all terms may share: of the scale, of 1 / total, and of the number
+// as it is stored. The 4 roundings for each of n keys in a total are those of the sum itself, and three where a larger
+// score comes and shrinks what was there.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -48,6 +49,8 @@ struct Problem {
   Index batch = 1, heads = 2, key_heads = 2, queries = 0, keys = 0;
   Index width = 16, value_width = 16, relative_width = 0;  // 0: the relative query is the query
   Index origin = 0, lowest = INT64_MIN / 4, highest = -(INT64_MIN / 4);
+  // Where queries and keys stand if they are listed, [B, L] or for the whole batch [L]; else both are runs.
+  std::vector<Index> query_positions, key_positions;
   double scale = 1.0, kept = 1.0;
   uint64_t seed = 0;
   Floats query, key, value, relative_query;  // [B, heads, L, width]
@@ -59,11 +62,21 @@ struct Problem {
   Floats added_mask;
   Floats output_gradient, lse_gradient;  // [B, Hq, Lq, Dv], [B, Hq, Lq]
 
+  // Key position - query position.
+  Index offset(Index b, Index i, Index j) const {
+    if (query_positions.empty()) return origin + j - i;
+    return key_positions[b * positions_step(key_positions, keys) + j] -
+           query_positions[b * positions_step(query_positions, queries) + i];
+  }
+  // From a batch element's positions to the next one's; 0 where all share them.
+  static Index positions_step(const std::vector<Index>& positions, Index length) {
+    return Index(positions.size()) == length ? 0 : length;
+  }
   Index mask_at(Index b, Index h, Index i, Index j) const {
     return b * mask_steps[0] + h * mask_steps[1] + i * mask_steps[2] + j * mask_steps[3];
   }
   bool sees(Index b, Index h, Index i, Index j) const {
-    const Index d = origin + j - i;
+    const Index d = offset(b, i, j);
     if (d < lowest || d > highest) return false;
     if (!key_mask.empty() && !key_mask[b * keys + j]) return false;
     if (!key_segments.empty() && query_segments[b * queries + i] != key_segments[b * keys + j]) return false;
@@ -164,7 +177,7 @@ class Row {
   // S = scale * (q . k + r . RK[d] + RQ[d] . k) + b[d] + mask.
   Pair pair(Index j) const {
     Pair pair;
-    const Index d = p.origin + j - i, key = (b * p.key_heads + key_head) * p.keys + j;
+    const Index d = p.offset(b, i, j), key = (b * p.key_heads + key_head) * p.keys + j;
     pair.j = j, pair.factor = factor(p, b * p.heads + h, i, j);
     pair.key = key * p.width, pair.value = key * p.value_width;
     pair.keys_row = p.relative_keys.row(h, d), pair.queries_row = p.relative_queries.row(h, d);
@@ -189,7 +202,7 @@ class Row {
     double most = -INFINITY, total = 0.0, off = 0.0;
     for (const Pair& pair : seen) most = std::max(most, pair.score);
     for (Pair& pair : seen) {
-      pair.off += EPS * (0.5 * (most - pair.score) + 5.0);
+      pair.off += EPS * (0.5 * (most - pair.score) + 2.6);
       pair.weight = std::exp(pair.score - most);
       total += pair.weight;
     }

@@ -5,13 +5,17 @@
 // Without PyTorch there is no OpenMP runtime, and so one thread.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "check.h"
+#include "check_rotation.h"
 
 namespace {
 
@@ -123,6 +127,96 @@ Problem everything(Draw& draw, Index queries, Index keys) {
   return p;
 }
 
+// Changes the positions 0, 1, ... of one side.
+struct List {
+  const char* name;
+  void (*lay)(std::vector<Index>&, Draw&);
+};
+
+constexpr Index BEYOND_32_BITS = 6442450944;
+
+constexpr List LISTS[] = {
+    {"in a row",
+     [](std::vector<Index>& positions, Draw& draw) {
+       const Index first = draw.below(20) - 10;
+       for (Index& position : positions) position += first;
+     }},
+    {"with gaps",
+     [](std::vector<Index>& positions, Draw& draw) {
+       Index gaps = 0;
+       for (Index& position : positions) position += gaps += draw.below(3);
+     }},
+    {"thrice each",
+     [](std::vector<Index>& positions, Draw&) {
+       for (Index& position : positions) position /= 3;
+     }},
+    {"backwards", [](std::vector<Index>& positions, Draw&) { std::reverse(positions.begin(), positions.end()); }},
+    {"in any order",
+     [](std::vector<Index>& positions, Draw& draw) {
+       for (size_t n = positions.size(); n > 1; n--) std::swap(positions[n - 1], positions[draw.below(Index(n))]);
+     }},
+    {"spread over hundreds",
+     [](std::vector<Index>& positions, Draw& draw) {
+       for (Index& position : positions) position = draw.below(600);
+     }},
+    {"now and then beyond 32 bits",
+     [](std::vector<Index>& positions, Draw& draw) {
+       for (Index& position : positions) position += (draw.below(5) - 2) / 2 * BEYOND_32_BITS;
+     }},
+};
+
+constexpr const List& IN_ANY_ORDER = LISTS[4];
+
+// One list of a side, or one for each batch element.
+std::vector<Index> positions_of(const List& list, Draw& draw, Index batch, Index length) {
+  std::vector<Index> found;
+  for (Index b = draw.below(2) ? batch : 1; b > 0; b--) {
+    std::vector<Index> positions(length);
+    for (Index n = 0; n < length; n++) positions[n] = n;
+    list.lay(positions, draw);
+    found.insert(found.end(), positions.begin(), positions.end());
+  }
+  return found;
+}
+
+// The queries among the keys, or beside the last of them, as where a token is decoded.
+void lay_lists(const List& list, Problem& p, Draw& draw) {
+  p.query_positions = positions_of(list, draw, p.batch, p.queries);
+  p.key_positions = positions_of(list, draw, p.batch, p.keys);
+  if (draw.below(2))
+    for (Index& position : p.query_positions) position += p.keys - p.queries;
+}
+
+// Every kind of table with positions listed in every way: narrow tables, and wide ones whose rows the pairs look up far
+// from one another.
+void each_list(const Kernels& kernels, Draw& draw) {
+  Index number = 0;
+  for (const Kind& kind : KINDS)
+    for (const List& list : LISTS)
+      for (const bool wide : {false, true})
+        for (const bool clamps : {false, true})
+          for (const bool few : {false, true}) {
+            Problem p;
+            p.batch = 2, p.queries = few ? 2 : 14 + draw.below(12), p.keys = few ? 260 : 20 + draw.below(25);
+            const Limits& limits = LIMITS[number++ % 3];
+            p.lowest = limits.lowest, p.highest = limits.highest;
+            p.width = WIDTHS[wide ? 0 : draw.below(2)], p.value_width = WIDTHS[wide ? 0 : draw.below(2)];
+            if (few) p.width -= draw.below(8), p.value_width -= draw.below(8);
+            Table& table = p.*kind.table;
+            table.heads = draw.below(2) ? p.heads : 1, table.clamps = clamps;
+            table.count = wide ? 400 + draw.below(30) : 1 + draw.below(50), table.first = -draw.below(table.count + 10);
+            place = std::string(kind.name) + (table.heads > 1 ? " per head" : "") + (clamps ? ", clamped, " : ", ") +
+                    limits.name + (few ? ", few queries" : "") + (wide ? ", a wide table" : "") + ", positions " +
+                    list.name;
+            fill(p, draw);
+            lay_lists(list, p, draw);
+            Layout layout;
+            layout.few = few, layout.interleaved = draw.below(2);
+            layout.query_block = 1 + draw.below(20), layout.key_block = 1 + draw.below(40);
+            check(kernels, p, layout);
+          }
+}
+
 struct Mask {
   const char* name;
   void (*lay)(Problem&, Draw&);
@@ -171,8 +265,9 @@ constexpr Mask MASKS[] = {
      }},
 };
 
-// Every mask, and none, beside all tables; then with dropout; then few queries, in float32 and in bfloat16.
-void everything_at_once(const Kernels& kernels, Draw& draw) {
+// Every mask, and none, beside all tables; then with dropout; then few queries, in float32 and in bfloat16. list: of
+// the positions, null for runs.
+void everything_at_once(const Kernels& kernels, Draw& draw, const List* list) {
   for (const Mask& mask : MASKS)
     for (const bool few : {false, true})
       for (const bool drops : {false, true})
@@ -185,10 +280,30 @@ void everything_at_once(const Kernels& kernels, Draw& draw) {
           if (drops) p.kept = 0.7, p.seed = draw.word() >> 1U;
           if (draw.below(2)) p.highest = p.origin + p.keys / 2;
           mask.lay(p, draw);
+          if (list) lay_lists(*list, p, draw), place += std::string(", positions ") + list->name;
           Layout layout;
           layout.few = few, layout.narrow = narrow, layout.interleaved = draw.below(2);
           layout.query_block = 1 + draw.below(40), layout.key_block = 1 + draw.below(70);
           check(kernels, p, layout);
+        }
+}
+
+// Widths and lengths on both sides of a vector and of a block.
+void each_rotation(Rotate rotate, Draw& draw) {
+  for (const Index pairs : {1, 4, 7, 16, 20, 33})
+    for (const bool narrow : {false, true})
+      for (const bool interleaved : {false, true})
+        for (const bool back : {false, true}) {
+          Turn turn;
+          turn.pairs = pairs, turn.narrow = narrow, turn.interleaved = interleaved, turn.back = back;
+          turn.length = 1 + draw.below(70), turn.spare = draw.below(3), turn.by_batch = draw.below(2);
+          place = std::string("a rotation") + (back ? " back" : "") + (interleaved ? " of neighbours" : "") +
+                  (narrow ? " in bfloat16" : "") + ", pairs " + std::to_string(pairs);
+          turn.features = draw.numbers(turn.batch * turn.heads * turn.length * (2 * pairs + turn.spare), 2.0f);
+          if (narrow) turn.features = rounded_to_brains(turn.features);
+          const Index angles = (turn.by_batch ? turn.batch : 1) * turn.length * pairs;
+          turn.cosines = draw.numbers(angles, 1.0f), turn.sines = draw.numbers(angles, 1.0f);
+          check(rotate, turn);
         }
 }
 
@@ -203,8 +318,9 @@ void check_philox() {
 
 // The change of <dO, O> + <dlse, lse> between two problems on both sides of this one is that by its gradients. What the
 // steps of up to 2^-13 leave is of third order.
-void check_gradients(Draw& draw) {
+void check_gradients(Draw& draw, bool listed) {
   Problem p = everything(draw, 5, 7);
+  if (listed) lay_lists(IN_ANY_ORDER, p, draw);
   p.mask_steps = {0, 0, p.keys, 1};
   p.added_mask = draw.numbers(p.queries * p.keys, 1.0f);
   p.kept = 0.8, p.seed = 42;
@@ -231,7 +347,7 @@ void check_gradients(Draw& draw) {
     return sum;
   };
   for (const Input& input : inputs) {
-    place = std::string("the equation's gradient by ") + input.name;
+    place = std::string("the equation's gradient by ") + input.name + (listed ? ", listed positions" : "");
     const Floats here = input.numbers;
     Floats ahead = here, behind = here;
     double expected = 0.0, size = 0.0;
@@ -261,16 +377,26 @@ bool runs(void* library, const char* set) {
   return find<Kernel>(library, "forward", set) && (!asked || asked());
 }
 
+void report(const char* what) {
+  place = what;
+  if (double(compared) > equation::MOST_NUMBERS) fail("%ld numbers, more than the bounds allow for", compared);
+  std::printf("%s: %ld numbers within their bounds, the furthest at %.2g of its own\n", what, compared, closest);
+  compared = 0, closest = 0.0;
+}
+
 void check_set(void* library, const char* set) {
   const Kernels kernels = {find<Index (*)(const Call*, Index)>(library, "workspace", set),
                            find<Kernel>(library, "forward", set), find<Kernel>(library, "backward", set),
                            find<Index (*)(const Call*)>(library, "few_workspace", set),
                            find<Kernel>(library, "few", set)};
   Draw draw(1);
-  compared = 0, closest = 0.0;
   each_table(kernels, draw);
-  everything_at_once(kernels, draw);
-  std::printf("%s: %ld numbers within their bounds, the furthest at %.2g of its own\n", set, compared, closest);
+  everything_at_once(kernels, draw, nullptr);
+  each_list(kernels, draw);
+  everything_at_once(kernels, draw, &IN_ANY_ORDER);
+  report(set);
+  each_rotation(find<Rotate>(library, "rotate", set), draw);
+  report((std::string(set) + ", rotations").c_str());
 }
 
 }  // namespace
@@ -282,7 +408,7 @@ int main(int count, char** given) {
   if (!library) fail("%s", dlerror());
   check_philox();
   Draw draw(1);
-  check_gradients(draw);
+  for (const bool listed : {false, true}) check_gradients(draw, listed);
   for (const char* set : {"avx512", "avx2"})
     if (runs(library, set)) check_set(library, set);
   place = "suite";

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.backends.base import under_torch_func
 from relattn.backends.dense.arrangement import arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
 from relattn.score.padding import Sight, with_zeros, within_reach
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 from relattn.score.table import OffsetTable
+from relattn.watched import under_torch_func
 
 KEYS_AT_ONCE = 128
 """How many keys meet relative queries in one strip where queries are few.

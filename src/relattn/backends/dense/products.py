@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.backends.base import under_torch_func
 from relattn.score.padding import with_zeros
+from relattn.watched import under_torch_func
 
 WIDENED = 2**22
 """Bytes of keys, or values, in the dtype of the scores at a time: two cores' second-level caches and no more.

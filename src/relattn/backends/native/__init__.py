@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from relattn.backends.native.library import Kernels, kernels
 from relattn.backends.native.operator import run
 from relattn.backends.operators import constant_in_graphs, reasons_of_an_operator
+from relattn.compiled.library import Kernels, kernels
 from relattn.score.problem import Problem
 
 

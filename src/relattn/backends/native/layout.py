@@ -23,6 +23,10 @@ FAR = 2**63 // 4
 NO_LIMITS = (-FAR, FAR)
 NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
+NO_MASK = (0, 0, 0, 0, 0, 0)
+NO_LISTS = (0, 0, 0, 0)
+FORWARD_ALONE = (0,) * 14
+"""What stands in the place of gradients where none is asked."""
 STRUCT = struct.Struct("=74q2d24q")
 
 
@@ -139,7 +143,7 @@ class Gradients(NamedTuple):
     explicit_mask: Tensor | None
 
 
-NO_GRADIENTS = (None,) * 9
+NO_TABLE_GRADIENTS = (None,) * 4
 
 
 def packed(
@@ -158,34 +162,26 @@ def packed(
     axis, limits = problem.sequence, _limits(problem.sequence.positions)
     listed = inputs.query_positions is not None
     query, key, value, relative_query = inputs[:4]
-    by_query, by_key, by_value, by_relative, *by_tables, by_mask = NO_GRADIENTS if gradients is None else gradients[2:]
-    tables = (
-        (inputs.relative_keys, axis.relative_keys), (inputs.relative_queries, axis.relative_queries),
-        (inputs.relative_values, axis.relative_values), (inputs.bias, axis.bias),
-    )  # fmt: skip
+    batch, heads, queries, width = query.shape
+    _, key_heads, keys, value_width = value.shape
+    pairs = batch, heads, queries, keys
+    by_tables = NO_TABLE_GRADIENTS if gradients is None else gradients[6:10]
     bands: list[int] = []
-    for (values, table), gradient in zip(tables, by_tables, strict=True):
+    for values, table, gradient in zip(inputs[4:8], axis[2:], by_tables, strict=True):
         bands += NO_BAND if values is None or table is None else _band(values, table, gradient)
-    explicit, steps = inputs.explicit, NO_ROWS
-    if explicit is not None:
-        steps = explicit.expand(*query.shape[:3], key.shape[2]).stride()
-    mask_steps = NO_ROWS if by_mask is None else by_mask.expand(*query.shape[:3], key.shape[2]).stride()
-    boolean = explicit is not None and explicit.dtype == torch.bool
     call = bytearray(STRUCT.size)
     STRUCT.pack_into(
         call, 0,
         *_rows(query), *_rows(key), *_rows(value), *_rows(relative_query), *bands,
         _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
-        _at(explicit) if boolean else 0, 0 if boolean else _at(explicit), *steps,
-        query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2], query.shape[3], value.shape[3],
+        *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
+        batch, heads, key_heads, queries, keys, width, value_width,
         0 if relative_query is None else relative_query.shape[3],
         axis.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
-        _at(inputs.query_positions), _at(inputs.key_positions),
-        _batch_step(inputs.query_positions), _batch_step(inputs.key_positions), *(limits if listed else NO_LIMITS),
+        *(_lists(inputs) if listed else NO_LISTS), *(limits if listed else NO_LIMITS),
         problem.scale, 1.0 - problem.dropout_p, seed,
-        *(_at(tensor) for tensor in outputs),
-        *(NO_ROWS if gradients is None else _rows(gradients.output)), 0 if gradients is None else _at(gradients.lse),
-        _at(by_query), _at(by_key), _at(by_value), _at(by_relative), _at(by_mask), *mask_steps, *blocks, threads,
+        _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
+        *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
         int(key.dtype == torch.bfloat16), 0,
     )  # fmt: skip
     return call
@@ -198,6 +194,24 @@ def _at(tensor: Tensor | None) -> int:
 def _limits(positions: Positions) -> tuple[int, int]:
     lowest, highest = positions.lowest, positions.highest
     return -FAR if lowest is None else lowest, FAR if highest is None else highest
+
+
+def _mask(explicit: Tensor, pairs: tuple[int, ...]) -> tuple[int, ...]:
+    boolean = explicit.dtype == torch.bool
+    return _at(explicit) if boolean else 0, 0 if boolean else _at(explicit), *explicit.expand(pairs).stride()
+
+
+def _lists(inputs: Inputs) -> tuple[int, ...]:
+    query, key = inputs.query_positions, inputs.key_positions
+    return _at(query), _at(key), _batch_step(query), _batch_step(key)
+
+
+def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
+    by_mask = gradients.explicit_mask
+    return (
+        *_rows(gradients.output), _at(gradients.lse), *(_at(tensor) for tensor in gradients[2:6]), _at(by_mask),
+        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()),
+    )  # fmt: skip
 
 
 def _batch_step(positions: Tensor | None) -> int:

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from relattn.backends.dense import DenseBackend
 from relattn.backends.native.layout import Gradients, Inputs, Outputs, packed, rows_of
-from relattn.backends.native.library import Kernels, kernels
-from relattn.backends.problem_operator import Answers, Forward, is_watched, operator_of
+from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.compiled.library import Kernels, kernels
 from relattn.errors import UnsupportedError
 from relattn.score.problem import TABLES, Problem
+from relattn.watched import is_watched
 
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 """What the kernels write, whatever torch's defaults are."""

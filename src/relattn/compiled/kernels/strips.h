@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "products.h"
+#include "workspace.h"
 
 namespace RELATTN_SET {
 
@@ -35,8 +36,7 @@ INLINE Panels panels_of(const Band& band, float*& workspace) {
   if (!band.rows) return panels;
   panels.count = rounded_up(band.count, PANEL) / PANEL;
   panels.head = panels.count * band.width * PANEL;
-  panels.at = workspace;
-  workspace += Panels::size(band);
+  panels.at = next_part(workspace, Panels::size(band));
   return panels;
 }
 
@@ -65,8 +65,7 @@ INLINE Biases biases_of(const Call& call, float*& workspace) {
   if (!Biases::needed(call)) return biases;
   biases.head = call.queries + call.keys + 2 * Biases::ROOM;
   biases.first = call.origin - call.queries + 1 - Biases::ROOM;
-  biases.at = workspace;
-  workspace += Biases::size(call);
+  biases.at = next_part(workspace, Biases::size(call));
   return biases;
 }
 

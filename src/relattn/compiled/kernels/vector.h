@@ -34,9 +34,9 @@ INLINE Integers load(const int32_t* at) { return *reinterpret_cast<const Unalign
 INLINE void store(int32_t* at, Integers x) { *reinterpret_cast<UnalignedIntegers*>(at) = x; }
 INLINE Vector splat(float x) { return x - Vector{}; }  // x - 0 is x, whatever its sign; 0 + x would be computed
 
-// Spelled out for AVX2 and later: GCC would load a vector and shuffle it.
+// Spelled out for AVX2 and later: GCC would load a vector and shuffle it. The address sanitizer does not look into it.
 INLINE Vector broadcast(const float* at) {
-#if defined(__AVX2__)
+#if defined(__AVX2__) && !defined(__SANITIZE_ADDRESS__)
   Vector x;
   asm("vbroadcastss %1, %0" : "=v"(x) : "m"(*at));
   return x;
@@ -79,6 +79,7 @@ INLINE bool all_equal(Integers x) {
 }
 
 // Lane by lane a, b, a, b, ... of the first and of the second half of both.
+// And back: the lanes 0, 2, ... of a and then of b, and the lanes 1, 3, ...
 #if defined(__AVX512F__)
 INLINE Vector first_halves(Vector a, Vector b) {
   return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -86,20 +87,27 @@ INLINE Vector first_halves(Vector a, Vector b) {
 INLINE Vector second_halves(Vector a, Vector b) {
   return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
+INLINE Vector even_lanes(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+INLINE Vector odd_lanes(Vector a, Vector b) {
+  return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
 #elif defined(__AVX2__)
 INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
 INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+INLINE Vector even_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
+INLINE Vector odd_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15); }
 #else
 INLINE Vector first_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
 INLINE Vector second_halves(Vector a, Vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+INLINE Vector even_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6); }
+INLINE Vector odd_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7); }
 #endif
 
-// to[k * to_step + c] = from[c * from_step + k], for LANES rows of LANES numbers: rows i and i + LANES / 2 are woven
-// into one another, log2(LANES) times.
-INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t to_step) {
-  Vector rows[LANES], woven[LANES];
-#pragma GCC unroll 16
-  for (int c = 0; c < LANES; c++) rows[c] = load(from + c * from_step);
+// Lane c of rows[k] becomes lane k of rows[c]: rows i and i + LANES / 2 are woven into one another, log2(LANES) times.
+INLINE void transpose(Vector (&rows)[LANES]) {
+  Vector woven[LANES];
 #pragma GCC unroll 4
   for (int stage = 1; stage < LANES; stage *= 2) {
 #pragma GCC unroll 8
@@ -110,6 +118,14 @@ INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t t
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) rows[i] = woven[i];
   }
+}
+
+// to[k * to_step + c] = from[c * from_step + k], for LANES rows of LANES numbers.
+INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t to_step) {
+  Vector rows[LANES];
+#pragma GCC unroll 16
+  for (int c = 0; c < LANES; c++) rows[c] = load(from + c * from_step);
+  transpose(rows);
 #pragma GCC unroll 16
   for (int k = 0; k < LANES; k++) store(to + k * to_step, rows[k]);
 }

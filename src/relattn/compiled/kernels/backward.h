@@ -49,16 +49,15 @@ struct Backward {
   // Floats of workspace that the units share.
   static Index sums(const Call& c) {
     const Index slots = slots_of(c), parts = parts_of(c);
-    return TableSums::size(c.relative_keys, slots, parts) + TableSums::size(c.relative_queries, slots, parts) +
-           TableSums::size(c.relative_values, slots, parts) + TableSums::size(c.bias, slots, parts) +
-           (parts - 1) * (query_size(c) + relative_query_size(c));
+    return room_for(TableSums::size(c.relative_keys, slots, parts), TableSums::size(c.relative_queries, slots, parts),
+                    TableSums::size(c.relative_values, slots, parts), TableSums::size(c.bias, slots, parts),
+                    (parts - 1) * query_size(c), (parts - 1) * relative_query_size(c));
   }
 
   Backward(const Call& c, const Packed& p, float*& workspace)
       : call(c), packed(p), tiles(c), slots(slots_of(c)), parts(parts_of(c)) {
-    query_copies = workspace;
-    relative_query_copies = query_copies + (parts - 1) * query_size(c);
-    workspace = relative_query_copies + (parts - 1) * relative_query_size(c);
+    query_copies = next_part(workspace, (parts - 1) * query_size(c));
+    relative_query_copies = next_part(workspace, (parts - 1) * relative_query_size(c));
     relative_keys = TableSums(c.relative_keys, slots, parts, workspace);
     relative_queries = TableSums(c.relative_queries, slots, parts, workspace);
     relative_values = TableSums(c.relative_values, slots, parts, workspace);
@@ -74,7 +73,7 @@ struct Backward {
     const Unit unit = {number / parts, number % parts};
     const Index heads = call.batch * call.key_heads, group = call.heads / call.key_heads;
     const bool one_head = by_head(call) && slots > 1;
-    std::memset(scratch, 0, this->scratch() * sizeof(float));
+    clear(scratch, this->scratch());
     for (const TableSums* sums : {&relative_keys, &relative_queries, &relative_values, &bias})
       sums->clear(unit.slot, unit.part, one_head ? unit.slot * group : 0, one_head ? group : call.heads);
     if (one_head)
@@ -168,11 +167,7 @@ struct Backward {
       for (Index h = key_head * group; h < (key_head + 1) * group; h++) {
         const Head head(call, packed, b, h, {s.key_panels, s.value_panels, j0});
         const TileSums sums = sums_of(unit, h);
-        // The queries that see any of these keys.
-        const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + call.origin - call.highest);
-        const Index end = call.lowest == NEVER
-                              ? call.queries
-                              : std::min(call.queries, j0 + columns - 1 + call.origin - call.lowest + 1);
+        const Index first = call.first_query(j0), end = call.end_query(j0, columns);
         for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += query_block)
           tiles.run(head, sums, i0, std::min(query_block, call.queries - i0), j0, columns, s);
       }

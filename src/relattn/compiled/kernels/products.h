@@ -96,9 +96,12 @@ INLINE void multiply_nn(const float* factors, Index row_step, Index column_step,
 #pragma GCC unroll 1
   for (; d + NN_VECTORS * LANES <= width; d += NN_VECTORS * LANES)
     multiply_nn_part<NN_VECTORS>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
+  if constexpr (NN_VECTORS > 2) {  // six sums, one vector's alone, would wait for one another
 #pragma GCC unroll 1
-  for (; d < width; d += LANES)
-    multiply_nn_part<1>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
+    for (; d + 2 * LANES <= width; d += 2 * LANES)
+      multiply_nn_part<2>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
+  }
+  if (d < width) multiply_nn_part<1>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
 }
 
 // panel[k][c] = rows[first + c][k], zero for rows outside of 0 .. count - 1. width: a multiple of LANES.
@@ -109,8 +112,12 @@ static void pack_panel(const float* rows, Index row_step, Index width, Index fir
     if (first + c + LANES <= count) {
       for (Index k = 0; k < width; k += LANES) transpose(from + k, row_step, panel + k * PANEL + c, PANEL);
     } else {
-      for (Index n = 0; n < LANES; n++, from += row_step)
-        for (Index k = 0; k < width; k++) panel[k * PANEL + c + n] = first + c + n < count ? from[k] : 0.0f;
+      for (Index k = 0; k < width; k += LANES) {
+        Vector columns[LANES];
+        for (Index n = 0; n < LANES; n++) columns[n] = first + c + n < count ? load(from + n * row_step + k) : Vector{};
+        transpose(columns);
+        for (Index n = 0; n < LANES; n++) store(panel + (k + n) * PANEL + c, columns[n]);
+      }
     }
   }
 }

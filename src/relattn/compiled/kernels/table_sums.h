@@ -2,6 +2,7 @@
 #pragma once
 #include "call.h"
 #include "products.h"
+#include "workspace.h"
 
 namespace RELATTN_SET {
 
@@ -22,8 +23,7 @@ struct TableSums {
     copies = per_slot ? slots : band.heads;
     parts = keys_parts;
     copy = (band.count + NN_ROWS) * band.width;
-    at = workspace;
-    workspace += parts * copies * copy;
+    at = next_part(workspace, parts * copies * copy);
   }
   float* of(Index slot, Index part, Index head) const {
     return at ? at + (part * copies + (per_slot ? slot : head)) * copy : nullptr;

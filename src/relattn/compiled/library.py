@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relattn.arguments import check_choice
-from relattn.backends.native.sources import digest
+from relattn.compiled.sources import digest
 
 FILE = Path(__file__).with_name("_kernels.so")
 SOURCES = Path(__file__).with_name("kernels")
@@ -20,10 +20,11 @@ SETS = ("avx512", "avx2", "generic")
 
 
 class Kernels(NamedTuple):
-    """The functions of one instruction set. Each takes the address of what `layout.packed` gives.
+    """The functions of one instruction set. Each takes the address of a struct: `Call` of kernels/call.h.
 
     workspace: the floats that a forward (0) or backward (1) pass needs where the struct's `workspace` points to;
-    few_workspace: those of `few`, the forward pass of few queries.
+    few_workspace: those of `few`, the forward pass of few queries. rotate: takes the bytes of a `Rotation` of
+    kernels/rotation.h.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Kernels(NamedTuple):
     backward: Callable[[int], None]
     few_workspace: Callable[[int], int]
     few: Callable[[int], None]
+    rotate: Callable[[bytes], None]
 
 
 @cache

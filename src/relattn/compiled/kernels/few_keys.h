@@ -6,6 +6,7 @@
 #include "dropout.h"
 #include "lookup.h"
 #include "masks.h"
+#include "workspace.h"
 
 namespace RELATTN_SET {
 
@@ -26,7 +27,7 @@ struct FewSizes {
         partial(value_width + LANES) {}
 
   Index scratch() const {
-    return rows * (width + relative_width + CHUNK) + rounded_up(call.relative_queries.width, LANES);
+    return room_for(rows * width, rows * relative_width, rows * CHUNK, rounded_up(call.relative_queries.width, LANES));
   }
 };
 
@@ -40,10 +41,10 @@ struct FewKeys {
 
   FewKeys(const FewSizes& sizes, Index batch, Index head, Index from, Index to, float* scratch)
       : few(sizes), call(sizes.call), b(batch), key_head(head), begin(from), end(to) {
-    query = scratch;
-    relative_query = query + few.rows * few.width;
-    weights = relative_query + few.rows * few.relative_width;
-    edge = weights + few.rows * CHUNK;
+    query = next_part(scratch, few.rows * few.width);
+    relative_query = next_part(scratch, few.rows * few.relative_width);
+    weights = next_part(scratch, few.rows * CHUNK);
+    edge = next_part(scratch, rounded_up(call.relative_queries.width, LANES));
   }
 
   void attend(float* to) const {

@@ -91,6 +91,12 @@ struct Call {
     return std::min(std::max(highest - origin + i + rows, Index(0)), keys);
   }
 
+  // The queries that see any of the keys j .. j + columns - 1 by its offset: first and end.
+  Index first_query(Index j) const { return highest == -NEVER ? 0 : std::max(j + origin - highest, Index(0)); }
+  Index end_query(Index j, Index columns) const {
+    return lowest == NEVER ? queries : std::min(j + columns + origin - lowest, queries);
+  }
+
   bool drops() const { return kept < 1.0; }
 
   // Writes lse of a row of [B, Hq, Lq], and what the backward pass asks for. The answer is what its output is divided
@@ -103,7 +109,7 @@ struct Call {
   }
 
   // Whether a pair may be hidden, or its score changed, by more than the diagonal that it lies on.
-  bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || relative_queries.rows; }
+  bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask; }
 };
 
 }  // namespace RELATTN_SET

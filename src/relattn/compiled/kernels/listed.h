@@ -10,7 +10,7 @@ class Listed {
  public:
   // most: keys or queries that a group meets at a time.
   static Index size(const Call& call, Index most) {
-    return call.lists.given() ? ROWS * rounded_up(most, PANEL) + Lookup::size(most) : 0;
+    return call.lists.given() ? room_for(ROWS * rounded_up(most, PANEL), Lookup::size(most)) : 0;
   }
 
   // scratch: size() floats.
@@ -20,9 +20,11 @@ class Listed {
         queries(call.lists.queries(of.b)),
         keys(call.lists.keys(of.b)),
         most(most_columns),
-        step(rounded_up(most_columns, PANEL)),
-        pairs(scratch),
-        lookups(scratch + ROWS * step) {}
+        step(rounded_up(most_columns, PANEL)) {
+    if (!call.lists.given()) return;
+    pairs = next_part(scratch, ROWS * step);
+    lookups = next_part(scratch, Lookup::size(most));
+  }
 
   // The columns from .. stop - 1 of a block of keys, whole panels of it.
   struct Columns {
@@ -86,12 +88,11 @@ class Listed {
 
   // RQ[d] . k_j; see KeyStrips::fill.
   KeyStrips key_strips(Index i0, Index count, Index j0, Index columns, float* scratch) const {
-    const KeyStrips strips = KeyStrips::in(scratch, count);
-    const float* x = strips.load_keys(head, j0, columns);
+    const KeyStrips strips = KeyStrips::in(scratch, head, count, j0, columns);
     for (Index c = 0; c < columns; c += ROWS) {
       const Index real = std::min(Index(ROWS), columns - c);
       of_keys(call.relative_queries, j0 + c, real, i0, count)
-          .spread(x + c * call.width, head.relative_query_panels, head.relative_queries, pairs, step);
+          .spread(strips.keys + c * call.width, head.relative_query_panels, head.relative_queries, pairs, step);
       for (Index r = 0; r < real; r++)
         for (Index a = 0; a < count; a++) strips.at[(c + r) * strips.step + strips.last - a] = pairs[r * step + a];
     }
@@ -170,8 +171,8 @@ class Listed {
   const Call& call;
   const Index *queries, *keys;  // of the batch element
   const Index most, step;
-  float* pairs;  // [ROWS][step]
-  float* lookups;
+  float* pairs = nullptr;  // [ROWS][step]
+  float* lookups = nullptr;
 };
 
 }  // namespace RELATTN_SET

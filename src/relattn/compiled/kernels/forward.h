@@ -25,8 +25,9 @@ struct Forward {
 
   Index scratch() const {
     const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
-    return rows * (call.width + call.relative_width + call.value_width + Strip::KEPT) + 2 * rounded_up(rows, LANES) +
-           ROWS * step + Strip::size(key_block) + KeyStrips::size(call, rows, key_block) + Listed::size(call, most());
+    return room_for(rows * call.width, rows * call.relative_width, rows * call.value_width, rows * Strip::KEPT,
+                    rounded_up(rows, LANES), rounded_up(rows, LANES), ROWS * step, Strip::size(key_block),
+                    KeyStrips::size(call, rows, key_block), Listed::size(call, most()));
   }
 
   // The last block of queries comes first: under causality it sees most keys.
@@ -43,16 +44,16 @@ struct Forward {
   void block_of_queries(const Head& head, Index i0, Index count, float* scratch) const {
     const Index rows = rounded_up(count, ROWS), groups = rows / ROWS;
     const Index width = call.width, value_width = call.value_width, relative_width = call.relative_width;
-    float* query = scratch;
-    float* relative_query = query + rows * width;
-    float* output = relative_query + rows * relative_width;
-    float* kept = output + rows * value_width;
-    float* maximum = kept + rows * Strip::KEPT;
-    float* total = maximum + rounded_up(rows, LANES);  // so that what follows begins at a whole vector
-    float* weights = total + rounded_up(rows, LANES);  // with MARGIN columns more on both sides of every row
-    float* strip = weights + ROWS * step;
-    float* key_strips = strip + Strip::size(key_block);
-    const Listed listed(head, most(), key_strips + KeyStrips::size(call, rows, key_block));
+    float* query = next_part(scratch, rows * width);
+    float* relative_query = next_part(scratch, rows * relative_width);
+    float* output = next_part(scratch, rows * value_width);
+    float* kept = next_part(scratch, rows * Strip::KEPT);
+    float* maximum = next_part(scratch, rounded_up(rows, LANES));  // so that what follows begins at a whole vector
+    float* total = next_part(scratch, rounded_up(rows, LANES));
+    float* weights = next_part(scratch, ROWS * step);  // with MARGIN columns more on both sides of every row
+    float* strip = next_part(scratch, Strip::size(key_block));
+    float* key_strips = next_part(scratch, KeyStrips::size(call, rows, key_block));
+    const Listed listed(head, most(), scratch);
 
     const float factor = float(call.scale);
     copy_rows(call.query, head.b, head.h, i0, count, width, factor, query);
@@ -82,12 +83,13 @@ struct Forward {
         if (stop <= begin) continue;
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
         const float* x = relative_width ? relative_query + a * relative_width : query + a * width;
-        const Start start = call.lists.given() ? listed.scores_start(x, i, real, j0, {from, stop})
-                                               : scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip,
-                                                              kept + a * Strip::KEPT, next[g]);
+        Start start = call.lists.given() ? listed.scores_start(x, i, real, j0, {from, stop})
+                                         : scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip,
+                                                        kept + a * Strip::KEPT, next[g]);
+        if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
         scores_of(head, query + a * width, i, j0, from, to, start, weights + MARGIN, step, most);
-        if (looks) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights + MARGIN, step, most);
+        if (looks) look_at_pairs(head, i, real, j0, from, stop, weights + MARGIN, step, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);
@@ -116,7 +118,7 @@ struct Forward {
         store(row + c, p), store(row + c + LANES, q);
         even += p, odd += q;
       }
-      if (before != now) {
+      if (before != now && before != -INFINITY) {  // else there is nothing to shrink
         const float shrunk = std::exp(before - finite);
         total[r] *= shrunk;
         for (Index d = 0; d < call.value_width; d += LANES)

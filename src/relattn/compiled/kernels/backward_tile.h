@@ -32,10 +32,12 @@ struct BackwardTiles {
   Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
   Index scratch() const {
     const Index keys = key_block + NN_ROWS;
-    return query_block * (call.width + call.relative_width + call.value_width + 3) + 2 * tile_size() +
-           keys * (2 * call.width + call.value_width) + key_block * (call.width + call.value_width) +
-           2 * Strip::size(key_block) + Strip::kept_size() + ROWS * (call.width + call.relative_width) +
-           KeyStrips::size(call, query_block, key_block) + Listed::size(call, most());
+    return room_for(query_block * call.width, query_block * call.relative_width, query_block * call.value_width,
+                    query_block, query_block, query_block, tile_size(), tile_size(), keys * call.width,
+                    keys * call.width, keys * call.value_width, key_block * call.width, key_block * call.value_width,
+                    Strip::size(key_block), Strip::size(key_block), Strip::kept_size(), ROWS * call.width,
+                    ROWS * call.relative_width, KeyStrips::size(call, query_block, key_block),
+                    Listed::size(call, most()));
   }
 
   struct Scratch {
@@ -49,16 +51,18 @@ struct BackwardTiles {
       const Call& c = pass.call;
       const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
       const Index inside = NN_ROWS * pass.step + MARGIN;
-      auto take = [&at](Index size) { return at += size, at - size; };
-      query = take(rows * c.width), relative_query = take(rows * c.relative_width),
-      gradient = take(rows * c.value_width);
-      maximum = take(rows), share = take(rows), delta = take(rows);
-      weights = take(pass.tile_size()) + inside, differences = take(pass.tile_size()) + inside;
-      key = take(keys * c.width), key_by_rows = take(keys * c.width), value = take(keys * c.value_width);
-      key_panels = take(pass.key_block * c.width), value_panels = take(pass.key_block * c.value_width);
-      strip = take(strip_size), value_strip = take(strip_size), kept = take(Strip::kept_size());
-      tail = take(ROWS * c.width), relative_tail = take(ROWS * c.relative_width);
-      key_strips = take(KeyStrips::size(c, rows, pass.key_block));
+      query = next_part(at, rows * c.width), relative_query = next_part(at, rows * c.relative_width);
+      gradient = next_part(at, rows * c.value_width);
+      maximum = next_part(at, rows), share = next_part(at, rows), delta = next_part(at, rows);
+      weights = next_part(at, pass.tile_size()) + inside, differences = next_part(at, pass.tile_size()) + inside;
+      key = next_part(at, keys * c.width), key_by_rows = next_part(at, keys * c.width),
+      value = next_part(at, keys * c.value_width);
+      key_panels = next_part(at, pass.key_block * c.width),
+      value_panels = next_part(at, pass.key_block * c.value_width);
+      strip = next_part(at, strip_size), value_strip = next_part(at, strip_size),
+      kept = next_part(at, Strip::kept_size());
+      tail = next_part(at, ROWS * c.width), relative_tail = next_part(at, ROWS * c.relative_width);
+      key_strips = next_part(at, KeyStrips::size(c, rows, pass.key_block));
       listed = at;
     }
   };
@@ -92,7 +96,7 @@ struct BackwardTiles {
           if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
       if (!sees) continue;
-      weights_and_differences(head, listed, i0, a, real, j0, from, stop, looks, by_key, s);
+      weights_and_differences(head, listed, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
       if (call.lists.given()) add_listed_gradients(head, listed, sums, i, a, real, j0, {begin, stop}, s);
@@ -138,19 +142,20 @@ struct BackwardTiles {
     }
   }
 
-  void weights_and_differences(const Head& head, const Listed& listed, Index i0, Index a, Index real, Index j0,
+  void weights_and_differences(const Head& head, const Listed& listed, Index i, Index a, Index real, Index j0,
                                Index from, Index stop, bool looks, const KeyStrips& by_key, const Scratch& s) const {
-    const Index i = i0 + a, value_width = call.value_width, to = rounded_up(stop, PANEL);
+    const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
     const float* query = s.query + a * call.width;
     const float* x = call.relative_width ? s.relative_query + a * call.relative_width : query;
     Index next = NEVER;
-    const Start start = call.lists.given()
-                            ? listed.scores_start(x, i, real, j0, {from, stop})
-                            : scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+    Start start = call.lists.given()
+                      ? listed.scores_start(x, i, real, j0, {from, stop})
+                      : scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+    if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
     Vector most[ROWS];
     scores_of(head, query, i, j0, from, to, start, weights, step, most);
-    if (looks) look_at_pairs(head, i0, i, real, j0, from, stop, by_key, weights, step, most);
+    if (looks) look_at_pairs(head, i, real, j0, from, stop, weights, step, most);
     Start values = {nullptr, 0};
     if (call.relative_values.rows && call.lists.given()) {
       values = listed.values_start(s.gradient + a * value_width, i, real, j0, {from, stop});

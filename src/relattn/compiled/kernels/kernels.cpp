@@ -2,6 +2,7 @@
 #include "backward.h"
 #include "few.h"
 #include "forward.h"
+#include "rotation.h"
 #include "threads.h"
 
 #define JOINED(a, b) a##_##b
@@ -38,7 +39,7 @@ extern "C" {
 
 Index NAMED(relattn_few_workspace, RELATTN_SET)(const Call* call) {
   const Few few(*call, nullptr);
-  return few.shared() + call->threads * own_size(few) + SPARE;
+  return room_for(few.shared()) + call->threads * own_size(few) + SPARE;
 }
 
 // The forward pass of few queries: the same answers, in another order of the sums.
@@ -46,15 +47,15 @@ void NAMED(relattn_few, RELATTN_SET)(const Call* given) {
   const Call& call = *given;
   const Few few(call, call.workspace);
   const Index own = own_size(few);
-  float* scratch = call.workspace + few.shared();
+  float* scratch = call.workspace;
+  next_part(scratch, few.shared());
   share_out(few.units(), call.threads, [&](Index unit, Index thread) { few.run(unit, scratch + thread * own); });
   share_out(few.merges(), call.threads, [&](Index row, Index) { few.merge(row); });
 }
 
 Index NAMED(relattn_workspace, RELATTN_SET)(const Call* call, Index backward) {
-  float* nowhere = nullptr;
   const Packed packed = {};
-  const Index own = backward ? own_size(Backward(*call, packed, nowhere)) : own_size(Forward(*call, packed));
+  const Index own = backward ? own_size(BackwardTiles(*call)) : own_size(Forward(*call, packed));
   return shared_size(*call, backward) + call->threads * own + SPARE;
 }
 
@@ -80,6 +81,11 @@ void NAMED(relattn_backward, RELATTN_SET)(const Call* given) {
             [&](Index unit, Index thread) { backward.run(unit, scratch + thread * own); });
   share_out(backward.query_heads(), call.threads, [&](Index head, Index) { backward.finish_queries(head); });
   share_out(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
+}
+
+void NAMED(relattn_rotate, RELATTN_SET)(const Rotation* given) {
+  const Rotation& rotation = *given;
+  share_out(rotation.units(), rotation.threads, [&](Index unit, Index) { rotation.run(unit); });
 }
 
 }  // extern "C"

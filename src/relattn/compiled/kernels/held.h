@@ -15,6 +15,16 @@ INLINE Vector load_held(const Brain* at) {
   return (Vector)(__builtin_convertvector(*reinterpret_cast<const Halves*>(at), Integers) << 16);
 }
 
+// As bfloat16: the nearest, of two as near the even one. NaN stays NaN, whose bits might carry.
+INLINE void store_held(float* at, Vector x) { store(at, x); }
+INLINE void store_held(Brain* at, Vector x) {
+  typedef uint32_t Words __attribute__((vector_size(BYTES)));
+  typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
+  const Words bits = (Words)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const Halves halves = __builtin_convertvector(x == x ? rounded : Words{} + 0x7fc0, Halves);
+  std::memcpy(at, &halves, sizeof halves);
+}
+
 // The first n numbers at `at`, zeros beside them.
 template <class Held>
 INLINE Vector load_part(const Held* at, Index n) {
@@ -23,9 +33,13 @@ INLINE Vector load_part(const Held* at, Index n) {
   std::memcpy(numbers, at, n * sizeof(Held));
   return load_held(numbers);
 }
-INLINE void store_part(float* at, Index n, Vector x) {
-  if (n >= LANES) return store(at, x);
-  std::memcpy(at, &x, n * sizeof(float));
+// The first n lanes of x, each as it is held there.
+template <class Held>
+INLINE void store_part(Held* at, Index n, Vector x) {
+  if (n >= LANES) return store_held(at, x);
+  Held numbers[LANES];
+  store_held(numbers, x);
+  std::memcpy(at, numbers, n * sizeof(Held));
 }
 
 // to[k] = factor * from[k], zeros up to a whole vector.

@@ -68,14 +68,17 @@ struct Inside {
 // One table and a group of ROWS rows of pairs: queries and up to `most` keys, or keys and up to `most` queries.
 class Lookup {
  public:
-  static Index size(Index most) { return ROWS * (step_of(most) + strip_step_of(most)) + 2 * step_of(most); }
+  static Index size(Index most) {
+    return room_for(ROWS * strip_step_of(most), ROWS * step_of(most), step_of(most), step_of(most));
+  }
 
   // scratch: size(most) floats, which the lookups of one thread may share.
   Lookup(const Band& table, Index most, float* scratch)
-      : band(table), step(step_of(most)), strip_step(strip_step_of(most)), strip(scratch) {
-    index = reinterpret_cast<int32_t*>(strip + ROWS * strip_step);
-    near = index + ROWS * step;
-    row = reinterpret_cast<float*>(near + step);
+      : band(table), step(step_of(most)), strip_step(strip_step_of(most)) {
+    strip = next_part(scratch, ROWS * strip_step);
+    index = reinterpret_cast<int32_t*>(next_part(scratch, ROWS * step));
+    near = reinterpret_cast<int32_t*>(next_part(scratch, step));
+    row = next_part(scratch, step);
   }
 
   // The pairs of the queries at `rows` (`height` of them, the last one standing for the rest) and the keys at

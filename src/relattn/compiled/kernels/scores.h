@@ -17,8 +17,8 @@ struct Packed {
 
   static Index size(const Call& call, bool backward) {
     const Index keys = call.batch * call.key_heads * rounded_up(call.keys, PANEL) * call.width;
-    return (backward ? 0 : keys) + Panels::size(call.relative_keys) + Panels::size(call.relative_queries) +
-           (backward ? Panels::size(call.relative_values) : 0) + Biases::size(call);
+    return room_for(backward ? 0 : keys, Panels::size(call.relative_keys), Panels::size(call.relative_queries),
+                    backward ? Panels::size(call.relative_values) : 0, Biases::size(call));
   }
 };
 
@@ -26,8 +26,7 @@ INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
   Packed packed = {};
   if (!backward) {
     packed.key_head = rounded_up(call.keys, PANEL) * call.width;
-    packed.keys = workspace;
-    workspace += call.batch * call.key_heads * packed.key_head;
+    packed.keys = next_part(workspace, call.batch * call.key_heads * packed.key_head);
   }
   packed.relative_keys = panels_of(call.relative_keys, workspace);
   packed.relative_queries = panels_of(call.relative_queries, workspace);
@@ -118,45 +117,66 @@ static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, 
   std::memset(to + count * width, 0, (rounded_up(count, ROWS) - count) * width * sizeof(float));
 }
 
-// RQ[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from the first of
-// theirs) lies at at[c * step + last - a], whatever the table's panels are.
+// scale * RQ[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from the first
+// of theirs) lies at at[c * step + last - a], whatever the table's panels are.
 struct KeyStrips {
-  float* at;
+  float *at, *keys;  // keys: one after the other, rounded up to ROWS
   Index step, last;
 
   static Index step_of(Index queries) { return rounded_up(queries, ROWS) + ROWS + 3 * PANEL; }
   static Index size(const Call& call, Index queries, Index keys) {
-    return call.relative_queries.rows ? rounded_up(keys, ROWS) * (step_of(queries) + call.width) : 0;
+    const Index rows = rounded_up(keys, ROWS);
+    return call.relative_queries.rows ? room_for(rows * step_of(queries), rows * call.width) : 0;
   }
 
-  // scratch: size() floats, for `queries` queries.
-  static KeyStrips in(float* scratch, Index queries) {
-    return {scratch, step_of(queries), rounded_up(queries, ROWS) + ROWS + PANEL};
+  // For `queries` queries and the keys j0 .. j0 + count - 1, which are loaded times the scale. scratch: size() floats.
+  static KeyStrips in(float* scratch, const Head& head, Index queries, Index j0, Index count) {
+    const Index rows = rounded_up(count, ROWS), width = head.call.width, step = step_of(queries);
+    float* at = next_part(scratch, rows * step);
+    float* keys = next_part(scratch, rows * width);
+    copy_rows(head.call.key, head.b, head.key_head, j0, count, width, float(head.call.scale), keys);
+    return {at, keys, step, rounded_up(queries, ROWS) + ROWS + PANEL};
   }
 
-  // The keys j0 .. j0 + count - 1, one after the other, beside the strips.
-  float* load_keys(const Head& head, Index j0, Index count) const {
-    float* keys = at + rounded_up(count, ROWS) * step;
-    copy_rows(head.call.key, head.b, head.key_head, j0, count, head.call.width, 1.0f, keys);
-    return keys;
-  }
-
-  // Of the keys j0 .. j0 + count - 1, and the queries i0 .. i0 + queries - 1.
+  // Of the keys j0 .. j0 + count - 1, and those of the queries i0 .. i0 + queries - 1 that see them.
   static KeyStrips fill(const Head& head, Index i0, Index queries, Index j0, Index count, float* scratch) {
     const Call& call = head.call;
     const Band& band = call.relative_queries;
-    const KeyStrips strips = in(scratch, queries);
-    const float* keys = strips.load_keys(head, j0, count);
+    const KeyStrips strips = in(scratch, head, queries, j0, count);
     const Strip products{nullptr, strips.step, band, head.relative_query_panels, head.relative_queries, nullptr, 0};
     for (Index c = 0; c < count; c += ROWS) {
       const Index corner = call.origin + j0 + c - i0 - band.first;  // t of key c and query 0
-      const Index first = floor_divided(corner - (queries - 1), PANEL);
-      const Index end = floor_divided(corner + ROWS - 1, PANEL) + 1;
+      const Index from = call.first_query(j0 + c) - i0, to = call.end_query(j0 + c, ROWS) - i0;
+      const Index first = floor_divided(corner - (std::min(to, queries) - 1), PANEL);
+      const Index end = floor_divided(corner + ROWS - 1 - std::max(from, Index(0)), PANEL) + 1;
       // Row r holds the same offsets one column further left than row r - 1: so the column tells the query alone.
-      products.products(keys + c * call.width, first, end,
+      products.products(strips.keys + c * call.width, first, end,
                         strips.at + c * strips.step + first * PANEL - corner + strips.last, strips.step - 1);
     }
     return strips;
+  }
+
+  // What the scores of the queries a .. a + real - 1 start from where they started from `start`: with these strips,
+  // transposed, in tile[r][column]. The other rows of the group start from any finite number.
+  Start added_to(Start start, Index a, Index real, Index from, Index to, float* tile, Index tile_step) const {
+    for (Index column = from; column < to; column += LANES) {
+#pragma GCC unroll 2
+      for (int r0 = 0; r0 < ROWS; r0 += LANES) {
+        const float* first = at + column * step + last - a - r0 - (LANES - 1);  // lane n is of row r0 + LANES - 1 - n
+        Vector rows[LANES];
+#pragma GCC unroll 16
+        for (int c = 0; c < LANES; c++) rows[c] = load(first + c * step);
+        transpose(rows);
+#pragma GCC unroll 16
+        for (int r = r0; r < std::min(ROWS, r0 + LANES); r++) {
+          Vector sums = rows[r0 + LANES - 1 - r];
+          if (start.at) sums += load(start.at + r * start.step + column);
+          store(tile + r * tile_step + column, sums);
+        }
+      }
+    }
+    for (Index r = real; r < ROWS; r++) std::memset(tile + r * tile_step + from, 0, (to - from) * sizeof(float));
+    return {tile, tile_step};
   }
 };
 
@@ -192,10 +212,10 @@ struct Seen {
 };
 
 // scores_of for a width that is known, or 0. All that the loop reads comes by value: a store might change what lies in
-// memory.
+// memory. The scores may lie where they start from.
 template <int KNOWN>
 static void scores_of_width(const float* __restrict query, const float* __restrict panels, Index width, Seen seen,
-                            Start start, Index j0, Index from, Index to, float* __restrict scores, Index step,
+                            Start start, Index j0, Index from, Index to, float* scores, Index step,
                             Vector (&most)[ROWS]) {
   Vector largest_so_far[ROWS];
   for (int r = 0; r < ROWS; r++) largest_so_far[r] = splat(-INFINITY);
@@ -282,19 +302,13 @@ static void add_band(const Band& band, const float* rows, const float* factors, 
   }
 }
 
-// What masks and relative queries change of the scores, pair by pair, in the columns from .. stop - 1, and the largest
-// of each row. stop: not beyond the block's keys, and all columns from there to the end of a panel are hidden.
-static void look_at_pairs(const Head& head, Index i0, Index i, Index rows, Index j0, Index from, Index stop,
-                          const KeyStrips& strips, float* scores, Index step, Vector (&most)[ROWS]) {
-  const Call& call = head.call;
-  const float factor = float(call.scale);
+// What masks change of the scores, pair by pair, in the columns from .. stop - 1, and the largest of each row. stop:
+// not beyond the block's keys, and all columns from there to the end of a panel are hidden.
+static void look_at_pairs(const Head& head, Index i, Index rows, Index j0, Index from, Index stop, float* scores,
+                          Index step, Vector (&most)[ROWS]) {
   for (Index r = 0; r < rows; r++) {
     float* row = scores + r * step;
-    if (strips.at) {
-      const float* at = strips.at + strips.last - (i - i0) - r;
-      for (Index c = from; c < stop; c++) row[c] += factor * at[c * strips.step];
-    }
-    mask_scores(call, head.b, head.h, i + r, j0 + from, j0 + stop, row + from);
+    mask_scores(head.call, head.b, head.h, i + r, j0 + from, j0 + stop, row + from);
     Vector m = splat(-INFINITY);
     for (Index c = from; c < rounded_up(stop, LANES); c += LANES) m = larger(m, load(row + c));
     most[r] = m;
