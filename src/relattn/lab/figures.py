@@ -103,7 +103,7 @@ def _svg(draw: Any, x_label: str, size: tuple[float, float]) -> str:
         axes.set_ylabel("nats per token")
         axes.grid(True, axis="y")
         axes.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside upper center", frameon=False, ncols=5)
+        figure.legend(loc="outside upper center", frameon=False, ncols=4, handlelength=1.4, columnspacing=1.2)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     text = drawn.getvalue()
