@@ -75,6 +75,19 @@ def test_the_legend_of_the_longest_names_lies_within_the_picture(draw, monkeypat
     assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
 
 
+@pytest.mark.parametrize("draw", [figures.by_length, figures.training, figures.by_position])
+def test_every_encoding_of_the_lab_has_a_look_of_its_own(draw, monkeypatch):
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (drawn.append(figure), save(figure, *a, **k)))
+    draw(results(dict.fromkeys(ENCODINGS, (0.4, 0.5))))
+    axes = drawn[0].axes[0]
+    handles, names = axes.get_legend_handles_labels()
+    assert {*ENCODINGS, "n-gram"} == set(names)
+    lines = [getattr(handle, "lines", [handle])[0] for handle in handles]
+    looks = {(line.get_color(), line.get_linestyle()) for line in lines}
+    assert len(looks) == len(ENCODINGS) + 1
+
+
 class Links(HTMLParser):
     """Every reference of a page that a browser would follow by itself, and its text."""
 
