@@ -46,6 +46,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "segments": ("alibi_4_heads", {"segment_ids": (ROWS // 3, np.arange(12).reshape(2, 6) // 4)}, "float32", 0.0),
     "a boolean mask": ("shaw", {"attn_mask": np.eye(5, 6, dtype=bool)[None, None]}, "float32", 0.0),
     "a float mask": ("relative", {"attn_mask": np.ones((2, 1, 1, 6))}, "float32", 0.0),
+    "a key bias and a cap": ("relative", {"key_bias": (2, 1), "softcap": 2.0, "is_causal": True}, "float32", 0.0),
     "dropout": ("terms_all", {}, "float32", 0.3),
     "bfloat16": ("shaw", {}, "bfloat16", 0.0),
 }

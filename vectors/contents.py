@@ -52,8 +52,14 @@ class Part(NamedTuple):
     oracle_settings: dict[str, Any]
 
 
+NO_TERMS: dict[str, Parameter] = {}
+
+
 class File(NamedTuple):
-    """An encoding (none, or a sum of several), and its calls: keywords of the oracles, a mask by its name."""
+    """An encoding (none, or a sum of several), and its calls: keywords of the oracles, a mask by its name.
+
+    terms: key_bias and sinks, which every call gets.
+    """
 
     parts: list[Part]
     cases: dict[str, dict[str, Any]]
@@ -61,6 +67,7 @@ class File(NamedTuple):
     source: str
     sizes: Sizes = Sizes()
     scale: float = WIDTH**-0.5
+    terms: dict[str, Parameter] = NO_TERMS
 
 
 # --- the encodings
@@ -216,6 +223,13 @@ FAR_FUTURE: dict[str, dict[str, Any]] = {"future": {}}
 FAR_CAUSAL: dict[str, dict[str, Any]] = {"causal": {"is_causal": True, "query_position": 137}}
 WIDE = Sizes(batch=1, width=16)
 THREE_CALLS = FULL | CAUSAL | START
+KEY_BIAS = {"key_bias": Parameter((2, HEADS, 6), "a [B, H, Lk], a number per batch element, head and key")}
+
+
+def capped(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The same calls with a cap that scores of size one reach."""
+    return {name: {**call, "softcap": 1.5} for name, call in cases.items()}
+
 
 FILES: dict[str, File] = {
     "none": File([], FULL | CAUSAL | START | WINDOW | KEY_MASK | LEFT_PADDING, eq.PLAIN, eq.VASWANI),
@@ -290,5 +304,24 @@ FILES: dict[str, File] = {
         THREE_CALLS,
         eq.SUM,
         "; ".join((eq.DAI, eq.SHAW, eq.RAFFEL)),
+    ),
+    "key_bias": File([], THREE_CALLS | LEFT_PADDING, eq.KEY_BIAS, eq.LIN, terms=KEY_BIAS),
+    "softcap": File([], capped(THREE_CALLS), eq.SOFTCAP, eq.GEMMA),
+    "softcap_alibi_key_bias": File(
+        [alibi()], capped(THREE_CALLS), eq.SOFTCAP_ALIBI, f"{eq.GEMMA}; {eq.PRESS}", terms=KEY_BIAS
+    ),
+    "sinks_per_head": File(
+        [],
+        THREE_CALLS | LEFT_PADDING,
+        eq.SINKS,
+        eq.OPENAI,
+        terms={"sinks": Parameter((HEADS,), "[H], a logit per head")},
+    ),
+    "sinks_per_row": File(
+        [],
+        THREE_CALLS,
+        eq.SINKS.replace("sinks_h", "sinks_hi"),
+        "Inkling 2, as Hugging Face's Transformers has it",
+        terms={"sinks": Parameter((2, HEADS, 6), "[B, H, Lq], a logit per batch element, head and query")},
     ),
 }

@@ -69,6 +69,19 @@ SUM = (
     "S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j] + q_i . RK[c]) + bias[bucket(d), h];  "
     "O_i = sum_j softmax(S)_ij (v_j + RV[c]);  " + CLIP + ", RV = relative_values" + SINES_FIRST + ";  " + BUCKETS
 )
+KEY_BIAS = (
+    "S_ij = scale * q_i . k_j + a_j;  O_i = sum_j softmax(S)_ij v_j;  a = key_bias.  Forgetting Transformer's gates "
+    "are a_j = -F_j, F_j = log f_1 + ... + log f_j, under causality"
+)
+SOFTCAP = "S_ij = softcap * tanh(scale * q_i . k_j / softcap);  O_i = sum_j softmax(S)_ij v_j"
+SOFTCAP_ALIBI = (
+    "S_ij = softcap * tanh((scale * q_i . k_j - slope_h |d|) / softcap) + a_j;  O_i = sum_j softmax(S)_ij v_j;  "
+    "a = key_bias;  the slopes are those of alibi_4_heads, for 2 heads"
+)
+SINKS = (
+    "S_ij = scale * q_i . k_j;  w_ij = exp(S_ij) / (exp(sinks_h) + sum_j' exp(S_ij'));  O_i = sum_j w_ij v_j;  the "
+    "weights are w, and lse is that of S"
+)
 
 VASWANI = "Vaswani et al. 2017, eq. 1"
 SHAW = "Shaw, Uszkoreit and Vaswani 2018, eq. 1 to 4"
@@ -84,4 +97,7 @@ HUGGING_FACE = "Hugging Face's transformers 5.23, rope_type dynamic"
 DING = "Ding et al. 2024 (LongRoPE), as in Hugging Face's transformers 5.23, rope_type longrope"
 LLAMA = "Llama 3.1's published code"
 HE = "He et al. 2021 (DeBERTa), eq. 3 and 4, and its published code, whose third term reads the row of the second"
+LIN = "Lin, Nikishin, He and Courville 2025 (Forgetting Transformer), section 3"
+GEMMA = "Gemma Team 2024 (Gemma 2), section 2"
+OPENAI = "OpenAI 2025 (gpt-oss), section 2.3, and its published code"
 CHEN = "Chen et al. 2023 (position interpolation), section 2.3"

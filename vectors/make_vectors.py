@@ -45,7 +45,8 @@ def draw(name: str, file: File) -> dict[str, np.ndarray]:
         for one, parameter in part.parameters.items():
             name = tensor_name(file, part, one)
             shapes[name], least[name] = parameter.shape, 1 if parameter.positive else -128
-    return {one: rng.integers(least[one], 129, shape) / 64.0 for one, shape in shapes.items()}
+    shapes |= {one: term.shape for one, term in file.terms.items()}
+    return {one: rng.integers(least.get(one, -128), 129, shape) / 64.0 for one, shape in shapes.items()}
 
 
 def answer(file: File, arrays: Mapping[str, np.ndarray], call: Mapping[str, Any]) -> Answer:
@@ -54,16 +55,22 @@ def answer(file: File, arrays: Mapping[str, np.ndarray], call: Mapping[str, Any]
     for part in file.parts:
         own = {one: arrays[tensor_name(file, part, one)] for one in part.parameters}
         parts.append((part.oracle, own, part.oracle_settings))
-    mask = {"key_mask": MASKS[call["key_mask"]]} if "key_mask" in call else {}
+    more = {one: arrays[one] for one in file.terms}
+    if "key_mask" in call:
+        more["key_mask"] = MASKS[call["key_mask"]]
     inputs = arrays["query"], arrays["key"], arrays["value"]
-    return sum_of_encodings(inputs, parts or [("none", {}, {})], scale=file.scale, **{**call, **mask})
+    return sum_of_encodings(inputs, parts or [("none", {}, {})], scale=file.scale, **{**call, **more})
 
 
 def results(file: File, arrays: Mapping[str, np.ndarray], call: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """What one call gives, and the gradients of sum(output * grad_output)."""
     output, lse, weights = answer(file, arrays, call)
+    beside_no_sink = weights
+    if "sinks" in file.terms:
+        taken = weights.sum(-1, keepdims=True)
+        beside_no_sink = weights / np.where(taken == 0.0, 1.0, taken)
     with np.errstate(divide="ignore"):
-        scores = np.log(weights) + lse[..., None]  # the logarithm of 0, a pair that is hidden, is -inf
+        scores = np.log(beside_no_sink) + lse[..., None]  # the logarithm of 0, a pair that is hidden, is -inf
     differentiated = {one: array for one, array in arrays.items() if one != "grad_output"}
     gradients = complex_step_gradients(lambda moved: answer(file, moved, call), differentiated, arrays["grad_output"])
     gradients = {f"grad.{one}": gradient for one, gradient in gradients.items()}
@@ -93,12 +100,14 @@ def about(name: str) -> dict[str, Any]:
         }
         for part in file.parts
     ]
+    terms = {"terms": {one: term.meaning for one, term in file.terms.items()}} if file.terms else {}
     return {
         "version": VERSION,
         "equation": file.equation,
         "offset": "d = j - i, key position - query position; negative: the key lies in the past",
         "source": file.source,
         "encodings": encodings,
+        **terms,
         "cases": {case: {"scale": file.scale} | defaults | call for case, call in file.cases.items()},
         "gradients": "<case>.grad.<tensor> is the gradient of sum(output * grad_output) by that tensor",
     }

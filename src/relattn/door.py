@@ -9,16 +9,19 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relattn.arguments import check_flag, check_probability, check_scale
+from relattn.arguments import check_flag, check_probability, check_scale, check_softcap
 from relattn.autocast import narrowed, without_autocast
+from relattn.backends.base import Backend
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms, prepare
 from relattn.score import checks
 from relattn.score.check_terms import check_term_axes
+from relattn.score.key_bias import check_key_bias
 from relattn.score.mask import Mask
 from relattn.score.places import Places
 from relattn.score.positions import SEQUENCE
 from relattn.score.problem import Axis, Problem
+from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
@@ -37,8 +40,18 @@ class Request(NamedTuple):
     def run(self) -> tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"] | None]:
         """O and, where the problem asks for it, lse."""
         with without_autocast(self.problem.query):
-            output, lse = select(self.backend, self.problem).run(self.problem)
+            backend = select(self.backend, self.problem)
+            output, lse = backend.run(self.problem) if self.problem.sinks is None else self._run_with_sinks(backend)
         return self.unfolded(output), None if lse is None else self.unfolded(lse)
+
+    def _run_with_sinks(self, backend: Backend) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"] | None]:
+        """O * sigmoid(lse - sink), rounded once, and lse of the keys alone."""
+        problem = self.problem
+        assert problem.sinks is not None
+        output, lse = backend.run(problem._replace(return_lse=True, output_dtype=problem.score_dtype))
+        assert lse is not None
+        output = (output * share(lse, problem.sinks)).to(problem.output_dtype)
+        return output, lse if problem.return_lse else None
 
     def explain(self) -> Explanation:
         """Which backend runs it, and why not each of the others."""
@@ -77,6 +90,9 @@ def request(
     attn_mask: AttentionMask | None = None,
     key_mask: Bool[Tensor, "*B Lk"] | None = None,
     segment_ids: Segments | None = None,
+    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
     backend: str = "auto",
@@ -120,6 +136,9 @@ def request(
         output_dtype=query.dtype,
         dropout_p=dropout_p,
         return_lse=return_lse,
+        softcap=None if softcap is None else check_softcap(softcap),
+        key_bias=None if key_bias is None else check_key_bias(key_bias, batch, query, key),
+        sinks=None if sinks is None else check_sinks(sinks, batch, query),
     )
     return Request(problem, backend, batch)
 

@@ -42,6 +42,9 @@ def _request(
     window: Window | None = None,
     key_mask: Bool[Tensor, "*B Lk"] | None = None,
     segment_ids: Segments | None = None,
+    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Request:
@@ -53,7 +56,8 @@ def _request(
     places = places_of(query_position, key_position, batch, lengths, query.device, within)
     return request(
         query, key, value, batch, places, encoding=encoding, attn_mask=attn_mask, key_mask=key_mask,
-        segment_ids=segment_ids, dropout_p=dropout_p, scale=scale, backend=backend, return_lse=return_lse,
+        segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale,
+        backend=backend, return_lse=return_lse,
     )  # fmt: skip
 
 
@@ -101,6 +105,9 @@ if TYPE_CHECKING:  # for type checkers alone, which know no other way to tell wh
         window: Window | None = None,
         key_mask: Bool[Tensor, "*B Lk"] | None = None,
         segment_ids: Segments | None = None,
+        key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+        softcap: float | None = None,
+        sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
         backend: str = "auto",
         return_lse: Literal[False] = False,
     ) -> Float[Tensor, "*B Hq Lq Dv"]: ...
@@ -122,6 +129,9 @@ if TYPE_CHECKING:  # for type checkers alone, which know no other way to tell wh
         window: Window | None = None,
         key_mask: Bool[Tensor, "*B Lk"] | None = None,
         segment_ids: Segments | None = None,
+        key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+        softcap: float | None = None,
+        sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
         backend: str = "auto",
         return_lse: Literal[True],
     ) -> tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]: ...
@@ -135,8 +145,9 @@ else:
     def relative_attention(
         request: Request,
     ) -> Float[Tensor, "*B Hq Lq Dv"] | tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]:
-        """S_ij = scale * (q_i . k_j + sum_c (r_c,i . RK_c[d_c] + RQ_c[d_c] . k_j)) + sum_c b_c[d_c] + mask
-        O_i = sum_j softmax(S)_ij * (v_j + sum_c RV_c[d_c])
+        """S_ij = scale * (q_i . k_j + sum_c (r_c,i . RK_c[d_c] + RQ_c[d_c] . k_j)) + sum_c b_c[d_c]
+        S'_ij = softcap * tanh(S_ij / softcap) + a_j + mask
+        O_i = sum_j softmax(S')_ij * (v_j + sum_c RV_c[d_c])
 
         d_c = key position - query position on axis c, negative in the past. c runs over the sequence alone, unless
         positions come by name. The first eight arguments are those of
@@ -162,9 +173,14 @@ else:
         key_mask [*B, Lk]: True keeps a key.
         segment_ids: integers [*B, L], or a pair ([*B, Lq], [*B, Lk]); attention stays among equal ids (packed
             documents).
+        key_bias a [*B, Hq, Lk], 1 where batch elements or heads share it, in float32 or the query's dtype: finite
+            numbers, not scaled; key_mask drops keys. Differences of prefix sums that grow with the length keep their
+            digits.
+        softcap: a number above 0 that no score of the encoding exceeds; None caps nothing. a and masks are not capped.
+        sinks [Hq] or [*B, Hq, Lq], any float: one more logit in each query's softmax, whose value is nothing.
         backend: "auto", or a name, which then runs or raises.
-        return_lse: also return lse [*B, Hq, Lq], the log of the sum of exp(S) over the keys, float32 or wider,
-            differentiable.
+        return_lse: also return lse [*B, Hq, Lq], the log of the sum of exp(S') over the keys, without the sink, float32
+            or wider, differentiable.
 
         A query with nothing to attend to gives output 0, lse -inf, and gradient 0.
 
@@ -180,7 +196,8 @@ else:
 def attention_weights(request: Request) -> Float[Tensor, "*B Hq Lq Lk"]:
     """softmax(S), the weights that `relative_attention` gives the values, in the dtype of the query.
 
-    Arguments as there. The dense backend computes them, O(Lq Lk) memory; a row with nothing to attend to is zero.
+    Arguments as there. The dense backend computes them, O(Lq Lk) memory; a row with nothing to attend to is zero, and
+    one with a sink sums to less than 1.
 
     Raises ValueError: for dropout_p above 0 and return_lse=True, which mean nothing here; UnsupportedError: for another
     backend than "auto" or "dense"; and what `relative_attention` raises.

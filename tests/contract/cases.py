@@ -332,7 +332,11 @@ TIED_TO_THE_LENGTH = ("rope_dynamic", "rope_longrope")
 
 
 def sdpa_answer(case: EncodingCase | TermsCase, setting: Setting, return_lse: bool) -> str:
-    """PyTorch's own attention has no tables, no masks but an explicit one or index causality, and no lse."""
+    """PyTorch's own attention has no tables, caps, key biases or sinks, no masks but an explicit one or index
+    causality, and no lse.
+    """
+    if setting.softcap is not None or setting.key_bias is not None or setting.sinks is not None:
+        return "refuses"
     rotations_only = isinstance(case, EncodingCase) and all(part.oracle == "rope" for part in case.parts(setting))
     if not rotations_only or return_lse or setting.key_mask is not None or setting.segment_ids is not None:
         return "refuses"

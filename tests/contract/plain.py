@@ -231,7 +231,7 @@ def hand_made(f: Formula, subject: Subject, key: Tensor, arrays: Mapping[str, Te
 
 
 class Scored(NamedTuple):
-    """S [B, H, Lq, Lk] without its mask, and the values per pair [B or 1, H, Lq or 1, Lk, Dv]."""
+    """S' [B, H, Lq, Lk] without hidden pairs, and the values per pair [B or 1, H, Lq or 1, Lk, Dv]."""
 
     scores: Tensor
     values: Tensor
@@ -271,6 +271,10 @@ def score(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype, bo
     for one in each:
         scores = scores + one.unscaled
         values = values if one.values is None else values + one.values
+    if setting.softcap is not None and bound is None:  # which lets no error grow: its slope is 1 at most
+        scores = setting.softcap * (scores / setting.softcap).tanh()
+    if "key_bias" in arrays:
+        scores = scores + arrays["key_bias"].unsqueeze(-2)
     if "attn_mask" in arrays:
         mask = arrays["attn_mask"]
         scores = scores + torch.where(torch.isinf(mask), 0.0, mask)
@@ -309,10 +313,20 @@ def plain_attention(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch
     allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
     alive = allowed.any(-1, keepdim=True)
     masked = scores.masked_fill(~allowed & alive, -torch.inf)
-    weights = masked.softmax(-1).masked_fill(~alive, 0.0)
+    if "sinks" in arrays:
+        logits = torch.cat([masked, sinks_of(arrays, scores).unsqueeze(-1)], dim=-1)
+        weights = logits.softmax(-1)[..., :-1].masked_fill(~alive, 0.0)
+    else:
+        weights = masked.softmax(-1).masked_fill(~alive, 0.0)
     dropped = (weights * dropped_of(setting)).to(dtype)
     output = (dropped.unsqueeze(-1) * values).sum(-2)
     return Plain(output, masked.logsumexp(-1).masked_fill(~alive[..., 0], -torch.inf), weights)
+
+
+def sinks_of(arrays: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """The sinks of every row [B, H, Lq], in the dtype of the scores `like` [B, H, Lq, Lk]."""
+    sinks = arrays["sinks"].to(like.dtype)
+    return (sinks.unsqueeze(-1) if sinks.dim() == 1 else sinks).expand(like.shape[:-1])
 
 
 def magnitudes(
@@ -329,6 +343,9 @@ def magnitudes(
     by A, the same with every term positive, times m. Gradients by anything else are sums of dS over the coefficients of
     a polynomial: those of A by autograd through the formula with all signs positive, and those of the output by its
     values.
+
+    With a sink, w are the weights beside it, those of lse are w / (1 - p), p the sink's own, and m grows by |sink|. The
+    gradient by it, -p sum_j w_j dO_i . (v_j + RV), is bounded likewise.
     """
     sizes = {name: array.detach().double().abs() for name, array in subject.arrays.items()}
     leaves = {name: torch.where(torch.isinf(size), 0.0, size).requires_grad_() for name, size in sizes.items()}
@@ -336,15 +353,21 @@ def magnitudes(
     allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
     weights = torch.from_numpy(np.ascontiguousarray(answer.weights))
     largest = scores.detach().abs().masked_fill(~allowed, 0.0).amax(-1)
-    moved, dropped = 1.0 + 2.0 * largest, dropped_of(subject.setting)
+    moved, dropped, of_keys, taken = 1.0 + 2.0 * largest, dropped_of(subject.setting), weights, None
+    if "sinks" in leaves:
+        taken = 1.0 - weights.sum(-1)
+        of_keys = weights / (1.0 - taken).masked_fill(taken == 1.0, 1.0).unsqueeze(-1)
+        moved = moved + sinks_of(leaves, scores).detach()
     output = ((weights * dropped).unsqueeze(-1) * values).sum(-2) * moved.unsqueeze(-1)
     sizes = {"output": output, "lse": largest + 1.0, "weights": weights * moved.unsqueeze(-1)}
     if cotangents is not None:
         by_output, by_lse = (torch.from_numpy(cotangent).abs() for cotangent in cotangents)
         products = (by_output.unsqueeze(-2) * values.detach()).sum(-1) * dropped
         means = (weights * products).sum(-1, keepdim=True)
-        bound = weights * (products + means + by_lse.unsqueeze(-1)) * moved.unsqueeze(-1)
+        bound = (weights * (products + means) + of_keys * by_lse.unsqueeze(-1)) * moved.unsqueeze(-1)
         total = (bound * scores).sum() + (by_output * output).sum()
+        if taken is not None:
+            total = total + (taken * means.squeeze(-1) * moved * sinks_of(leaves, scores)).sum()
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
         sizes |= {f"gradient of {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
     return {name: float(size.detach().abs().max()) if size.numel() else 0.0 for name, size in sizes.items()}

@@ -22,7 +22,8 @@ class Setting:
     A 0-d array is a start given as a tensor. segment_ids: one array, or a pair. attn_mask: boolean, or float64 to be
     rounded to the call's dtype, [1 or B, 1 or Hq, 1 or Lq, 1 or Lk]; mask_rank: how many of its last axes are passed.
     dropout_p: above 0 for the backends whose dropout docs/equation.md lays out, with the plain formula for the truth;
-    torch's generator starts from `seed`.
+    torch's generator starts from `seed`. key_bias: how many batch elements and heads it has. sinks: "per head", or "per
+    row".
     """
 
     batch: int
@@ -42,11 +43,15 @@ class Setting:
     attn_mask: np.ndarray | None = None
     mask_rank: int = 4
     dropout_p: float = 0.0
+    softcap: float | None = None
+    key_bias: tuple[int, int] | None = None
+    sinks: str | None = None
     seed: int = 0
 
     def oracle_keywords(self) -> dict[str, Any]:
-        """The keywords of every oracle, less a float attn_mask, which is one of the subject's arrays."""
+        """The keywords of every oracle, less float attn_mask, key_bias and sinks, which are the subject's arrays."""
         return {
+            "softcap": self.softcap,
             "scale": self.scale,
             "query_position": self.query_position,
             "key_position": self.key_position,
@@ -71,6 +76,7 @@ class Setting:
             "attn_mask": self.shaped_mask(tensor_of(self.attn_mask)) if self.has_boolean_mask else None,
             "enable_gqa": self.num_kv_heads != self.num_heads,
             **({"dropout_p": self.dropout_p} if self.dropout_p else {}),
+            **({"softcap": self.softcap} if self.softcap else {}),
         }
 
     @property
@@ -116,9 +122,9 @@ def make_setting(
 ) -> Setting:
     """Draw a setting. num_heads, is_causal: what a case insists on.
 
-    kind: "any"; "bare", nothing that PyTorch's own attention lacks; "diagonal", starts given as ints and no float mask,
-    which is what kernels take; "small", for finite differences: few numbers, and every row sees itself, so that lse is
-    finite.
+    kind: "any"; "capped", the same with softcap, key_bias or sinks; "bare", nothing that PyTorch's own attention lacks;
+    "diagonal", starts given as ints and no float mask, which is what kernels take; "small", for finite differences: few
+    numbers, and every row sees itself, so that lse is finite.
     """
     seed = choose(range(2**32))
     rng = np.random.default_rng(seed)
@@ -142,8 +148,9 @@ def make_setting(
         return Setting(**shape, window=choose((None, (2, 1))))
     kinds = ("zero", "start") if kind == "diagonal" else POSITION_KINDS
     positions = _positions(choose, rng, shape, kinds)
+    more = _more_terms(choose, shape) if kind == "capped" else {}
     masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape, ("bool",) if kind == "diagonal" else MASKS)
-    return Setting(**shape, **positions, **masks, window=choose((None,) * len(WINDOWS) + WINDOWS))
+    return Setting(**shape, **positions, **masks, **more, window=choose((None,) * len(WINDOWS) + WINDOWS))
 
 
 POSITION_KINDS = ("zero", "zero", "start", "tensor", "explicit", "explicit per batch")
@@ -199,6 +206,16 @@ def _explicit_mask(
     allowed = rng.random(size) < 0.75
     mask = allowed if explicit == "bool" else np.where(allowed, rng.normal(size=size), -np.inf)
     return {"attn_mask": mask, "mask_rank": rank}
+
+
+def _more_terms(choose: Choose, shape: dict[str, Any]) -> dict[str, Any]:
+    """Any of the three terms, most often all; a cap that few scores are far below."""
+    batch, heads = shape["batch"], shape["num_heads"]
+    return {
+        "softcap": choose((None, 1.0, 2.5, 30)),
+        "key_bias": choose((None, (batch, heads), (1, heads), (batch, 1), (1, 1))),
+        "sinks": choose((None, "per head", "per row")),
+    }
 
 
 def settings_of(**requirements: Any) -> st.SearchStrategy[Setting]:

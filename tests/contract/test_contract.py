@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from relattn import UnsupportedError
 from tests import seeds
-from tests.contract.cases import CASES, DTYPES, expected_answer
+from tests.contract.cases import CASES, DIFFERENT, DTYPES, expected_answer
 from tests.contract.check import compare, expect
 from tests.contract.settings import Setting, settings_of
 from tests.contract.subject import Subject, make_subject
@@ -54,6 +54,20 @@ def test_answers_and_gradients(name: str, dtype: str, examples: int) -> None:
         st.one_of(settings_of(**requirements), settings_of(**requirements, kind="bare")),
         st.sampled_from((True, True, False)),
     )
+    def body(setting: Setting, return_lse: bool) -> None:
+        check_all(name, dtype, setting, return_lse)
+
+    body()
+
+
+@pytest.mark.parametrize("examples", [3, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_softcap_key_bias_and_sinks(name: str, dtype: str, examples: int) -> None:
+    """The terms that belong to no axis, beside every kind of table and mask."""
+
+    @settings(max_examples=examples)
+    @given(settings_of(**CASES[name].requirements(), kind="capped"), st.booleans())
     def body(setting: Setting, return_lse: bool) -> None:
         check_all(name, dtype, setting, return_lse)
 

@@ -15,7 +15,8 @@ keywords    the encoding's settings (below) and the common ones:
             scale=None (1/sqrt(D)), query_position=0, key_position=0 (int, [L] or [B, L]), is_causal=False,
             window=None ((left, right); None: no limit on that side), key_mask=None [B, Lk],
             segment_ids=None ([B, L] or a pair),
-            attn_mask=None (bool: True allows; float: added to the scores; broadcasts to [B, Hq, Lq, Lk])
+            attn_mask=None (bool: True allows; float: added to the scores; broadcasts to [B, Hq, Lq, Lk]),
+            softcap=None, key_bias=None [B or 1, Hq or 1, Lk], sinks=None ([Hq] or [B, Hq, Lq])
 Answer      output [B, Hq, Lq, Dv], lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]; a row that may attend to nothing has
             output 0, lse -inf, weights 0
 

@@ -23,14 +23,14 @@ from relattn.score.table import OffsetTable
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
     "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, Tensor? explicit_mask, "
-    "Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
+    "Tensor? key_bias, Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
     "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
     "SymInt[] numbers, str[] words, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
-    "ScalarType output_dtype, Tensor[] axis_positions, Tensor[] axis_tensors"
+    "ScalarType output_dtype, float? softcap, Tensor[] axis_positions, Tensor[] axis_tensors"
 )
 """axis_positions, axis_tensors: the lists of the other axes, at the end, where an autograd.Function lays them flat."""
 DIFFERENTIABLE: tuple[str, ...] = (
-    "query", "key", "value", "relative_query", *TABLES, "explicit_mask",
+    "query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias",
 )  # fmt: skip
 """What may have a gradient, less what stands on other axes (`axis_tensor_names`)."""
 OF_AN_AXIS = ("relative_query", *TABLES)
@@ -64,17 +64,17 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     segments = mask.segments or (None, None)
     return (
         problem.query, problem.key, problem.value, axis.relative_query,
-        *(None if table is None else table.values for table in tables), mask.explicit,
+        *(None if table is None else table.values for table in tables), mask.explicit, problem.key_bias,
         query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
         [*starts, *numbers], beyond + words, positions.lowest, positions.highest,
-        problem.scale, problem.dropout_p, problem.output_dtype, listed, axis_tensors,
+        problem.scale, problem.dropout_p, problem.output_dtype, problem.softcap, listed, axis_tensors,
     )  # fmt: skip
 
 
 def problem_of(
     query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
-    explicit_mask, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments, seed,
-    numbers, words, lowest, highest, scale, dropout_p, output_dtype, axis_positions, axis_tensors,
+    explicit_mask, key_bias, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments,
+    seed, numbers, words, lowest, highest, scale, dropout_p, output_dtype, softcap, axis_positions, axis_tensors,
 ) -> Problem:  # fmt: skip
     """The problem that `flat` took apart, its starts read as ints."""
     starts, beyond = numbers[:NUM_STARTS], words[: len(TABLES)]
@@ -97,6 +97,7 @@ def problem_of(
     return Problem(
         query, key, value, (Axis(positions, relative_query, **tables), *others),
         Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
+        softcap=softcap, key_bias=key_bias,
     )  # fmt: skip
 
 

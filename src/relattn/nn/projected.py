@@ -15,7 +15,7 @@ from relattn.errors import ShapeError, UnsupportedError
 from relattn.functional import relative_attention
 from relattn.nn.cache import KVCache, parsed
 from relattn.nn.cache_checks import check_beside
-from relattn.nn.slots import held_attn_mask, held_key_mask, held_segments
+from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
 from relattn.score.checks import PADDED, check_float, check_layout, check_window, places_beside, shape
 from relattn.score.places import Places
 from relattn.score.position import Position, PositionsLike
@@ -53,20 +53,24 @@ class ProjectedAttention(nn.Module):
         window: Window | None = None,
         query_position: PositionsLike | None = None,
         key_position: PositionsLike | None = None,
+        key_bias: Float[Tensor, "#B #H Lk"] | None = None,
+        softcap: float | None = None,
+        sinks: Float[Tensor, "H"] | Float[Tensor, "B H Lq"] | None = None,
         cache: KVCache | None = None,
         need_weights: bool = False,
     ) -> Float[Tensor, "B Lq embed_dim"]:
         """Self-attention over `query`, or cross-attention to `key` (and `value`, which is `key` unless given).
 
-        Masks and positions as in `relative_attention`; positions start at 0 unless given.
+        Masks, positions, key_bias, softcap and sinks as in `relative_attention`; positions start at 0 unless given.
 
         cache: self-attention appends the new keys and values and sees all that it holds, their positions following
             from it; give query_position, [Lq] or [B, Lq], only where rows do not all go on at the next slot (padding
             on the right); positions on other axes go with every chunk, by name. Masks cover every slot so far, also
             those that the cache has dropped: key_mask [B, next_position], attn_mask along its last axis, and
-            segment_ids, one tensor [B, next_position] or a pair whose second is that. A cache with a max_length rolls:
-            attention is then causal, is_causal or not, within that window. A full cache (`remember`) is attended to as
-            `key` would be: nothing is appended, and query_position is as without a cache.
+            segment_ids, one tensor [B, next_position] or a pair whose second is that; so does key_bias, along its last
+            axis. A cache with a max_length rolls: attention is then causal, is_causal or not, within that window. A
+            full cache (`remember`) is attended to as `key` would be: nothing is appended, and query_position is as
+            without a cache.
 
         need_weights: as torch.nn.MultiheadAttention has it; only False.
 
@@ -89,6 +93,7 @@ class ProjectedAttention(nn.Module):
                     *door.checked(q, cache.keys, cache.values, enable_gqa), places, encoding=self.encoding,
                     keys_are_prepared=True, attn_mask=held_attn_mask(attn_mask, cache),
                     key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
+                    key_bias=held_key_bias(key_bias, cache), softcap=softcap, sinks=sinks,
                     dropout_p=dropout_p, scale=self.scale, backend=self.backend,
                 ).run()  # fmt: skip
         else:
@@ -102,7 +107,7 @@ class ProjectedAttention(nn.Module):
                 q, k, v, attn_mask, dropout_p, is_causal, self.scale, enable_gqa, encoding=self.encoding,
                 query_position=0 if query_position is None else query_position,
                 key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
-                segment_ids=segment_ids, backend=self.backend,
+                segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=self.backend,
             )  # fmt: skip
         return self.out_proj(output.transpose(1, 2).flatten(2))
 

@@ -52,10 +52,13 @@ def backward(
     if "explicit_mask" in wanted:
         assert problem.mask.explicit is not None
         explicit_mask = torch.zeros(problem.mask.explicit.shape, dtype=problem.score_dtype, device=problem.query.device)
+    key_bias = None
+    if "key_bias" in wanted:
+        key_bias = problem.query.new_zeros(*problem.query.shape[:2], problem.key.shape[2], dtype=problem.score_dtype)
     call = Call.of(problem, sizes, gradients=wanted)
     dropout = Dropout(problem, seed)
     for heads in head_groups(problem, sizes):
-        group = _GroupGradients(Group.of(call, heads), sums, explicit_mask)
+        group = _GroupGradients(Group.of(call, heads), sums, explicit_mask, key_bias)
         for queries in query_tiles(problem, sizes):
             tile = _TileGradients(group, queries, answers)
             for keys in key_chunks(problem, sizes, heads.batch, queries):
@@ -69,14 +72,20 @@ def backward(
     if explicit_mask is not None:
         assert problem.mask.explicit is not None
         sums["explicit_mask"] = explicit_mask.to(problem.mask.explicit.dtype)
+    if key_bias is not None:
+        assert problem.key_bias is not None
+        sums["key_bias"] = key_bias.sum_to_size(problem.key_bias.shape).to(problem.key_bias.dtype)
     return sums
 
 
 class _GroupGradients:
-    """The gradients by a group's keys and values, and by the explicit mask, which every tile of queries adds to."""
+    """The gradients by a group's keys and values, by the explicit mask, and by the key bias [B, Hq, Lk].
 
-    def __init__(self, group: Group, sums: dict[str, Tensor], explicit_mask: Tensor | None):
-        self.group, self.sums, self.explicit_mask = group, sums, explicit_mask
+    Every tile of queries adds to them.
+    """
+
+    def __init__(self, group: Group, sums: dict[str, Tensor], explicit_mask: Tensor | None, key_bias: Tensor | None):
+        self.group, self.sums, self.explicit_mask, self.key_bias = group, sums, explicit_mask, key_bias
         self.key, self.value = self._zeros("key"), self._zeros("value")
 
     def _zeros(self, name: str) -> Float[Tensor, "Hk Lk F"] | None:
@@ -136,7 +145,12 @@ class _TileGradients:
         weight_gradient = self._weight_gradient(offsets, keys)
         if factors is not None:
             weight_gradient *= factors
-        self._add_to_scores(weight_gradient.sub_(self.delta).mul_(weights), offsets, keys)
+        dS = weight_gradient.sub_(self.delta).mul_(weights)
+        self._add_to_masks(dS, keys)
+        if self.group.problem.softcap is not None:  # on to the scores below the cap: 1 - tanh^2
+            capped = self.group.scratch.take("capped", *dS.shape)
+            dS.addcmul_(dS, capped.square_(), value=-1.0)
+        self._add_to_scores(dS, offsets, keys)
 
     def write(self) -> None:
         """Put the finished gradients where they belong."""
@@ -167,7 +181,7 @@ class _TileGradients:
                 bands["relative_values"].collect(dropped, self.output_gradient, of_axis, None)
 
     def _add_to_scores(self, dS: Float[Tensor, "H n m"], offsets: list[Offsets], keys: slice) -> None:
-        """What a score is made of: dq, dr, dk, dRK, dRQ and db."""
+        """What a score below the cap is made of: dq, dr, dk, dRK, dRQ and db."""
         group, tile, key = self.group, self.tile, self.gradients.key
         if "query" in self.gradients.sums:
             group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
@@ -175,10 +189,6 @@ class _TileGradients:
             key[:, keys] += torch.bmm(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
         for number, of_axis in enumerate(offsets):
             self._add_to_axis(number, dS, of_axis, keys)
-        if self.gradients.explicit_mask is not None:
-            heads = group.heads
-            part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, tile.queries, keys)[0]
-            part += dS.flip(1).sum_to_size(part.shape) * LOG2_E
 
     def _add_to_axis(self, number: int, dS: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
         """What the tables of one axis made of a score: dr, dRK, dRQ with its part of dk, and db."""
@@ -196,3 +206,12 @@ class _TileGradients:
                     key[:, keys][:, block.columns] += by_query_head.sum(dim=1)
         if "bias" in bands:
             bands["bias"].collect(dS, None, offsets, None)
+
+    def _add_to_masks(self, dS: Float[Tensor, "H n m"], keys: slice) -> None:
+        """What is added above the cap: the key bias and a float mask."""
+        heads = self.group.heads
+        if self.gradients.key_bias is not None:
+            self.gradients.key_bias[heads.batch, heads.queries, keys] += dS.sum(dim=1) * LOG2_E
+        if self.gradients.explicit_mask is not None:
+            part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, self.tile.queries, keys)[0]
+            part += dS.flip(1).sum_to_size(part.shape) * LOG2_E

@@ -35,7 +35,8 @@ def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:
             output[place] = rows.output().flip(1)
             maximum[place] = rows.maximum.squeeze(2).flip(1)
             total[place] = rows.total.squeeze(2).flip(1)
-    return Forward(output, (maximum + total.log2()) * LN_2, maximum, total)
+    lse = (maximum + total.log2()) * LN_2
+    return Forward(output, lse if call.key_bias is None else lse + call.key_bias[1], maximum, total)
 
 
 class _Rows:

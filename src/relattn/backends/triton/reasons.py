@@ -42,6 +42,7 @@ def _of_the_call(problem: Problem) -> list[str]:
         reasons.append("it takes starts as ints, not as tensors")
     elif any(isinstance(table.first, torch.Tensor) for table in axis.tables.values()):
         reasons.append("it takes the first offset of a table as an int, not as a tensor")
+    reasons += [f"it has no {name}" for name in problem.terms_of_no_axis]
     if explicit is not None and explicit.dtype != torch.bool:
         reasons.append("it takes a boolean mask, not a float one")
     widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if name != "bias"}
