@@ -93,7 +93,7 @@ def by_position(results: dict[str, Any]) -> str:
     return _svg(draw, "position in the window, tokens", (7.2, 3.8))
 
 
-def _look(index: int) -> dict[str, str]:
+def _look(index: int) -> dict[str, Any]:
     """A colour and a line for each encoding: solid in every colour, then dotted, then dashes and dots."""
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
 
