@@ -13,7 +13,14 @@ import torch
 from relattn.arguments import check_size
 from relattn.catalogue import Layer
 from relattn.lab.config import LabConfig
-from relattn.lab.encodings import build_encoding, check_encoding, lab_options
+from relattn.lab.encodings import (
+    COMPARED,
+    build_encoding,
+    check_data,
+    check_encoding,
+    default_encodings,
+    lab_options,
+)
 from relattn.support.files import check_name, write_json
 
 FILE = "settings.json"
@@ -35,7 +42,7 @@ class Settings:
     """
 
     data: str = "chorales"
-    encodings: tuple[str, ...] = ("relative-heads", "rope", "sinusoid")
+    encodings: tuple[str, ...] = COMPARED
     seeds: tuple[int, ...] = (0,)
     minutes: float | None = 5.0
     steps: int | None = None
@@ -53,6 +60,7 @@ class Settings:
         check_name("data", self.data)
         for name in self.encodings:
             check_encoding(name)
+            check_data(name, self.data)
         for seed in self.seeds:
             if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
                 raise ValueError(f"seeds: got {seed!r}; expected whole numbers from 0 up to 2**32 - 1")
@@ -101,8 +109,13 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
-        """Settings by name, as a user or `settings.json` gives them; `steps` takes the place of the default minutes."""
+        """Settings by name, as a user or `settings.json` gives them.
+
+        `steps` takes the place of the default minutes. Encodings that are not given are those of `default_encodings`.
+        """
         values = dict(values)
+        if "encodings" not in values and isinstance(values.get("data"), str):
+            values["encodings"] = default_encodings(values["data"])
         for name in ("encodings", "seeds"):
             if name in values:
                 values[name] = tuple(values[name])
