@@ -51,9 +51,8 @@ def compare(
     encodings: Annotated[
         str | None,
         typer.Option(
-            help="Encodings, separated by commas; relative+pitch+time is for chorales alone, and by default left out "
-            "elsewhere.",
-            show_default="relative-heads,relative+pitch+time,rope,sinusoid",
+            help="Encodings, separated by commas; relative+pitch+time is for chorales alone.",
+            show_default="relative-heads,rope,sinusoid",
         ),
     ] = None,
     minutes: Annotated[

@@ -18,8 +18,6 @@ ENCODINGS = (
 `disentangled`, which was made for attention in both directions."""
 BAR = 64
 """Tokens in a bar of 16 sixteenths in four voices."""
-COMPARED = ("relative-heads", "relative+pitch+time", "rope", "sinusoid")
-"""What a comparison of four voices takes unless it is told; of other data those whose axes their tokens have."""
 
 
 def lab_options(name: str, length: int) -> dict[str, Any]:
@@ -43,11 +41,6 @@ def check_encoding(name: object) -> None:
     Raises ValueError: when it is not, naming them all.
     """
     check_choice("encoding", name, ENCODINGS)
-
-
-def default_encodings(source: str) -> tuple[str, ...]:
-    """What a comparison of the data that `source` names takes unless it is told."""
-    return tuple(name for name in COMPARED if in_four_voices(source) or not CATALOGUE[name].axes)
 
 
 def check_data(name: str, source: str) -> None:

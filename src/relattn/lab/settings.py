@@ -13,14 +13,7 @@ import torch
 from relattn.arguments import check_size
 from relattn.catalogue import Layer
 from relattn.lab.config import LabConfig
-from relattn.lab.encodings import (
-    COMPARED,
-    build_encoding,
-    check_data,
-    check_encoding,
-    default_encodings,
-    lab_options,
-)
+from relattn.lab.encodings import build_encoding, check_data, check_encoding, lab_options
 from relattn.support.files import check_name, write_json
 
 FILE = "settings.json"
@@ -42,7 +35,7 @@ class Settings:
     """
 
     data: str = "chorales"
-    encodings: tuple[str, ...] = COMPARED
+    encodings: tuple[str, ...] = ("relative-heads", "rope", "sinusoid")
     seeds: tuple[int, ...] = (0,)
     minutes: float | None = 5.0
     steps: int | None = None
@@ -109,13 +102,8 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
-        """Settings by name, as a user or `settings.json` gives them.
-
-        `steps` takes the place of the default minutes. Encodings that are not given are those of `default_encodings`.
-        """
+        """Settings by name, as a user or `settings.json` gives them; `steps` takes the place of the default minutes."""
         values = dict(values)
-        if "encodings" not in values and isinstance(values.get("data"), str):
-            values["encodings"] = default_encodings(values["data"])
         for name in ("encodings", "seeds"):
             if name in values:
                 values[name] = tuple(values[name])
