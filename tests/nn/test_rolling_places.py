@@ -5,7 +5,6 @@ import torch
 
 import relattn
 from relattn.nn import KVCache, RelativeMultiheadAttention
-from tests import seeds
 
 LENGTH = 40
 CHUNKS = (5, 1, 1, 9, 14, 1, 1, 1, 7)
@@ -21,7 +20,6 @@ def beat(seen: int, count: int, listed: bool) -> relattn.Digits | torch.Tensor:
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("max_length", [None, 12])
 def test_in_chunks_as_in_one_pass(max_length: int | None, listed: bool) -> None:
-    seeds.start_torch(0)
     encoding = (
         relattn.RelativeEmbedding(8, LENGTH, causal=True)
         + relattn.RelativeEmbedding(8, 11, causal=True, beyond="clamp").on("beat")

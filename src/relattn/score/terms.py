@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,7 @@ from torch import Tensor
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.table import OffsetTable, add_tables, join_tables
 
-NO_AXES: Mapping[tuple[str, ...], ScoreTerms] = MappingProxyType({})
+NO_AXES: Mapping[tuple[str, ...], ScoreTerms] = {}  # no MappingProxyType: torch.compile takes an empty one for true
 
 
 @dataclass(frozen=True)
