@@ -23,6 +23,7 @@ from relattn.score.position import Position, Run
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
+from tests import seeds
 
 TILES = (TileSizes(3, 5, 2), TileSizes(7, 4, 1), TileSizes(64, 64, 2))
 KINDS = ("relative_keys", "relative_queries", "relative_values", "bias")
@@ -96,7 +97,7 @@ def terms_of(
 
 def answers(sides: Sides, terms: ScoreTerms, leaves: list[Tensor], backend: str, **others: Any) -> list[Tensor]:
     """Output, lse, and every gradient, with two query heads for a key head and two batch elements."""
-    generator = torch.Generator().manual_seed(1)
+    generator = seeds.torch_generator("answers")
 
     def normal(heads: int, length: int) -> Tensor:
         return torch.randn(2, heads, length, WIDTH, dtype=torch.float64, generator=generator).requires_grad_()
@@ -179,9 +180,9 @@ def of_boxes(place: Run | Digits, length: int) -> list[int]:
     return found
 
 
-def test_boxes_tell_every_position(rng) -> None:
+def test_boxes_tell_every_position() -> None:
     """Of any digits whose units divide one another, from any first element on."""
-    drawn, tried = random.Random(7), 0
+    drawn, tried = random.Random(seeds.seed("boxes")), 0
     while tried < 500:
         terms = tuple(
             (drawn.randint(0, 4), drawn.choice([1, 2, 3, 4, 6]), drawn.randint(1, 4))
@@ -261,7 +262,7 @@ def test_dense_looks_no_pair_up_on_a_grid(name: str, monkeypatch: pytest.MonkeyP
 
 def first_and_second(sides: Sides, backend: str) -> tuple[list[Tensor], list[Tensor]]:
     """Gradients of a dense call by its tables, three upstreams at once, and of the sum of their squares."""
-    torch.manual_seed(3)
+    seeds.start_torch("first and second")
     terms, leaves = terms_of(sides, KINDS, "clamp", shared=False, own_r=False)
     query, key, value = (
         torch.randn(1, 4, n, WIDTH, dtype=torch.float64) for n in (sides.query_length, *(2 * [sides.key_length]))
