@@ -30,7 +30,8 @@ def test_what_a_name_builds_has_that_name(name, layer):
 def test_bench_and_lab_mean_the_same_by_a_name(name):
     """The same class, shared by as many heads; what differs are lengths and edges, which the lab says."""
     if name not in workload.ENCODINGS or name not in lab.ENCODINGS or CATALOGUE[name].kind is None:
-        assert name in ("none", "sinusoid", "key-query", "disentangled")
+        others = ("none", "sinusoid", "key-query", "disentangled", "kerple", "kerple-power", "sandwich")
+        assert name in (*others, "relative+pitch+time")
         return
     benched = make_case(Workload(name, 100, 8, 2, causal=True, mode="forward")).encoding
     trained = lab.build_encoding(name, CAUSAL, lab.lab_options(name, 100))
@@ -44,6 +45,14 @@ def test_bench_and_lab_mean_the_same_by_a_name(name):
     [
         ("relative", {"relative_keys": (1, 100, 8)}),
         ("relative-heads", {"relative_keys": (2, 100, 8)}),
+        (
+            "relative+pitch+time",
+            {
+                "operands.0.relative_keys": (1, 100, 8),
+                "operands.1.encoding.relative_keys": (1, 100, 8),
+                "operands.2.encoding.relative_keys": (1, 255, 8),
+            },
+        ),
         ("shaw", {"relative_keys": (1, 33, 8), "relative_values": (1, 33, 8)}),
         ("shaw-keys", {"relative_keys": (1, 33, 8)}),
         ("key-query", {"relative_embeddings": (1, 199, 8)}),
@@ -80,7 +89,18 @@ def test_what_convert_finds_are_entries_of_the_catalogue(converted_names):
 
 
 def test_what_has_no_name_is_called_by_its_class():
-    assert name_of(relattn.AlibiBias(2) + relattn.RelativeEmbedding(8, 4)) == "EncodingSum"
+    table = relattn.RelativeEmbedding(8, 4)
+    for other in (
+        relattn.AlibiBias(2) + table,
+        table + table,
+        table + table.on("time"),
+        table + table.on("pitch") + table.on("time"),
+        table + table.on("time") + table.on("pitch") + table,
+        table + table.on("time") + relattn.AlibiBias(2).on("pitch"),
+        table + table.on("time") + relattn.RelativeEmbedding(8, 4, num_heads=2).on("pitch"),
+    ):
+        assert name_of(other) == "EncodingSum"
+    assert name_of(table + table.on("time") + table.on("pitch")) == "relative+pitch+time"
 
     class Mine(relattn.AlibiBias):
         pass

@@ -14,6 +14,7 @@ from relattn import door
 from relattn.backends import dense
 from relattn.backends.dense import products
 from relattn.nn.kept_rows import KeptRows
+from relattn.score.places import Places
 from relattn.score.position import Run
 from relattn.score.positions import Positions, RowMemo
 from tests.contract.cases import CASES
@@ -62,7 +63,9 @@ def decoded(encoding: relattn.RelativeEncoding, inputs: tuple[Tensor, Tensor, Te
     query, key, value = inputs
     positions = Positions(Run(KEYS - 1), Run(0), 1, KEYS, query.device, None, 0, memo)
     tensors = door.checked(query, key, value, enable_gqa=True)
-    return door.request(*tensors, positions, encoding=encoding, keys_are_prepared=True, backend="dense").run()[0]
+    return door.request(
+        *tensors, Places({"sequence": positions}), encoding=encoding, keys_are_prepared=True, backend="dense"
+    ).run()[0]
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, HEADS])

@@ -34,6 +34,24 @@ def _good(paragraph: str) -> bool:
     return bool(FORM.match(paragraph)) and paragraph.count("Raises") == 1 and not WITHOUT_COLON.search(paragraph)
 
 
+def examples() -> Iterator[tuple[str, str]]:
+    """The blocks of code in the docstrings: paragraphs set in by four spaces, from one that imports torch on."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for _, text in docstrings(path.read_text()):
+            _, found, block = text.partition("\n\n    import torch\n")
+            if found:
+                yield path.stem, inspect.cleandoc("\n" + found + block)
+
+
+@pytest.mark.parametrize(("name", "code"), list(examples()))
+def test_examples_run(name, code):
+    exec(compile(code, name, "exec"), {})
+
+
+def test_there_are_examples():
+    assert {"function", "kerple", "sandwich"} <= {name for name, _ in examples()}
+
+
 def test_every_docstring_has_the_form():
     found = [
         f"{path.relative_to(SOURCE)}:{line}: {complaint}"

@@ -15,10 +15,12 @@ import relattn
 from relattn import AlibiBias, OffsetTable, RelativeEncoding, ScoreTerms, T5Bias
 from relattn.encodings.base import lower
 from relattn.offsets import alibi_slopes, t5_buckets
+from relattn.score.places import Places
 from relattn.score.position import Run
 from relattn.score.positions import Positions
 from tests import seeds
 from tests.bad_input.refusal import ones, refused
+from tests.contract.cases import Network
 
 B, H, LQ, LK, D = 2, 6, 11, 17, 8
 
@@ -48,6 +50,10 @@ ENCODINGS = {
     "t5": lambda: T5Bias(H, num_buckets=8, max_distance=10),
     "t5, one direction": lambda: T5Bias(H, num_buckets=8, max_distance=10, bidirectional=False),
     "alibi": lambda: AlibiBias(H),
+    "kerple": lambda: relattn.KerpleBias(H),
+    "kerple, power": lambda: relattn.KerpleBias(H, "power"),
+    "sandwich": lambda: relattn.SandwichBias(H, 6),
+    "function": lambda: relattn.FunctionBias(Network(H), H),
     "zero beyond": Windowed,
     "clamped": lambda: Windowed("clamp"),
     "sum": lambda: T5Bias(H, num_buckets=8, max_distance=10) + AlibiBias(H) + Windowed(),
@@ -213,7 +219,7 @@ def test_terms_that_are_a_bias():
     query, key, value = inputs()
     encoding = made("sum")
     positions = Positions(Run(0), Run(0), LQ, LK, query.device)
-    terms = lower(encoding, query, key, value, positions)
+    terms = lower(encoding, query, key, value, Places({"sequence": positions}))
     assert terms.bias is not None
     ours = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(terms, query, key))
     expected = flex_attention(query, key, value, score_mod=relattn.flex_score_mod(encoding, query, key))

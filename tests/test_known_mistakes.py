@@ -16,18 +16,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import BeitConfig
+from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 
 from relattn import T5Bias, TransformerXLEmbedding, attention_weights, relative_attention
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.score.position import Run
 from relattn.score.positions import Positions
-from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, t5
+from tests.contract.axes import AXES_CASES
+from tests.contract.cases import CASES, EncodingCase, alibi, of, rope, runnable_pairs, sandwich, t5
 from tests.contract.check import check, numpy_of
+from tests.contract.places import on_a_grid
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, Subject, make_subject
+from tests.contract.tiles import TESTED_BACKENDS
 from tests.oracle import INGREDIENTS, Ingredients, Pairs, max_error
 from tests.oracle.alibi import slopes
 from tests.oracle.equation import attend
+from tests.oracle.kerple import kernel
 from tests.oracle.music_transformer import skew
 from tests.oracle.t5 import relative_position_bucket
 
@@ -203,6 +209,66 @@ def test_alibi_without_the_absolute_value(backend: str, rng: np.random.Generator
     )
     np.testing.assert_allclose(mistaken(is_causal=True), oracle_of(subject, is_causal=True), **CLOSE)
     assert_right(subject, backend, mistaken())
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+@pytest.mark.parametrize("name", ["kerple", "kerple_power"])
+def test_kerple_without_the_future(name: str, backend: str, rng: np.random.Generator) -> None:
+    """The lower triangle of the distances, as in the authors' causal code: without causality the future is near."""
+    subject = fresh(name, rng)
+    r1, r2 = (subject.numbers()[f"0.{one}"][:, None, None] for one in ("r1", "r2"))
+    kind = subject.parts[0].settings["kind"]
+    mistaken = partial(
+        attend_with,
+        subject,
+        lambda query, key, pairs: Ingredients(unscaled=kernel(np.maximum(-pairs.offset, 0)[:, None], r1, r2, kind)),
+    )
+    np.testing.assert_allclose(mistaken(is_causal=True), oracle_of(subject, is_causal=True), **CLOSE)
+    assert_right(subject, backend, mistaken())
+
+
+SANDWICHES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "frequencies one later": lambda offset: np.cos(offset / 1e4 ** (np.arange(2, 10, 2) / 8)).sum(-1),
+    "no cosine": lambda offset: (offset / 1e4 ** (np.arange(0, 8, 2) / 8)).sum(-1),
+    "frequencies half as far apart": lambda offset: np.cos(offset / 1e4 ** (np.arange(4) / 8)).sum(-1),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+@pytest.mark.parametrize("mistake", SANDWICHES)
+def test_other_sums_than_sandwich_s(mistake: str, backend: str, rng: np.random.Generator) -> None:
+    """Each divided by the heads' ratios, as it should be. NeMo has frequencies one later, and had no cosine once."""
+    subject = fresh(of(partial(sandwich, width=8)), rng)
+    ratios = (2.0 * np.arange(1, 5))[:, None, None]
+
+    def mistaken(query: np.ndarray, key: np.ndarray, pairs: Pairs) -> Ingredients:
+        return Ingredients(unscaled=SANDWICHES[mistake](pairs.offset[:, None, :, :, None]) / ratios)
+
+    assert_right(subject, backend, attend_with(subject, mistaken))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+def test_sandwich_with_alibi_s_slopes(backend: str, rng: np.random.Generator) -> None:
+    """2^-c for a head's compression ratio c: ALiBi takes the power of the same list, Sandwich divides by it."""
+    subject = fresh("sandwich", rng)
+
+    def mistaken(query: np.ndarray, key: np.ndarray, pairs: Pairs) -> Ingredients:
+        waves = np.cos(pairs.offset[:, None, :, :, None] / 1e4 ** (np.arange(3) / 3)).sum(-1)
+        return Ingredients(unscaled=slopes(4)[:, None, None] * waves)
+
+    assert_right(subject, backend, attend_with(subject, mistaken))
+
+
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+def test_a_function_of_query_minus_key(backend: str, rng: np.random.Generator) -> None:
+    """Swin-v2, RETURNN and others count i - j."""
+    subject = fresh("function", rng)
+
+    def mistaken(query: np.ndarray, key: np.ndarray, pairs: Pairs) -> Ingredients:
+        own = {name.removeprefix("0."): array for name, array in subject.numbers().items() if name[:2] == "0."}
+        return INGREDIENTS["function"](query, key, pairs._replace(offset=-pairs.offset), own)
+
+    assert_right(subject, backend, attend_with(subject, mistaken))
 
 
 @pytest.mark.parametrize("backend", BACKENDS, indirect=True)
@@ -393,6 +459,91 @@ def test_left_padding_through_the_cache(name: str, backend: str, rng: np.random.
     np.testing.assert_allclose(ours[1:, PADDING:], alone, **CLOSE)
     forgotten = module_oracle(attention, subject, x)[1:, PADDING:]
     assert_told_apart(forgotten, alone)
+
+
+# --- grids
+
+ON_GRIDS = [backend for backend in TESTED_BACKENDS if backend != "sdpa"]
+
+
+def on_a_wide_grid(name: str, rng: np.random.Generator, leading: int = 0, **setting: Any) -> Subject:
+    """2 rows of 4, behind so many tokens."""
+    length = leading + 8
+    places = on_a_grid(("y", "x"), (2, 4), leading, first=0, length=length)
+    axes = {axis: (place, place) for axis, place in places.items()}
+    return fresh(AXES_CASES[name], rng, query_length=length, key_length=length, axes=axes, **setting)
+
+
+def with_parameter(subject: Subject, name: str, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The oracle's output for another table."""
+    numbers = subject.numbers()
+    return subject.oracle(numbers | {name: change(numbers[name])}).output
+
+
+@pytest.mark.parametrize("backend", ON_GRIDS, indirect=True)
+def test_beit_s_table_of_a_grid_that_is_not_square_reshaped_as_width_by_height(
+    backend: str, rng: np.random.Generator
+) -> None:
+    """As transformers' `BeitRelativePositionBias` resizes it, even to its own grid; of a square grid nothing shows."""
+    subject = on_a_wide_grid("beit", rng, leading=1)
+
+    def resized_as_there(table: np.ndarray) -> np.ndarray:
+        config = BeitConfig(num_attention_heads=4, image_size=(4, 8), patch_size=2)
+        peer = BeitRelativePositionBias(config).double()
+        with torch.no_grad():
+            peer.relative_position_bias_table.copy_(torch.from_numpy(table))
+            per_pair = peer((2, 4))[0].permute(1, 2, 0).flatten(0, 1)
+        rows = np.zeros_like(table)
+        rows[peer.generate_relative_position_index((2, 4)).flatten().numpy()] = per_pair.numpy()
+        return rows
+
+    assert_right(subject, backend, with_parameter(subject, "0.bias", resized_as_there))
+    encoding = subject.parts[0].module
+    for interpolation in ("bicubic", "bilinear"):
+        same = encoding.resized((2, 4), interpolation=interpolation)
+        torch.testing.assert_close(same.bias, encoding.bias, rtol=0.0, atol=1e-14)
+
+
+@pytest.mark.parametrize("backend", ON_GRIDS, indirect=True)
+def test_a_table_of_rows_and_columns_exchanged(backend: str, rng: np.random.Generator) -> None:
+    """(dx, dy) in the place of (dy, dx): of a square grid a table trained so works as well."""
+    subject = on_a_wide_grid("swin", rng)
+    mistaken = with_parameter(
+        subject, "0.bias", lambda table: table.reshape(7, 3, -1).transpose(1, 0, 2).reshape(table.shape)
+    )
+    assert_right(subject, backend, mistaken)
+
+
+@pytest.mark.parametrize("backend", ON_GRIDS, indirect=True)
+def test_a_table_indexed_by_key_minus_query(backend: str, rng: np.random.Generator) -> None:
+    """Swin and BEiT count query - key: the other way round every row is its mirror's."""
+    subject = on_a_wide_grid("swin", rng)
+    assert_right(subject, backend, with_parameter(subject, "0.bias", lambda table: table[::-1]))
+
+
+@pytest.mark.parametrize("backend", ON_GRIDS, indirect=True)
+def test_the_class_token_s_rows_exchanged(backend: str, rng: np.random.Generator) -> None:
+    """First from the class token, then to it."""
+    subject = on_a_wide_grid("beit", rng, leading=1)
+    order = [*range(21), 22, 21, 23]
+    assert_right(subject, backend, with_parameter(subject, "0.bias", lambda table: table[order]))
+
+
+@pytest.mark.parametrize("backend", ON_GRIDS, indirect=True)
+@pytest.mark.parametrize("name", ["sam", "swin"])
+def test_a_class_token_that_stands_on_the_first_cell(name: str, backend: str, rng: np.random.Generator) -> None:
+    subject = on_a_wide_grid(name, rng, leading=1)
+    axes = {axis: tuple(side._replace(leading=0) for side in sides) for axis, sides in subject.setting.axes.items()}
+    assert_right(subject, backend, oracle_of(subject, axes=axes))
+
+
+@pytest.mark.parametrize("backend", ON_GRIDS, indirect=True)
+def test_decomposed_terms_that_are_scaled(backend: str, rng: np.random.Generator) -> None:
+    """SAM and MViTv2 scale q . k alone."""
+    subject = on_a_wide_grid("sam", rng)
+    numbers = subject.numbers()
+    scaled = {n: array * 6**-0.5 if n.startswith("0.") else array for n, array in numbers.items()}
+    assert_right(subject, backend, subject.oracle(scaled).output)
 
 
 # --- dropout and gradients

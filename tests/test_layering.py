@@ -67,7 +67,7 @@ OF_THE_LAB = {f"{PACKAGE}.cli.{command}" for command in ("compare", "compose", "
 KERNELS = f"{PACKAGE}.backends.triton"
 
 # Inside backends: these serve every backend, and these know every backend. All the others are strangers to each other.
-SERVING = {"base", "operators", "philox", "problem_operator", "skew"}
+SERVING = {"apart", "base", "operators", "philox", "problem_arguments", "problem_operator", "skew"}
 KNOWING = {"__init__", "select"}
 # The one that asks another by its name: native takes its second derivatives of dense.
 ASKING = {("native", "dense")}

@@ -91,6 +91,10 @@ def folded_call(arguments: dict[str, Any], batch: Axes) -> dict[str, Any]:
     mask, segments = arguments.get("attn_mask"), arguments.get("segment_ids")
     if mask is not None:
         changed["attn_mask"] = folded(mask, batch, 3)
+    if "key_bias" in arguments:
+        changed["key_bias"] = folded(arguments["key_bias"], batch, 2)
+    if "sinks" in arguments and arguments["sinks"].dim() > 1:
+        changed["sinks"] = folded(arguments["sinks"], batch, 2)
     if "key_mask" in arguments:
         changed["key_mask"] = folded(arguments["key_mask"], batch, 1)
     if segments is not None:
@@ -127,6 +131,18 @@ def assert_folds(arguments: dict[str, Any], layout: str, backend: str, leaves: l
     weights = attention_weights(**arguments, enable_gqa=True)
     assert weights.shape == (*batch, HEADS, LQ, LK)
     assert_equal(weights, with_axes(attention_weights(**by_hand, enable_gqa=True), batch))
+
+
+@every_backend
+@every_layout
+@pytest.mark.parametrize("shared", ["nothing", "batch", "heads", "an axis"])
+def test_key_bias_and_sinks(layout: str, shared: str, backend: str) -> None:
+    inputs, batch, heads = tensors(layout), batch_of(layout), HEADS
+    axes = {"batch": (1,) * len(batch), "an axis": (*batch[:-1], 1)[: len(batch)]}.get(shared, batch)
+    key_bias = normal(*axes, 1 if shared == "heads" else heads, LK)
+    sinks = normal(heads) if shared == "heads" else normal(*batch, heads, LQ)
+    arguments = {**inputs, "key_bias": key_bias, "sinks": sinks, "softcap": 2.0, "is_causal": True}
+    assert_folds(arguments, layout, backend, [*inputs.values(), key_bias, sinks])
 
 
 def booleans(*size: int) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from relattn import (
     AlibiBias,
     DisentangledEmbedding,
+    KerpleBias,
     OffsetTable,
     RotaryEmbedding,
     ScoreTerms,
@@ -24,7 +25,7 @@ from relattn import (
 )
 from relattn.backends.select import BACKENDS
 from relattn.score.position import Listed, Position, Run
-from relattn.score.positions import Positions
+from relattn.score.positions import Positions, Span
 from relattn.score.problem import TABLES, Problem
 from tests.contract.cases import CASES, expected_answer
 from tests.contract.check import assert_red, check
@@ -72,7 +73,19 @@ def subject_of(name: str, layout: str, rng: np.random.Generator) -> Subject:
     return make_subject(CASES[name], setting_of(layout, seed=int(rng.integers(2**32))))
 
 
-MUTATED = ("terms_all", "txl", "t5", "disentangled", "disentangled_buckets", "alibi_4_heads", "rope")
+MUTATED = (
+    "terms_all",
+    "txl",
+    "t5",
+    "disentangled",
+    "disentangled_buckets",
+    "alibi_4_heads",
+    "rope",
+    "kerple",
+    "kerple_power",
+    "sandwich",
+    "function",
+)
 
 
 @pytest.mark.parametrize(
@@ -395,6 +408,12 @@ def mutate_slopes(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any])
     monkeypatch.setattr(AlibiBias, "_slopes", lambda self, device: change(whole(self, device)))
 
 
+def mutate_span(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    """A function of the offset is evaluated on others."""
+    whole = Span.offsets
+    monkeypatch.setattr(Span, "offsets", lambda self, device: change(whole(self, device)))
+
+
 def mutate_key_positions(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """RoPE turns the keys by another position than the queries."""
     whole = RotaryEmbedding.prepare_keys
@@ -410,14 +429,20 @@ ENCODING_MUTATIONS = {
     "disentangled_buckets": mutate_delta,
     "alibi_4_heads": mutate_slopes,
     "rope": mutate_key_positions,
+    "kerple": mutate_span,
+    "kerple_power": mutate_span,
+    "sandwich": mutate_span,
+    "function": mutate_span,
 }
+EVEN = ("kerple", "kerple_power", "sandwich")
+"""Functions of the distance, which is the same reversed."""
 # Keys that start at 0 start there reversed too.
 MUTABLE = [
     (*place, change)
     for name in ENCODING_MUTATIONS
     for place in runs(name)
     for change in MAPS
-    if (name, place[2], change) != ("rope", "starts", "reversed")
+    if (name, place[2], change) != ("rope", "starts", "reversed") and not (name in EVEN and change == "reversed")
 ]
 
 
@@ -427,3 +452,19 @@ def test_a_mutated_encoding_is_seen(
 ) -> None:
     ENCODING_MUTATIONS[name](monkeypatch, MAPS[change])
     assert_red(subject_of(name, layout, rng), backend)
+
+
+KERPLE_TERMS: dict[str, Callable[[KerpleBias], None]] = {
+    "r1 and r2 exchanged": lambda encoding: encoding.__dict__["_parameters"].update(r1=encoding.r2, r2=encoding.r1),
+    "the other kind": lambda encoding: setattr(encoding, "kind", {"log": "power", "power": "log"}[encoding.kind]),
+}
+
+
+@pytest.mark.parametrize(("name", "backend", "layout"), [*runs("kerple"), *runs("kerple_power")], indirect=["backend"])
+@pytest.mark.parametrize("mutation", KERPLE_TERMS)
+def test_mutated_terms_of_kerple_are_seen(
+    mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator
+) -> None:
+    subject = subject_of(name, layout, rng)
+    KERPLE_TERMS[mutation](subject.parts[0].module)
+    assert_red(subject, backend)

@@ -122,8 +122,8 @@ BY_STARTS: dict[str, Callable[[Patch], None]] = {
 }  # fmt: skip
 
 ANYWHERE: dict[str, Callable[[Patch], None]] = {
-    "a patch is one offset late": wrap(scores.QueryTile, "offsets", lambda whole, tile, keys: whole(tile, keys) + 1),
-    "a patch is one offset early": wrap(scores.QueryTile, "offsets", lambda whole, tile, keys: whole(tile, keys) - 1),
+    "a patch is one offset late": wrap(scores.QueryTile, "_offsets_on", lambda whole, *others: whole(*others) + 1),
+    "a patch is one offset early": wrap(scores.QueryTile, "_offsets_on", lambda whole, *others: whole(*others) - 1),
     "blocks of keys all stand at the first": wrap(
         scores.QueryTile,
         "key_blocks",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.oracle import ORACLES
+from tests.oracle import ORACLES, OnAxis, sum_of_encodings
 from tests.oracle.alibi import slopes
 from tests.oracle.cases import CLOSE, DV, EPS, HK, HQ, LK, LQ, B, D, make_inputs
 from tests.oracle.music_transformer import skew
@@ -251,6 +251,44 @@ def test_alibi_of_the_paper_s_figure_3(rng):
     np.testing.assert_allclose(np.log(middle / middle[:, 2:3]), m[:, None] * [-2, -1, 0, -1, -2], **CLOSE)
 
 
+def test_kerple_of_power_one_is_alibi(rng):
+    """The paper's section on the power variant: ALiBi is -r1 |m - n|^r2 at r2 = 1."""
+    inputs, m = make_inputs(rng, 5, 6), slopes(HQ)
+    powers = {"r1": np.maximum(m, 0.01), "r2": np.ones(HQ)}
+    expected = ORACLES["alibi"](inputs, {}, given=powers["r1"])
+    for found, answer in zip(ORACLES["kerple"](inputs, powers, kind="power"), expected, strict=True):
+        np.testing.assert_allclose(found, answer, **CLOSE)
+
+
+def test_kerple_makes_odds_that_fall_as_a_power_of_the_distance(rng):
+    """exp(-r1 log(1 + r2 p)) = (1 + r2 p)^-r1, with whole numbers for r1 and r2."""
+    query, key, value = make_inputs(rng, 5, 5)
+    r1, r2 = np.arange(1.0, HQ + 1), np.full(HQ, 2.0)
+    weights = ORACLES["kerple"]((query, np.zeros_like(key), value), {"r1": r1, "r2": r2}).weights[0, :, 0]
+    odds = np.array([[1.0 / (1 + 2 * p) ** power for p in range(5)] for power in range(1, HQ + 1)])
+    np.testing.assert_allclose(weights, odds / odds.sum(-1, keepdims=True), **CLOSE)
+
+
+def test_sandwich_is_a_sum_of_cosines(rng):
+    """sin a sin b + cos a cos b = cos(a - b), and the ratios 2, 4, 6, 8 of four heads."""
+    query, key, value = make_inputs(rng, 5, 5)
+    weights = ORACLES["sandwich"]((query, np.zeros_like(key), value), {}, width=4).weights[0, :, 3]
+    sums = np.array([math.cos(j - 3) + math.cos((j - 3) / 100) for j in range(5)])
+    odds = np.exp(sums / (8.0 * np.arange(1, HQ + 1)[:, None] / HQ))
+    np.testing.assert_allclose(weights, odds / odds.sum(-1, keepdims=True), **CLOSE)
+
+
+def test_the_function_of_an_offset(rng):
+    """One hidden unit, tanh(d / 4), which the heads take 1, 2, ... times."""
+    query, key, value = make_inputs(rng, 4, 5)
+    weights = np.arange(1.0, HQ + 1)[:, None]
+    parameters = {"function.first.weight": np.ones((1, 1)), "function.first.bias": np.zeros(1)}
+    parameters |= {"function.last.weight": weights, "function.last.bias": np.full(HQ, 7.0)}
+    answer = ORACLES["function"]((query, np.zeros_like(key), value), parameters).weights[0, :, 2]
+    odds = np.exp(weights * [math.tanh((j - 2) / 4) for j in range(5)])
+    np.testing.assert_allclose(answer, odds / odds.sum(-1, keepdims=True), **CLOSE)
+
+
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_rope_turns_each_pair_by_the_rotation_matrix_of_equation_15(rng, interleaved):
     x = rng.standard_normal((1, 1, 1, 8))
@@ -279,3 +317,116 @@ def test_rope_score_is_equation_16_and_depends_on_the_offset_only(rng):
     np.testing.assert_allclose(shifted.output, answer.output, rtol=0, atol=1e5 * EPS)
     moved = ORACLES["rope"](inputs, {}, interleaved=True, scale=1.0, key_position=1)
     assert np.abs(moved.output - answer.output).max() > 1e-3
+
+
+# --- on other axes
+
+
+def grid_of(*sizes: int, leading: int = 0) -> dict[str, OnAxis]:
+    """Self-attention over a grid, row by row."""
+    places = [np.concatenate([np.zeros(leading, int), column.ravel()]) for column in np.indices(sizes)]
+    names = ("t", "y", "x")[-len(sizes) :]
+    return {n: OnAxis(place, place, (leading, leading)) for n, place in zip(names, places, strict=True)}
+
+
+def scores_of(name, inputs, parameters, axes, **settings):
+    """log weights + lse: S of every pair, at scale 1."""
+    answer = sum_of_encodings(inputs, [(name, parameters, settings)], scale=1.0, axes=axes)
+    return np.log(answer.weights) + answer.lse[..., None]
+
+
+def silent(length: int, heads: int = 1):
+    """Inputs whose q . k is 0."""
+    return tuple(np.zeros((1, heads, length, 2)) for _ in range(3))
+
+
+def test_swin_reads_the_rows_of_its_published_index():
+    """Of a window of 2 x 2; a table that holds its own row numbers."""
+    table = {"bias": np.arange(9.0)[:, None]}
+    found = scores_of("grid_bias", silent(4), table, grid_of(2, 2), sizes=(2, 2))
+    expected = [[4, 3, 1, 0], [5, 4, 2, 1], [7, 6, 4, 3], [8, 7, 5, 4]]
+    np.testing.assert_allclose(found[0, 0], expected, atol=100 * EPS)
+
+
+def test_beit_s_class_token_reads_the_last_three_rows():
+    """num_relative_distance - 3 in the token's own row, - 2 in its column, - 1 in the corner."""
+    table = {"bias": np.arange(12.0)[:, None]}
+    found = scores_of("grid_bias", silent(5), table, grid_of(2, 2, leading=1), sizes=(2, 2), extra=3)
+    np.testing.assert_allclose(found[0, 0, 0], [11, 9, 9, 9, 9], atol=100 * EPS)
+    np.testing.assert_allclose(found[0, 0, :, 0], [11, 10, 10, 10, 10], atol=100 * EPS)
+    np.testing.assert_allclose(found[0, 0, 1], [10, 4, 3, 1, 0], atol=100 * EPS)
+
+
+def test_a_class_token_without_rows_gets_nothing():
+    table = {"bias": np.arange(1.0, 10.0)[:, None]}
+    found = scores_of("grid_bias", silent(5), table, grid_of(2, 2, leading=1), sizes=(2, 2))
+    assert np.abs(found[0, 0, 0]).max() < 100 * EPS and np.abs(found[0, 0, :, 0]).max() < 100 * EPS
+    assert (found[0, 0, 1:, 1:] > 0.5).all()
+
+
+def test_swin_v2_s_coordinates_are_1_at_the_far_corner():
+    """8 (s - 1) / (s - 1) = 8, and log2(1 + 8) / log2(8) is a little above 1; 0 in the middle; query - key."""
+    mlp = {"function.mlp.0.weight": np.array([[1.0, 0.0], [0.0, 1.0]]), "function.mlp.0.bias": np.zeros(2)}
+    mlp |= {"function.mlp.2.weight": np.array([[1.0, 10.0]])}
+    found = scores_of("log_grid", silent(6), mlp, grid_of(2, 3), sizes=(2, 3))[0, 0]
+    far, near = np.log2(9.0) / 3.0, np.log2(5.0) / 3.0
+    for i, j, outcome in ((0, 0, 0.0), (5, 0, 11.0 * far), (0, 5, 0.0), (3, 0, far), (1, 0, 10.0 * near)):
+        np.testing.assert_allclose(found[i, j], 16.0 / (1.0 + np.exp(-outcome)), rtol=100 * EPS)
+
+
+def test_decomposed_terms_are_added_unscaled_and_not_to_a_class_token(rng):
+    """attn[1:, 1:] += q . Rh + q . Rw, by the published code's broadcast, for a row of 2 x 3."""
+    query, key, value = (rng.standard_normal((1, 1, 7, 2)) for _ in range(3))
+    tables = {f"operands.{n}.encoding.table.relative_keys": rng.standard_normal((1, s, 2)) for n, s in ((0, 3), (1, 5))}
+    found = scores_of("decomposed", (query, key, value), tables, grid_of(2, 3, leading=1))[0, 0]
+    rel_h, rel_w = (table[0, ::-1] for table in tables.values())
+    height, width = (np.arange(s)[:, None] - np.arange(s)[None, :] + s - 1 for s in (2, 3))
+    patches = query[0, 0, 1:].reshape(2, 3, 2)
+    by_row = np.einsum("hwc,hkc->hwk", patches, rel_h[height])
+    by_column = np.einsum("hwc,wkc->hwk", patches, rel_w[width])
+    expected = query[0, 0] @ key[0, 0].T
+    expected[1:, 1:] += (by_row[:, :, :, None] + by_column[:, :, None, :]).reshape(6, 6)
+    np.testing.assert_allclose(found, expected, atol=100 * EPS)
+
+
+def test_pitch_and_time_of_the_sequence_s_own_positions_add_their_tables(rng):
+    """Where events are as far apart in time and pitch as in the sequence, three tables are one."""
+    inputs = make_inputs(rng, 5, 5)
+    names = ("operands.0.relative_keys", "operands.1.encoding.relative_keys", "operands.2.encoding.relative_keys")
+    tables = {name: rng.standard_normal((HQ, 9, D)) for name in names}
+    axes = {axis: OnAxis(np.arange(5) + start, np.arange(5) + start) for axis, start in (("time", 3), ("pitch", -7))}
+    three = sum_of_encodings(inputs, [("pitch_and_time", tables, {})], axes=axes)
+    one = ORACLES["generalised"](inputs, {"relative_keys": sum(tables.values())})
+    np.testing.assert_allclose(three.output, one.output, **CLOSE)
+
+
+def test_a_pitch_that_falls_reads_the_other_side(rng):
+    inputs = make_inputs(rng, 4, 4)
+    names = ("operands.0.relative_keys", "operands.1.encoding.relative_keys", "operands.2.encoding.relative_keys")
+    tables = {name: np.zeros((HQ, 7, D)) for name in names[:2]} | {names[2]: rng.standard_normal((HQ, 7, D))}
+    falling = {"time": OnAxis(np.zeros(4), np.zeros(4)), "pitch": OnAxis(-np.arange(4), -np.arange(4))}
+    found = sum_of_encodings(inputs, [("pitch_and_time", tables, {})], axes=falling)
+    mirrored = ORACLES["generalised"](inputs, {"relative_keys": tables[names[2]][:, ::-1]})
+    np.testing.assert_allclose(found.output, mirrored.output, **CLOSE)
+
+
+def test_layoutlm_v3_on_one_axis_is_t5(rng):
+    """Boxes that all start at the same place leave the text's order and one bucket."""
+    inputs, zeros = make_inputs(rng), OnAxis(np.full(LQ, 4), np.full(LK, 4))
+    tables = {"operands.0.bias": rng.standard_normal((8, HQ))}
+    tables |= {f"operands.{n}.encoding.bias": np.zeros((8, HQ)) for n in (1, 2)}
+    found = sum_of_encodings(
+        inputs, [("layoutlm_v3", tables, {"max_distances": (6, 9, 9)})], axes={"x": zeros, "y": zeros}
+    )
+    expected = ORACLES["t5"](inputs, {"bias": tables["operands.0.bias"]}, max_distance=6)
+    np.testing.assert_allclose(found.output, expected.output, **CLOSE)
+
+
+def test_any_paper_on_an_axis_is_the_paper_at_its_positions(rng):
+    inputs = make_inputs(rng)
+    table = {"relative_keys": rng.standard_normal((1, 4, D)), "relative_values": rng.standard_normal((HQ, 4, DV))}
+    query, key = rng.integers(-3, 4, LQ), rng.integers(-3, 4, (B, LK))
+    on = [("shaw", {f"encoding.{n}": t for n, t in table.items()}, {"max_distance": (2, 1), "on": "z"})]
+    found = sum_of_encodings(inputs, on, axes={"z": OnAxis(query, key)})
+    expected = ORACLES["shaw"](inputs, table, max_distance=(2, 1), query_position=query, key_position=key)
+    np.testing.assert_array_equal(found.output, expected.output)

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from relattn import relative_attention
-from relattn.backends import problem_operator
+from relattn.backends import problem_arguments, problem_operator
 from relattn.backends.tiled import TiledBackend
 from tests import seeds
+from tests.contract.axes import AXES_CASES, grid_bias, of, on
 from tests.contract.calls import assert_equal, gradients, self_attention
-from tests.contract.cases import CASES
+from tests.contract.cases import CASES, disentangled, shaw, t5
 from tests.contract.operators import (
     LAYOUTS,
     assert_double_backward_is_refused,
@@ -25,6 +26,7 @@ from tests.contract.operators import (
     laid_out,
     operator_arguments,
 )
+from tests.contract.places import listed, on_a_grid, started
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, make_subject
 from tests.contract.tiles import SMALL_TILES
@@ -33,6 +35,10 @@ pytest_plugins = ["tests.contract.fresh"]
 
 PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=5, key_length=6, head_dim=4, value_dim=3)
 ROWS = seeds.generator("rows").integers(0, 6, (2, 5))
+PART = on_a_grid(("y", "x"), (2, 3), leading=1, first=2, length=5), on_a_grid(("y", "x"), (2, 3), 1, first=0, length=6)
+GRID = {axis: (PART[0][axis], PART[1][axis]) for axis in ("y", "x")}
+LISTED = {axis: (started(2, 5), listed(seeds.generator(axis), 6, batch)) for axis, batch in (("y", 2), ("x", None))}
+ON_AXES = CASES | AXES_CASES | {"on_axes": of(on("y", disentangled), on("y", shaw), grid_bias, t5)}
 # Every kind of argument that the operator has: which case, what the call asks for, its dtype, and its dropout.
 CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "no tables": ("none", {}, "float32", 0.0),
@@ -46,15 +52,19 @@ CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "segments": ("alibi_4_heads", {"segment_ids": (ROWS // 3, np.arange(12).reshape(2, 6) // 4)}, "float32", 0.0),
     "a boolean mask": ("shaw", {"attn_mask": np.eye(5, 6, dtype=bool)[None, None]}, "float32", 0.0),
     "a float mask": ("relative", {"attn_mask": np.ones((2, 1, 1, 6))}, "float32", 0.0),
+    "a key bias and a cap": ("relative", {"key_bias": (2, 1), "softcap": 2.0, "is_causal": True}, "float32", 0.0),
     "dropout": ("terms_all", {}, "float32", 0.3),
     "bfloat16": ("shaw", {}, "bfloat16", 0.0),
+    "a grid with a class token": ("beit", {"axes": GRID}, "float32", 0.0),
+    "every table on axes": ("on_axes", {"axes": LISTED, "is_causal": True}, "float64", 0.0),
+    "a grid beside a list": ("layoutlm_v3", {"axes": GRID | {"y": LISTED["y"]}}, "float32", 0.0),
 }
 
 
 def call_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """The operator's arguments in such a call, leaves of their own."""
     name, changes, dtype, dropout_p = CALLS[kind]
-    subject = make_subject(CASES[name], replace(PLAIN, **changes), dtype)
+    subject = make_subject(ON_AXES[name], replace(PLAIN, **changes), dtype)
     return operator_arguments(problem_operator, "tiled", subject, dropout_p, monkeypatch)
 
 
@@ -67,14 +77,14 @@ def test_the_operator_passes_opcheck(kind: str, monkeypatch) -> None:
 def test_the_backward_operator_passes_opcheck(kind: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""
     arguments = call_of(kind, monkeypatch)
-    named = dict(zip(problem_operator.DIFFERENTIABLE, arguments, strict=False))
+    named = problem_arguments.tensors_of(problem_arguments.named(arguments))
     wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
     assert {"query", "key", "value"} <= set(wanted)
     with torch.no_grad():
         answers = torch.ops.relattn.tiled(*arguments)
         output, lse, highest, total = answers
     cotangents = [torch.randn_like(output), torch.randn_like(lse)]
-    detached = [a.detach() if isinstance(a, Tensor) else a for a in arguments]
+    detached = torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, arguments)
     torch.library.opcheck(
         torch.ops.relattn.tiled_backward.default,
         (output, highest, total, *cotangents, wanted, *detached),

@@ -14,23 +14,31 @@ from safetensors.torch import load_file, save_file
 from relattn import (
     AlibiBias,
     DisentangledEmbedding,
+    GridBias,
+    GridEmbedding,
+    KerpleBias,
+    LogGridBias,
     RelativeEmbedding,
+    RelativeEncoding,
     RotaryEmbedding,
+    SandwichBias,
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
     attention_weights,
+    grid,
 )
 from relattn.backends.select import BACKENDS
 from tests.contract.cases import Part
 from tests.contract.check import accumulation_eps, gradients_of, numpy_of, sum_lengths
+from tests.contract.places import Place
 from tests.contract.plain import magnitudes, plain_attention
 from tests.contract.settings import Setting
 from tests.contract.subject import INPUTS, Subject
 from tests.oracle import Answer, assert_within_budget, max_error
 from tests.test_docs import broken_links, run
 from vectors import make_vectors
-from vectors.contents import FILES
+from vectors.contents import FILES, GRID
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.safetensors"))
@@ -132,7 +140,7 @@ def test_a_missing_file_is_found(tmp_path: Path) -> None:
 def test_every_dtype_holds_the_inputs_and_parameters_exactly(name: str) -> None:
     tensors, about = load(FOLDER / f"{name}.safetensors")
     parameters = [one for encoding in about["encodings"] for one in encoding["parameters"]]
-    for one in (*INPUTS, "grad_output", *parameters):
+    for one in (*INPUTS, "grad_output", *parameters, *about.get("terms", {})):
         assert tensors[one].dtype == torch.float64
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             assert torch.equal(tensors[one].to(dtype).double(), tensors[one]), f"{one} in {dtype}"
@@ -141,8 +149,8 @@ def test_every_dtype_holds_the_inputs_and_parameters_exactly(name: str) -> None:
 # --- relattn agrees with them
 
 
-def module_of(encoding: dict[str, Any], tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
-    """relattn's module for one encoding of a file, from what the file says."""
+def module_of(encoding: dict[str, Any], tensors: dict[str, torch.Tensor]) -> RelativeEncoding:
+    """relattn's module for one encoding of a file, from what the file says; of one on an axis without `.on`."""
     settings = dict(encoding["settings"])
     tables = [tensors[one] for one in encoding["parameters"]]
     _, heads, _, width = tensors["query"].shape
@@ -160,10 +168,20 @@ def module_of(encoding: dict[str, Any], tensors: dict[str, torch.Tensor]) -> tor
             return T5Bias(heads, **settings)
         case "alibi":
             return AlibiBias(heads, **settings)
+        case "kerple":
+            return KerpleBias(heads, **settings)
+        case "sandwich":
+            return SandwichBias(heads, **settings)
         case "disentangled":
             return DisentangledEmbedding(heads, width, **settings)
         case "rope":
             return RotaryEmbedding(width, **settings)
+        case "grid_bias":
+            return GridBias(num_heads=heads, **settings)
+        case "grid_embedding":
+            return GridEmbedding(width, num_heads=table_heads, **settings)
+        case "log_grid":
+            return LogGridBias(num_heads=heads, **settings)
     raise AssertionError(f"no module for {encoding['name']}")
 
 
@@ -171,21 +189,35 @@ def subject_of(
     name: str, tensors: dict[str, torch.Tensor], about: dict[str, Any], call: dict[str, Any], dtype: torch.dtype
 ) -> Subject:
     """A call of a file as the contract suite compares calls; the settings of the plain formula are the oracle's."""
-    parts, arrays = [], {one: tensors[one].to(dtype).requires_grad_() for one in INPUTS}
+    parts, arrays = [], {one: tensors[one].to(dtype).requires_grad_() for one in (*INPUTS, *about.get("terms", {}))}
     for i, (encoding, file_part) in enumerate(zip(about["encodings"], FILES[name].parts, strict=True)):
         module = module_of(encoding, tensors).to(dtype)
-        prefix = f"{encoding['name']}." if len(about["encodings"]) > 1 else ""
+        prefix = f"{whose(encoding)}." if len(about["encodings"]) > 1 else ""
         module.load_state_dict({one.removeprefix(prefix): tensors[one] for one in encoding["parameters"]})
         arrays |= {f"{i}.{one}": parameter for one, parameter in module.named_parameters()}
-        parts.append(Part(module, file_part.oracle, file_part.oracle_settings))
+        on = {} if file_part.axis is None else {"on": file_part.axis}
+        moved = module.on(file_part.axis) if on else module
+        parts.append(Part(moved, file_part.oracle, file_part.oracle_settings | on))
     keywords = dict(call)
     if keywords["window"] is not None:
         keywords["window"] = tuple(keywords["window"])
     if keywords["key_mask"] is not None:
         keywords["key_mask"] = tensors[keywords["key_mask"]].numpy()
+    keywords["axes"] = {axis: (place_of(axis, at),) * 2 for axis, at in keywords.get("axes", {}).items()}
     batch, heads, queries, width = tensors["query"].shape
     setting = Setting(batch, heads, heads, queries, tensors["key"].shape[2], width, width, **keywords)
     return Subject(setting, arrays, parts)
+
+
+def place_of(axis: str, positions: list[int | None]) -> Place:
+    """Where both sides stand; tokens that stand nowhere lead the grid of the contents."""
+    listed, leading = np.array([0 if one is None else one for one in positions]), positions.count(None)
+    return Place(grid(*GRID, leading=leading)[axis] if leading else listed, listed, leading)
+
+
+def whose(encoding: dict[str, Any]) -> str:
+    """What an encoding's tensors have before their names in a sum."""
+    return f"{encoding['name']}_{encoding['axis']}" if "axis" in encoding else encoding["name"]
 
 
 def name_in_file(array: str, about: dict[str, Any]) -> str:
@@ -194,7 +226,7 @@ def name_in_file(array: str, about: dict[str, Any]) -> str:
     if not dot:
         return array
     encodings = about["encodings"]
-    return f"{encodings[int(index)]['name']}.{parameter}" if len(encodings) > 1 else parameter
+    return f"{whose(encodings[int(index)])}.{parameter}" if len(encodings) > 1 else parameter
 
 
 def check_call(name: str, call: str, backend: str, dtype: str) -> None:
@@ -236,13 +268,18 @@ OF_A_CPU = [backend for backend in BACKENDS if backend != "triton"]
 
 
 def calls_of(name: str, backend: str) -> list[str]:
-    """The calls of a file that a backend runs: sdpa has no tables, starts or masks but causality."""
+    """The calls of a file that a backend runs: sdpa has no tables, starts or masks but causality, native no axes."""
+    if backend == "native" and name in ON_OTHER_AXES:
+        return []
     if backend != "sdpa":
         return list(FILES[name].cases)
+    if FILES[name].terms or any("softcap" in call for call in FILES[name].cases.values()):
+        return []
     rotations = all(part.name == "rope" for part in FILES[name].parts)
     return [call for call in FILES[name].cases if rotations and call in ("full", "causal")]
 
 
+ON_OTHER_AXES = [name for name, file in FILES.items() if any("axes" in call for call in file.cases.values())]
 DTYPES_OF = {"native": ["float32"]}
 """Of the backends that do not run both."""
 
@@ -287,4 +324,4 @@ def test_the_page_names_the_version_and_the_fields() -> None:
 
 def test_the_files_are_small() -> None:
     sizes = [path.stat().st_size for path in FOLDER.glob("*.safetensors")]
-    assert max(sizes) < 64 * 1024 and sum(sizes) < 1024 * 1024
+    assert max(sizes) < 64 * 1024 and sum(sizes) < 32 * 1024 * len(sizes)

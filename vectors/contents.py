@@ -18,6 +18,7 @@ MASKS = {
     "left_padding": np.array([[True, True, True, True, True, True], [False, False, True, True, True, True]]),
 }
 WIDTH, HEADS = 4, 2
+GRID = (2, 3)
 
 
 class Sizes(NamedTuple):
@@ -31,17 +32,18 @@ class Sizes(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A table or weight of an encoding, and what its axes and rows are."""
+    """A table or weight of an encoding, and what its axes and rows are; positive: its numbers lie above 0."""
 
     shape: tuple[int, ...]
     meaning: str
+    positive: bool = False
 
 
 class Part(NamedTuple):
     """One encoding.
 
     settings: what the file states. oracle_settings: the same for `tests.oracle`, which reads some off a parameter's
-    shape, and names linear scaling otherwise.
+    shape, and names linear scaling otherwise. axis: the one that it stands on, where that is not the sequence.
     """
 
     name: str
@@ -49,10 +51,21 @@ class Part(NamedTuple):
     settings: dict[str, Any]
     oracle: str
     oracle_settings: dict[str, Any]
+    axis: str | None = None
+
+    def on(self, axis: str) -> Part:
+        """The same on another axis."""
+        return self._replace(axis=axis)
+
+
+NO_TERMS: dict[str, Parameter] = {}
 
 
 class File(NamedTuple):
-    """An encoding (none, or a sum of several), and its calls: keywords of the oracles, a mask by its name."""
+    """An encoding (none, or a sum of several), and its calls: keywords of the oracles, a mask by its name.
+
+    terms: key_bias and sinks, which every call gets.
+    """
 
     parts: list[Part]
     cases: dict[str, dict[str, Any]]
@@ -60,6 +73,7 @@ class File(NamedTuple):
     source: str
     sizes: Sizes = Sizes()
     scale: float = WIDTH**-0.5
+    terms: dict[str, Parameter] = NO_TERMS
 
 
 # --- the encodings
@@ -119,6 +133,17 @@ def alibi(*, signed: bool = False) -> Part:
     return Part("alibi", {}, settings, "alibi", settings)
 
 
+def kerple(kind: str) -> Part:
+    """r1 and r2 of every head."""
+    parameters = {name: Parameter((HEADS,), f"{name} [heads], above 0", positive=True) for name in ("r1", "r2")}
+    return Part("kerple", parameters, {"kind": kind}, "kerple", {"kind": kind})
+
+
+def sandwich(width: int) -> Part:
+    """No parameters."""
+    return Part("sandwich", {}, {"width": width}, "sandwich", {"width": width})
+
+
 def disentangled(rows: int, max_distance: int, *, bucketed: bool) -> Part:
     """DeBERTa's rows, K a side, and both projections; bucketed: as DeBERTa-v2."""
     total = HEADS * WIDTH
@@ -136,6 +161,36 @@ def disentangled(rows: int, max_distance: int, *, bucketed: bool) -> Part:
     settings = {"max_distance": max_distance, "num_buckets": rows if bucketed else None}
     oracle_settings = {"max_distance": max_distance} if bucketed else {}
     return Part("disentangled", parameters, settings, "disentangled", oracle_settings)
+
+
+def grid_table(name: str, *, extra: int = 0) -> Part:
+    """A table over "y" and "x": a bias, or a row of features."""
+    rows = (2 * GRID[0] - 1) * (2 * GRID[1] - 1)
+    order = (
+        f"row ({GRID[0] - 1} - dy) * {2 * GRID[1] - 1} + ({GRID[1] - 1} - dx) is offset (dy, dx), key position - query "
+        "position"
+    )
+    settings = {"sizes": list(GRID), "axes": ["y", "x"]}
+    oracle_settings: dict[str, Any] = {"sizes": GRID, "axes": ("y", "x")}
+    if name == "grid_embedding":
+        table = Parameter((HEADS, rows, WIDTH), f"[heads or 1, rows, D]; {order}")
+        return Part(name, {"relative_keys": table}, settings, name, oracle_settings)
+    last = f"; then from the class token, to it, and between two: rows {rows}, {rows + 1}, {rows + 2}" if extra else ""
+    table = Parameter((rows + extra, HEADS), f"[rows, heads]; {order}{last}")
+    settings, oracle_settings = settings | {"extra": extra}, oracle_settings | {"extra": extra}
+    return Part(name, {"bias": table}, settings, name, oracle_settings)
+
+
+def log_grid(hidden: int) -> Part:
+    """Swin V2's network over "y" and "x"."""
+    mlp = "function.mlp."
+    parameters = {
+        f"{mlp}0.weight": Parameter((hidden, 2), "W1 [hidden, axes]"),
+        f"{mlp}0.bias": Parameter((hidden,), "b1 [hidden]"),
+        f"{mlp}2.weight": Parameter((HEADS, hidden), "W2 [heads, hidden]"),
+    }
+    settings = {"sizes": list(GRID), "hidden": hidden, "axes": ["y", "x"]}
+    return Part("log_grid", parameters, settings, "log_grid", {"sizes": GRID, "axes": ("y", "x")})
 
 
 def rope(
@@ -204,6 +259,24 @@ FAR_FUTURE: dict[str, dict[str, Any]] = {"future": {}}
 FAR_CAUSAL: dict[str, dict[str, Any]] = {"causal": {"is_causal": True, "query_position": 137}}
 WIDE = Sizes(batch=1, width=16)
 THREE_CALLS = FULL | CAUSAL | START
+KEY_BIAS = {"key_bias": Parameter((2, HEADS, 6), "a [B, H, Lk], a number per batch element, head and key")}
+
+
+def capped(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The same calls with a cap that scores of size one reach."""
+    return {name: {**call, "softcap": 1.5} for name, call in cases.items()}
+
+
+Y, X = [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]
+ON_GRID: dict[str, dict[str, Any]] = {
+    "full": {"axes": {"y": Y, "x": X}},
+    "causal": {"axes": {"y": Y, "x": X}, "is_causal": True},
+}
+BEHIND_A_TOKEN: dict[str, dict[str, Any]] = {"full": {"axes": {"y": [None, *Y], "x": [None, *X]}}}
+ON_A_PAGE: dict[str, dict[str, Any]] = {"full": {"axes": {"x": [10, 60, 200, 10, 80, 10], "y": [5, 5, 6, 30, 31, 90]}}}
+NOTES: dict[str, dict[str, Any]] = {
+    "causal": {"axes": {"time": [0, 0, 0, 4, 4, 6], "pitch": [3, 7, 10, 5, 8, 3]}, "is_causal": True}
+}
 
 FILES: dict[str, File] = {
     "none": File([], FULL | CAUSAL | START | WINDOW | KEY_MASK | LEFT_PADDING, eq.PLAIN, eq.VASWANI),
@@ -223,6 +296,9 @@ FILES: dict[str, File] = {
     "alibi_4_heads": File([alibi()], THREE_CALLS, eq.ALIBI, eq.PRESS, Sizes(heads=4)),
     "alibi_3_heads": File([alibi()], THREE_CALLS, eq.ALIBI, eq.PRESS, Sizes(heads=3)),
     "alibi_signed": File([alibi(signed=True)], THREE_CALLS, eq.ALIBI_SIGNED, eq.PRESS, Sizes(heads=4)),
+    "kerple_log": File([kerple("log")], THREE_CALLS, eq.KERPLE_LOG, eq.CHI),
+    "kerple_power": File([kerple("power")], THREE_CALLS, eq.KERPLE_POWER, eq.CHI),
+    "sandwich": File([sandwich(128)], THREE_CALLS, eq.SANDWICH, eq.CHI_2023),
     "rope": File([rope()], THREE_CALLS, eq.ROPE + eq.HALVES, eq.SU, WIDE, 0.25),
     "rope_interleaved": File([rope(interleaved=True)], THREE_CALLS, eq.ROPE + eq.NEIGHBOURS, eq.SU, WIDE, 0.25),
     "rope_partial": File([rope(rotary_dim=8)], FULL | CAUSAL, eq.ROPE + eq.HALVES, eq.SU, WIDE, 0.25),
@@ -270,10 +346,51 @@ FILES: dict[str, File] = {
     "deberta_buckets": File(
         [disentangled(4, 6, bucketed=True)], THREE_CALLS, eq.DEBERTA + eq.BUCKETED, eq.HE, scale=12**-0.5
     ),
+    "grid_bias": File([grid_table("grid_bias")], ON_GRID, eq.GRID_BIAS, eq.LIU),
+    "grid_bias_class_token": File(
+        [grid_table("grid_bias", extra=3)],
+        BEHIND_A_TOKEN,
+        eq.GRID_BIAS + eq.CLASS_TOKEN,
+        eq.BAO,
+        Sizes(queries=7, keys=7),
+    ),
+    "grid_embedding": File([grid_table("grid_embedding")], ON_GRID, eq.GRID_EMBEDDING, eq.LIU),
+    "log_grid": File([log_grid(5)], ON_GRID, eq.LOG_GRID, eq.LIU_2022),
+    "t5_axes": File(
+        [t5(8, 16, bidirectional=True), t5(8, 128, bidirectional=True).on("x"), t5(8, 128, bidirectional=True).on("y")],
+        ON_A_PAGE,
+        eq.T5_AXES,
+        eq.HUANG_2022,
+    ),
+    "relative_axes": File(
+        [relative(6, heads=HEADS), relative(8, heads=HEADS).on("time"), relative(8, heads=HEADS).on("pitch")],
+        NOTES,
+        eq.RELATIVE_AXES,
+        eq.HUANG,
+    ),
     "sum": File(
         [transformer_xl(), shaw(2, 2, values=True), t5(8, 6, bidirectional=True)],
         THREE_CALLS,
         eq.SUM,
         "; ".join((eq.DAI, eq.SHAW, eq.RAFFEL)),
+    ),
+    "key_bias": File([], THREE_CALLS | LEFT_PADDING, eq.KEY_BIAS, eq.LIN, terms=KEY_BIAS),
+    "softcap": File([], capped(THREE_CALLS), eq.SOFTCAP, eq.GEMMA),
+    "softcap_alibi_key_bias": File(
+        [alibi()], capped(THREE_CALLS), eq.SOFTCAP_ALIBI, f"{eq.GEMMA}; {eq.PRESS}", terms=KEY_BIAS
+    ),
+    "sinks_per_head": File(
+        [],
+        THREE_CALLS | LEFT_PADDING,
+        eq.SINKS,
+        eq.OPENAI,
+        terms={"sinks": Parameter((HEADS,), "[H], a logit per head")},
+    ),
+    "sinks_per_row": File(
+        [],
+        THREE_CALLS,
+        eq.SINKS.replace("sinks_h", "sinks_hi"),
+        "Inkling 2, as Hugging Face's Transformers has it",
+        terms={"sinks": Parameter((2, HEADS, 6), "[B, H, Lq], a logit per batch element, head and query")},
     ),
 }

@@ -17,6 +17,12 @@ _HOMES = {
     "TransformerXLEmbedding": "relattn.encodings",
     "T5Bias": "relattn.encodings",
     "AlibiBias": "relattn.encodings",
+    "KerpleBias": "relattn.encodings",
+    "GridBias": "relattn.encodings",
+    "GridEmbedding": "relattn.encodings",
+    "LogGridBias": "relattn.encodings",
+    "SandwichBias": "relattn.encodings",
+    "FunctionBias": "relattn.encodings",
     "RotaryEmbedding": "relattn.encodings",
     "DisentangledEmbedding": "relattn.encodings",
     "KeyQueryEmbedding": "relattn.encodings",
@@ -25,6 +31,8 @@ _HOMES = {
     "OffsetTable": "relattn.score.table",
     "Run": "relattn.score.position",
     "Listed": "relattn.score.position",
+    "Digits": "relattn.score.digits",
+    "grid": "relattn.score.digits",
     "ShapeError": "relattn.errors",
     "UnsupportedError": "relattn.errors",
 }
@@ -34,10 +42,16 @@ if TYPE_CHECKING:
     from relattn import nn as nn
     from relattn.encodings import AlibiBias as AlibiBias
     from relattn.encodings import DisentangledEmbedding as DisentangledEmbedding
+    from relattn.encodings import FunctionBias as FunctionBias
+    from relattn.encodings import GridBias as GridBias
+    from relattn.encodings import GridEmbedding as GridEmbedding
+    from relattn.encodings import KerpleBias as KerpleBias
     from relattn.encodings import KeyQueryEmbedding as KeyQueryEmbedding
+    from relattn.encodings import LogGridBias as LogGridBias
     from relattn.encodings import RelativeEmbedding as RelativeEmbedding
     from relattn.encodings import RelativeEncoding as RelativeEncoding
     from relattn.encodings import RotaryEmbedding as RotaryEmbedding
+    from relattn.encodings import SandwichBias as SandwichBias
     from relattn.encodings import ShawEmbedding as ShawEmbedding
     from relattn.encodings import T5Bias as T5Bias
     from relattn.encodings import TransformerXLEmbedding as TransformerXLEmbedding
@@ -47,6 +61,8 @@ if TYPE_CHECKING:
     from relattn.functional import attention_weights as attention_weights
     from relattn.functional import explain as explain
     from relattn.functional import relative_attention as relative_attention
+    from relattn.score.digits import Digits as Digits
+    from relattn.score.digits import grid as grid
     from relattn.score.position import Listed as Listed
     from relattn.score.position import Run as Run
     from relattn.score.table import OffsetTable as OffsetTable

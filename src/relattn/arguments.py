@@ -94,6 +94,17 @@ def check_scale(scale: object) -> float | None:
     return number
 
 
+def check_softcap(softcap: object) -> float:
+    """A finite number above 0, as a float.
+
+    Raises ValueError: for anything else.
+    """
+    number = as_finite(softcap)
+    if number is None or not number > 0:
+        raise ValueError(f"softcap: got {came(softcap)}; expected a finite number above 0, or None for no cap")
+    return float(number)
+
+
 def check_base(base: object) -> float:
     """A finite number above 1, from which frequencies descend, as a float.
 

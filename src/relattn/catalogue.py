@@ -13,17 +13,23 @@ from typing import Any
 from relattn.encodings import (
     AlibiBias,
     DisentangledEmbedding,
+    KerpleBias,
     KeyQueryEmbedding,
     RelativeEmbedding,
     RotaryEmbedding,
+    SandwichBias,
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
 )
-from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.base import EncodingSum, RelativeEncoding
+from relattn.score.positions import SEQUENCE
+from relattn.score.table import Beyond
 
 SHAW_DISTANCE = 16
 """Where Shaw et al. 2018 clip in their base model (section 4.1)."""
+PITCHES = 128
+"""Those of MIDI, 0..127."""
 
 Options = dict[str, Any]
 
@@ -42,9 +48,10 @@ class Layer:
 class NamedEncoding:
     """An entry of the catalogue.
 
-    meaning: in words, for tables. source: the paper. kind: its class, None where attention itself knows no positions.
-    options: what `kind` is made with for a layer. traits: attributes that tell it from other entries of its kind.
-    absolute: sinusoids of the position are added to the token embeddings instead.
+    meaning: in words, for tables. source: the paper. kind: its class, or what makes a sum; None where attention itself
+    knows no positions. options: what `kind` is made with for a layer. traits: attributes that tell it from other
+    entries of its kind. absolute: sinusoids of the position are added to the token embeddings instead. axes: those
+    beside the sequence that it stands on.
     """
 
     name: str
@@ -54,6 +61,12 @@ class NamedEncoding:
     options: Callable[[Layer], Options] = lambda layer: {}
     traits: Callable[[Any], bool] = lambda encoding: True
     absolute: bool = False
+    axes: tuple[str, ...] = ()
+
+    def describes(self, encoding: RelativeEncoding) -> bool:
+        """Whether `encoding` is one of this name."""
+        kind = self.kind if self.kind is None or isinstance(self.kind, type) else EncodingSum
+        return type(encoding) is kind and self.traits(encoding)
 
     def build(self, layer: Layer, **options: Any) -> RelativeEncoding | None:
         """A fresh module for one attention layer, or None; `options` go over the catalogue's own.
@@ -82,6 +95,30 @@ def _relative(layer: Layer) -> Options:
     return {"head_dim": layer.head_dim, "max_length": layer.length, "causal": layer.causal}
 
 
+def relative_pitch_time(
+    head_dim: int, max_length: int, max_steps: int, *, causal: bool = False, beyond: Beyond = "refuse"
+) -> RelativeEncoding:
+    """S_ij = scale * q_i . (k_j + E[j - i] + T[t_j - t_i] + P[p_j - p_i]): the sequence, the axes "time" and "pitch".
+
+    max_length and max_steps: how far E and T reach, with `causal` and `beyond` as of `RelativeEmbedding`. P has a row
+    for every interval of two MIDI pitches; beyond these nothing is added, and there stands what has no pitch.
+
+    Source: Huang et al. 2018 (Music Transformer), relative attention with relative time and pitch.
+    """
+    sequence = RelativeEmbedding(head_dim, max_length, causal=causal, beyond=beyond)
+    time = RelativeEmbedding(head_dim, max_steps, causal=causal, beyond=beyond)
+    return sequence + time.on("time") + RelativeEmbedding(head_dim, PITCHES, beyond="zero").on("pitch")
+
+
+def _on_pitch_and_time(encoding: Any) -> bool:
+    """Whether a sum is one of `relative_pitch_time`."""
+    on = {part.axes: part for part in encoding.encodings}
+    if list(on) != [(SEQUENCE,), ("time",), ("pitch",)] or len(encoding.encodings) != len(on):
+        return False
+    parts = [on[(SEQUENCE,)], on[("time",)].encoding, on[("pitch",)].encoding]
+    return all(type(part) is RelativeEmbedding and part.num_heads is None for part in parts)
+
+
 def _shaw(layer: Layer) -> Options:
     return {"head_dim": layer.head_dim, "max_distance": SHAW_DISTANCE}
 
@@ -104,6 +141,15 @@ _ENTRIES = (
         RelativeEmbedding,
         lambda layer: _relative(layer) | {"num_heads": layer.num_heads},
         lambda encoding: encoding.num_heads is not None,
+    ),
+    NamedEncoding(
+        "relative+pitch+time",
+        "a row for every offset, for every distance in time and for every interval of two pitches",
+        "Huang et al. 2018, Music Transformer",
+        relative_pitch_time,
+        lambda layer: _relative(layer) | {"max_steps": layer.length},
+        _on_pitch_and_time,
+        axes=("time", "pitch"),
     ),
     NamedEncoding(
         "shaw-keys",
@@ -157,6 +203,29 @@ _ENTRIES = (
         lambda layer: {"num_heads": layer.num_heads},
     ),
     NamedEncoding(
+        "kerple",
+        "a learned bias logarithmic in the distance",
+        "Chi et al. 2022, KERPLE",
+        KerpleBias,
+        lambda layer: {"num_heads": layer.num_heads},
+        lambda encoding: encoding.kind == "log",
+    ),
+    NamedEncoding(
+        "kerple-power",
+        "a learned bias, a power of the distance",
+        "Chi et al. 2022, KERPLE",
+        KerpleBias,
+        lambda layer: {"num_heads": layer.num_heads, "kind": "power"},
+        lambda encoding: encoding.kind == "power",
+    ),
+    NamedEncoding(
+        "sandwich",
+        "a bias that is the product of two sinusoidal positions",
+        "Chi et al. 2023, Sandwich",
+        SandwichBias,
+        lambda layer: {"num_heads": layer.num_heads},
+    ),
+    NamedEncoding(
         "rope",
         "rotated queries and keys",
         "Su et al. 2021, RoFormer",
@@ -171,6 +240,6 @@ CATALOGUE: dict[str, NamedEncoding] = {entry.name: entry for entry in _ENTRIES}
 def name_of(encoding: RelativeEncoding) -> str:
     """The catalogue's name of a module; its class's name where the catalogue has none, as for a sum."""
     for entry in _ENTRIES:
-        if type(encoding) is entry.kind and entry.traits(encoding):
+        if entry.describes(encoding):
             return entry.name
     return type(encoding).__name__

@@ -9,15 +9,19 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relattn.arguments import check_flag, check_probability, check_scale
+from relattn.arguments import check_flag, check_probability, check_scale, check_softcap
 from relattn.autocast import narrowed, without_autocast
+from relattn.backends.base import Backend
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
-from relattn.encodings.base import RelativeEncoding, lower, prepare
+from relattn.encodings.base import RelativeEncoding, lower, placed_terms, prepare
 from relattn.score import checks
-from relattn.score.check_terms import check_term_axes, check_terms
+from relattn.score.check_terms import check_term_axes
+from relattn.score.key_bias import check_key_bias
 from relattn.score.mask import Mask
-from relattn.score.positions import Positions
+from relattn.score.places import Places
+from relattn.score.positions import SEQUENCE
 from relattn.score.problem import Axis, Problem
+from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
@@ -36,8 +40,18 @@ class Request(NamedTuple):
     def run(self) -> tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"] | None]:
         """O and, where the problem asks for it, lse."""
         with without_autocast(self.problem.query):
-            output, lse = select(self.backend, self.problem).run(self.problem)
+            backend = select(self.backend, self.problem)
+            output, lse = backend.run(self.problem) if self.problem.sinks is None else self._run_with_sinks(backend)
         return self.unfolded(output), None if lse is None else self.unfolded(lse)
+
+    def _run_with_sinks(self, backend: Backend) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"] | None]:
+        """O * sigmoid(lse - sink), rounded once, and lse of the keys alone."""
+        problem = self.problem
+        assert problem.sinks is not None
+        output, lse = backend.run(problem._replace(return_lse=True, output_dtype=problem.score_dtype))
+        assert lse is not None
+        output = (output * share(lse, problem.sinks)).to(problem.output_dtype)
+        return output, lse if problem.return_lse else None
 
     def explain(self) -> Explanation:
         """Which backend runs it, and why not each of the others."""
@@ -69,19 +83,22 @@ def request(
     key: Float[Tensor, "B Hk Lk D"],
     value: Float[Tensor, "B Hk Lk Dv"],
     batch: tuple[int, ...],
-    positions: Positions,
+    places: Places,
     *,
     encoding: RelativeEncoding | ScoreTerms | None,
     keys_are_prepared: bool = False,
     attn_mask: AttentionMask | None = None,
     key_mask: Bool[Tensor, "*B Lk"] | None = None,
     segment_ids: Segments | None = None,
+    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Request:
-    """The request for attention at `positions`; query, key, value and batch as `checked` returned them.
+    """The request for attention at `places`; query, key, value and batch as `checked` returned them.
 
     Layers come in here, for a cache places its keys itself.
 
@@ -98,33 +115,43 @@ def request(
         key_mask = None if key_mask is None else _one_batch_axis(key_mask)
         segments = None if segments is None else (_one_batch_axis(segments[0]), _one_batch_axis(segments[1]))
     if isinstance(encoding, ScoreTerms):
-        terms = _folded_terms(encoding, batch)
-        check_terms(terms, query, key, value, positions)
+        terms = placed_terms(_folded_terms(encoding, batch), query, key, value, places)
     elif encoding is None:
         terms = NOTHING
     elif isinstance(encoding, RelativeEncoding):
-        key = key if keys_are_prepared else prepare(encoding, key, positions.key)
-        terms = lower(encoding, query, key, value, positions)
+        if encoding.rewrites_keys and not keys_are_prepared:
+            key = prepare(encoding, key, {axis: positions.key for axis, positions in places.by_axis.items()})
+        terms = lower(encoding, query, key, value, places)
     else:
         raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding, ScoreTerms, or None")
-    relative_query = terms.relative_query
-    if terms.relative_keys is not None and relative_query is None and terms.query is not None:
-        relative_query = query  # the caller's own, before the encoding rewrote it
-    axis = Axis(
-        positions, relative_query, terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
-    )
+    rewritten_from = None if terms.query is None else query  # the caller's own, before the encoding rewrote it
+    axes = tuple(_axis(places, names, part, rewritten_from) for names, part in terms.by_axes().items())
     problem = Problem(
         query=query if terms.query is None else terms.query,
         key=key if terms.key is None else terms.key,
         value=value,
-        axes=(axis,),
-        mask=Mask(positions, key_mask, segments, _folded_mask(attn_mask, batch)),
+        axes=axes,
+        mask=Mask(places.sequence, key_mask, segments, _folded_mask(attn_mask, batch)),
         scale=1.0 / math.sqrt(query.shape[3]) if scale is None else scale,
         output_dtype=query.dtype,
         dropout_p=dropout_p,
         return_lse=return_lse,
+        softcap=None if softcap is None else check_softcap(softcap),
+        key_bias=None if key_bias is None else check_key_bias(key_bias, batch, query, key),
+        sinks=None if sinks is None else check_sinks(sinks, batch, query),
     )
     return Request(problem, backend, batch)
+
+
+def _axis(
+    places: Places, names: tuple[str, ...], terms: ScoreTerms, rewritten_from: Float[Tensor, "B Hq Lq D"] | None
+) -> Axis:
+    """An axis of the problem; r is the caller's query where an encoding rewrote it."""
+    r = terms.relative_query
+    if r is None and terms.relative_keys is not None:
+        r = rewritten_from
+    positions = places.sequence if names == (SEQUENCE,) else places.on(names, "encoding")
+    return Axis(positions, r, terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias)
 
 
 def _folded(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:
@@ -149,7 +176,7 @@ def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
         if tensor is not None:
             check_term_axes(name, tensor, batch)
             folded[field] = _folded(tensor, batch)
-    return replace(terms, **folded)
+    return replace(terms, axes={names: _folded_terms(part, batch) for names, part in terms.axes.items()}, **folded)
 
 
 def _folded_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:

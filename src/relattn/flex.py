@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.encodings.base import RelativeEncoding, lower
+from relattn.encodings.base import RelativeEncoding, lower, placed_terms
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score import checks
-from relattn.score.check_terms import check_terms
-from relattn.score.position import PositionLike
+from relattn.score.position import PositionsLike
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -34,8 +33,8 @@ def flex_score_mod(
     query: Float[Tensor, "B Hq Lq D"],
     key: Float[Tensor, "B Hk Lk D"],
     *,
-    query_position: PositionLike = 0,
-    key_position: PositionLike = 0,
+    query_position: PositionsLike = 0,
+    key_position: PositionsLike = 0,
 ) -> ScoreMod:
     """score_mod(score, b, h, i, j) = score + bias[h, d], d = key position j - query position i, for FlexAttention.
 
@@ -64,15 +63,17 @@ def flex_score_mod(
                 "FlexAttention takes them"
             )
     batch, lengths, device = query.shape[:1], (query.shape[2], key.shape[2]), query.device
-    query_at = checks.position_of("query_position", query_position, batch, lengths[0], device)
-    key_at = checks.position_of("key_position", key_position, batch, lengths[1], device)
-    positions = Positions(query_at, key_at, *lengths, device)
+    places = checks.places_of(query_position, key_position, batch, lengths, device, (None, None))
     if isinstance(encoding, ScoreTerms):
-        terms = encoding
-        check_terms(terms, query, key, None, positions)
+        terms = placed_terms(encoding, query, key, None, places)
     else:
-        terms = lower(encoding, query, key, None, positions)
-    return _adding(_only_a_bias(encoding, terms), query.shape[1], _offset_of(positions))
+        terms = lower(encoding, query, key, None, places)
+    parts = [
+        (_only_a_bias(encoding, part), _offset_of(places.on(axes, "encoding")))
+        for axes, part in terms.by_axes().items()
+        if part.has_tables or not terms.axes  # the sequence may have none beside other axes
+    ]
+    return _adding(parts, query.shape[1])
 
 
 def _only_a_bias(encoding: RelativeEncoding | ScoreTerms, terms: ScoreTerms) -> OffsetTable:
@@ -89,17 +90,25 @@ def _only_a_bias(encoding: RelativeEncoding | ScoreTerms, terms: ScoreTerms) -> 
     return terms.bias
 
 
-def _adding(bias: OffsetTable, heads: int, offset: Offset) -> ScoreMod:
-    """score + bias[h, offset(b, i, j)]; what is looked up beyond the table is its edge row, or zero."""
+def _adding(parts: Sequence[tuple[OffsetTable, Offset]], heads: int) -> ScoreMod:
+    """score + the sum of bias[h, offset(b, i, j)] over the axes."""
+    biases = [_looked_up(bias, heads, offset) for bias, offset in parts]
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        for bias in biases:
+            score = score + bias(b, h, i, j)
+        return score
+
+    return score_mod
+
+
+def _looked_up(bias: OffsetTable, heads: int, offset: Offset) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """bias[h, offset(b, i, j)]; what is looked up beyond the table is its edge row, or zero."""
     rows, first = bias.values.expand(heads, -1), bias.first
     if bias.beyond == "zero":  # a row of zeros at either end becomes the edge
         rows, first = F.pad(rows, (1, 1)), first - 1
     last = rows.shape[1] - 1
-
-    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return score + rows[h, (offset(b, i, j) - first).clamp(0, last)]
-
-    return score_mod
+    return lambda b, h, i, j: rows[h, (offset(b, i, j) - first).clamp(0, last)]
 
 
 def _offset_of(positions: Positions) -> Offset:

@@ -17,9 +17,9 @@ from relattn.backends.select import Explanation
 from relattn.door import AttentionMask, Request, Segments, checked, request
 from relattn.encodings.base import RelativeEncoding
 from relattn.errors import UnsupportedError
-from relattn.score.checks import check_window, position_of
-from relattn.score.position import PositionLike
-from relattn.score.positions import Positions, Window, limits
+from relattn.score.checks import check_window, places_of
+from relattn.score.position import PositionsLike
+from relattn.score.positions import Window, limits
 from relattn.score.terms import ScoreTerms
 
 Arguments = ParamSpec("Arguments")
@@ -37,26 +37,27 @@ def _request(
     enable_gqa: bool = False,
     *,
     encoding: RelativeEncoding | ScoreTerms | None = None,
-    query_position: PositionLike = 0,
-    key_position: PositionLike = 0,
+    query_position: PositionsLike = 0,
+    key_position: PositionsLike = 0,
     window: Window | None = None,
     key_mask: Bool[Tensor, "*B Lk"] | None = None,
     segment_ids: Segments | None = None,
+    key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Request:
     """The one signature: every argument checked, the positions parsed, the encoding lowered."""
     query, key, value, batch = checked(query, key, value, enable_gqa)
     check_flag("is_causal", is_causal)
-    query_length, key_length, device = query.shape[2], key.shape[2], query.device
-    positions = Positions(
-        position_of("query_position", query_position, batch, query_length, device),
-        position_of("key_position", key_position, batch, key_length, device),
-        query_length, key_length, device, *limits(is_causal, check_window(window)),
-    )  # fmt: skip
+    within = limits(is_causal, check_window(window))
+    lengths = query.shape[2], key.shape[2]
+    places = places_of(query_position, key_position, batch, lengths, query.device, within)
     return request(
-        query, key, value, batch, positions, encoding=encoding, attn_mask=attn_mask, key_mask=key_mask,
-        segment_ids=segment_ids, dropout_p=dropout_p, scale=scale, backend=backend, return_lse=return_lse,
+        query, key, value, batch, places, encoding=encoding, attn_mask=attn_mask, key_mask=key_mask,
+        segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, dropout_p=dropout_p, scale=scale,
+        backend=backend, return_lse=return_lse,
     )  # fmt: skip
 
 
@@ -99,11 +100,14 @@ if TYPE_CHECKING:  # for type checkers alone, which know no other way to tell wh
         enable_gqa: bool = False,
         *,
         encoding: RelativeEncoding | ScoreTerms | None = None,
-        query_position: PositionLike = 0,
-        key_position: PositionLike = 0,
+        query_position: PositionsLike = 0,
+        key_position: PositionsLike = 0,
         window: Window | None = None,
         key_mask: Bool[Tensor, "*B Lk"] | None = None,
         segment_ids: Segments | None = None,
+        key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+        softcap: float | None = None,
+        sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
         backend: str = "auto",
         return_lse: Literal[False] = False,
     ) -> Float[Tensor, "*B Hq Lq Dv"]: ...
@@ -120,11 +124,14 @@ if TYPE_CHECKING:  # for type checkers alone, which know no other way to tell wh
         enable_gqa: bool = False,
         *,
         encoding: RelativeEncoding | ScoreTerms | None = None,
-        query_position: PositionLike = 0,
-        key_position: PositionLike = 0,
+        query_position: PositionsLike = 0,
+        key_position: PositionsLike = 0,
         window: Window | None = None,
         key_mask: Bool[Tensor, "*B Lk"] | None = None,
         segment_ids: Segments | None = None,
+        key_bias: Float[Tensor, "*#B #Hq Lk"] | None = None,
+        softcap: float | None = None,
+        sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq Lq"] | None = None,
         backend: str = "auto",
         return_lse: Literal[True],
     ) -> tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]: ...
@@ -138,10 +145,12 @@ else:
     def relative_attention(
         request: Request,
     ) -> Float[Tensor, "*B Hq Lq Dv"] | tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]:
-        """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask
-        O_i = sum_j softmax(S)_ij * (v_j + RV[d])
+        """S_ij = scale * (q_i . k_j + sum_c (r_c,i . RK_c[d_c] + RQ_c[d_c] . k_j)) + sum_c b_c[d_c]
+        S'_ij = softcap * tanh(S_ij / softcap) + a_j + mask
+        O_i = sum_j softmax(S')_ij * (v_j + sum_c RV_c[d_c])
 
-        d = key position - query position, negative in the past. The first eight arguments are those of
+        d_c = key position - query position on axis c, negative in the past. c runs over the sequence alone, unless
+        positions come by name. The first eight arguments are those of
         torch.nn.functional.scaled_dot_product_attention, in its order and with its meaning; with encoding=None the
         answers are the same too.
 
@@ -156,14 +165,22 @@ else:
         encoding: where RK, RQ, RV and b come from: a RelativeEncoding, or ScoreTerms already lowered, whose key the
             encoding has already prepared.
         query_position, key_position: the position of the first query and key (int or 0-d integer tensor), or the
-            positions of all of them, [L] or [*B, L]. Offsets, causality and window compare positions.
+            positions of all of them, [L] or [*B, L], or Digits. Offsets, causality and window compare positions. A
+            mapping gives them on several axes by name, such as relattn.grid(height, width) for "y" and "x"; both sides
+            name the same axes. "sequence" is what a position without a name means: it goes on from 0 where the mapping
+            leaves it out, and it alone decides causality and window.
         window: (left, right) keeps offsets -left..right; None on a side sets no limit there.
         key_mask [*B, Lk]: True keeps a key.
         segment_ids: integers [*B, L], or a pair ([*B, Lq], [*B, Lk]); attention stays among equal ids (packed
             documents).
+        key_bias a [*B, Hq, Lk], 1 where batch elements or heads share it, in float32 or the query's dtype: finite
+            numbers, not scaled; key_mask drops keys. Differences of prefix sums that grow with the length keep their
+            digits.
+        softcap: a number above 0 that no score of the encoding exceeds; None caps nothing. a and masks are not capped.
+        sinks [Hq] or [*B, Hq, Lq], any float: one more logit in each query's softmax, whose value is nothing.
         backend: "auto", or a name, which then runs or raises.
-        return_lse: also return lse [*B, Hq, Lq], the log of the sum of exp(S) over the keys, float32 or wider,
-            differentiable.
+        return_lse: also return lse [*B, Hq, Lq], the log of the sum of exp(S') over the keys, without the sink, float32
+            or wider, differentiable.
 
         A query with nothing to attend to gives output 0, lse -inf, and gradient 0.
 
@@ -179,7 +196,8 @@ else:
 def attention_weights(request: Request) -> Float[Tensor, "*B Hq Lq Lk"]:
     """softmax(S), the weights that `relative_attention` gives the values, in the dtype of the query.
 
-    Arguments as there. The dense backend computes them, O(Lq Lk) memory; a row with nothing to attend to is zero.
+    Arguments as there. The dense backend computes them, O(Lq Lk) memory; a row with nothing to attend to is zero, and
+    one with a sink sums to less than 1.
 
     Raises ValueError: for dropout_p above 0 and return_lse=True, which mean nothing here; UnsupportedError: for another
     backend than "auto" or "dense"; and what `relative_attention` raises.

@@ -8,10 +8,13 @@ import relattn
 from relattn import (
     AlibiBias,
     DisentangledEmbedding,
+    FunctionBias,
+    KerpleBias,
     KeyQueryEmbedding,
     RelativeEmbedding,
     RelativeEncoding,
     RotaryEmbedding,
+    SandwichBias,
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
@@ -27,6 +30,8 @@ GOOD = {
     TransformerXLEmbedding: {"num_heads": 4, "head_dim": 8},
     T5Bias: {"num_heads": 4},
     AlibiBias: {"num_heads": 4},
+    KerpleBias: {"num_heads": 4},
+    SandwichBias: {"num_heads": 4, "width": 8},
     KeyQueryEmbedding: {"head_dim": 8, "max_length": 4},
     DisentangledEmbedding: {"num_heads": 4, "head_dim": 8},
     RotaryEmbedding: {"head_dim": 8},
@@ -52,6 +57,9 @@ def make(encoding, **changes):
         (TransformerXLEmbedding, "max_length", {}),
         (T5Bias, "num_heads", {}),
         (AlibiBias, "num_heads", {}),
+        (KerpleBias, "num_heads", {}),
+        (SandwichBias, "num_heads", {}),
+        (SandwichBias, "width", {}),
         (RotaryEmbedding, "head_dim", {}),
     ],
 )
@@ -365,6 +373,29 @@ def test_alibi_slopes(came):
             make(AlibiBias, slopes=came, learned=learned)
 
 
+@pytest.mark.parametrize("came", ["Log", "linear", None, 1, True, ["log"]], ids=repr)
+def test_kerple_kind(came):
+    with refused(ValueError, f"kind: got {came!r}; expected one of 'log', 'power'"):
+        make(KerpleBias, kind=came)
+
+
+def test_sandwich_width():
+    with refused(ValueError, "width: got 7; expected an even width, a sine and a cosine for each frequency"):
+        make(SandwichBias, width=7)
+
+
+@pytest.mark.parametrize("came", [None, 1, "cos", [torch.cos]], ids=["None", "a number", "a name", "a list"])
+def test_function(came):
+    with refused(TypeError, f"function: got {came!r}; expected a Module or a function of the offsets"):
+        FunctionBias(came, 4)
+
+
+@pytest.mark.parametrize("came", NO_SIZES, ids=repr)
+def test_heads_of_a_function(came):
+    with refused(ValueError, f"num_heads: got {came!r}; expected an int of at least 1"):
+        FunctionBias(torch.cos, came)
+
+
 HUGE = 10**12
 ALL_IN_MEMORY = "expected a size whose parameters fit into memory; make it smaller"
 
@@ -382,6 +413,7 @@ ALL_IN_MEMORY = "expected a size whose parameters fit into memory; make it small
         (TransformerXLEmbedding, {"num_heads": 10**15}, f"num_heads: got {10**15} with head_dim=8"),
         (T5Bias, {"num_heads": 10 * HUGE}, f"num_heads: got {10 * HUGE} with num_buckets=32"),
         (AlibiBias, {"num_heads": 10**15, "learned": True}, f"num_heads: got {10**15}"),
+        (KerpleBias, {"num_heads": 10**15}, f"num_heads: got {10**15}"),
         (DisentangledEmbedding, {"max_distance": HUGE}, f"max_distance: got {HUGE} with embed_dim=32"),
         (DisentangledEmbedding, {"num_heads": 10**15, "embed_dim": 8}, f"num_heads: got {10**15} with head_dim=8..."),
     ],

@@ -5,10 +5,13 @@ import torch
 
 from relattn import (
     AlibiBias,
+    FunctionBias,
+    KerpleBias,
     OffsetTable,
     RelativeEmbedding,
     RelativeEncoding,
     RotaryEmbedding,
+    SandwichBias,
     ScoreTerms,
     ShapeError,
     ShawEmbedding,
@@ -60,6 +63,18 @@ MISFITS = [
         RotaryEmbedding(6),
         "RotaryEmbedding head_dim: got 6; expected 8, the width of key [2, 4, 6, 8]; make it with head_dim=8",
     ),
+    (
+        KerpleBias(3),
+        "KerpleBias num_heads: got 3; expected 4, the heads of query [2, 4, 5, 8]; make it with num_heads=4",
+    ),
+    (
+        SandwichBias(3),
+        "SandwichBias num_heads: got 3; expected 4, the heads of query [2, 4, 5, 8]; make it with num_heads=4",
+    ),
+    (
+        FunctionBias(torch.cos, 3),
+        "FunctionBias num_heads: got 3; expected 4, the heads of query [2, 4, 5, 8]; make it with num_heads=4",
+    ),
     (T5Bias(3), "T5Bias num_heads: got 3; expected 4, the heads of query [2, 4, 5, 8]; make it with num_heads=4"),
     (ShawEmbedding(8, 3, num_heads=2), HEADS.format("relative_keys", 2, "7, 8")),
     (RelativeEmbedding(8, 9, num_heads=8), HEADS.format("relative_keys", 8, "17, 8")),
@@ -87,7 +102,8 @@ def test_relative_values_are_as_wide_as_the_values():
     ("name", "encoding"),
     [
         ("relative_keys", RelativeEmbedding(8, 9)), ("relative_keys", ShawEmbedding(8, 3)), ("bias", T5Bias(4)),
-        ("...", TransformerXLEmbedding(4, 8)),
+        ("...", TransformerXLEmbedding(4, 8)), ("r1", KerpleBias(4)),
+        ("function.weight", FunctionBias(torch.nn.Linear(1, 4), 4)),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
@@ -115,13 +131,64 @@ def test_a_sum_of_narrow_and_float32_tables():
     [
         ("relative_keys", RelativeEmbedding(8, 9)), ("relative_keys", ShawEmbedding(8, 3)), ("T5Bias", T5Bias(4)),
         ("TransformerXLEmbedding", TransformerXLEmbedding(4, 8)),
-        ("TransformerXLEmbedding", TransformerXLEmbedding(4, 8, max_length=9)),
+        ("TransformerXLEmbedding", TransformerXLEmbedding(4, 8, max_length=9)), ("KerpleBias", KerpleBias(4)),
+        ("function.weight", FunctionBias(torch.nn.Linear(1, 4), 4)),
     ],
     ids=str,
 )  # fmt: skip
 def test_on_another_device(name, encoding):
     with refused(ValueError, f"{name}: got device meta; expected cpu, the query's; move the encoding with .to()"):
         call(encoding=encoding.to("meta"))
+
+
+NO_ROWS = [
+    (lambda d: d.numpy(), TypeError, "FunctionBias function: returned ndarray; expected a tensor"),
+    (lambda d: None, TypeError, "FunctionBias function: returned NoneType; expected a tensor"),
+    (
+        lambda d: d,
+        ShapeError,
+        "FunctionBias function: returned shape [10] for 10 offsets; expected [4, 10], a number per head and offset",
+    ),
+    (
+        lambda d: d.expand(3, -1),
+        ShapeError,
+        "FunctionBias function: returned shape [3, 10] for 10 offsets; expected [4, 10], a number per head and offset",
+    ),
+    (
+        lambda d: d.expand(4, -1).T,
+        ShapeError,
+        "FunctionBias function: returned shape [10, 4] for 10 offsets; expected [4, 10], a number per head and offset",
+    ),
+    (
+        lambda d: d.expand(1, 4, -1),
+        ShapeError,
+        "FunctionBias function: returned shape [1, 4, 10] for 10 offsets; expected [4, 10], a number per head and "
+        "offset",
+    ),
+    (
+        lambda d: d.expand(4, -1).double(),
+        TypeError,
+        "FunctionBias function: returned dtype torch.float64; expected torch.float32, that of the offsets",
+    ),
+    (
+        lambda d: d.expand(4, -1).bfloat16(),
+        TypeError,
+        "FunctionBias function: returned dtype torch.bfloat16; expected torch.float32, that of the offsets",
+    ),
+    (
+        lambda d: d.expand(4, -1).to("meta"),
+        ValueError,
+        "FunctionBias function: returned a tensor on meta; expected cpu, the device of the offsets",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "kind", "said"), NO_ROWS)
+def test_a_function_that_returns_no_rows(function, kind, said):
+    """Whatever backend would run it, alone and in a sum."""
+    for encoding in (FunctionBias(function, 4), FunctionBias(function, 4) + AlibiBias(4)):
+        with refused(kind, said):
+            call(encoding=encoding)
 
 
 @pytest.mark.parametrize("name", TERMS)

@@ -99,7 +99,15 @@ def test_help_names_every_encoding_and_the_defaults_that_hold():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--encodings", "rope,tango"], "encoding: got 'tango'; expected one of 'relative-heads', 'relative', 'shaw',"),
+        (
+            ["--encodings", "rope,tango"],
+            "encoding: got 'tango'; expected one of 'relative-heads', 'relative', 'relative+pitch+time',",
+        ),
+        (
+            ["--encodings", "rope,relative+pitch+time", "--data", "songs.txt"],
+            "encodings: got 'relative+pitch+time' for songs.txt, whose tokens have no place on 'time' and 'pitch'; "
+            'expected music in four voices for it, "chorales" or a .json file; leave it out, or name such data',
+        ),
         (["--encodings", ""], "encoding: got ''; expected one of"),
         (["--seeds", "0,x"], "seeds: got '0,x'; expected whole numbers separated by commas, such as 0,1,2"),
         (["--seeds", "-1"], "seeds: got -1; expected whole numbers from 0"),

@@ -8,17 +8,20 @@ everything.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from relattn import (
     AlibiBias,
     DisentangledEmbedding,
+    FunctionBias,
+    KerpleBias,
     KeyQueryEmbedding,
     RelativeEmbedding,
     RotaryEmbedding,
+    SandwichBias,
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
@@ -30,11 +33,15 @@ from tests.oracle.rope import Rule
 
 
 class Part(NamedTuple):
-    """One operand of an encoding: the module, the name of its oracle, and the oracle's settings."""
+    """One operand of an encoding: the module, the name of its oracle, and the oracle's settings.
+
+    draw: makes parameters of normal numbers.
+    """
 
     module: nn.Module
     oracle: str
     settings: dict[str, Any]
+    draw: Callable[[np.ndarray], np.ndarray] = lambda normal: normal
 
 
 def relative(s: Setting, *, shared: bool = True, **settings: Any) -> Part:
@@ -84,6 +91,37 @@ def alibi(s: Setting, *, given: bool = False, learned: bool = False, signed: boo
     slopes = [0.3 + 0.25 * head for head in range(s.num_heads)] if given else None
     module = AlibiBias(s.num_heads, slopes=slopes, learned=learned, signed=signed)
     return Part(module, "alibi", {"given": slopes, "signed": signed})
+
+
+def within(least: float, largest: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Normal numbers to numbers between two bounds."""
+    return lambda normal: least + (largest - least) / (1.0 + np.exp(-normal))
+
+
+def kerple(s: Setting, kind: Literal["log", "power"] = "log") -> Part:
+    """KerpleBias, its parameters within the bounds of the published code."""
+    return Part(KerpleBias(s.num_heads, kind), "kerple", {"kind": kind}, within(0.05, 1.95))
+
+
+def sandwich(s: Setting, width: int = 6) -> Part:
+    """SandwichBias."""
+    return Part(SandwichBias(s.num_heads, width), "sandwich", {"width": width})
+
+
+class Network(nn.Module):
+    """W2 tanh(W1 d / 4 + b1) + b2, for a FunctionBias."""
+
+    def __init__(self, num_heads: int):
+        super().__init__()
+        self.first, self.last = nn.Linear(1, 3), nn.Linear(3, num_heads)
+
+    def forward(self, offsets: Tensor) -> Tensor:
+        return self.last(self.first(offsets.unsqueeze(-1) / 4.0).tanh()).T
+
+
+def function(s: Setting) -> Part:
+    """FunctionBias over a small network."""
+    return Part(FunctionBias(Network(s.num_heads), s.num_heads), "function", {})
 
 
 def key_query(s: Setting, *, shared: bool = True) -> Part:
@@ -231,6 +269,10 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     "alibi_given": of(partial(alibi, given=True)),
     "alibi_learned": of(partial(alibi, learned=True)),
     "alibi_given_learned_signed": of(partial(alibi, given=True, learned=True, signed=True)),
+    "kerple": of(kerple),
+    "kerple_power": of(partial(kerple, kind="power")),
+    "sandwich": of(sandwich),
+    "function": of(function),
     "rope": of(rope),
     "rope_interleaved": of(partial(rope, interleaved=True)),
     "rope_partial": of(partial(rope, part=2)),
@@ -257,6 +299,7 @@ CASES: dict[str, EncodingCase | TermsCase] = {
     ),
     "shaw+shaw_values": of(partial(shaw, max_distance=(3, 1)), partial(shaw, max_distance=(0, 2), shared=False)),
     "t5+alibi": of(t5, alibi),
+    "kerple+function+shaw": of(kerple, function, shaw),
     "key_query+shaw": of(key_query, shaw),
     "disentangled+key_query+t5": of(disentangled, partial(key_query, shared=False), t5),
     "terms_all": TermsCase(
@@ -289,7 +332,11 @@ TIED_TO_THE_LENGTH = ("rope_dynamic", "rope_longrope")
 
 
 def sdpa_answer(case: EncodingCase | TermsCase, setting: Setting, return_lse: bool) -> str:
-    """PyTorch's own attention has no tables, no masks but an explicit one or index causality, and no lse."""
+    """PyTorch's own attention has no tables, caps, key biases or sinks, no masks but an explicit one or index
+    causality, and no lse.
+    """
+    if setting.softcap is not None or setting.key_bias is not None or setting.sinks is not None:
+        return "refuses"
     rotations_only = isinstance(case, EncodingCase) and all(part.oracle == "rope" for part in case.parts(setting))
     if not rotations_only or return_lse or setting.key_mask is not None or setting.segment_ids is not None:
         return "refuses"

@@ -28,17 +28,16 @@ def laid_out(layout: str, subject: Subject) -> tuple[dict[str, Tensor], dict[str
 def operator_arguments(operator: Any, backend: str, subject: Subject, dropout_p: float, monkeypatch: Any) -> tuple:
     """What a call hands the operator of that module, leaves of their own."""
     recorded: list[tuple[Any, ...]] = []
-    flat = operator._flat
+    flat = operator.flat
 
     def record(*arguments: Any) -> tuple[Any, ...]:
         recorded.append(flat(*arguments))
         return recorded[-1]
 
-    monkeypatch.setattr(operator, "_flat", record)
+    monkeypatch.setattr(operator, "flat", record)
     relative_attention(**subject.arguments(), backend=backend, dropout_p=dropout_p)
-    return tuple(
-        argument.detach().requires_grad_(argument.requires_grad) if isinstance(argument, Tensor) else argument
-        for argument in recorded[0]
+    return torch.utils._pytree.tree_map_only(
+        Tensor, lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad), recorded[0]
     )
 
 

@@ -39,7 +39,7 @@ class Added(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """A call's pairs, and whether to compute it or to bound it.
+    """A call's pairs, those of an axis for what stands on it, and whether to compute it or to bound it.
 
     bound: None for the formula itself; for its magnitude the eps of the sums, against which a float64 angle's own
     rounding, 2^-52 of the angle, is weighed.
@@ -67,6 +67,27 @@ class Formula(NamedTuple):
         """Rows [n, H, Lq, Lk, *D], zero where keep [n, Lq, Lk] is False."""
         keep_rows = torch.from_numpy(keep)[:, None]
         return rows * keep_rows.reshape(keep_rows.shape + (1,) * (rows.dim() - 4)).to(rows.dtype)
+
+    def on(self, axis: str) -> "Formula":
+        """The same on another axis."""
+        return self._replace(pairs=self.pairs.axes[axis])
+
+    def offsets_on(self, axes) -> tuple[list[np.ndarray], "Formula"]:
+        """The offsets on each of them, 0 where one of a pair stands nowhere; and the formula on one of the others."""
+        offsets = [self.pairs.offset if axis == "sequence" else self.pairs.axes[axis].offset for axis in axes]
+        there = self.on(next(axis for axis in axes if axis != "sequence"))
+        return [np.where(there.pairs.visible, offset, 0) for offset in offsets], there
+
+    def standing(self, added: Added) -> Added:
+        """Nothing for pairs of which one stands nowhere on the axis; rewritten q . k stays."""
+        keep = torch.from_numpy(self.pairs.visible.copy())[:, None]
+
+        def kept(term, keep: Tensor):
+            return term if not isinstance(term, Tensor) else term.masked_fill(~keep, 0.0)
+
+        return Added(
+            added.content, kept(added.scaled, keep), kept(added.unscaled, keep), kept(added.values, keep[..., None])
+        )
 
 
 def dot_rows(query: Tensor, rows: Tensor) -> Tensor:
@@ -144,6 +165,37 @@ def alibi(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, gi
     return Added(unscaled=f.constant(slope[:, None, None] * distance))
 
 
+def kerple(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, kind) -> Added:
+    wide = torch.promote_types(f.dtype, torch.float32)
+    distance = torch.from_numpy(np.abs(f.pairs.offset))[:, None].to(wide)
+    r1, r2 = (p[name].to(wide)[:, None, None] for name in ("r1", "r2"))
+    if kind == "log":
+        size = (r1 * (1.0 + r2 * distance).log()).to(f.dtype)
+    else:
+        size = (r1 * (distance > 0) * torch.where(distance == 0, 1, distance) ** r2).to(f.dtype)
+    return Added(unscaled=size if f.bound is not None else -size)
+
+
+def sandwich(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, width) -> Added:
+    angle = f.pairs.offset[..., None] / 10000.0 ** (2.0 * np.arange(width // 2) / width)
+    waves = np.cos(angle)
+    if f.bound is not None:
+        waves = np.abs(waves) + np.abs(angle) * (EPS["float64"] / f.bound)
+    ratios = 8.0 * np.arange(1, query.shape[1] + 1) / query.shape[1]
+    return Added(unscaled=f.constant(waves.sum(-1)[:, None] / ratios[:, None, None]))
+
+
+def function(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
+    wide = torch.promote_types(f.dtype, torch.float32)
+    offset = torch.from_numpy(np.asarray(f.pairs.offset, dtype=np.float64) / 4.0)[..., None].to(wide)
+    weights = {name: parameter.to(wide) for name, parameter in p.items()}
+    hidden = offset.abs() if f.bound is not None else offset
+    hidden = hidden * weights["function.first.weight"][:, 0] + weights["function.first.bias"]
+    hidden = hidden if f.bound is not None else hidden.tanh()
+    last = hidden @ weights["function.last.weight"].T + weights["function.last.bias"]
+    return Added(unscaled=last.movedim(-1, 1).to(f.dtype))
+
+
 def rope(
     f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *,
     base, factor, interleaved, rotary_dim=None, rule=None,
@@ -164,6 +216,70 @@ def rope(
     return Added(content=rotate(query, i, length_of(i, j)) @ rotate(key, j, length_of(j)).transpose(-1, -2))
 
 
+def grid_index(offsets: list[np.ndarray], sizes) -> np.ndarray:
+    """The row of a joint table for each pair: mixed radix, the first axis slowest, from the farthest future on."""
+    index = np.zeros((1, 1, 1), dtype=np.int64)
+    for offset, size in zip(offsets, sizes, strict=True):
+        index = index * (2 * size - 1) + np.clip(size - 1 - offset, 0, 2 * size - 2)
+    return index
+
+
+def grid_bias(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, sizes, axes, extra=0) -> Added:
+    offsets, there = f.offsets_on(axes)
+    index = grid_index(offsets, sizes)
+    if not extra:
+        return there.standing(Added(unscaled=f.rows(p["bias"].T, index)))
+    of_query, of_key = (
+        (np.arange(length) < leading).astype(np.int64)
+        for length, leading in zip(index.shape[1:], there.pairs.leading, strict=True)
+    )
+    which = of_query[:, None] + 2 * of_key  # 1 from a class token, 2 to one, 3 both
+    last = p["bias"].shape[0] - 1
+    index = np.where(which == 1, last - 2, np.where(which == 2, last - 1, np.where(which == 3, last, index)))
+    return Added(unscaled=f.rows(p["bias"].T, index))
+
+
+def grid_embedding(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, sizes, axes) -> Added:
+    offsets, there = f.offsets_on(axes)
+    return there.standing(Added(scaled=dot_rows(query, f.rows(p["relative_keys"], grid_index(offsets, sizes)))))
+
+
+def log_grid(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, sizes, axes) -> Added:
+    offsets, there = f.offsets_on(axes)
+    y = np.stack(np.broadcast_arrays(*(-8.0 * o / max(s - 1, 1) for o, s in zip(offsets, sizes, strict=True))), -1)
+    wide = torch.promote_types(f.dtype, torch.float32)
+    x = torch.from_numpy(np.sign(y) * np.log2(1.0 + np.abs(y)) / 3.0).to(wide)
+    x = x if f.bound is None else x.abs()
+    first, bias, last = (p[f"function.mlp.{name}"].to(wide) for name in ("0.weight", "0.bias", "2.weight"))
+    outcome = ((x @ first.T + bias).relu() @ last.T).movedim(-1, 1)
+    # A sigmoid is at most 1, and its slope at most 1 / 4.
+    unscaled = 16.0 * outcome.sigmoid() if f.bound is None else 16.0 + 4.0 * outcome
+    return there.standing(Added(unscaled=unscaled.to(f.dtype)))
+
+
+def decomposed(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, axes) -> Added:
+    unscaled = 0.0
+    for number, axis in enumerate(axes):
+        (offset,), there = f.offsets_on((axis,))
+        table = p[f"operands.{number}.encoding.table.relative_keys"]
+        rows = f.rows(table, offset + (table.shape[1] - 1) // 2)
+        unscaled = unscaled + there.standing(Added(unscaled=dot_rows(query, rows))).unscaled
+    return Added(unscaled=unscaled)
+
+
+def layoutlm_v3(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], *, max_distances) -> Added:
+    names = ("operands.0.bias", "operands.1.encoding.bias", "operands.2.encoding.bias")
+    each = zip((f, f.on("x"), f.on("y")), names, max_distances, strict=True)
+    parts = [t5(on, query, key, {"bias": p[name]}, max_distance=far, bidirectional=True) for on, name, far in each]
+    return Added(unscaled=sum(part.unscaled for part in parts))
+
+
+def pitch_and_time(f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor]) -> Added:
+    names = ("operands.0.relative_keys", "operands.1.encoding.relative_keys", "operands.2.encoding.relative_keys")
+    each = zip((f, f.on("time"), f.on("pitch")), names, strict=True)
+    return Added(scaled=sum(generalised(on, query, key, {"relative_keys": p[name]}).scaled for on, name in each))
+
+
 PAPERS = {
     "shaw": shaw,
     "generalised": generalised,
@@ -174,7 +290,26 @@ PAPERS = {
     "rope": rope,
     "disentangled": disentangled,
     "key_query": key_query,
+    "kerple": kerple,
+    "sandwich": sandwich,
+    "function": function,
+    "grid_bias": grid_bias,
+    "grid_embedding": grid_embedding,
+    "log_grid": log_grid,
+    "decomposed": decomposed,
+    "layoutlm_v3": layoutlm_v3,
+    "pitch_and_time": pitch_and_time,
 }
+
+
+def of_part(
+    f: Formula, query: Tensor, key: Tensor, p: Mapping[str, Tensor], oracle: str, *, on: str | None = None, **settings
+) -> Added:
+    """What a part adds, on its axis."""
+    if on is None:
+        return PAPERS[oracle](f, query, key, p, **settings)
+    own = {name.removeprefix("encoding."): array for name, array in p.items()}
+    return f.on(on).standing(PAPERS[oracle](f.on(on), query, key, own, **settings))
 
 
 def hand_made(f: Formula, subject: Subject, key: Tensor, arrays: Mapping[str, Tensor]) -> Added:
@@ -197,7 +332,7 @@ def hand_made(f: Formula, subject: Subject, key: Tensor, arrays: Mapping[str, Te
 
 
 class Scored(NamedTuple):
-    """S [B, H, Lq, Lk] without its mask, and the values per pair [B or 1, H, Lq or 1, Lk, Dv]."""
+    """S' [B, H, Lq, Lk] without hidden pairs, and the values per pair [B or 1, H, Lq or 1, Lk, Dv]."""
 
     scores: Tensor
     values: Tensor
@@ -213,6 +348,7 @@ def score(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype, bo
         setting.key_position,
         setting.is_causal,
         setting.window,
+        setting.oracle_axes(),
     )
     f = Formula(pairs, dtype, bound)
     arrays = {name: array.to(dtype) for name, array in arrays.items()}
@@ -224,7 +360,7 @@ def score(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype, bo
         each = [hand_made(f, subject, key, arrays)]
     else:
         each = [
-            PAPERS[part.oracle](f, query, key, parameters_of(i, arrays), **part.settings)
+            of_part(f, query, key, parameters_of(i, arrays), part.oracle, **part.settings)
             for i, part in enumerate(subject.parts)
         ]
     contents = [one.content for one in each if one.content is not None]
@@ -237,6 +373,10 @@ def score(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch.dtype, bo
     for one in each:
         scores = scores + one.unscaled
         values = values if one.values is None else values + one.values
+    if setting.softcap is not None and bound is None:  # which lets no error grow: its slope is 1 at most
+        scores = setting.softcap * (scores / setting.softcap).tanh()
+    if "key_bias" in arrays:
+        scores = scores + arrays["key_bias"].unsqueeze(-2)
     if "attn_mask" in arrays:
         mask = arrays["attn_mask"]
         scores = scores + torch.where(torch.isinf(mask), 0.0, mask)
@@ -275,10 +415,20 @@ def plain_attention(subject: Subject, arrays: Mapping[str, Tensor], dtype: torch
     allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
     alive = allowed.any(-1, keepdim=True)
     masked = scores.masked_fill(~allowed & alive, -torch.inf)
-    weights = masked.softmax(-1).masked_fill(~alive, 0.0)
+    if "sinks" in arrays:
+        logits = torch.cat([masked, sinks_of(arrays, scores).unsqueeze(-1)], dim=-1)
+        weights = logits.softmax(-1)[..., :-1].masked_fill(~alive, 0.0)
+    else:
+        weights = masked.softmax(-1).masked_fill(~alive, 0.0)
     dropped = (weights * dropped_of(setting)).to(dtype)
     output = (dropped.unsqueeze(-1) * values).sum(-2)
     return Plain(output, masked.logsumexp(-1).masked_fill(~alive[..., 0], -torch.inf), weights)
+
+
+def sinks_of(arrays: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """The sinks of every row [B, H, Lq], in the dtype of the scores `like` [B, H, Lq, Lk]."""
+    sinks = arrays["sinks"].to(like.dtype)
+    return (sinks.unsqueeze(-1) if sinks.dim() == 1 else sinks).expand(like.shape[:-1])
 
 
 def magnitudes(
@@ -295,6 +445,9 @@ def magnitudes(
     by A, the same with every term positive, times m. Gradients by anything else are sums of dS over the coefficients of
     a polynomial: those of A by autograd through the formula with all signs positive, and those of the output by its
     values.
+
+    With a sink, w are the weights beside it, those of lse are w / (1 - p), p the sink's own, and m grows by |sink|. The
+    gradient by it, -p sum_j w_j dO_i . (v_j + RV), is bounded likewise.
     """
     sizes = {name: array.detach().double().abs() for name, array in subject.arrays.items()}
     leaves = {name: torch.where(torch.isinf(size), 0.0, size).requires_grad_() for name, size in sizes.items()}
@@ -302,15 +455,21 @@ def magnitudes(
     allowed = torch.from_numpy(allowed_of(subject)).expand(scores.shape)
     weights = torch.from_numpy(np.ascontiguousarray(answer.weights))
     largest = scores.detach().abs().masked_fill(~allowed, 0.0).amax(-1)
-    moved, dropped = 1.0 + 2.0 * largest, dropped_of(subject.setting)
+    moved, dropped, of_keys, taken = 1.0 + 2.0 * largest, dropped_of(subject.setting), weights, None
+    if "sinks" in leaves:
+        taken = 1.0 - weights.sum(-1)
+        of_keys = weights / (1.0 - taken).masked_fill(taken == 1.0, 1.0).unsqueeze(-1)
+        moved = moved + sinks_of(leaves, scores).detach()
     output = ((weights * dropped).unsqueeze(-1) * values).sum(-2) * moved.unsqueeze(-1)
     sizes = {"output": output, "lse": largest + 1.0, "weights": weights * moved.unsqueeze(-1)}
     if cotangents is not None:
         by_output, by_lse = (torch.from_numpy(cotangent).abs() for cotangent in cotangents)
         products = (by_output.unsqueeze(-2) * values.detach()).sum(-1) * dropped
         means = (weights * products).sum(-1, keepdim=True)
-        bound = weights * (products + means + by_lse.unsqueeze(-1)) * moved.unsqueeze(-1)
+        bound = (weights * (products + means) + of_keys * by_lse.unsqueeze(-1)) * moved.unsqueeze(-1)
         total = (bound * scores).sum() + (by_output * output).sum()
+        if taken is not None:
+            total = total + (taken * means.squeeze(-1) * moved * sinks_of(leaves, scores)).sum()
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
         sizes |= {f"gradient of {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
     return {name: float(size.detach().abs().max()) if size.numel() else 0.0 for name, size in sizes.items()}

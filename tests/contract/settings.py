@@ -4,13 +4,16 @@
 generator (mutation checks) share it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+
+from tests.contract.places import Place, make_places
+from tests.oracle import OnAxis
 
 FAR = 2**24 + 43  # a common start this far out shows positions that were held in float32
 
@@ -22,7 +25,8 @@ class Setting:
     A 0-d array is a start given as a tensor. segment_ids: one array, or a pair. attn_mask: boolean, or float64 to be
     rounded to the call's dtype, [1 or B, 1 or Hq, 1 or Lq, 1 or Lk]; mask_rank: how many of its last axes are passed.
     dropout_p: above 0 for the backends whose dropout docs/equation.md lays out, with the plain formula for the truth;
-    torch's generator starts from `seed`.
+    torch's generator starts from `seed`. key_bias: how many batch elements and heads it has. sinks: "per head", or "per
+    row". axes: where queries and keys stand on other axes, by name.
     """
 
     batch: int
@@ -42,11 +46,16 @@ class Setting:
     attn_mask: np.ndarray | None = None
     mask_rank: int = 4
     dropout_p: float = 0.0
+    softcap: float | None = None
+    key_bias: tuple[int, int] | None = None
+    sinks: str | None = None
     seed: int = 0
+    axes: Mapping[str, tuple[Place, Place]] = field(default_factory=dict)
 
     def oracle_keywords(self) -> dict[str, Any]:
-        """The keywords of every oracle, less a float attn_mask, which is one of the subject's arrays."""
+        """The keywords of every oracle, less float attn_mask, key_bias and sinks, which are the subject's arrays."""
         return {
+            "softcap": self.softcap,
             "scale": self.scale,
             "query_position": self.query_position,
             "key_position": self.key_position,
@@ -55,6 +64,14 @@ class Setting:
             "key_mask": self.key_mask,
             "segment_ids": self.segment_ids,
             "attn_mask": self.attn_mask if self.has_boolean_mask else None,
+            **({"axes": self.oracle_axes()} if self.axes else {}),
+        }
+
+    def oracle_axes(self) -> dict[str, OnAxis]:
+        """The positions on other axes as the oracles take them."""
+        return {
+            name: OnAxis(query.positions, key.positions, (query.leading, key.leading))
+            for name, (query, key) in self.axes.items()
         }
 
     def torch_keywords(self) -> dict[str, Any]:
@@ -62,8 +79,8 @@ class Setting:
         segments = self.segment_ids
         return {
             "scale": self.scale,
-            "query_position": tensor_of(self.query_position),
-            "key_position": tensor_of(self.key_position),
+            "query_position": self._places(self.query_position, 0),
+            "key_position": self._places(self.key_position, 1),
             "is_causal": self.is_causal,
             "window": self.window,
             "key_mask": tensor_of(self.key_mask),
@@ -71,7 +88,15 @@ class Setting:
             "attn_mask": self.shaped_mask(tensor_of(self.attn_mask)) if self.has_boolean_mask else None,
             "enable_gqa": self.num_kv_heads != self.num_heads,
             **({"dropout_p": self.dropout_p} if self.dropout_p else {}),
+            **({"softcap": self.softcap} if self.softcap else {}),
         }
+
+    def _places(self, sequence: int | np.ndarray, side: int) -> Any:
+        """Where one side stands on every axis; the sequence by its name unless it starts at 0."""
+        if not self.axes:
+            return tensor_of(sequence)
+        others = {name: tensor_of(sides[side].given) for name, sides in self.axes.items()}
+        return others if isinstance(sequence, int) and sequence == 0 else {**others, "sequence": tensor_of(sequence)}
 
     @property
     def has_boolean_mask(self) -> bool:
@@ -85,8 +110,13 @@ class Setting:
         """The mask with as many axes as the call passes."""
         return mask.reshape(mask.shape[4 - self.mask_rank :])
 
-    def reach(self) -> int:
-        """How many rows on either side of offset 0 a table must have: 1 + the largest |offset| within the limits."""
+    def reach(self, axis: str = "sequence") -> int:
+        """How many rows on either side of offset 0 a table must have: 1 + the largest |offset| within the limits.
+
+        On another axis nothing limits it.
+        """
+        if axis != "sequence":
+            return reach_of(*self.axes[axis])
         query = np.asarray(self.query_position)
         key = np.asarray(self.key_position)
         query = query + np.arange(self.query_length) if query.ndim == 0 else query
@@ -101,6 +131,14 @@ class Setting:
         return 1 + max(-first, last, 0) if first <= last else 1
 
 
+def reach_of(query: Place, key: Place) -> int:
+    """1 + the largest |offset| of elements that stand on the axis."""
+    of_query, of_key = query.extremes(), key.extremes()
+    if of_query is None or of_key is None:
+        return 1
+    return 1 + max(of_key[1] - of_query[0], of_query[1] - of_key[0], 0)
+
+
 def tensor_of(value: Any) -> Any:
     """A NumPy array as a tensor; anything else as it is."""
     return torch.as_tensor(value) if isinstance(value, np.ndarray) else value
@@ -112,13 +150,20 @@ WINDOWS = ((2, None), (None, 1), (1, 1), (4, 2), (0, 0), (3, 0))
 
 
 def make_setting(
-    choose: Choose, *, num_heads: int | None = None, is_causal: bool | None = None, kind: str = "any", longest: int = 7
+    choose: Choose,
+    *,
+    num_heads: int | None = None,
+    is_causal: bool | None = None,
+    axes: tuple[str, ...] = (),
+    layouts: tuple[str, ...] = (),
+    kind: str = "any",
+    longest: int = 7,
 ) -> Setting:
-    """Draw a setting. num_heads, is_causal: what a case insists on.
+    """Draw a setting. num_heads, is_causal: what a case insists on; axes, layouts: of what kind its positions are.
 
-    kind: "any"; "bare", nothing that PyTorch's own attention lacks; "diagonal", starts given as ints and no float mask,
-    which is what kernels take; "small", for finite differences: few numbers, and every row sees itself, so that lse is
-    finite.
+    kind: "any"; "capped", the same with softcap, key_bias or sinks; "bare", nothing that PyTorch's own attention lacks;
+    "diagonal", starts given as ints and no float mask, which is what kernels take; "small", for finite differences: few
+    numbers, and every row sees itself, so that lse is finite.
     """
     seed = choose(range(2**32))
     rng = np.random.default_rng(seed)
@@ -135,15 +180,21 @@ def make_setting(
         "is_causal": choose((False, False, True)) if is_causal is None else is_causal,
         "seed": seed,
     }
+    if axes:
+        small = kind == "small"
+        shape |= make_places(choose, rng, axes, choose(layouts), shape["batch"], whole=small)
     if kind == "bare":
         return Setting(**shape, **({} if shape["is_causal"] else _explicit_mask(choose, rng, shape)))
     if kind == "small":
-        shape |= {"key_length": shape["query_length"], "head_dim": 2, "value_dim": choose((1, 2))}
+        shape |= {"head_dim": 2, "value_dim": choose((1, 2))}
+        if not axes:
+            shape["key_length"] = shape["query_length"]
         return Setting(**shape, window=choose((None, (2, 1))))
     kinds = ("zero", "start") if kind == "diagonal" else POSITION_KINDS
     positions = _positions(choose, rng, shape, kinds)
+    more = _more_terms(choose, shape) if kind == "capped" else {}
     masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape, ("bool",) if kind == "diagonal" else MASKS)
-    return Setting(**shape, **positions, **masks, window=choose((None,) * len(WINDOWS) + WINDOWS))
+    return Setting(**shape, **positions, **masks, **more, window=choose((None,) * len(WINDOWS) + WINDOWS))
 
 
 POSITION_KINDS = ("zero", "zero", "start", "tensor", "explicit", "explicit per batch")
@@ -199,6 +250,16 @@ def _explicit_mask(
     allowed = rng.random(size) < 0.75
     mask = allowed if explicit == "bool" else np.where(allowed, rng.normal(size=size), -np.inf)
     return {"attn_mask": mask, "mask_rank": rank}
+
+
+def _more_terms(choose: Choose, shape: dict[str, Any]) -> dict[str, Any]:
+    """Any of the three terms, most often all; a cap that few scores are far below."""
+    batch, heads = shape["batch"], shape["num_heads"]
+    return {
+        "softcap": choose((None, 1.0, 2.5, 30)),
+        "key_bias": choose((None, (batch, heads), (1, heads), (batch, 1), (1, 1))),
+        "sinks": choose((None, "per head", "per row")),
+    }
 
 
 def settings_of(**requirements: Any) -> st.SearchStrategy[Setting]:

@@ -1,7 +1,7 @@
 """One call made concrete: its tensors, the encoding under test, and the oracle on the same numbers."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -17,6 +17,7 @@ from tests.contract.cases import EncodingCase, HandTable, Part, TermsCase
 from tests.contract.settings import Setting
 
 INPUTS = ("query", "key", "value")
+OF_NO_AXIS = ("key_bias", "sinks")
 
 
 @dataclass
@@ -24,7 +25,8 @@ class Subject:
     """What the suite compares: one call of `relative_attention`.
 
     arrays: every float tensor that the answer depends on, by name, leaves that require gradients: the inputs, a float
-    attn_mask (all four axes), and parameters ("0.relative_keys" belongs to part 0) or the tensors of hand-made terms.
+    attn_mask (all four axes), key_bias and sinks, and parameters ("0.relative_keys" belongs to part 0) or the
+    tensors of hand-made terms.
     device: where they lie, and where the rest of the call's tensors are put.
     """
 
@@ -58,6 +60,7 @@ class Subject:
         keywords = on_device(self.setting.torch_keywords(), self.device)
         if self.setting.has_float_mask:
             keywords["attn_mask"] = self.setting.shaped_mask(self.arrays["attn_mask"])
+        keywords |= {name: self.arrays[name] for name in OF_NO_AXIS if name in self.arrays}
         return {**{name: self.arrays[name] for name in INPUTS}, **keywords, "encoding": self.encoding()}
 
     def run(self, backend: str, return_lse: bool = True) -> Any:
@@ -75,6 +78,7 @@ class Subject:
         keywords = self.setting.oracle_keywords()
         if "attn_mask" in numbers:
             keywords["attn_mask"] = numbers["attn_mask"]
+        keywords |= {name: numbers[name] for name in OF_NO_AXIS if name in numbers}
         inputs = tuple(numbers[name] for name in INPUTS)
         if self.hand_tables:
             tables = {n: oracle.Table(numbers[n], t.first, t.beyond) for n, t in self.hand_tables.items()}
@@ -112,7 +116,7 @@ def make_subject(
         part.module.to(kinds["encoding"])
         for name, parameter in part.module.named_parameters():
             with torch.no_grad():
-                parameter.copy_(normal(*parameter.shape, kind="encoding"))
+                parameter.copy_(torch.from_numpy(part.draw(rng.normal(size=parameter.shape))))
             parameters[f"{i}.{name}"] = parameter
     as_wide = any(name.endswith("relative_values") for name in parameters)  # relative values are as wide as the keys
     s = setting
@@ -124,7 +128,7 @@ def make_subject(
         assert s.attn_mask is not None
         arrays["attn_mask"] = torch.from_numpy(s.attn_mask).to(kinds["encoding"]).requires_grad_()
     if isinstance(case, EncodingCase):
-        return Subject(setting, {**arrays, **parameters}, parts)
+        return Subject(setting, {**arrays, **parameters, **of_no_axis(s, normal)}, parts)
 
     if case.rewrites:
         arrays["terms.query"] = normal(*arrays["query"].shape)
@@ -140,4 +144,15 @@ def make_subject(
         widths = {"relative_keys": (case.relative_width or s.head_dim,), "relative_queries": (s.head_dim,)}
         widths |= {"relative_values": (s.value_dim,), "bias": ()}
         arrays[name] = normal(1 if table.shared else s.num_heads, table.rows, *widths[name], kind="encoding")
-    return Subject(setting, arrays, hand_tables=tables)
+    return Subject(setting, {**arrays, **of_no_axis(s, normal)}, hand_tables=tables)
+
+
+def of_no_axis(s: Setting, normal: Callable[..., Tensor]) -> dict[str, Tensor]:
+    """The key bias and the sinks of a setting."""
+    arrays = {}
+    if s.key_bias is not None:
+        arrays["key_bias"] = normal(*s.key_bias, s.key_length, kind="encoding")
+    if s.sinks is not None:
+        size = (s.num_heads,) if s.sinks == "per head" else (s.batch, s.num_heads, s.query_length)
+        arrays["sinks"] = normal(*size, kind="encoding")
+    return arrays

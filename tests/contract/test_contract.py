@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from relattn import UnsupportedError
 from tests import seeds
-from tests.contract.cases import CASES, DTYPES, expected_answer
+from tests.contract.axes import AXES_CASES
+from tests.contract.cases import CASES, DIFFERENT, DTYPES, EncodingCase, TermsCase, expected_answer
 from tests.contract.check import compare, expect
 from tests.contract.settings import Setting, settings_of
 from tests.contract.subject import Subject, make_subject
@@ -20,9 +21,8 @@ def assert_refused(subject: Subject, backend: str, return_lse: bool) -> None:
     assert all(reason in str(refusal.value) for reason in refusal.value.reasons[backend])
 
 
-def check_all(name: str, dtype: str, setting: Setting, return_lse: bool) -> None:
+def check_all(case: EncodingCase | TermsCase, dtype: str, setting: Setting, return_lse: bool) -> None:
     """Each backend runs the call within the budget, or refuses it with reasons, as the registry says."""
-    case = CASES[name]
     subject = make_subject(case, setting, dtype)
     expected = expect(subject, dtype, return_lse=return_lse)
     for tested in TESTED_BACKENDS:
@@ -41,13 +41,14 @@ def check_all(name: str, dtype: str, setting: Setting, return_lse: bool) -> None
 
 @pytest.mark.parametrize("examples", [3, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *AXES_CASES])
 def test_answers_and_gradients(name: str, dtype: str, examples: int) -> None:
     """Over fresh settings, half of them bare, which every backend that runs the encoding at all must run.
 
     The backends take turns on the same numbers, for the truth takes longer than any of them.
     """
-    requirements = CASES[name].requirements()
+    case = (CASES | AXES_CASES)[name]
+    requirements = case.requirements()
 
     @settings(max_examples=examples)
     @given(
@@ -55,6 +56,20 @@ def test_answers_and_gradients(name: str, dtype: str, examples: int) -> None:
         st.sampled_from((True, True, False)),
     )
     def body(setting: Setting, return_lse: bool) -> None:
-        check_all(name, dtype, setting, return_lse)
+        check_all(case, dtype, setting, return_lse)
+
+    body()
+
+
+@pytest.mark.parametrize("examples", [3, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_softcap_key_bias_and_sinks(name: str, dtype: str, examples: int) -> None:
+    """The terms that belong to no axis, beside every kind of table and mask."""
+
+    @settings(max_examples=examples)
+    @given(settings_of(**CASES[name].requirements(), kind="capped"), st.booleans())
+    def body(setting: Setting, return_lse: bool) -> None:
+        check_all(CASES[name], dtype, setting, return_lse)
 
     body()

@@ -23,6 +23,12 @@ def small(name: str, backend: str, rng: np.random.Generator) -> tuple[Setting, b
     return replace(setting, window=None), False
 
 
+def with_more_terms(setting: Setting, rng: np.random.Generator) -> Setting:
+    """Capped, with a key bias and sinks."""
+    key_bias = (1, setting.num_heads) if rng.integers(2) else (setting.batch, 1)
+    return replace(setting, softcap=1.5, key_bias=key_bias, sinks=str(rng.choice(["per head", "per row"])))
+
+
 def function_of(subject: Subject, backend: str, return_lse: bool) -> Callable[..., tuple[Tensor, ...]]:
     """The call as a function of its tensors, which gradcheck moves in place."""
 
@@ -46,6 +52,16 @@ def test_gradcheck(name: str, backend: str, fast_mode: bool, rng: np.random.Gene
 @pytest.mark.parametrize("name", CASES)
 def test_gradgradcheck_of_dense(name: str, rng: np.random.Generator) -> None:
     setting, _ = small(name, "dense", rng)
-    subject = make_subject(CASES[name], setting)
+    subject = make_subject(CASES[name], with_more_terms(setting, rng) if rng.integers(2) else setting)
     tensors = tuple(subject.arrays.values())
     assert torch.autograd.gradgradcheck(function_of(subject, "dense", True), tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize("backend", [backend for name, backend in runnable_pairs(["shaw"])], indirect=True)
+@pytest.mark.parametrize("name", ["none", "shaw", "terms_all"])
+def test_gradcheck_of_softcap_key_bias_and_sinks(name: str, backend: str, rng: np.random.Generator) -> None:
+    subject = make_subject(CASES[name], with_more_terms(small(name, "dense", rng)[0], rng))
+    tensors = tuple(subject.arrays.values())
+    assert torch.autograd.gradcheck(function_of(subject, backend, True), tensors, fast_mode=True)
+    if backend == "dense":
+        assert torch.autograd.gradgradcheck(function_of(subject, backend, True), tensors, fast_mode=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.contract.axes import AXES_CASES
 from tests.contract.cases import CASES
 from tests.contract.check import draw_cotangents, gradients_of, numpy_of, sum_lengths
 from tests.contract.plain import magnitudes, plain_attention
@@ -15,10 +16,11 @@ from tests.oracle.budget import EPS
 pytest_plugins = ["tests.contract.fresh"]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *AXES_CASES])
 def test_plain_formula_in_float64_is_the_oracle(name: str, rng: np.random.Generator) -> None:
-    for _ in range(3):
-        subject = make_subject(CASES[name], random_setting(rng, **CASES[name].requirements()))
+    case = (CASES | AXES_CASES)[name]
+    for kind in ("any", "any", "capped"):
+        subject = make_subject(case, random_setting(rng, **case.requirements(), kind=kind))
         numbers = subject.numbers()
         answer = subject.oracle(numbers)
         cotangents = draw_cotangents(subject, answer, "float64")

@@ -40,9 +40,23 @@ class Attention(nn.Module):
         self.layer, self.fixed = layer.double(), fixed
 
     def forward(
-        self, query: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None, **more: Tensor
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
+        sinks: Tensor | None = None,
+        **more: Tensor,
     ) -> Tensor:
-        return self.layer(query, key, key_mask=key_mask, **self.fixed, **more)
+        return self.layer(query, key, key_mask=key_mask, key_bias=key_bias, sinks=sinks, **self.fixed, **more)
+
+
+def of_no_axis(queries: int, keys: int) -> dict[str, Tensor]:
+    """A key bias and sinks for two batch elements under four heads; softcap is a number."""
+    return {
+        "key_bias": torch.randn(2, 1, keys, dtype=torch.float64).cumsum(-1),
+        "sinks": torch.randn(2, 4, queries, dtype=torch.float64),
+    }
 
 
 def attention(name: str, rng: np.random.Generator, backend: str = "dense", **options: Any) -> Attention:

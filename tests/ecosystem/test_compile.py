@@ -19,6 +19,7 @@ from tests.ecosystem.layers import (
     every_encoding_slowly,
     few_encodings,
     inputs,
+    of_no_axis,
 )
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -61,7 +62,10 @@ def test_one_graph_for_every_length(name: str, rng: np.random.Generator) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*FEW, "key_query_per_head", "shaw_per_head", "clamp+zero", "disentangled"])
+@pytest.mark.parametrize(
+    "name",
+    [*FEW, "key_query_per_head", "shaw_per_head", "clamp+zero", "disentangled", "kerple_power", "sandwich", "function"],
+)
 def test_one_graph_of_dense_for_every_length(name: str, rng: np.random.Generator) -> None:
     """Every encoding's own code is traced above; between them these have every kind of table, edge and rewriting."""
     assert_one_graph(attention(name, rng, "dense"), "aot_eager")
@@ -93,6 +97,8 @@ ASKED: dict[str, tuple[dict[str, Any], Callable[[int, int], dict[str, Any]]]] = 
         "query_position": torch.arange(queries), "key_position": torch.arange(keys).flip(0)
     }),
     "key mask": ({}, lambda _, keys: {"key_mask": torch.arange(keys).expand(2, -1) < keys - 3}),
+    "key bias, sinks and a cap": ({"softcap": 2.0}, of_no_axis),
+    "a key bias under causality": ({"is_causal": True}, of_no_axis),
     "float mask": ({}, lambda queries, keys: {"attn_mask": torch.randn(queries, keys, dtype=torch.float64)}),
 }  # fmt: skip
 

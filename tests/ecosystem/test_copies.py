@@ -89,6 +89,9 @@ NAMES = {
     "alibi_4_heads": [],
     "alibi_given": [],
     "alibi_learned": ["slopes"],
+    "kerple": ["r1", "r2"],
+    "sandwich": [],
+    "function": ["function.first.weight", "function.first.bias", "function.last.weight", "function.last.bias"],
     "rope": [],
     "t5+alibi": ["operands.0.bias"],
 }
@@ -102,7 +105,9 @@ def test_names_of_the_weights(name: str, rng: np.random.Generator) -> None:
     assert list(attention(name, rng).layer.state_dict()) == expected
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(("shaw", "t5", "txl"))])
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if name.startswith(("shaw", "t5", "txl", "kerple", "function"))]
+)
 def test_weights_that_do_not_fit_are_refused(name: str, rng: np.random.Generator) -> None:
     module, weights = attention(name, rng), attention(name, rng).state_dict()
     missing = next(key for key in weights if "encoding" in key)

@@ -18,6 +18,7 @@ from tests.ecosystem.layers import (
     every_backend,
     every_encoding_slowly,
     inputs,
+    of_no_axis,
 )
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -61,6 +62,17 @@ def test_self_attention_of_every_length(name: str, rng: np.random.Generator) -> 
         assert_equal(program.module()(given), module(given))
 
 
+@every_backend
+def test_a_key_bias_sinks_and_a_cap_of_every_length(backend: str, rng: np.random.Generator) -> None:
+    module = attention("shaw", rng, backend, fixed={"softcap": 2.0})
+    queries, keys = (torch.export.Dim(which, min=2, max=LONGEST) for which in ("queries", "keys"))
+    lengths = {"query": {1: queries}, "key": {1: keys}, "key_bias": {2: keys}, "sinks": {2: queries}}
+    program = torch.export.export(module, tuple(inputs(11, 15)), of_no_axis(11, 15), dynamic_shapes=lengths)
+    for some in LENGTHS:
+        given, more = inputs(*some), of_no_axis(*some)
+        assert_equal(program.module()(*given, **more), module(*given, **more))
+
+
 def test_a_length_beyond_the_table_is_not_exported(rng: np.random.Generator) -> None:
     """The range that the export allows ends with a table that refuses what lies beyond."""
     (given,) = inputs(11)
@@ -71,7 +83,7 @@ def test_a_length_beyond_the_table_is_not_exported(rng: np.random.Generator) -> 
     assert (length.lower, length.upper) == (2, LONGEST)
 
 
-@pytest.mark.parametrize("name", ["relative", "txl", "alibi_4_heads"])
+@pytest.mark.parametrize("name", ["relative", "txl", "alibi_4_heads", "kerple", "sandwich", "function"])
 def test_explicit_positions_that_an_encoding_reads(name: str, rng: np.random.Generator) -> None:
     module, (given,) = attention(name, rng), inputs(9)
     said = (

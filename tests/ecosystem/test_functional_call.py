@@ -13,7 +13,16 @@ from relattn import UnsupportedError
 from relattn.backends import select
 from tests.bad_input.refusal import refused
 from tests.contract.calls import assert_equal
-from tests.ecosystem.layers import WIDTH, Attention, attention, every_backend, every_encoding, few_encodings, inputs
+from tests.ecosystem.layers import (
+    WIDTH,
+    Attention,
+    attention,
+    every_backend,
+    every_encoding,
+    few_encodings,
+    inputs,
+    of_no_axis,
+)
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -77,6 +86,23 @@ def test_a_batch_of_masks(rng: np.random.Generator) -> None:
     masks = torch.stack([torch.arange(9).expand(2, -1) < kept for kept in (3, 7, 9)])
     found = vmap(lambda mask: module(query, None, mask))(masks)
     assert_equal(found, torch.stack([module(query, None, mask) for mask in masks]))
+
+
+def test_a_batch_of_key_biases_and_sinks(rng: np.random.Generator) -> None:
+    """Each alone, as the calls by themselves; and their gradients."""
+    module, (query,) = attention("shaw", rng, fixed={"softcap": 2.0, "is_causal": True}), inputs(9)
+    several = [of_no_axis(9, 9) for _ in range(3)]
+    stacked = {name: torch.stack([one[name] for one in several]) for name in several[0]}
+    for name in stacked:
+        others = {other: tensor for other, tensor in several[0].items() if other != name}
+
+        def call(tensor: Tensor, name: str = name, others: dict[str, Tensor] = others) -> Tensor:
+            return module(query, None, **{name: tensor}, **others)
+
+        assert_equal(vmap(call)(stacked[name]), torch.stack([call(one[name]) for one in several]))
+        found = vmap(grad(lambda tensor, call=call: call(tensor).square().sum()))(stacked[name])
+        leaves = [one[name].requires_grad_() for one in several]
+        assert_equal(found, torch.stack([torch.autograd.grad(call(x).square().sum(), x)[0] for x in leaves]))
 
 
 @every_encoding

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_encoding, inputs
+from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_encoding, inputs, of_no_axis
 from tests.oracle import assert_within_budget, max_error
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -18,8 +18,11 @@ class Session:
 
     def __init__(self, module: nn.Module, given: list[Tensor], **more: Tensor):
         queries, keys = (torch.export.Dim(which, min=1, max=LONGEST) for which in ("queries", "keys"))
-        names = ["query", "key"][: len(given)]
-        lengths = {**dict(zip(names, ({1: queries}, {1: keys}), strict=False)), **{name: {1: keys} for name in more}}
+        names, last = ["query", "key"][: len(given)], (queries, keys)[len(given) - 1]
+        lengths = {
+            **dict(zip(names, ({1: queries}, {1: keys}), strict=False)),
+            **{name: {tensor.dim() - 1: last} for name, tensor in more.items()},
+        }
         program = torch.onnx.export(module.eval(), tuple(given), kwargs=more, dynamic_shapes=lengths, verbose=False)
         assert program is not None
         self.session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
@@ -31,14 +34,16 @@ class Session:
         return self.session.run(None, feed)[0]
 
 
-def assert_equal_numbers(session: Session, module: Attention, *lengths: int, masked: bool) -> None:
+def assert_equal_numbers(session: Session, module: Attention, *lengths: int, masked: bool, **more: Tensor) -> None:
     """Against the module in float64, as far as the budget of float32 goes."""
     given = inputs(*lengths, dtype=torch.float32)
-    more = {"key_mask": torch.stack([torch.arange(lengths[-1]) < 2, torch.zeros(lengths[-1]) > 0])} if masked else {}
+    if masked:
+        more["key_mask"] = torch.stack([torch.arange(lengths[-1]) < 2, torch.zeros(lengths[-1]) > 0])
     ours = session(*given, **more)
     with torch.no_grad():
         plain = module.float()(*given, **more).double().numpy()
-        truth = module.double()(*(x.double() for x in given), **more).numpy()
+        wide = {name: x.double() if x.is_floating_point() else x for name, x in more.items()}
+        truth = module.double()(*(x.double() for x in given), **wide).numpy()
     terms = 2 * given[0].shape[-1] + 2 * module.layer.out_proj.in_features + lengths[-1]
     assert_within_budget(ours, truth, max_error(plain, truth), terms, "float32", f"output for lengths {lengths}")
 
@@ -65,6 +70,16 @@ def test_auto_takes_dense(rng: np.random.Generator) -> None:
     session = Session(module, inputs(11, dtype=torch.float32))
     for length in (1, 7, LONGEST):
         assert_equal_numbers(session, module, length, masked=False)
+
+
+@quietly
+def test_a_key_bias_sinks_and_a_cap(rng: np.random.Generator) -> None:
+    module = attention("shaw", rng, fixed={"is_causal": True, "softcap": 2.0}).float()
+    more = {name: tensor.float() for name, tensor in of_no_axis(11, 11).items()}
+    session = Session(module, inputs(11, dtype=torch.float32), **more)
+    for length in (1, 7, LONGEST):
+        more = {name: tensor.float() for name, tensor in of_no_axis(length, length).items()}
+        assert_equal_numbers(session, module, length, masked=False, **more)
 
 
 @quietly

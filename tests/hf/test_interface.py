@@ -134,14 +134,15 @@ def test_attention_that_calls_no_interface(shared: bool) -> None:
         model(torch.randint(3, 40, (1, 5)))
 
 
-def test_capped_scores() -> None:
-    query = torch.randn(1, 2, 3, 4)
-    with refused(
-        UnsupportedError,
-        "softcap: Module caps its scores at 5.0, which is no term of the score equation; load the model with "
-        "attn_implementation='eager'",
-    ):
-        interface.relattn_attention(torch.nn.Module(), query, query, query, None, softcap=5.0)
+def test_weights_of_capped_scores_and_sinks() -> None:
+    """They sum to less than 1, and give the output."""
+    query, config = torch.randn(1, 2, 3, 4), type("Config", (), {"output_attentions": True})
+    module = torch.nn.Module()
+    module.config = config
+    terms = {"softcap": 0.5, "s_aux": torch.randn(2)}
+    output, weights = interface.relattn_attention(module, query, query, query, None, **terms)
+    assert weights is not None and weights.sum(-1).max() < 1.0
+    torch.testing.assert_close(output.transpose(1, 2), weights @ query)
 
 
 def test_weights_are_returned_where_they_are_asked_for() -> None:

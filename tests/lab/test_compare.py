@@ -9,6 +9,7 @@ import statistics
 import numpy as np
 import pytest
 
+from relattn.catalogue import CATALOGUE
 from relattn.lab.budget import LEAST_STEPS
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compare import resume, start
@@ -141,6 +142,41 @@ def test_an_interrupted_comparison_leaves_nothing_that_looks_whole_and_goes_on(d
     resumed = resume(begun.out, {}, Recorder()).run()
     assert resumed["summary"] == results["summary"]
     assert [run["validation"] for run in resumed["runs"]] == [run["validation"] for run in results["runs"]]
+
+
+def test_pitch_and_time_are_compared_and_gone_on_with(tmp_path):
+    stopped, name = [], "relative+pitch+time"
+
+    def interrupt(task, done):
+        if task == f"{name}, seed 0" and done == 3 and not stopped:
+            stopped.append(done)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    chosen = settings(write_data(tmp_path / "small.json"), encodings=("none", name))
+    expected = start(chosen, tmp_path / "whole", Recorder()).run()
+    begun = start(chosen, tmp_path / "out", Recorder(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        begun.run()
+    results = resume(begun.out, {}, Recorder()).run()
+    assert stopped
+    assert results["summary"] == expected["summary"]
+    assert [run["training"] for run in results["runs"]] == [run["training"] for run in expected["runs"]]
+    report = (begun.out / "report.html").read_text()
+    assert f"{name}: {CATALOGUE[name].meaning}, beyond=clamp, max_steps=5" in report
+    model, _ = load_checkpoint(begun.folder(name, 0) / "model")
+    for length, windows in begun.material.held_out.items():
+        found = results["summary"][name][str(length)]["mean"]
+        assert evaluate(model, windows).mean == pytest.approx(found, rel=1e-6)
+
+
+def test_a_text_is_refused_before_anything_is_read_or_written(tmp_path):
+    data = tmp_path / "words.txt"
+    data.write_text("word " * 400)
+    with pytest.raises(
+        ValueError, match=r"encodings: got 'relative\+pitch\+time' for .*words\.txt, whose tokens have no"
+    ):
+        settings(data, encodings=("none", "relative+pitch+time"))
+    assert start(settings(data, encodings=("none",)), tmp_path / "out", Recorder()).plan.steps == 6
 
 
 def test_minutes_become_steps_once_and_for_all(done, tmp_path):

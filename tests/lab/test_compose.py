@@ -1,8 +1,11 @@
 """Composing: only what a voice can sing, after the prompt as it was given."""
 
+from functools import partial
+
 import mido
 import numpy as np
 import pytest
+import torch
 
 from relattn.lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
 from relattn.lab.compose import Sampling, compose, continue_tokens
@@ -20,10 +23,13 @@ NOTHING = np.array([], dtype=np.int64)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("compose")
+    return made(tmp_path_factory.mktemp("compose"))
+
+
+def made(folder, encoding="relative", depth=1):
     data = write_data(folder / "small.json")
     vocabulary = Vocabulary.covering(load_music(str(data)).pieces)
-    asked = model(vocab_size=vocabulary.size)
+    asked = model(encoding, vocab_size=vocabulary.size, depth=depth)
     save_checkpoint(folder / "model", asked, card(data, vocabulary.low, vocabulary.high))
     return folder
 
@@ -58,6 +64,26 @@ def test_it_starts_from_nothing(folder, tmp_path):
     assert (written.steps, written.given) == (5, 0)
     assert steps_of(folder, written).shape == (5, 4)
     assert written.files["midi"].name == "from-nothing-relative-seed0.mid"
+
+
+def test_on_pitch_and_time_it_composes_what_the_rolling_window_says(tmp_path):
+    """The likeliest token each time, by one pass over all tokens so far, whose queries see as far as the cache does."""
+    folder = made(tmp_path, "relative+pitch+time", depth=2)
+    written = run(folder, tmp_path / "out", prompt_steps=6, steps=12, temperature=1e-6, top_p=1.0)
+    asked, known = load_checkpoint(folder / "model")
+    allowed = allowed_tokens(load_music(str(folder / "small.json")).train, known.vocabulary)
+    tokens, given = [0, *written.tokens.tolist()], 24
+    assert written.files["midi"].name.endswith("-relative+pitch+time-seed0.mid")
+    assert len(tokens) == 1 + 4 * 18 > 4 * asked.config.length
+    with torch.no_grad():
+        for block in asked.blocks:
+            forward = block.attention.forward
+            window = (asked.config.length - 1, 0)
+            block.attention.forward = partial(forward, window=window)
+        logits = asked(torch.tensor([tokens[:-1]])).logits[0]
+    for place in range(given, len(tokens) - 1):
+        scores = logits[place].masked_fill(~torch.from_numpy(allowed[place % 4]), -torch.inf)
+        assert scores.argmax() == tokens[place + 1], place
 
 
 def test_the_seed_fixes_every_note(folder, tmp_path):

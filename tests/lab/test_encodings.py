@@ -7,6 +7,8 @@ import relattn
 from relattn.catalogue import CATALOGUE, Layer
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import ENCODINGS, build_encoding, lab_options
+from relattn.lab.settings import Settings
+from tests import seeds
 
 LAYER = Layer(num_heads=2, head_dim=8, length=100, causal=True)
 
@@ -38,6 +40,43 @@ def test_beyond_the_trained_length_the_edge_row_holds(name, heads):
     torch.testing.assert_close(found, expected)
 
 
+def test_pitch_and_time_add_a_row_each():
+    """S_ij = scale * q_i . (k_j + E[j - i] + T[t_j - t_i] + P[p_j - p_i]), whatever the places are."""
+    seeds.start_torch(0)
+    length, encoding = 40, of_the_lab("relative+pitch+time", Layer(2, 8, 32, causal=True)).double()
+    query, key = torch.randn(2, 1, 2, length, 8).double()
+    time, pitch = torch.arange(length) // 3 * 2, torch.randint(300, (length,))
+    on_axes = {"time": time, "pitch": pitch}
+    places = {"query_position": on_axes, "key_position": on_axes}
+    found = relattn.attention_weights(query, key, key, is_causal=True, encoding=encoding, **places)
+    tables = {name: table[0] for name, table in encoding.named_parameters()}
+    by_offset, by_time, by_pitch = (tables[name] for name in sorted(tables))
+    assert [len(rows) for rows in (by_offset, by_time, by_pitch)] == [32, 9, 255]
+    scores = torch.full((2, length, length), -torch.inf).double()
+    for i in range(length):
+        for j in range(i + 1):
+            interval = int(pitch[j] - pitch[i])
+            row = by_offset[max(j - i, -31) + 31] + by_time[max(int(time[j] - time[i]), -8) + 8]
+            row = row + (by_pitch[interval + 127] if abs(interval) <= 127 else 0.0)
+            scores[:, i, j] = ((key[0, :, j] + row) * query[0, :, i]).sum(-1) / 8**0.5
+    torch.testing.assert_close(found[0], scores.softmax(-1), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("source", ["chorales", "songs.json", "songs/OLD.JSON"])
+def test_four_voices_may_be_compared_on_pitch_and_time(source):
+    assert Settings(data=source, encodings=("rope", "relative+pitch+time")).data == source
+
+
+@pytest.mark.parametrize("source", ["songs", "words.txt", "chorales.txt", "chorales/"])
+def test_other_data_refuse_it(source):
+    with pytest.raises(ValueError) as caught:
+        Settings(data=source, encodings=("rope", "relative+pitch+time"))
+    assert str(caught.value) == (
+        f"encodings: got 'relative+pitch+time' for {source}, whose tokens have no place on 'time' and 'pitch'; "
+        'expected music in four voices for it, "chorales" or a .json file; leave it out, or name such data'
+    )
+
+
 @pytest.mark.parametrize("name", ["shaw", "shaw-keys"])
 def test_shaw_covers_a_bar_of_the_past_or_the_window_if_that_is_shorter(name):
     assert of_the_lab(name).relative_keys.shape == (1, 65, 8)
@@ -56,6 +95,6 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(ValueError) as caught:
         build_encoding("Rope", LAYER, {})
     assert str(caught.value) == (
-        "encoding: got 'Rope'; expected one of 'relative-heads', 'relative', 'shaw', 'shaw-keys', 'transformer-xl', "
-        "'t5', 'alibi', 'rope', 'none', 'sinusoid'"
+        "encoding: got 'Rope'; expected one of 'relative-heads', 'relative', 'relative+pitch+time', 'shaw', "
+        "'shaw-keys', 'transformer-xl', 't5', 'alibi', 'kerple', 'kerple-power', 'sandwich', 'rope', 'none', 'sinusoid'"
     )

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from relattn import Digits, Listed
 from relattn.errors import ShapeError
 from relattn.lab.cache import LabCache
 from relattn.lab.config import LabConfig
@@ -31,6 +32,35 @@ def test_in_chunks_through_the_cache_as_in_one_pass(encoding):
         start += size
     torch.testing.assert_close(torch.cat(parts, 1), asked(ids).logits, **CLOSE)
     assert cache.get_seq_length() == 40
+
+
+@pytest.mark.parametrize("max_length", [None, 16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_cache_keeps_time_without_a_list_unless_rows_are_masked(masked, max_length):
+    asked, ids = model("relative+pitch+time", depth=2), tokens(2, 40)
+    cache, other, parts = LabCache(asked.config.depth, max_length), LabCache(asked.config.depth, max_length), []
+    for start, size in ((0, 3), (3, 1), (4, 1), (5, 20), (25, 1), (26, 1), (27, 13)):
+        mask = torch.ones(2, start + size, dtype=torch.long) if masked else None
+        part = ids[:, start : start + size]
+        with torch.no_grad():
+            parts.append(asked(part, past_key_values=cache, attention_mask=mask).logits)
+    with torch.no_grad():
+        singly = [asked(ids[:, n : n + 1], past_key_values=other).logits for n in range(40)]
+    torch.testing.assert_close(torch.cat(parts, 1), torch.cat(singly, 1), **CLOSE)
+    for kept, kind in ((cache, Listed if masked else Digits), (other, Digits)):
+        assert type(kept.kv(1).beside["time"]) is kind
+        assert type(kept.kv(1).beside["pitch"]) is Listed
+
+
+@pytest.mark.parametrize("operand", [0, 1, 2])
+def test_the_order_the_time_and_the_pitch_all_count(operand):
+    asked, ids = model("relative+pitch+time"), tokens(2, 24)
+    with torch.no_grad():
+        before = asked(ids).logits
+        for block in asked.blocks:
+            for table in block.attention.encoding.encodings[operand].parameters():
+                table.zero_()
+        assert (asked(ids).logits - before).abs().amax(dim=(0, 2))[1:].min() > 1e-4
 
 
 # transformer-xl keeps rows of its own in the cache, which beams must leave alone; rope keeps rotated keys
@@ -61,6 +91,21 @@ def test_left_padded_as_unpadded(encoding):
     logits = asked(torch.cat([long, padded]), attention_mask=mask).logits
     torch.testing.assert_close(logits[:1], asked(long).logits, **CLOSE)
     torch.testing.assert_close(logits[1:, 8:], asked(short).logits, **CLOSE)
+
+
+@pytest.mark.parametrize("padding", [1, 2, 3, 5])
+def test_time_counts_no_padding(padding):
+    asked, long, short = model("relative+pitch+time", depth=2), tokens(1, 20), tokens(1, 20 - padding, seed=2)
+    ids = torch.cat([long, torch.cat([torch.zeros(1, padding, dtype=torch.long), short], 1)])
+    mask = torch.ones(2, 20, dtype=torch.long)
+    mask[1, :padding] = 0
+    cache, parts = LabCache(asked.config.depth), []
+    for start, stop in ((0, 7), (7, 8), (8, 20)):
+        masked = {"attention_mask": mask[:, :stop], "past_key_values": cache}
+        parts.append(asked(ids[:, start:stop], **masked).logits)
+    for logits in (asked(ids, attention_mask=mask).logits, torch.cat(parts, 1)):
+        torch.testing.assert_close(logits[:1], asked(long).logits, **CLOSE)
+        torch.testing.assert_close(logits[1:, padding:], asked(short).logits, **CLOSE)
 
 
 @EVERY
@@ -193,7 +238,7 @@ def test_a_mask_that_forgets_the_cache():
     [
         (
             {"encoding": "ropes"},
-            "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'shaw', ",
+            "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'relative+pitch+time', ",
         ),
         ({"width": 15}, "width: got 15; expected a multiple of the 2 heads"),
         ({"width": 0}, "width: got 0; expected an int of at least 1"),

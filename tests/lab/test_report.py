@@ -8,7 +8,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from relattn.lab import figures
+from relattn.lab.encodings import ENCODINGS
 from relattn.lab.music.voices import FourVoices
 from relattn.lab.reading import sentences
 from relattn.lab.report import page
@@ -54,6 +57,35 @@ def results(losses, seeds=(0, 1), ngram=0.5, longer=0.0):
 
 
 TWO = {"relative": (0.40, 0.42), "rope": (0.43, 0.45)}
+
+
+@pytest.mark.parametrize("draw", [figures.by_length, figures.training, figures.by_position])
+def test_the_legend_of_the_longest_names_lies_within_the_picture(draw, monkeypatch):
+    drawn, save = [], Figure.savefig
+
+    def saved(figure, *arguments, **options):
+        drawn.append(figure)
+        return save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    longest = sorted(ENCODINGS, key=len)[-7:]
+    draw(results(dict.fromkeys(longest, (0.4, 0.5))))
+    (figure,) = drawn
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("draw", [figures.by_length, figures.training, figures.by_position])
+def test_every_encoding_of_the_lab_has_a_look_of_its_own(draw, monkeypatch):
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (drawn.append(figure), save(figure, *a, **k)))
+    draw(results(dict.fromkeys(ENCODINGS, (0.4, 0.5))))
+    axes = drawn[0].axes[0]
+    handles, names = axes.get_legend_handles_labels()
+    assert {*ENCODINGS, "n-gram"} == set(names)
+    lines = [getattr(handle, "lines", [handle])[0] for handle in handles]
+    looks = {(line.get_color(), line.get_linestyle()) for line in lines}
+    assert len(looks) == len(ENCODINGS) + 1
 
 
 class Links(HTMLParser):

@@ -14,7 +14,7 @@ PLAN = Plan(Settings(minutes=None, steps=7, encodings=("rope", "none"), seeds=(3
     [
         (
             {"encodings": ("relative", "ropes")},
-            "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'shaw',",
+            "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'relative+pitch+time',",
         ),
         ({"encodings": ()}, "encodings: got none; expected at least one"),
         ({"encodings": ("rope", "none", "rope")}, "encodings: got rope,none,rope; expected each once"),

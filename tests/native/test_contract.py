@@ -47,6 +47,16 @@ def test_half_precision(name: str, instructions: str, rng: np.random.Generator, 
 
 
 @every_set
+@every_case
+def test_softcap_key_bias_and_sinks(name: str, instructions: str, rng: np.random.Generator, small_blocks) -> None:
+    """In calls of one group and of many, of float32 and of half precision."""
+    dtype = str(rng.choice(("float32", *HALVES)))
+    for longest in (9, LONGEST):
+        setting = random_setting(rng, **CASES[name].requirements(), kind="capped", longest=longest)
+        check(make_subject(CASES[name], setting, dtype, "float32"), "native", dtype, truth=by_formula)
+
+
+@every_set
 @pytest.mark.parametrize("widths", [(1, 1), (16, 16), (32, 24), (80, 65), (128, 128), (256, 300)], ids=str)
 def test_widths(widths: tuple[int, int], instructions: str, rng: np.random.Generator) -> None:
     """Multiples of a vector and between them; the relative query has a width of its own."""

@@ -186,6 +186,7 @@ CALLS = {
     "listed positions": ("terms_all", {"is_causal": True, "key_position": np.array([[4, 0, 2, 2, 9, 1]] * 2)}),
     "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}),
     "a float mask": ("relative", {"attn_mask": np.ones((2, 1, 1, 6))}),
+    "a key bias and a cap": ("relative", {"key_bias": (2, 1), "softcap": 2.0, "is_causal": True}),
 }
 
 

@@ -15,9 +15,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from relattn import (
     AlibiBias,
+    FunctionBias,
+    KerpleBias,
     RelativeEmbedding,
     RelativeEncoding,
     RotaryEmbedding,
+    SandwichBias,
     ShawEmbedding,
     T5Bias,
     TransformerXLEmbedding,
@@ -43,6 +46,9 @@ ENCODINGS: dict[str, tuple[Callable[[], RelativeEncoding | None], int]] = {
     "transformer-xl": (lambda: TransformerXLEmbedding(HEADS, WIDTH), 1),
     "t5": (lambda: T5Bias(HEADS), 1),
     "rotary": (lambda: RotaryEmbedding(WIDTH), 1),
+    "kerple": (lambda: KerpleBias(HEADS), 1),
+    "sandwich": (lambda: SandwichBias(HEADS), 1),
+    "function": (lambda: FunctionBias(lambda offsets: offsets.cos().expand(HEADS, -1), HEADS), 1),
     "two": (lambda: ShawEmbedding(WIDTH, 3) + AlibiBias(HEADS), 2),
     "three": (lambda: T5Bias(HEADS) + (RotaryEmbedding(WIDTH) + AlibiBias(HEADS)), 3),
 }

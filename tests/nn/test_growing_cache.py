@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relattn import AlibiBias, RelativeEmbedding, RotaryEmbedding, TransformerXLEmbedding
+from relattn import (
+    AlibiBias,
+    KerpleBias,
+    RelativeEmbedding,
+    RotaryEmbedding,
+    SandwichBias,
+    TransformerXLEmbedding,
+)
 from relattn.nn import KVCache, RelativeMultiheadAttention
 
 BATCH, HEADS, WIDTH = 2, 2, 8
@@ -78,7 +85,14 @@ def test_the_room_is_half_as_much_again() -> None:
 
 @pytest.mark.parametrize(
     "encoding",
-    [RotaryEmbedding(WIDTH), TransformerXLEmbedding(HEADS, WIDTH), RelativeEmbedding(WIDTH, 600), AlibiBias(HEADS)],
+    [
+        RotaryEmbedding(WIDTH),
+        TransformerXLEmbedding(HEADS, WIDTH),
+        RelativeEmbedding(WIDTH, 600),
+        AlibiBias(HEADS),
+        KerpleBias(HEADS),
+        SandwichBias(HEADS),
+    ],
     ids=lambda encoding: type(encoding).__name__,
 )
 def test_a_token_copies_nothing_of_the_cache(encoding) -> None:

@@ -78,6 +78,27 @@ def test_attention_masks(max_length: int | None, size: tuple[int, ...], dtype: t
     assert_chunks_are_one_pass(max_length, {"attn_mask": mask}, part)
 
 
+@pytest.mark.parametrize("max_length", EITHER)
+@pytest.mark.parametrize("size", [(2, 4, LENGTH), (1, 4, LENGTH), (2, 1, LENGTH)], ids=str)
+def test_key_biases_caps_and_sinks(max_length: int | None, size: tuple[int, ...]) -> None:
+    """A key bias covers every slot so far; sinks, those of the new queries."""
+    key_bias, sinks = torch.randn(size, dtype=torch.float64).cumsum(-1), torch.randn(2, 4, LENGTH, dtype=torch.float64)
+    assert_chunks_are_one_pass(
+        max_length,
+        {"key_bias": key_bias, "sinks": sinks, "softcap": 2.0},
+        lambda new: {"key_bias": key_bias[..., : new.stop], "sinks": sinks[..., new], "softcap": 2.0},
+    )
+
+
+def test_a_key_bias_over_a_memory() -> None:
+    layer, x = layer_and_input()
+    key_bias, sinks = torch.randn(2, 4, LENGTH, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    with torch.no_grad():
+        expected = layer(x[:, :3], x, key_bias=key_bias, sinks=sinks)
+        found = layer(x[:, :3], cache=layer.remember(x), key_bias=key_bias, sinks=sinks)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("window", [None, (3, None), (3, 0), (None, 0)])
 def test_a_rolling_cache_is_causal_whatever_is_causal_says(window: tuple | None) -> None:
     layer, x = layer_and_input()

@@ -40,6 +40,13 @@ def make_case(name, rng) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
         return {"relative_embeddings": normal((8, 5)), **sides}, {"max_distance": 6}, {}
     if name == "key_query":
         return {"relative_embeddings": normal((1, 2 * LK - 1, D))}, {}, {}
+    if name == "kerple":
+        return {one: rng.uniform(0.1, 1.9, HQ) for one in ("r1", "r2")}, {"kind": "power"}, {}
+    if name == "sandwich":
+        return {}, {"width": 6}, {}
+    if name == "function":
+        first = {"function.first.weight": normal((3, 1)), "function.first.bias": normal(3)}
+        return {**first, "function.last.weight": normal((HQ, 3)), "function.last.bias": normal(HQ)}, {}, {}
     if name == "rope":
         return {}, {"rotary_dim": 4, "factor": 2.0, "base": 100.0}, {}
     return {}, {}, {}

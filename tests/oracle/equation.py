@@ -1,6 +1,6 @@
 """Attention by its definition, given what each pair scores.
 
-    w_ij = exp(S_ij) / sum_j' exp(S_ij')   over the allowed j'
+    w_ij = exp(S_ij) / (exp(sink_i) + sum_j' exp(S_ij'))   over the allowed j'; exp(sink_i) where there are sinks
     O_i = sum_j w_ij (v_j + a_ij),   lse_i = log sum_j exp(S_ij)
 
 Everything is complex-safe (maxima and comparisons look at real parts only) and any operand may carry one extra
@@ -53,6 +53,21 @@ def add_ingredients(each: Sequence[Ingredients]) -> Ingredients:
     )
 
 
+def standing(found: Ingredients, pairs: Pairs) -> Ingredients:
+    """Nothing for pairs of which one stands nowhere on the axis; a rotation turns such an element by its angle 0."""
+    both = pairs.visible[:, None]
+
+    def kept(term, keep):
+        return None if term is None else np.where(keep, term, 0.0)
+
+    return Ingredients(
+        content=found.content,
+        scaled=kept(found.scaled, both),
+        unscaled=kept(found.unscaled, both),
+        relative_values=kept(found.relative_values, both[..., None]),
+    )
+
+
 def dot(query, key) -> np.ndarray:
     """q_i . k_j: [..., H, Lq, D] and [..., H, Lk, D] -> [..., H, Lq, Lk]."""
     return query @ np.swapaxes(key, -1, -2)
@@ -73,11 +88,23 @@ def expand_groups(key_or_value, num_heads: int) -> np.ndarray:
     return np.repeat(key_or_value, num_heads // key_or_value.shape[-3], axis=-3)
 
 
-def softmax_attention(scores, allowed, value, relative_values=None) -> Answer:
+def above_the_cap(scores, softcap=None, key_bias=None, attn_mask=None) -> np.ndarray:
+    """softcap * tanh(S / softcap) + a_j + mask, the numbers of a mask that hides nothing."""
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
+    if key_bias is not None:
+        scores = scores + key_bias[..., None, :]
+    if attn_mask is not None and np.asarray(attn_mask).dtype != bool:
+        scores = scores + np.where(np.isneginf(np.real(attn_mask)), 0.0, attn_mask)
+    return scores
+
+
+def softmax_attention(scores, allowed, value, relative_values=None, sinks=None) -> Answer:
     """Softmax of scores [..., B, H, Lq, Lk] over the allowed pairs, applied to value [..., B, H, Lk, Dv].
 
     allowed broadcasts against scores; relative_values [..., B or 1, H or 1, Lq, Lk, Dv] are added to value per pair.
-    A row without an allowed pair: output 0, lse -inf, weights 0.
+    sinks [..., H] or [..., B, H, Lq]: one more logit per row, in the weights and not in lse. A row without an allowed
+    pair: output 0, lse -inf, weights 0.
     """
     allowed = np.broadcast_to(allowed, np.broadcast_shapes(np.shape(allowed), scores.shape))
     scores = np.broadcast_to(scores, allowed.shape)
@@ -87,6 +114,9 @@ def softmax_attention(scores, allowed, value, relative_values=None) -> Answer:
     exponentials = np.where(allowed, np.exp(np.where(allowed, scores - largest, 0.0)), 0.0)
     normaliser = np.where(dead, 1.0, exponentials.sum(axis=-1, keepdims=True))
     weights = exponentials / normaliser
+    if sinks is not None:
+        logit = sinks[..., None, :, None] if np.ndim(sinks) <= 2 else sinks
+        weights = exponentials / (normaliser + np.exp(logit[..., None] - largest))
     lse = np.where(dead, -np.inf, largest + np.log(normaliser))[..., 0]
     output = weights @ value
     if relative_values is not None:
@@ -106,6 +136,10 @@ def attend(
     key_mask=None,
     segment_ids=None,
     attn_mask=None,
+    softcap=None,
+    key_bias=None,
+    sinks=None,
+    axes=None,
 ) -> Answer:
     """Attention of `inputs` with what `ingredients(query, key, pairs)` adds; keywords as described in the package."""
     query, key, value = inputs
@@ -113,7 +147,7 @@ def attend(
     key, value = expand_groups(key, num_heads), expand_groups(value, num_heads)
     if scale is None:
         scale = 1.0 / np.sqrt(query.shape[-1])
-    pairs = make_pairs(query.shape[-2], key.shape[-2], query_position, key_position, is_causal, window)
+    pairs = make_pairs(query.shape[-2], key.shape[-2], query_position, key_position, is_causal, window, axes)
     allowed = allowed_pairs(pairs, key_mask, segment_ids, attn_mask)
 
     added = ingredients(query, key, pairs)
@@ -123,6 +157,5 @@ def attend(
     scores = scale * scores
     if added.unscaled is not None:
         scores = scores + added.unscaled
-    if attn_mask is not None and np.asarray(attn_mask).dtype != bool:
-        scores = scores + np.where(np.isneginf(np.real(attn_mask)), 0.0, attn_mask)
-    return softmax_attention(scores, allowed, value, added.relative_values)
+    scores = above_the_cap(scores, softcap, key_bias, attn_mask)
+    return softmax_attention(scores, allowed, value, added.relative_values, sinks)

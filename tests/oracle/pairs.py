@@ -1,5 +1,6 @@
 """Which pairs (i, j) exist, how far apart they are, and which of them may attend."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -9,13 +10,24 @@ class Pairs(NamedTuple):
     """Positions and offsets of all pairs; n is 1, or B where positions differ between batch elements.
 
     query_position [n, Lq], key_position [n, Lk], offset [n, Lq, Lk] = key position - query position,
-    visible [n, Lq, Lk]: what causality and window leave.
+    visible [n, Lq, Lk]: what causality and window leave; on another axis than the sequence, where both elements stand.
+    axes: the pairs on other axes, by name. leading: how many queries and keys, from the first, stand on none of those.
     """
 
     query_position: np.ndarray
     key_position: np.ndarray
     offset: np.ndarray
     visible: np.ndarray
+    axes: Mapping[str, "Pairs"] = {}
+    leading: tuple[int, int] = (0, 0)
+
+
+class OnAxis(NamedTuple):
+    """Where both sides stand on an axis: [L] or [B, L], 0 for the leading ones, which stand nowhere."""
+
+    query: np.ndarray
+    key: np.ndarray
+    leading: tuple[int, int] = (0, 0)
 
 
 def positions(start_or_positions: np.ndarray | int, length: int) -> np.ndarray:
@@ -34,8 +46,12 @@ def make_pairs(
     key_position: np.ndarray | int = 0,
     is_causal: bool = False,
     window: tuple[int | None, int | None] | None = None,
+    axes: Mapping[str, OnAxis] | None = None,
 ) -> Pairs:
-    """The pairs of a problem; is_causal keeps offsets <= 0, window=(left, right) keeps -left <= offset <= right."""
+    """The pairs of a problem; is_causal keeps offsets <= 0, window=(left, right) keeps -left <= offset <= right.
+
+    Both look at the sequence alone; axes: where queries and keys stand on others.
+    """
     query_position = positions(query_position, query_length)
     key_position = positions(key_position, key_length)
     offset = key_position[:, None, :] - query_position[:, :, None]
@@ -48,7 +64,17 @@ def make_pairs(
             visible &= offset >= -left
         if right is not None:
             visible &= offset <= right
-    return Pairs(query_position, key_position, offset, visible)
+    others = {} if axes is None else {name: _pairs_on(axis) for name, axis in axes.items()}
+    return Pairs(query_position, key_position, offset, visible, others)
+
+
+def _pairs_on(axis: OnAxis) -> Pairs:
+    """The pairs on one axis beside the sequence."""
+    query, key = (np.atleast_2d(np.asarray(side, dtype=np.int64)) for side in (axis.query, axis.key))
+    offset = key[:, None, :] - query[:, :, None]
+    stands = [np.arange(side.shape[-1]) >= leading for side, leading in zip((query, key), axis.leading, strict=True)]
+    standing = np.broadcast_to(stands[0][:, None] & stands[1][None, :], offset.shape)
+    return Pairs(query, key, offset, standing, leading=axis.leading)
 
 
 def allowed_pairs(pairs: Pairs, key_mask=None, segment_ids=None, attn_mask=None) -> np.ndarray:

@@ -1,15 +1,16 @@
 """relattn's own equation by explicit loops, for tables that belong to no paper: the definition of ScoreTerms.
 
 d     =  key position - query position
-S_ij  =  scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d]  +  mask
-O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] )
+S_ij  =  scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d]
+S'_ij =  softcap * tanh(S_ij / softcap)  +  a_j  +  mask
+O_i   =  sum_j softmax(S')_ij * ( v_j + RV[d] )
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from tests.oracle.equation import Answer, expand_groups, softmax_attention
+from tests.oracle.equation import Answer, above_the_cap, expand_groups, softmax_attention
 from tests.oracle.pairs import allowed_pairs, make_pairs
 
 
@@ -77,6 +78,9 @@ def raw_terms(
     key_mask=None,
     segment_ids=None,
     attn_mask=None,
+    softcap=None,
+    key_bias=None,
+    sinks=None,
 ) -> Answer:
     """The equation above, pair by pair; inputs and keywords as for ORACLES."""
     query, key, value = inputs
@@ -90,8 +94,6 @@ def raw_terms(
     batch, query_length, key_length = query.shape[-4], query.shape[-2], key.shape[-2]
     pairs = make_pairs(query_length, key_length, query_position, key_position, is_causal, window)
     allowed = allowed_pairs(pairs, key_mask, segment_ids, attn_mask)
-    mask = 0.0 if attn_mask is None or np.asarray(attn_mask).dtype == bool else np.asarray(attn_mask)
-    mask = np.where(np.isneginf(np.real(mask)), 0.0, mask)
 
     scores, pair_values = {}, {}
     for b, h, i, j in np.ndindex(batch, num_heads, query_length, key_length):
@@ -108,7 +110,8 @@ def raw_terms(
 
     grid = (batch, num_heads, query_length, key_length)
     extra = None if terms.relative_values is None else _stacked(pair_values, grid, (value.shape[-1],))
-    return softmax_attention(_stacked(scores, grid, ()) + mask, allowed, value, extra)
+    capped = above_the_cap(_stacked(scores, grid, ()), softcap, key_bias, attn_mask)
+    return softmax_attention(capped, allowed, value, extra, sinks)
 
 
 def _stacked(entries: dict, grid: tuple[int, ...], tail: tuple[int, ...]) -> np.ndarray:

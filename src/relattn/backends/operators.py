@@ -20,7 +20,7 @@ def reasons_of_an_operator(onnx: str) -> list[str]:
         reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
     if _exports_to_onnx():
         reasons.append(onnx)
-    elif _is_traced():
+    elif is_traced():
         reasons.append("torch.jit.trace does not record its operator")
     return reasons
 
@@ -41,7 +41,7 @@ def _exports_to_onnx() -> bool:
 
 
 @constant_in_graphs
-def _is_traced() -> bool:
+def is_traced() -> bool:
     """Whether torch.jit.trace is at work, which knows no lists of strings."""
     return torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 

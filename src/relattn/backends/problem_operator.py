@@ -15,27 +15,21 @@ from torch import Tensor
 
 from relattn.autocast import without_autocast
 from relattn.backends.operators import refusal, refuse_double_backward, refuse_vmap
-from relattn.score.mask import Mask
-from relattn.score.position import Listed, Run
-from relattn.score.positions import Positions
-from relattn.score.problem import TABLES, Axis, Problem
-from relattn.score.table import OffsetTable
-from relattn.watched import is_batched, is_watched
-
-ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
-    "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, Tensor? explicit_mask, "
-    "Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
-    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
-    "SymInt[] starts, str[] beyond, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
-    "ScalarType output_dtype"
+from relattn.backends.problem_arguments import (
+    ARGUMENTS,
+    DIFFERENTIABLE,
+    NAMES,
+    NUM_PLAIN,
+    NUM_TENSORS,
+    axis_tensor_names,
+    flat,
+    named,
+    problem_of,
+    tensors_of,
+    with_tensors,
 )
-DIFFERENTIABLE: tuple[str, ...] = (
-    "query", "key", "value", "relative_query", *TABLES, "explicit_mask",
-)  # fmt: skip
-
-NAMES = [argument.split()[-1] for argument in ARGUMENTS.split(", ")]
-NUM_TENSORS = NAMES.index("starts")
+from relattn.score.problem import Problem
+from relattn.watched import is_batched, is_watched
 
 
 class Forward(NamedTuple):
@@ -81,33 +75,35 @@ def operator_of(
     )
 
     def run_forward(*arguments) -> Forward:
-        problem = _problem(*arguments)
+        problem = problem_of(*arguments)
         with without_autocast(problem.query):
-            return forward(problem, _named(arguments)["seed"])
+            return forward(problem, named(arguments)["seed"])
 
     def run_backward(
         output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
     ) -> list[Tensor]:
-        problem = _problem(*arguments)
+        problem = problem_of(*arguments)
         answers = Answers(output, maximum, total, output_gradient, lse_gradient)
         with without_autocast(problem.query):
-            gradients = backward(problem, _named(arguments)["seed"], answers, set(wanted))
+            gradients = backward(problem, named(arguments)["seed"], answers, set(wanted))
         return [gradients[name] for name in wanted]
 
-    def differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
-        output, maximum, total, *tensors = ctx.saved_tensors
-        wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
-        arguments = (*tensors, *ctx.numbers)
+    def differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Any, ...]:
+        (output, maximum, total), arguments = _restored(ctx, answers=3)
+        needed = dict(zip(NAMES, ctx.needs_input_grad, strict=True))
+        names = axis_tensor_names(named(arguments)["words"])
+        wanted = [which for which in DIFFERENTIABLE if needed[which]]
+        wanted += [which for which, one in zip(names, needed["axis_tensors"], strict=True) if one]
         if is_batched(output_gradient) or is_batched(lse_gradient):
-            if differentiable is None or _named(arguments)["dropout_p"] > 0.0:
+            if differentiable is None or named(arguments)["dropout_p"] > 0.0:
                 raise refusal(name, "it takes no batched gradients (is_grads_batched)")
             found = _gradients_of(differentiable, wanted, (output_gradient, lse_gradient), arguments)
         else:
+            tensors = _tensors_among(arguments)
             unseen = not torch.is_grad_enabled() and not is_watched((output_gradient, lse_gradient, *tensors))
             backward_pass = run_backward if unseen else getattr(torch.ops.relattn, f"{name}_backward")
             found = backward_pass(output, maximum, total, output_gradient, lse_gradient, wanted, *arguments)
-        gradients = dict(zip(wanted, found, strict=True))
-        return tuple(gradients.get(name) for name in NAMES)
+        return _by_argument(dict(zip(wanted, found, strict=True)), arguments)
 
     torch.library.impl(f"relattn::{name}", "default")(run_forward)
     torch.library.impl(f"relattn::{name}_backward", "default")(run_backward)
@@ -124,22 +120,56 @@ def operator_of(
         """The same for autograd alone: the dispatcher, to which others may listen, takes longer than a small call."""
 
         @staticmethod
-        def forward(ctx, *arguments) -> tuple[Tensor, ...]:
+        def forward(ctx, num_positions: int, *flat_arguments) -> tuple[Tensor, ...]:
+            arguments = _in_lists(flat_arguments, num_positions)
             output, lse, maximum, total = answers = run_forward(*arguments)
             _save_for_backward(ctx, arguments, answers)
             ctx.mark_non_differentiable(maximum, total)
             return output, lse, maximum, total
 
-        backward = staticmethod(differentiate)  # pyright: ignore[reportAssignmentType]
+        @staticmethod
+        def backward(ctx, *gradients) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+            *plain, positions, tensors = differentiate(_Nested(ctx), *gradients)
+            return None, *plain, *positions, *tensors
 
     def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         """O and lse of the problem."""
-        arguments = _flat(problem, seed)
-        forward_pass = getattr(torch.ops.relattn, name) if is_watched(arguments[:NUM_TENSORS]) else Unseen.apply
-        output, lse, _, _ = forward_pass(*arguments)
+        arguments = flat(problem, seed)
+        if is_watched(_tensors_among(arguments)):
+            output, lse, _, _ = getattr(torch.ops.relattn, name)(*arguments)
+        else:
+            *plain, positions, tensors = arguments
+            output, lse, _, _ = Unseen.apply(len(positions), *plain, *positions, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
         return output, lse
 
     return run
+
+
+class _Nested:
+    """The context of an autograd.Function whose arguments lie flat, as an operator's, which come in lists."""
+
+    def __init__(self, ctx):
+        self.saved_tensors, self.numbers, self.num_positions = ctx.saved_tensors, ctx.numbers, ctx.num_positions
+        self.needs_input_grad = _in_lists(ctx.needs_input_grad[1:], ctx.num_positions)
+
+
+def _in_lists(flat_arguments: Sequence[Any], num_positions: int) -> tuple[Any, ...]:
+    """The arguments with the lists at their end, of which the first has `num_positions`."""
+    lists = flat_arguments[NUM_PLAIN:]
+    return *flat_arguments[:NUM_PLAIN], list(lists[:num_positions]), list(lists[num_positions:])
+
+
+def _tensors_among(arguments: Sequence[Any]) -> list[Tensor | None]:
+    *plain, positions, tensors = arguments
+    return [*plain[:NUM_TENSORS], *positions, *tensors]
+
+
+def _by_argument(gradients: dict[str, Tensor], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """The gradients in the place of the arguments that they belong to."""
+    given = named(arguments)
+    others = [gradients.get(which) for which in axis_tensor_names(given["words"])]
+    own = (gradients.get(which) for which in NAMES[:NUM_PLAIN])
+    return *own, [None] * len(given["axis_positions"]), others
 
 
 def _gradients_of(
@@ -149,10 +179,11 @@ def _gradients_of(
     arguments: Sequence[Any],
 ) -> Sequence[Tensor]:
     """The gradients that `wanted` names, by operations that PyTorch differentiates."""
-    given = _named(tuple(arguments))
-    leaves = {which: given[which].detach().requires_grad_() for which in wanted}
+    given = named(arguments)
+    held = tensors_of(given)
+    leaves = {which: held[which].detach().requires_grad_() for which in wanted}  # pyright: ignore[reportOptionalMemberAccess]
     with torch.enable_grad():
-        problem = _problem(**{**given, **leaves})
+        problem = problem_of(**with_tensors(given, leaves))
         with without_autocast(problem.query):
             output, lse = differentiable(problem)
     assert lse is not None
@@ -169,18 +200,19 @@ def _register_double_backward(name: str, differentiable: Callable[[Problem], tup
 
     def save(ctx, inputs, output) -> None:
         _, _, _, output_gradient, lse_gradient, wanted, *arguments = inputs
-        ctx.save_for_backward(output_gradient, lse_gradient, *arguments[:NUM_TENSORS])
-        ctx.wanted, ctx.numbers = wanted, arguments[NUM_TENSORS:]
+        _save(ctx, (output_gradient, lse_gradient), arguments)
+        ctx.wanted = wanted
 
-    def differentiate(ctx, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        output_gradient, lse_gradient, *tensors = ctx.saved_tensors
-        given = _named((*tensors, *ctx.numbers))
+    def differentiate(ctx, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        (output_gradient, lse_gradient), arguments = _restored(ctx, answers=2)
+        given = named(arguments)
+        held = tensors_of(given)
         if given["dropout_p"] > 0.0:
             raise refusal(name, "with dropout it has no double backward")
-        moved = [which for which in DIFFERENTIABLE if given[which] is not None and given[which].is_floating_point()]
+        moved = [which for which, tensor in held.items() if tensor is not None and tensor.is_floating_point()]
 
         def answers(*values: Tensor) -> tuple[Tensor, Tensor | None]:
-            problem = _problem(**{**given, **dict(zip(moved, values, strict=True))})
+            problem = problem_of(**with_tensors(given, dict(zip(moved, values, strict=True))))
             with without_autocast(problem.query):
                 return differentiable(problem)
 
@@ -189,72 +221,18 @@ def _register_double_backward(name: str, differentiable: Callable[[Problem], tup
             found = dict(zip(moved, pullback(values[:2]), strict=True))
             return tuple(found[which] for which in ctx.wanted)
 
-        cotangents_and_inputs = output_gradient, lse_gradient, *(given[which] for which in moved)
+        cotangents_and_inputs = output_gradient, lse_gradient, *(held[which] for which in moved)
         found, pullback = torch.func.vjp(first, *cotangents_and_inputs)[:2]
         cotangents = [torch.zeros_like(one) if g is None else g for one, g in zip(found, gradients, strict=True)]
         by_output, by_lse, *second = pullback(tuple(cotangents))
         by_name = dict(zip(moved, second, strict=True))
-        return None, None, None, by_output, by_lse, None, *(by_name.get(which) for which in NAMES)
+        return None, None, None, by_output, by_lse, None, *_by_argument(by_name, arguments)
 
     torch.library.register_autograd(f"relattn::{name}_backward", differentiate, setup_context=save)
 
 
-def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
-    """The problem as the operators' ARGUMENTS.
-
-    starts: of the queries, of the keys, and of each table; a tensor of them, where any is one, comes beside them.
-    """
-    axis, positions, mask = problem.sequence, problem.sequence.positions, problem.mask
-    tables = [getattr(axis, name) for name in TABLES]
-    query_positions, key_positions, starts = None, None, [0, 0]
-    if isinstance(positions.query, Run) and isinstance(positions.key, Run):
-        starts = [positions.query.start, positions.key.start]
-    else:
-        query_positions, key_positions = positions.query_positions(), positions.key_positions()
-    starts += [0 if table is None else table.first for table in tables]
-    starts_tensor = None
-    if any(isinstance(start, Tensor) for start in starts):
-        starts_tensor = torch.stack([torch.as_tensor(start, device=positions.device) for start in starts])
-        starts = [0] * len(starts)
-    segments = mask.segments or (None, None)
-    return (
-        problem.query, problem.key, problem.value, axis.relative_query,
-        *(None if table is None else table.values for table in tables), mask.explicit,
-        query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
-        starts, ["" if table is None else table.beyond for table in tables], positions.lowest, positions.highest,
-        problem.scale, problem.dropout_p, problem.output_dtype,
-    )  # fmt: skip
-
-
-def _problem(
-    query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
-    explicit_mask, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments, seed,
-    starts, beyond, lowest, highest, scale, dropout_p, output_dtype,
-) -> Problem:  # fmt: skip
-    """The problem that `_flat` took apart, its starts read as ints."""
-    if starts_tensor is not None:
-        starts = starts_tensor.tolist()
-    query_start, key_start, *firsts = starts
-    positions = Positions(
-        Run(query_start) if query_positions is None else Listed(query_positions),
-        Run(key_start) if key_positions is None else Listed(key_positions),
-        query.shape[2], key.shape[2], query.device, lowest, highest,
-    )  # fmt: skip
-    values = (relative_keys, relative_queries, relative_values, bias)
-    tables = {
-        name: OffsetTable(rows, first, what)
-        for name, rows, first, what in zip(TABLES, values, firsts, beyond, strict=True)
-        if rows is not None
-    }
-    segments = None if query_segments is None else (query_segments, key_segments)
-    return Problem(
-        query, key, value, (Axis(positions, relative_query, **tables),),
-        Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
-    )  # fmt: skip
-
-
 def _fake_forward(*arguments) -> Forward:
-    given = _named(arguments)
+    given = named(arguments)
     rows, width, dtype = given["query"].shape[:3], given["value"].shape[3], given["output_dtype"]
     number = torch.float64 if dtype == torch.float64 else torch.float32
     lse, maximum, total = (given["query"].new_empty(rows, dtype=number) for _ in range(3))
@@ -264,15 +242,23 @@ def _fake_forward(*arguments) -> Forward:
 def _fake_backward(
     output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
 ) -> list[Tensor]:
-    given = _named(arguments)
-    return [given[name].new_empty(given[name].shape) for name in wanted]
-
-
-def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(NAMES, arguments, strict=True))
+    held = tensors_of(named(arguments))
+    return [held[name].new_empty(held[name].shape) for name in wanted]  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
     answer, _, maximum, total = output
-    ctx.save_for_backward(answer, maximum, total, *inputs[:NUM_TENSORS])
-    ctx.numbers = inputs[NUM_TENSORS:]
+    _save(ctx, (answer, maximum, total), inputs)
+
+
+def _save(ctx, answers: tuple[Tensor, ...], arguments: Sequence[Any]) -> None:
+    """Keep the answers and all arguments."""
+    ctx.save_for_backward(*answers, *_tensors_among(arguments))
+    ctx.numbers, ctx.num_positions = arguments[NUM_TENSORS:NUM_PLAIN], len(arguments[NUM_PLAIN])
+
+
+def _restored(ctx, answers: int) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
+    """What `_save` kept: so many answers, and the arguments."""
+    saved = ctx.saved_tensors
+    kept, tensors, lists = saved[:answers], saved[answers : answers + NUM_TENSORS], saved[answers + NUM_TENSORS :]
+    return kept, _in_lists((*tensors, *ctx.numbers, *lists), ctx.num_positions)

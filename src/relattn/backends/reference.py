@@ -12,7 +12,9 @@ from relattn.score.table import OffsetTable
 
 
 class ReferenceBackend:
-    """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask;  O_i = sum_j softmax(S)_ij * (v_j + RV[d]).
+    """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d]
+    S'_ij = softcap * tanh(S_ij / softcap) + a_j + mask
+    O_i = sum_j softmax(S')_ij * (v_j + RV[d]).
 
     Every pair's rows are written out, O(Lq Lk D) memory, and all of it is float64 whatever the inputs: the truth for
     small problems.
@@ -44,6 +46,10 @@ class ReferenceBackend:
         for axis, d in zip(problem.axes, offsets, strict=True):
             if axis.bias is not None:
                 scores = scores + _pairs(axis.bias, d)
+        if problem.softcap is not None:
+            scores = problem.softcap * torch.tanh(scores / problem.softcap)
+        if problem.key_bias is not None:
+            scores = scores + problem.key_bias.double().unsqueeze(-2)
         added = problem.mask.added()
         if added is not None:
             scores = scores + added.double()

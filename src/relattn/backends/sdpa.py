@@ -22,9 +22,10 @@ class SdpaBackend:
 
     def reasons(self, problem: Problem) -> Iterator[str]:
         """What of the problem scaled_dot_product_attention has no argument for."""
-        for axis in problem.axes:
-            for name in axis.tables:
-                yield f"it has no {name.replace('_', ' ')}"
+        for name in dict.fromkeys(name for axis in problem.axes for name in axis.tables):
+            yield f"it has no {name.replace('_', ' ')}"
+        for name in problem.terms_of_no_axis:
+            yield f"it has no {name}"
         mask, positions = problem.mask, problem.sequence.positions
         if mask.key_mask is not None:
             yield "it has no key mask"

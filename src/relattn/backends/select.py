@@ -171,7 +171,7 @@ def _outruns_sdpa(problem: Problem) -> bool:
     """
     if problem.query.device.type != "cpu" or problem.dropout_p > 0.0:
         return False
-    if problem.sequence.tables or problem.mask.explicit is not None:
+    if problem.has_tables or problem.mask.explicit is not None or problem.terms_of_no_axis:
         return False
     if is_watched((problem.query, problem.key, problem.value)):
         return False

@@ -13,8 +13,9 @@ from relattn.bench.workload import Workload
 from relattn.catalogue import CATALOGUE, Layer
 from relattn.encodings import RelativeEncoding
 from relattn.encodings.base import lower
+from relattn.score.places import Places
 from relattn.score.position import Run
-from relattn.score.positions import Positions, limits
+from relattn.score.positions import SEQUENCE, Positions, limits
 from relattn.score.problem import TABLES
 from relattn.score.terms import ScoreTerms
 
@@ -116,7 +117,7 @@ def _lowered(case: Case, encoding: RelativeEncoding) -> Case:
         starts, Run(0), work.query_length, work.length, case.query.device, *limits(work.causal, work.sides)
     )
     with torch.no_grad():
-        terms = lower(encoding, case.query, case.key, case.value, positions)
+        terms = lower(encoding, case.query, case.key, case.value, Places({SEQUENCE: positions}))
 
     def leaf(tensor: Tensor) -> Tensor:
         return tensor.detach().requires_grad_(work.training)

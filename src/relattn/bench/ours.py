@@ -11,8 +11,9 @@ from relattn import door
 from relattn.bench.case import Case
 from relattn.bench.formula import Call
 from relattn.nn.kept_rows import KeptRows
+from relattn.score.places import Places
 from relattn.score.position import Run
-from relattn.score.positions import Positions, limits
+from relattn.score.positions import SEQUENCE, Positions, limits
 
 
 def ours(case: Case, backend: str) -> Call:
@@ -45,7 +46,7 @@ def _decoding(case: Case, backend: str) -> Call:
         positions = Positions(Run(last), Run(0), 1, last + 1, case.query.device, *limits(True, sides), memo)
         tensors = door.checked(case.query, case.key, case.value, enable_gqa=True)
         output, _ = door.request(
-            *tensors, positions, encoding=case.encoding, keys_are_prepared=True, backend=backend
+            *tensors, Places({SEQUENCE: positions}), encoding=case.encoding, keys_are_prepared=True, backend=backend
         ).run()
         return output
 

@@ -49,7 +49,11 @@ def compare(
         ),
     ] = None,
     encodings: Annotated[
-        str | None, typer.Option(help="Encodings, separated by commas.", show_default="relative-heads,rope,sinusoid")
+        str | None,
+        typer.Option(
+            help="Encodings, separated by commas; relative+pitch+time is for chorales alone.",
+            show_default="relative-heads,rope,sinusoid",
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
@@ -80,10 +84,10 @@ def compare(
 ) -> None:
     """Train the same model under several position encodings and compare them on held-out data.
 
-    Encodings: relative-heads, relative, shaw, shaw-keys, transformer-xl, t5, alibi, rope, none, sinusoid; relattn bench
-    names them alike. Relative tables hold their edge row beyond the trained length, Shaw's clip at 64 tokens of the
-    past. All are trained for the same number of steps on the same windows; an n-gram is always among the rows. Ctrl-C
-    keeps what was done.
+    Encodings: relative-heads, relative, relative+pitch+time, shaw, shaw-keys, transformer-xl, t5, alibi, kerple,
+    kerple-power, sandwich, rope, none, sinusoid; relattn bench names them alike. Relative tables hold their edge row
+    beyond the trained length, Shaw's clip at 64 tokens of the past. All are trained for the same number of steps on the
+    same windows; an n-gram is always among the rows. Ctrl-C keeps what was done.
     """
     with one_sentence():
         given = {

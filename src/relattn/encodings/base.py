@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -16,10 +16,13 @@ from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.certainty import certainly
 from relattn.score.check_terms import check_terms, more_rows
 from relattn.score.checks import shape
+from relattn.score.places import Places
 from relattn.score.position import Position
-from relattn.score.positions import Positions
+from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.problem import TABLES
 from relattn.score.terms import ScoreTerms
+
+ON_SEQUENCE = (SEQUENCE,)
 
 
 class RelativeEncoding(nn.Module, ABC):
@@ -29,26 +32,46 @@ class RelativeEncoding(nn.Module, ABC):
     its table may be too short for a call. Encodings add with `+`: biases add, relative keys over the caller's query
     add, over other relative queries they are joined along the feature axis; one operand at most may rewrite queries and
     keys.
+
+    axes: the names of the axes whose positions it reads: the sequence alone, unless it says otherwise. With several,
+        an offset stands for one combination of theirs (`JointPositions`).
+    answers_for_leading: whether its table has rows for the tokens before a grid. Else such pairs get nothing.
+    has_tables: whether its terms have any: else positions on several axes are not joined, and `by_axis` alone holds.
     """
+
+    axes: tuple[str, ...] = ON_SEQUENCE
+    answers_for_leading = False
+    has_tables = True
 
     @property
     def rewrites_keys(self) -> bool:
         """Whether `prepare_keys` is its own: then no relative queries can meet those keys in a sum."""
         return type(self).prepare_keys is not RelativeEncoding.prepare_keys
 
-    def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(
+        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
+    ) -> Float[Tensor, "B Hk Lk D"]:
         """The keys as attention and caches hold them, once per key, when it arrives; unchanged unless overridden.
 
-        key_position: where the keys stand, a Run or Listed; key_position.expand(key.shape[2], key.device) is the
-            position of every key.
+        key_position: where the keys stand, a Run, Digits or Listed; key_position.expand(key.shape[2], key.device) is
+            the position of every key. Of an encoding with other axes than the sequence: that of every axis, by name.
         """
         return key
+
+    def on(self, axis: str) -> OnAxis:
+        """The same encoding, its parameters too, over the offsets of another axis than the sequence.
+
+        Raises ValueError: where it stands on several axes, or on one already, and for no name.
+        """
+        return OnAxis(self, axis)
 
     @abstractmethod
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """The terms of the score equation for these queries and prepared keys.
+
+        positions: those of its axis; of several, their joint positions, with `positions.by_axis`.
 
         Whatever depends on the offset is evaluated on `positions.span`, one row an offset, never on pairs.
         """
@@ -64,17 +87,23 @@ class RelativeEncoding(nn.Module, ABC):
 
 
 def prepare(
-    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_position: Position
+    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]
 ) -> Float[Tensor, "B Hk Lk D"]:
     """encoding.prepare_keys(key, key_position), held to its contract: a tensor of the same shape.
 
-    In the encoding's own dtypes under autocast too, as `lower`.
+    key_places: where the keys stand on every axis of the call. In the encoding's own dtypes under autocast too, as
+    `lower`.
     """
     if not encoding.rewrites_keys:
         return key
+    if isinstance(encoding, EncodingSum):
+        for operand in encoding.encodings:
+            key = prepare(operand, key, key_places)
+        return key
     with without_autocast(key):
-        prepared = encoding.prepare_keys(key, key_position)
-    name = f"{type(encoding).__name__}.prepare_keys"
+        of_sequence = encoding.axes == ON_SEQUENCE
+        prepared = encoding.prepare_keys(key, key_places[SEQUENCE] if of_sequence else key_places)
+    name = f"{_name(encoding)}.prepare_keys"
     if not isinstance(prepared, Tensor):
         raise TypeError(f"{name}: returned {type(prepared).__name__}; expected a tensor")
     if prepared.shape != key.shape:
@@ -87,7 +116,7 @@ def lower(
     query: Float[Tensor, "B Hq Lq D"],
     key: Float[Tensor, "B Hk Lk D"],
     value: Float[Tensor, "B Hk Lk Dv"] | None,
-    positions: Positions,
+    places: Places,
 ) -> ScoreTerms:
     """encoding.terms(query, key, positions), held to its contract: ScoreTerms that fit the call (`check_terms`).
 
@@ -95,20 +124,121 @@ def lower(
     """
     with without_autocast(query):
         if isinstance(encoding, EncodingSum):
-            parts = [lower(operand, query, key, value, positions) for operand in encoding.encodings]
-            return encoding.added(parts, query, positions)
+            parts = [lower(operand, query, key, value, places) for operand in encoding.encodings]
+            return encoding.added(parts, query, places.sequence)
+        axes, positions = encoding.axes, places.sequence
+        if axes != ON_SEQUENCE:
+            who = _name(encoding)
+            positions = places.on(axes, who) if encoding.has_tables else places.apart(axes, who)
         terms = encoding.terms(query, key, positions)
     if not isinstance(terms, ScoreTerms):
-        raise TypeError(f"{type(encoding).__name__}.terms: returned {type(terms).__name__}; expected ScoreTerms")
+        raise TypeError(f"{_name(encoding)}.terms: returned {type(terms).__name__}; expected ScoreTerms")
     check_terms(terms, query, key, value, positions, encoding.out_of_rows)
-    return terms
+    if axes == ON_SEQUENCE:
+        return terms
+    return (terms if encoding.answers_for_leading else _standing(terms, positions)).on(*axes)
+
+
+def _name(encoding: RelativeEncoding) -> str:
+    """What messages call an encoding: on an axis too by the name of its own class."""
+    return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
+
+
+def placed_terms(
+    terms: ScoreTerms,
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+    value: Float[Tensor, "B Hk Lk Dv"] | None,
+    places: Places,
+) -> ScoreTerms:
+    """The caller's own terms, held to the same on every axis."""
+    check_terms(terms, query, key, value, places.sequence)
+    if not terms.axes:
+        return terms
+    axes = {}
+    for names, part in terms.axes.items():
+        positions = places.on(names, "encoding")
+        check_terms(part, query, key, value, positions)
+        axes[names] = _standing(part, positions)
+    return replace(terms, axes=axes)
+
+
+def _standing(terms: ScoreTerms, positions: Positions) -> ScoreTerms:
+    """The terms where every pair of a token that leads a grid gets nothing."""
+    if positions.leading == (0, 0):
+        return terms
+    first, last = positions.visible
+    assert isinstance(first, int) and isinstance(last, int)
+    return terms.standing(first, last)
 
 
 def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
     """The terms of a call without any pair: tables that refuse, which may share no offset then, meet at offset 0."""
     tables = {name: getattr(terms, name) for name in TABLES}
     refusing = {name: table for name, table in tables.items() if table is not None and table.beyond == "refuse"}
-    return replace(terms, **{name: replace(t, values=t.values[:, :1], first=0) for name, t in refusing.items()})
+    changed = {name: replace(t, values=t.values[:, :1], first=0) for name, t in refusing.items()}
+    return replace(terms, axes={axes: _of_no_pair(part) for axes, part in terms.axes.items()}, **changed)
+
+
+def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> ScoreTerms:
+    """The terms of one axis in one: those over the caller's query add first, then the others are joined to them."""
+    others = [part for part in parts if part.relative_query is not None]
+    combined = reduce(add, [part for part in parts if part.relative_query is None], ScoreTerms())
+    if others and combined.relative_keys is not None:
+        combined = replace(combined, relative_query=query)
+    return reduce(add, others, combined)
+
+
+class OnAxis(RelativeEncoding):
+    """encoding.on(axis): the encoding over the offsets of that axis. `encoding` holds its parameters.
+
+    Raises TypeError: for anything but a RelativeEncoding; ValueError: where it stands on another axis than the sequence
+    already, and for no name of another axis.
+    """
+
+    def __init__(self, encoding: RelativeEncoding, axis: str) -> None:
+        super().__init__()
+        if not isinstance(encoding, RelativeEncoding):
+            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding")
+        name = _name(encoding)
+        if encoding.axes != ON_SEQUENCE:
+            raise ValueError(
+                f"{name}.on: got one that stands on {', '.join(map(repr, encoding.axes))}; expected one of the "
+                "sequence; make another for another axis"
+            )
+        if not isinstance(axis, str) or not axis or axis == SEQUENCE:
+            raise ValueError(f"{name}.on: got {axis!r}; expected the name of an axis other than 'sequence'")
+        self.encoding = encoding
+        self.axes = (axis,)
+
+    @property
+    def rewrites_keys(self) -> bool:
+        """Whether the encoding does."""
+        return self.encoding.rewrites_keys
+
+    def prepare_keys(
+        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
+    ) -> Float[Tensor, "B Hk Lk D"]:
+        """The keys as the encoding prepares them, by their positions on the axis."""
+        (axis,) = self.axes
+        assert isinstance(key_position, Mapping)
+        if axis not in key_position:
+            raise ValueError(f"key_position: got no axis {axis!r}; expected where the keys stand on it")
+        return self.encoding.prepare_keys(key, key_position[axis])
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """The encoding's terms, for the positions on the axis."""
+        return self.encoding.terms(query, key, positions)
+
+    def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
+        """As the encoding says it."""
+        return self.encoding.out_of_rows(table, positions)
+
+    def extra_repr(self) -> str:
+        """The axis, for `print`."""
+        return f"axis={self.axes[0]!r}"
 
 
 class EncodingSum(RelativeEncoding):
@@ -129,28 +259,37 @@ class EncodingSum(RelativeEncoding):
             )
         self.operands = nn.ModuleList(operands)
 
-    def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
+    @property
+    def axes(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Every axis that an operand stands on, each once."""
+        return tuple(dict.fromkeys(axis for operand in self.encodings for axis in operand.axes))
+
+    def on(self, axis: str) -> EncodingSum:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The sum with those operands on `axis` that stand on the sequence; the others stay where they are."""
+        return EncodingSum(*[part.on(axis) if part.axes == ON_SEQUENCE else part for part in self.encodings])
+
+    def prepare_keys(
+        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
+    ) -> Float[Tensor, "B Hk Lk D"]:
         """The keys after the one operand that changes them."""
-        for operand in self.encodings:
-            key = prepare(operand, key, key_position)
-        return key
+        return prepare(self, key, key_position if isinstance(key_position, Mapping) else {SEQUENCE: key_position})
 
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """The sum of every operand's terms; each sees the query as the caller gave it."""
-        return lower(self, query, key, None, positions)
+        return lower(self, query, key, None, Places(getattr(positions, "by_axis", {SEQUENCE: positions})))
 
     def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"], positions: Positions) -> ScoreTerms:
         """The operands' terms in one: those over the caller's query add first, then the others are joined to them."""
         if certainly(positions.query_length == 0) or certainly(positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
-        others = [part for part in parts if part.relative_query is not None]
-        combined = reduce(add, [part for part in parts if part.relative_query is None], ScoreTerms())
-        if others and combined.relative_keys is not None:
-            combined = replace(combined, relative_query=query)
-        combined = reduce(add, others, combined)
-        if self.rewrites_keys and combined.relative_queries is not None:
+        combined = ScoreTerms()
+        by_axes = [part.by_axes() for part in parts]
+        for axes in dict.fromkeys(axes for part in by_axes for axes in part):
+            on_axes = _added([part[axes] for part in by_axes if axes in part], query)
+            combined = combined + (on_axes if axes == ON_SEQUENCE else on_axes.on(*axes))
+        if self.rewrites_keys and any(terms.relative_queries is not None for terms in combined.by_axes().values()):
             raise UnsupportedError(
                 "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "
                 "which no paper defines"

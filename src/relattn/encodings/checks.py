@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from relattn.arguments import came
+from relattn.arguments import came, check_size
 from relattn.errors import ShapeError
 from relattn.score.checks import shape
 
@@ -37,6 +37,24 @@ def check_heads(
             f"{encoding}: got device {parameter.device}; expected {query.device}, the query's; move the encoding with "
             ".to()"
         )
+
+
+def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
+    """The sizes of a grid, ints of at least 1; one by itself is a grid of one axis."""
+    given = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
+    if not given:
+        raise ValueError(f"{name}: got {sizes!r}; expected an int of at least 1 for each axis, such as (7, 7)")
+    return tuple(check_size(name, size) for size in given)
+
+
+def check_axes(name: str, axes: object, count: int | None = None) -> tuple[str, ...]:
+    """A tuple of different names of axes; as many as `count` where that is given."""
+    given = tuple(axes) if isinstance(axes, (tuple, list)) else ()
+    good = all(isinstance(axis, str) and axis for axis in given) and len(set(given)) == len(given)
+    if not given or not good or (count is not None and len(given) != count):
+        many = "different names of axes" if count is None else f"{count} different names of axes, one for each size"
+        raise ValueError(f"{name}: got {axes!r}; expected {many}, such as ('y', 'x')")
+    return given
 
 
 def allocated(make: Callable[[], T], **sizes: int) -> T:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,11 +12,14 @@ from torch import Tensor
 
 from relattn.arguments import check_base, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.checks import check_axes
 from relattn.encodings.frequencies import rope_frequencies
 from relattn.encodings.rotation import rotated
-from relattn.errors import ShapeError
+from relattn.errors import ShapeError, UnsupportedError
 from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.score.checks import shape
+from relattn.score.digits import Digits
+from relattn.score.places import JointPositions
 from relattn.score.position import Listed, Position
 from relattn.score.positions import Positions
 from relattn.score.terms import ScoreTerms
@@ -23,7 +28,8 @@ from relattn.score.terms import ScoreTerms
 class RotaryEmbedding(RelativeEncoding):
     """S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j), which depends on j - i alone; no table, no parameters.
 
-    Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim).
+    Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim). With sections, p is the position on the axis
+    to which the pair belongs.
 
     rotary_dim: how many features are rotated, from the first; even, head_dim unless given. The others pass unrotated.
     interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f + rotary_dim /
@@ -43,6 +49,13 @@ class RotaryEmbedding(RelativeEncoding):
         from one list up to a length of L, from the other beyond, and multiplies by sqrt(1 + ln(s) / ln(L)), or by
         "attention_factor" in its place.
         The formulas: `relattn.offsets.rope_frequencies`.
+    sections: how many feature pairs each axis turns, by its name, as {"t": 16, "y": 24, "x": 24}; their sum is
+        rotary_dim / 2. The first pairs belong to the first axis, and so on. Tokens before a grid (`relattn.grid(...,
+        leading=n)`) are not turned. None: all pairs turn by the sequence.
+    own_frequencies: False counts f over all pairs (M-RoPE); True within the section, of s pairs, whose angles are p *
+        base^(-f / s) (axial).
+    interleaved_sections: True deals the pairs out in turn: of n axes, pair f belongs to axis f mod n, as long as that
+        axis has pairs left, and else to the first (Qwen3-VL).
 
     The length of a call ("dynamic" and "longrope") is its largest position + 1, in the whole batch. For keys that is
     the largest position of the keys that arrive together. For queries it is the largest position of the queries and of
@@ -51,11 +64,14 @@ class RotaryEmbedding(RelativeEncoding):
     "dynamic" remembers the longest text until it meets one shorter than L. Nothing is remembered here, and no tensor is
     read.
 
-    Raises TypeError: for an `interleaved` that is no bool; ValueError: for other sizes, base or scaling. A call raises
+    Raises TypeError: for an `interleaved` that is no bool; ValueError: for other sizes, base, scaling or sections;
+    UnsupportedError: for sections with a scaling by length, or a scaling with frequencies of their own. A call raises
     ShapeError: for queries or keys of another width.
 
-    Source: Su et al. 2021 (RoFormer), eq. 14, 15 and 34.
+    Source: Su et al. 2021 (RoFormer), eq. 14, 15 and 34; with sections Wang et al. 2024 (Qwen2-VL), section 2.1.
     """
+
+    has_tables = False
 
     def __init__(
         self,
@@ -65,6 +81,9 @@ class RotaryEmbedding(RelativeEncoding):
         rotary_dim: int | None = None,
         interleaved: bool = False,
         scaling: dict[str, Any] | None = None,
+        sections: Mapping[str, int] | None = None,
+        own_frequencies: bool = False,
+        interleaved_sections: bool = False,
     ) -> None:
         super().__init__()
         head_dim = check_size("head_dim", head_dim)
@@ -79,17 +98,49 @@ class RotaryEmbedding(RelativeEncoding):
         self.base = check_base(base)
         self._rule = complete_scaling(scaling, rotary_dim // 2)
         self.scaling = given_scaling(scaling, self._rule)
+        check_flag("own_frequencies", own_frequencies)
+        check_flag("interleaved_sections", interleaved_sections)
+        self.sections = None if sections is None else _checked_sections(sections, rotary_dim // 2)
+        self.own_frequencies, self.interleaved_sections = own_frequencies, interleaved_sections
+        if self.sections is None:
+            if own_frequencies or interleaved_sections:
+                raise ValueError(
+                    "own_frequencies, interleaved_sections: got True without sections; expected both False, or sections"
+                )
+            return
+        self.axes = tuple(self.sections)
+        self._axis_of_pair = _axes_of_pairs(list(self.sections.values()), interleaved_sections)
+        if own_frequencies and interleaved_sections:
+            raise UnsupportedError(
+                "interleaved_sections: got True with own_frequencies=True; no model deals out frequencies of their "
+                "own, keep one of them"
+            )
+        if self._rule is not None and (own_frequencies or self._rule["rope_type"] in BY_LENGTH):
+            raise UnsupportedError(
+                f"scaling: got {self._rule['rope_type']!r} with sections; expected no scaling with own_frequencies, "
+                "and none by the length of the call, which several axes do not have"
+            )
 
-    def prepare_keys(self, key: Float[Tensor, "B Hk Lk D"], key_position: Position) -> Float[Tensor, "B Hk Lk D"]:
+    def prepare_keys(
+        self, key: Float[Tensor, "B Hk Lk D"], key_position: Position | Mapping[str, Position]
+    ) -> Float[Tensor, "B Hk Lk D"]:
         """Rot(j) k_j, for the length of these keys."""
-        return self._rotate("key", key, key_position, self._length(key, (key_position, key.shape[2])))
+        if isinstance(key_position, Mapping):
+            missing = [axis for axis in self.axes if axis not in key_position]
+            if missing:
+                raise ValueError(f"key_position: got no axis {missing[0]!r}; expected where the keys stand on it")
+            return self._rotate("key", key, [key_position[axis] for axis in self.axes], None)
+        return self._rotate("key", key, [key_position], self._length(key, (key_position, key.shape[2])))
 
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """q := Rot(i) q_i, for the length of queries and keys; the keys came rotated from `prepare_keys`."""
+        if isinstance(positions, JointPositions):
+            places = [of_axis.query for of_axis in positions.by_axis.values()]
+            return ScoreTerms(query=self._rotate("query", query, places, None))
         queries, keys = (positions.query, positions.query_length), (positions.key, positions.key_length)
-        return ScoreTerms(query=self._rotate("query", query, positions.query, self._length(query, queries, keys)))
+        return ScoreTerms(query=self._rotate("query", query, [positions.query], self._length(query, queries, keys)))
 
     def _length(self, features: Tensor, *sides: tuple[Position, int]) -> Float64[Tensor, ""] | None:
         """The largest position of the sides + 1, for the scalings that ask. A side: its position and its length.
@@ -101,45 +152,97 @@ class RotaryEmbedding(RelativeEncoding):
         return torch.stack([_reach(position, count, features.device) for position, count in sides]).max()
 
     def _rotate(
-        self, name: str, features: Float[Tensor, "B H L D"], position: Position, length: Float64[Tensor, ""] | None
+        self, name: str, features: Float[Tensor, "B H L D"], places: list[Position], length: Float64[Tensor, ""] | None
     ) -> Float[Tensor, "B H L D"]:
         if features.shape[3] != self.head_dim:
             raise ShapeError(
                 f"RotaryEmbedding head_dim: got {self.head_dim}; expected {features.shape[3]}, the width of {name} "
                 f"{shape(features)}; make it with head_dim={features.shape[3]}"
             )
-        return rotated(features, *self._cos_sin(features, position, length), interleaved=self.interleaved)
+        return rotated(features, *self._cos_sin(features, places, length), interleaved=self.interleaved)
 
     def _cos_sin(
-        self, features: Tensor, position: Position, length: Float64[Tensor, ""] | None
+        self, features: Tensor, places: list[Position], length: Float64[Tensor, ""] | None
     ) -> tuple[Tensor, Tensor]:
         """Cosine and sine of every angle, times attention_factor, [L, rotary_dim / 2] or [B, L, rotary_dim / 2].
 
         The angles are float64, for a position of many digits leaves a float32 angle few; their cosines are then rounded
         to the dtype of the scores.
         """
-        positions = position.expand(features.shape[2], features.device).double()
-        frequencies = rope_frequencies(self.rotary_dim, self.base, self._rule, length, features.device)
-        angles = positions.unsqueeze(-1) * frequencies
+        by_axis = [_turned_by(place).expand(features.shape[2], features.device).double() for place in places]
+        if self.sections is None:
+            positions = by_axis[0].unsqueeze(-1)
+        else:
+            positions = torch.stack(torch.broadcast_tensors(*by_axis), dim=-1)[..., self._axis_of_pair]
+        angles = positions * self._frequencies(length, features.device)
         cos, sin = angles.cos(), angles.sin()
         if self._rule is not None:
             cos, sin = cos * self._rule["attention_factor"], sin * self._rule["attention_factor"]
         dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
         return cos.to(dtype), sin.to(dtype)
 
+    def _frequencies(self, length: Float64[Tensor, ""] | None, device: torch.device) -> Float64[Tensor, "pairs"]:
+        """The angle of every pair at position 1."""
+        if self.sections is None or not self.own_frequencies:
+            return rope_frequencies(self.rotary_dim, self.base, self._rule, length, device)
+        own = [rope_frequencies(2 * size, self.base, None, None, device) for size in self.sections.values()]
+        return torch.cat(own)
+
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
+        of_axes = ""
+        if self.sections is not None:
+            of_axes = (
+                f", sections={self.sections}, own_frequencies={self.own_frequencies}, "
+                f"interleaved_sections={self.interleaved_sections}"
+            )
         return (
             f"{self.head_dim}, base={self.base}, rotary_dim={self.rotary_dim}, interleaved={self.interleaved}, "
-            f"scaling={self.scaling}"
+            f"scaling={self.scaling}{of_axes}"
         )
 
 
+def _checked_sections(sections: object, pairs: int) -> dict[str, int]:
+    """Feature pairs by the name of an axis, as many as there are in all."""
+    if not isinstance(sections, Mapping) or not sections:
+        raise ValueError(f"sections: got {sections!r}; expected feature pairs by axis, such as {{'y': 16, 'x': 16}}")
+    check_axes("sections", tuple(sections))
+    checked = {axis: check_size(f"sections[{axis!r}]", size) for axis, size in sections.items()}
+    if sum(checked.values()) != pairs:
+        raise ValueError(
+            f"sections: got {checked}, {sum(checked.values())} feature pairs in all; expected {pairs}, half of "
+            "rotary_dim"
+        )
+    return checked
+
+
+def _axes_of_pairs(sizes: list[int], interleaved: bool) -> list[int]:
+    """The number of the axis that each feature pair belongs to."""
+    if not interleaved:
+        return [axis for axis, size in enumerate(sizes) for _ in range(size)]
+    count = len(sizes)
+    dealt = [pair % count if pair < count * sizes[pair % count] else 0 for pair in range(sum(sizes))]
+    if [dealt.count(axis) for axis in range(count)] != sizes:
+        raise ValueError(
+            f"sections: got {sizes} feature pairs with interleaved_sections=True; expected sizes that can be dealt out "
+            "in turn, the first axis taking what is left"
+        )
+    return dealt
+
+
+def _turned_by(place: Position) -> Position:
+    """The position that a rotation goes by: 0 for tokens that stand nowhere."""
+    return replace(place, nowhere=0) if isinstance(place, Digits) and place.leading else place
+
+
 def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:
-    """The largest position + 1 of `count` elements in a run, or of those that are listed."""
+    """The largest position + 1 of `count` elements in a run or in digits, or of those that are listed."""
     if isinstance(position, Listed):
         listed = position.positions.double()
         return listed.max() + 1.0 if listed.numel() else listed.new_zeros(())
+    if isinstance(position, Digits):
+        standing = position.expand(count, device)[position.leading :]
+        return standing.max().double() + 1.0 if standing.numel() else standing.new_zeros((), dtype=torch.float64)
     if isinstance(position.start, Tensor):
         return (position.start + count).to(device, torch.float64)
     return torch.full((), position.start + count, dtype=torch.float64, device=device)

@@ -98,10 +98,10 @@ class TransformerXLEmbedding(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """q := q + u, r := q + v, RK = W R."""
+        """q := q + u, r := q + v, RK = W R; where tokens lead a grid, RQ = u in place of q + u."""
         u, v, max_length = self.pos_bias_u, self.pos_bias_v, self.max_length
         if max_length is not None:
-            return _terms(query, u, v, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "refuse"))
+            return _terms(query, u, v, positions, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "refuse"))
         return projected_terms(self, query, positions, u, v, self.linear_pos, self.interleaved)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
@@ -137,20 +137,23 @@ def projected_terms(
         span = positions.span
         return OffsetTable(positions.rows(owner, rows, span), span.first, "refuse")
 
-    return _terms(query, u, v, table)
+    return _terms(query, u, v, positions, table)
 
 
 def _terms(
     query: Float[Tensor, "B Hq Lq D"],
     u: Float[Tensor, "Hq D"],
     v: Float[Tensor, "Hq D"],
+    positions: Positions,
     relative_keys: Callable[[], OffsetTable],
 ) -> ScoreTerms:
     num_heads, head_dim = u.shape
     check_heads("TransformerXLEmbedding", num_heads, head_dim, query, u)
-    return ScoreTerms(
-        query=query + u.unsqueeze(1), relative_query=query + v.unsqueeze(1), relative_keys=relative_keys()
-    )
+    r = query + v.unsqueeze(1)
+    if positions.leading != (0, 0):  # u . k_j is for those alone that stand on the axis
+        of_every_offset = OffsetTable(u.unsqueeze(1), 0, "clamp")
+        return ScoreTerms(relative_query=r, relative_keys=relative_keys(), relative_queries=of_every_offset)
+    return ScoreTerms(query=query + u.unsqueeze(1), relative_query=r, relative_keys=relative_keys())
 
 
 def _sinusoids(distances: Int64[Tensor, "n"], width: int, interleaved: bool) -> Tensor:

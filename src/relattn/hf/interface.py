@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from relattn.errors import UnsupportedError
 from relattn.functional import attention_weights, relative_attention
 from relattn.hf.masks import MaskStructure, as_structure, relattn_mask
 
@@ -36,6 +35,9 @@ def relattn_attention(
     scaling: float | None = None,
     is_causal: bool | None = None,
     position_bias: Float[Tensor, "#B Hq Lq Lk"] | None = None,
+    softcap: float | None = None,
+    s_aux: Float[Tensor, "Hq"] | None = None,
+    sinks: Float[Tensor, "B Hq Lq 1"] | None = None,
     **kwargs: object,
 ) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
     """Attention of a model that was loaded with attn_implementation="relattn", under transformers' signature.
@@ -43,18 +45,17 @@ def relattn_attention(
     position_bias is added to the scores as it comes, quadratic as the model made it; `relattn.hf.patch` replaces the
     modules that make one.
 
-    Raises UnsupportedError: when the model caps its scores (softcap).
+    softcap caps the scores (Gemma 2). s_aux are sinks per head (gpt-oss), sinks those per token and head (Inkling 2).
     """
-    if kwargs.get("softcap") is not None:
-        raise UnsupportedError(
-            f"softcap: {type(module).__name__} caps its scores at {kwargs['softcap']}, which is no term of the score "
-            "equation; load the model with attn_implementation='eager'"
-        )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     structure = as_structure(attention_mask, bool(causal), key.shape[2] - query.shape[2])
     if position_bias is not None:
         structure = add_to_scores(structure, position_bias)
-    return attend(module, query, key, value, structure, None, scaling, dropout, asks_for_weights(module, kwargs))
+    with_weights = asks_for_weights(module, kwargs)
+    logits = s_aux if sinks is None else sinks.squeeze(-1)
+    return attend(
+        module, query, key, value, structure, None, scaling, dropout, with_weights, softcap=softcap, sinks=logits
+    )
 
 
 def attend(
@@ -67,12 +68,18 @@ def attend(
     scale: float | None,
     dropout_p: float,
     with_weights: bool,
+    *,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None,
 ) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
     """relative_attention for a transformers module; the weights, before dropout, where they are asked for.
 
     The module's attribute `relattn_backend` names the backend, "auto" without one.
     """
-    keywords = {**structure.keywords(), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1], "encoding": terms}
+    keywords = {
+        **structure.keywords(), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1], "encoding": terms,
+        "softcap": softcap, "sinks": sinks,
+    }  # fmt: skip
     output = relative_attention(
         query, key, value, dropout_p=dropout_p, backend=getattr(module, "relattn_backend", "auto"), **keywords
     )

@@ -32,7 +32,10 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "KeyQueryEmbedding": ("head_dim", "max_length", "num_heads"),
     "DisentangledEmbedding": ("num_heads", "head_dim", "embed_dim", "max_distance", "num_buckets", "c2p", "p2c"),
 }
-"""The arguments of every encoding, under one name on both sides."""
+"""The arguments of every encoding that both sides have, under one name on both."""
+
+TORCH_ALONE = ("FunctionBias", "KerpleBias", "SandwichBias", "GridBias", "GridEmbedding", "LogGridBias")
+"""Encodings without a counterpart here."""
 
 READ: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("ShawEmbedding", "max_distance"): lambda module: (module.left, module.right),
@@ -89,6 +92,11 @@ def _encoding_from_torch(module: nn.Module) -> RelativeEncoding:
             raise UnsupportedError(f"from_torch: got a {name}, which has no counterpart in relattn.keras")
         raise TypeError(
             f"from_torch: got {name}; expected an encoding of relattn or relattn.nn.RelativeMultiheadAttention"
+        )
+    if getattr(module, "sections", None) is not None:
+        raise UnsupportedError(
+            f"from_torch: got a {name} with sections, which turns by several axes; relattn.keras knows the sequence "
+            "alone, so keep it in PyTorch"
         )
     arguments = {
         argument: READ[name, argument](module) if (name, argument) in READ else getattr(module, argument)

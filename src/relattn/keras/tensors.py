@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,6 +49,11 @@ def as_place(name: str, place: Any, length: int | None, batch: int | None) -> Pl
     start = as_int(place)
     if start is not None:
         return start
+    if isinstance(place, Mapping):
+        raise TypeError(
+            f"{name}: got a mapping of the axes {', '.join(map(repr, place))}; expected positions on the sequence "
+            "alone, for relattn.keras has no other axes; relattn.nn and relative_attention of PyTorch have them"
+        )
     if not hasattr(place, "shape"):
         raise TypeError(
             f"{name}: got {came(place)}; expected the position of the first element, an int or a scalar integer "

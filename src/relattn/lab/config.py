@@ -17,7 +17,7 @@ class LabConfig(PretrainedConfig):
     vocab_size: number of tokens. width: of the residual stream, a multiple of `heads`. depth: number of blocks. heads:
         attention heads of each block.
     encoding: a name of `relattn.lab.encodings.ENCODINGS`. encoding_options: keyword arguments of that encoding's class;
-        those of `lab_options` hold where none are given.
+        those of `lab_options` hold where none are given. `relative+pitch+time` is for tokens of four voices.
     length: tokens in a training window; no limit of the model.
     dropout: probability, of embeddings, attention weights and each block's outputs.
     tie_word_embeddings: whether the output layer is the transposed token embedding.

@@ -7,9 +7,12 @@ from typing import Any
 from relattn import RelativeEncoding
 from relattn.arguments import check_choice
 from relattn.catalogue import CATALOGUE, Layer
+from relattn.lab.music.places import steps_within
+from relattn.lab.music.sources import in_four_voices
 
 ENCODINGS = (
-    "relative-heads", "relative", "shaw", "shaw-keys", "transformer-xl", "t5", "alibi", "rope", "none", "sinusoid",
+    "relative-heads", "relative", "relative+pitch+time", "shaw", "shaw-keys", "transformer-xl", "t5", "alibi", "kerple",
+    "kerple-power", "sandwich", "rope", "none", "sinusoid",
 )  # fmt: skip
 """Names of the catalogue; not `key-query`, which refuses the offsets of windows longer than those trained, and not
 `disentangled`, which was made for attention in both directions."""
@@ -20,11 +23,13 @@ BAR = 64
 def lab_options(name: str, length: int) -> dict[str, Any]:
     """What the lab adds for a model trained on windows of `length` tokens, to be evaluated on longer ones.
 
-    Relative tables: a distance that was never trained takes the edge row. Shaw: clipped at a bar of the past; causal
-    attention never looks to the right.
+    Relative tables: a distance that was never trained takes the edge row, in time too, which counts the steps of four
+    voices. Shaw: clipped at a bar of the past; causal attention never looks to the right.
     """
     if name in ("relative", "relative-heads"):
         return {"beyond": "clamp"}
+    if name == "relative+pitch+time":
+        return {"beyond": "clamp", "max_steps": steps_within(length)}
     if name in ("shaw", "shaw-keys"):
         return {"max_distance": [min(BAR, length - 1), 0]}
     return {}
@@ -36,6 +41,19 @@ def check_encoding(name: object) -> None:
     Raises ValueError: when it is not, naming them all.
     """
     check_choice("encoding", name, ENCODINGS)
+
+
+def check_data(name: str, source: str) -> None:
+    """The tokens of the data that `source` names stand on the axes of the encoding `name`.
+
+    Raises ValueError: when they do not.
+    """
+    axes = CATALOGUE[name].axes
+    if axes and not in_four_voices(source):
+        raise ValueError(
+            f"encodings: got {name!r} for {source}, whose tokens have no place on {' and '.join(map(repr, axes))}; "
+            'expected music in four voices for it, "chorales" or a .json file; leave it out, or name such data'
+        )
 
 
 def build_encoding(name: str, layer: Layer, options: dict[str, Any]) -> RelativeEncoding | None:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 INK = "#010203"
 """A colour that stands for the page's own: it becomes `currentColor`."""
 COLOURS = ("#e4572e", "#2e86ab", "#5fa55a", "#a05ac8", "#d99b1c", "#2fa8a0", "#c8558a", "#8a8f98")
+LINES = ("-", ":", "-.")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "relattn",
@@ -40,9 +41,7 @@ def by_length(results: dict[str, Any]) -> str:
             places = np.arange(len(lengths)) + 0.09 * (index - (len(results["summary"]) - 1) / 2)
             means = [summary[length]["mean"] for length in lengths]
             spreads = [summary[length]["spread"] or 0.0 for length in lengths]
-            axes.errorbar(
-                places, means, spreads, fmt="o-", ms=6, lw=1.6, capsize=3, color=COLOURS[index], label=encoding
-            )
+            axes.errorbar(places, means, spreads, marker="o", ms=6, lw=1.6, capsize=3, label=encoding, **_look(index))
         axes.set_xticks(range(len(lengths)), [f"{length} tokens" for length in lengths])
         axes.axhline(results["ngram"][lengths[0]]["nats"], color=INK, ls="--", lw=1, label="n-gram")
 
@@ -58,9 +57,9 @@ def training(results: dict[str, Any]) -> str:
         lowest = highest = ngram
         for index, encoding in enumerate(results["summary"]):
             runs = [run for run in results["runs"] if run["encoding"] == encoding]
-            axes.plot(*_mean_curve([run["training"] for run in runs]), color=COLOURS[index], lw=0.8, alpha=0.45)
+            axes.plot(*_mean_curve([run["training"] for run in runs]), lw=0.8, alpha=0.45, **_look(index))
             steps, losses = _mean_curve([run["validation"] for run in runs])
-            axes.plot(steps, losses, color=COLOURS[index], lw=1.8, marker="o", ms=3.5, label=encoding)
+            axes.plot(steps, losses, lw=1.8, marker="o", ms=3.5, label=encoding, **_look(index))
             lowest, highest = min(lowest, losses.min()), max(highest, losses.min())
         axes.axhline(ngram, color=INK, ls="--", lw=1, label="n-gram")
         # the first steps fall from ln(vocabulary): far above the lowest figure nothing is to be compared
@@ -77,7 +76,7 @@ def by_position(results: dict[str, Any]) -> str:
         for index, encoding in enumerate(results["summary"]):
             runs = [run["evaluation"][longest] for run in results["runs"] if run["encoding"] == encoding]
             places, losses = _binned(runs, length)
-            axes.plot(places, losses, color=COLOURS[index], lw=1.8, label=encoding)
+            axes.plot(places, losses, lw=1.8, label=encoding, **_look(index))
         axes.plot(*_binned([results["ngram"][longest]], length), color=INK, ls="--", lw=1, label="n-gram")
         axes.axvspan(0, length, color=INK, alpha=0.06, lw=0)
         axes.set_xlim(0, results["lengths"][-1])
@@ -94,6 +93,11 @@ def by_position(results: dict[str, Any]) -> str:
     return _svg(draw, "position in the window, tokens", (7.2, 3.8))
 
 
+def _look(index: int) -> dict[str, Any]:
+    """A colour and a line for each encoding: solid in every colour, then dotted, then dashes and dots."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
+
+
 def _svg(draw: Any, x_label: str, size: tuple[float, float]) -> str:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
@@ -103,7 +107,7 @@ def _svg(draw: Any, x_label: str, size: tuple[float, float]) -> str:
         axes.set_ylabel("nats per token")
         axes.grid(True, axis="y")
         axes.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside upper center", frameon=False, ncols=5)
+        figure.legend(loc="outside upper center", frameon=False, ncols=4, handlelength=1.4, columnspacing=1.2)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     text = drawn.getvalue()

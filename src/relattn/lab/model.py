@@ -12,11 +12,13 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from relattn import Digits
 from relattn.catalogue import CATALOGUE, Layer
 from relattn.errors import ShapeError
 from relattn.lab.cache import LabCache
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import build_encoding
+from relattn.lab.music.places import places_of
 from relattn.lab.windows import IGNORED
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.offsets import inverse_frequencies
@@ -48,9 +50,21 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config.width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: torch.Tensor, key_mask: torch.Tensor | None, cache: KVCache | None) -> torch.Tensor:
-        """`key_mask` [B, keys] True keeps; `cache` holds the keys and values of the tokens before x."""
-        attended = self.attention(self.attention_norm(x), is_causal=True, key_mask=key_mask, cache=cache)
+    def forward(
+        self,
+        x: torch.Tensor,
+        key_mask: torch.Tensor | None,
+        cache: KVCache | None,
+        places: dict[str, Digits | torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """`key_mask` [B, keys] True keeps; `cache` holds the keys and values of the tokens before x.
+
+        places: where the tokens of x stand on each axis beside the sequence.
+        """
+        attended = self.attention(
+            self.attention_norm(x), is_causal=True, key_mask=key_mask, query_position=places,
+            key_position=None if cache is not None else places, cache=cache,
+        )  # fmt: skip
         x = x + self.dropout(attended)
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
@@ -59,8 +73,9 @@ class LabModel(PreTrainedModel, GenerationMixin):
     """p(token | tokens before it) by `depth` pre-norm blocks with any encoding of the catalogue that the lab trains.
 
     Token embeddings are scaled by sqrt(width) (Vaswani et al. 2017, section 3.4); the absolute baseline adds sinusoids
-    of the position to them. Weights start as N(0, 1 / fan_in), those that write to the residual stream divided by
-    sqrt(2 depth) (Radford et al. 2019, section 2.3).
+    of the position to them. For an encoding on "time" and "pitch" they are those of four voices, placed by `places_of`.
+    Weights start as N(0, 1 / fan_in), those that write to the residual stream divided by sqrt(2 depth) (Radford et al.
+    2019, section 2.3).
     """
 
     config_class = LabConfig
@@ -148,12 +163,16 @@ class LabModel(PreTrainedModel, GenerationMixin):
                 f"(batch, {seen} cached and {given} given tokens); let it cover the cached tokens, too"
             )
         key_mask = None if attention_mask is None else attention_mask.bool()
+        entry, numbers = CATALOGUE[self.config.encoding], None
+        if key_mask is not None and (entry.absolute or entry.axes):
+            numbers = (key_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
         x = self.embedding(input_ids) * math.sqrt(self.config.width)
-        if CATALOGUE[self.config.encoding].absolute:
-            x = x + self._sinusoids(given, seen, key_mask, x)
+        if entry.absolute:
+            x = x + self._sinusoids(given, seen, numbers, x)
         x = self.dropout(x)
+        on_axes = places_of(input_ids, seen, numbers) if entry.axes else None
         for layer, block in enumerate(self.blocks):
-            x = block(x, key_mask, None if past_key_values is None else past_key_values.kv(layer))
+            x = block(x, key_mask, None if past_key_values is None else past_key_values.kv(layer), on_axes)
         logits = self.output(self.norm(x[:, -logits_to_keep:]))
         if shift_labels is None and labels is not None:
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
@@ -165,12 +184,9 @@ class LabModel(PreTrainedModel, GenerationMixin):
             loss = summed / ((shift_labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 
-    def _sinusoids(self, length: int, seen: int, key_mask: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    def _sinusoids(self, length: int, seen: int, numbers: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
         """sin and cos of position / 10000^(2i / width), [B or 1, length, width]; a position counts no padding."""
-        if key_mask is None:
-            positions = torch.arange(seen, seen + length, device=like.device)[None]
-        else:
-            positions = (key_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
+        positions = torch.arange(seen, seen + length, device=like.device)[None] if numbers is None else numbers
         frequencies = torch.from_numpy(inverse_frequencies(self.config.width)).to(like.device, torch.float32)
         angles = positions[..., None] * frequencies
         return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)

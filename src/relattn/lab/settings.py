@@ -13,7 +13,7 @@ import torch
 from relattn.arguments import check_size
 from relattn.catalogue import Layer
 from relattn.lab.config import LabConfig
-from relattn.lab.encodings import build_encoding, check_encoding, lab_options
+from relattn.lab.encodings import build_encoding, check_data, check_encoding, lab_options
 from relattn.support.files import check_name, write_json
 
 FILE = "settings.json"
@@ -53,6 +53,7 @@ class Settings:
         check_name("data", self.data)
         for name in self.encodings:
             check_encoding(name)
+            check_data(name, self.data)
         for seed in self.seeds:
             if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
                 raise ValueError(f"seeds: got {seed!r}; expected whole numbers from 0 up to 2**32 - 1")

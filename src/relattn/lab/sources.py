@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from relattn.lab.corpus import Corpus
-from relattn.lab.music.sources import load_music
+from relattn.lab.music.sources import in_four_voices, load_music
 from relattn.lab.music.voices import FourVoices
 from relattn.lab.text import load_text
 from relattn.support.files import check_name
@@ -22,7 +22,7 @@ def load_corpus(source: str, progress: Callable[[int, int], None] | None = None)
     """
     check_name("data", source)
     path = Path(source)
-    if source == "chorales" or path.suffix.lower() == ".json":
+    if in_four_voices(source):
         return FourVoices(load_music(source, progress=progress))
     if path.is_dir():
         from relattn.lab.music.folder import load_midi_folder  # loads mido

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from weakref import ref
 
@@ -21,9 +21,11 @@ from relattn.nn.cache_checks import (
     check_not_behind,
 )
 from relattn.nn.growing import Growing
+from relattn.nn.kept_places import KeptPlaces
 from relattn.nn.kept_rows import KeptRows
-from relattn.score.checks import position_of
-from relattn.score.position import Listed, Position, PositionLike, Run
+from relattn.score.checks import position_of, positions_beside
+from relattn.score.position import Listed, Position, PositionsLike, Run
+from relattn.score.positions import SEQUENCE
 
 KEY_AXIS, POSITION_AXIS = 2, 1
 LEFT_BEHIND = ("kept_rows", "_layer", "_encoding")
@@ -36,6 +38,8 @@ class KVCache:
     own sequence: what offsets, causality and window compare. The two are one number, unless a call gives positions
     (`query_position` for the new tokens of a batch padded on the right, `key_position` for a memory): they are then
     kept per key, and lengths, masks, `truncate` and `forget` go on counting slots.
+
+    Where calls give positions on other axes, those are kept with every key as well, and every chunk gives them.
 
     One cache serves one layer. Keys go in as the encoding prepared them (RoPE: rotated), once, and stay as they are.
     While no gradient is recorded a step copies nothing of what is held, and rows that an encoding computes from its
@@ -61,6 +65,7 @@ class KVCache:
         self._values: Growing | None = None
         self._start = Run(0)  # where slot 0 stands, while positions follow one another
         self._positions: Growing | None = None  # [B, L], where calls gave them
+        self._beside = KeptPlaces()  # where keys stand on other axes, where calls gave those
         self._rolled = 0  # how many slots it has dropped because it rolls
         self._complete_from: Int64[Tensor, "B"] | None = None  # given positions: earlier queries miss dropped keys
         self._prepared_for: str | None = None  # the encoding that prepared the keys, as it prints
@@ -73,7 +78,10 @@ class KVCache:
     def __getstate__(self) -> dict[str, object]:
         check_copied(self.keys, self.values)
         state = {name: value for name, value in vars(self).items() if name not in LEFT_BEHIND}
-        return {name: value.compact() if isinstance(value, Growing) else value for name, value in state.items()}
+        return {
+            name: value.compact() if isinstance(value, (Growing, KeptPlaces)) else value
+            for name, value in state.items()
+        }
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, kept_rows=KeptRows(), _layer=None, _encoding=None)
@@ -99,13 +107,20 @@ class KVCache:
         return None if self._values is None else self._values.held
 
     @property
-    def key_position(self) -> PositionLike:
+    def key_position(self) -> PositionsLike:
         """Where the keys that it holds stand, as `relative_attention` takes it."""
-        return self.position.start if isinstance(self.position, Run) else self.position.positions
+        sequence = self.position
+        plain = sequence.positions if isinstance(sequence, Listed) else sequence.start
+        return {SEQUENCE: plain, **self.beside} if self.beside else plain
 
     @property
-    def position(self) -> Position:
-        """Where the keys that it holds stand."""
+    def beside(self) -> dict[str, Position]:
+        """Where the keys that it holds stand on other axes, by name."""
+        return self._beside.positions()
+
+    @property
+    def position(self) -> Run | Listed:
+        """Where the keys that it holds stand on the sequence."""
         if self._positions is not None:
             return Listed(self._positions.held)
         return self._start.part(slice(self.first_position, self.next_position))
@@ -114,11 +129,12 @@ class KVCache:
         self,
         key: Float[Tensor, "B Hk n D"],
         value: Float[Tensor, "B Hk n Dv"],
-        position: Int[Tensor, "n"] | Int[Tensor, "B n"] | None = None,
+        position: PositionsLike | None = None,
     ) -> tuple[Float[Tensor, "B Hk L D"], Float[Tensor, "B Hk L Dv"]]:
         """Add n prepared keys and their values; returns all that the n new queries may see, from first_position on.
 
-        position: of each new key; one after the other from next_position on where None.
+        position: of each new key, [n] or [B, n]; one after the other from next_position on where None. A mapping gives
+            them on several axes by name; "sequence" may be left out.
 
         The cache keeps copies; where gradients are recorded it holds the first part itself, which no one may then
         change. What it returns are views, good until the cache is truncated and appended to again.
@@ -134,15 +150,25 @@ class KVCache:
                 "it, or append to a new KVCache()"
             )
         check_beside(key, value, self.keys, self.values)
-        self.hold(key, value, self.place("position", position, key.shape[0], key.shape[KEY_AXIS], key.device))
+        self.hold(key, value, *self.place("position", position, key.shape[0], key.shape[KEY_AXIS], key.device))
         assert self._keys is not None and self._values is not None
         return self._keys.held, self._values.held
 
-    def hold(self, key: Float[Tensor, "B Hk n D"], value: Float[Tensor, "B Hk n Dv"], position: Position) -> None:
-        """`append`, of keys and values that fit what it holds, at a position that `place` returned."""
+    def hold(
+        self,
+        key: Float[Tensor, "B Hk n D"],
+        value: Float[Tensor, "B Hk n Dv"],
+        position: Run | Listed,
+        beside: Mapping[str, Position],
+    ) -> None:
+        """`append`, of keys and values that fit what it holds, at positions that `place` returned."""
+        # First what may be refused; it rolls with the keys below.
+        grown = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
         if isinstance(position, Listed):
             self._list_positions(key.shape[0], key.device)
+        length = self.length
         self._roll(position)
+        self._beside = grown.part(length - self.length, grown.length)
         if isinstance(position, Listed):
             self._positions = _joined(self._positions, position.positions, POSITION_AXIS)
         self._keys = _joined(self._keys, key, KEY_AXIS)
@@ -150,7 +176,7 @@ class KVCache:
         self.next_position += key.shape[KEY_AXIS]
 
     def fill(
-        self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], key_position: PositionLike = 0
+        self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], key_position: PositionsLike = 0
     ) -> None:
         """Hold the prepared keys and the values of a memory, and take no more: cross-attention's cache.
 
@@ -159,30 +185,46 @@ class KVCache:
         Raises ValueError: when the cache rolls or was appended to before.
         """
         check_keys_and_values(key, value)
-        self.keep(key, value, position_of("key_position", key_position, key.shape[:1], key.shape[KEY_AXIS], key.device))
+        self.keep(key, value, parsed("key_position", key_position, key.shape[0], key.shape[KEY_AXIS], key.device))
 
-    def keep(self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], position: Position) -> None:
-        """`fill`, of keys and values that fit one another, at a position already parsed."""
+    def keep(
+        self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], places: Mapping[str, Position]
+    ) -> None:
+        """`fill`, of keys and values that fit one another, at positions already parsed, by axis."""
         if self.max_length is not None or self._keys is not None:
             state = f"rolls with max_length={self.max_length}" if self._keys is None else f"holds {self.length} keys"
             raise ValueError(
                 f"cache: got one that {state}; expected an empty one without max_length, to hold a memory; fill a new "
                 "KVCache()"
             )
+        beside = dict(places)
+        position = beside.pop(SEQUENCE)
+        self._beside = self._beside.append("key_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
         if isinstance(position, Listed):
             self._positions = Growing.of(position.positions.expand(key.shape[0], -1), POSITION_AXIS)
-        else:
+        elif isinstance(position, Run):
             self._start = position
         self._keys, self._values = Growing.of(key, KEY_AXIS), Growing.of(value, KEY_AXIS)
         self.next_position, self.is_full = key.shape[KEY_AXIS], True
 
-    def place(self, name: str, position: PositionLike | None, batch: int, count: int, device: torch.device) -> Position:
-        """Where the next `count` keys stand: a run, or every position [B, n] once positions were given.
+    def place(
+        self, name: str, position: PositionsLike | None, batch: int, count: int, device: torch.device
+    ) -> tuple[Run | Listed, dict[str, Position]]:
+        """Where the next `count` keys stand on the sequence, and on other axes by name.
 
         name: of the argument `position`, for the messages.
 
         Raises what `append` raises for positions.
         """
+        beside = {}
+        if isinstance(position, Mapping):
+            beside = dict(position)
+            position = beside.pop(SEQUENCE, None)
+            beside = positions_beside(name, beside, (batch,), count, device)
+        return self._place(name, position, batch, count, device), beside
+
+    def _place(self, name: str, position: object, batch: int, count: int, device: torch.device) -> Run | Listed:
+        """On the sequence: a run, or every position [B, n] once positions were given."""
         if position is None:
             if self._positions is not None:
                 raise ValueError(
@@ -242,6 +284,7 @@ class KVCache:
         self._keys, self._values = self._keys.select(index), self._values.select(index)
         if self._positions is not None:
             self._positions = self._positions.select(index)
+        self._beside = self._beside.select(index)
         if self._complete_from is not None:
             self._complete_from = self._complete_from[index]
 
@@ -295,7 +338,7 @@ class KVCache:
         behind = torch.cat([dropped, held], dim=1).cummax(1).values + 1 < complete_from.unsqueeze(1)
         return min(self.first_position + int(behind.any(0).sum()), self.next_position)
 
-    def _roll(self, position: Position) -> None:
+    def _roll(self, position: Run | Listed) -> None:
         """Drop what queries at `position` and after it no longer see."""
         if self.max_length is None or self._keys is None:
             return
@@ -333,6 +376,7 @@ class KVCache:
             self._keys, self._values = self._keys.part(start, stop), self._values.part(start, stop)
         if self._positions is not None:
             self._positions = self._positions.part(start, stop)
+        self._beside = self._beside.part(start, stop)
 
     def _refuse_full(self) -> None:
         if self.is_full:
@@ -348,6 +392,13 @@ class KVCache:
             raise ValueError(
                 f"{name}: got {slot}; expected {least}..{self.next_position}, for the cache holds {held}{rolling}"
             )
+
+
+def parsed(name: str, given: PositionsLike, batch: int, count: int, device: torch.device) -> dict[str, Position]:
+    """Where one side stands on every axis that was given, the sequence too; it starts at 0 where that is left out."""
+    by_axis = dict(given) if isinstance(given, Mapping) else {SEQUENCE: given}
+    sequence = position_of(name, by_axis.pop(SEQUENCE, 0), (batch,), count, device)
+    return {SEQUENCE: sequence, **positions_beside(name, by_axis, (batch,), count, device)}
 
 
 def _joined(held: Growing | None, part: Tensor, axis: int) -> Growing:

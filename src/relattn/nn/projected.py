@@ -13,12 +13,13 @@ from relattn.door import AttentionMask, Segments
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.functional import relative_attention
-from relattn.nn.cache import KVCache
+from relattn.nn.cache import KVCache, parsed
 from relattn.nn.cache_checks import check_beside
-from relattn.nn.slots import held_attn_mask, held_key_mask, held_segments
-from relattn.score.checks import PADDED, check_float, check_layout, check_window, position_of, shape
-from relattn.score.position import Position, PositionLike
-from relattn.score.positions import Positions, Window, limits
+from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
+from relattn.score.checks import PADDED, check_float, check_layout, check_window, places_beside, shape
+from relattn.score.places import Places
+from relattn.score.position import Position, PositionsLike
+from relattn.score.positions import SEQUENCE, Positions, Window, limits
 
 
 class ProjectedAttention(nn.Module):
@@ -50,22 +51,26 @@ class ProjectedAttention(nn.Module):
         key_mask: Bool[Tensor, "B Lk"] | None = None,
         segment_ids: Segments | None = None,
         window: Window | None = None,
-        query_position: PositionLike | None = None,
-        key_position: PositionLike | None = None,
+        query_position: PositionsLike | None = None,
+        key_position: PositionsLike | None = None,
+        key_bias: Float[Tensor, "#B #H Lk"] | None = None,
+        softcap: float | None = None,
+        sinks: Float[Tensor, "H"] | Float[Tensor, "B H Lq"] | None = None,
         cache: KVCache | None = None,
         need_weights: bool = False,
     ) -> Float[Tensor, "B Lq embed_dim"]:
         """Self-attention over `query`, or cross-attention to `key` (and `value`, which is `key` unless given).
 
-        Masks and positions as in `relative_attention`; positions start at 0 unless given.
+        Masks, positions, key_bias, softcap and sinks as in `relative_attention`; positions start at 0 unless given.
 
         cache: self-attention appends the new keys and values and sees all that it holds, their positions following
             from it; give query_position, [Lq] or [B, Lq], only where rows do not all go on at the next slot (padding
-            on the right). Masks cover every slot so far, also those that the cache has dropped: key_mask
-            [B, next_position], attn_mask along its last axis, and segment_ids, one tensor [B, next_position] or a pair
-            whose second is that. A cache with a max_length rolls: attention is then causal, is_causal or not, within
-            that window. A full cache (`remember`) is attended to as `key` would be: nothing is appended, and
-            query_position is as without a cache.
+            on the right); positions on other axes go with every chunk, by name. Masks cover every slot so far, also
+            those that the cache has dropped: key_mask [B, next_position], attn_mask along its last axis, and
+            segment_ids, one tensor [B, next_position] or a pair whose second is that; so does key_bias, along its last
+            axis. A cache with a max_length rolls: attention is then causal, is_causal or not, within that window. A
+            full cache (`remember`) is attended to as `key` would be: nothing is appended, and query_position is as
+            without a cache.
 
         need_weights: as torch.nn.MultiheadAttention has it; only False.
 
@@ -82,12 +87,13 @@ class ProjectedAttention(nn.Module):
             check_flag("is_causal", is_causal)
             within = limits(is_causal, _rolling_window(check_window(window), is_causal, cache))
             with cache.serving(self, self.encoding):
-                positions = self._placed(cache, query, q, query_position, within)
+                places = self._placed(cache, query, q, query_position, within)
                 assert cache.keys is not None and cache.values is not None
                 output, _ = door.request(
-                    *door.checked(q, cache.keys, cache.values, enable_gqa), positions, encoding=self.encoding,
+                    *door.checked(q, cache.keys, cache.values, enable_gqa), places, encoding=self.encoding,
                     keys_are_prepared=True, attn_mask=held_attn_mask(attn_mask, cache),
                     key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
+                    key_bias=held_key_bias(key_bias, cache), softcap=softcap, sinks=sinks,
                     dropout_p=dropout_p, scale=self.scale, backend=self.backend,
                 ).run()  # fmt: skip
         else:
@@ -101,7 +107,7 @@ class ProjectedAttention(nn.Module):
                 q, k, v, attn_mask, dropout_p, is_causal, self.scale, enable_gqa, encoding=self.encoding,
                 query_position=0 if query_position is None else query_position,
                 key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
-                segment_ids=segment_ids, backend=self.backend,
+                segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=self.backend,
             )  # fmt: skip
         return self.out_proj(output.transpose(1, 2).flatten(2))
 
@@ -110,7 +116,7 @@ class ProjectedAttention(nn.Module):
         key: Float[Tensor, "B Lk kdim"],
         value: Float[Tensor, "B Lk vdim"] | None = None,
         *,
-        key_position: PositionLike = 0,
+        key_position: PositionsLike = 0,
     ) -> KVCache:
         """A full cache of a memory (an encoder's output): its keys and values, projected and prepared once.
 
@@ -120,10 +126,10 @@ class ProjectedAttention(nn.Module):
         Raises ShapeError, TypeError, ValueError: for inputs that do not fit.
         """
         k, v = self._keys_and_values(key, value)
-        place = position_of("key_position", key_position, k.shape[:1], k.shape[2], k.device)
+        places = parsed("key_position", key_position, k.shape[0], k.shape[2], k.device)
         cache = KVCache()
         with cache.serving(self, self.encoding):
-            cache.keep(k if self.encoding is None else prepare(self.encoding, k, place), v, place)
+            cache.keep(k if self.encoding is None else prepare(self.encoding, k, places), v, places)
         return cache
 
     def _keys_and_values(
@@ -170,18 +176,22 @@ class ProjectedAttention(nn.Module):
         cache: KVCache,
         query: Float[Tensor, "B n embed_dim"],
         q: Float[Tensor, "B Hq n D"],
-        query_position: PositionLike | None,
+        query_position: PositionsLike | None,
         within: tuple[int | None, int | None],
-    ) -> Positions:
+    ) -> Places:
         """Where queries and the cache's keys stand, after those of the new tokens are appended to it."""
         if cache.is_full:
-            place = _position_of_queries(q, query_position, cache)
+            beside = _positions_of_queries(q, query_position, cache)
+            place = beside.pop(SEQUENCE)
         else:
             k, v = self._keys_and_values(query, None)
-            place = cache.place("query_position", query_position, k.shape[0], k.shape[2], k.device)
+            place, beside = cache.place("query_position", query_position, k.shape[0], k.shape[2], k.device)
             check_beside(k, v, cache.keys, cache.values)
-            cache.hold(k if self.encoding is None else prepare(self.encoding, k, place), v, place)
-        return Positions(place, cache.position, q.shape[2], cache.length, q.device, *within, cache.kept_rows)
+            if self.encoding is not None:
+                k = prepare(self.encoding, k, {SEQUENCE: place, **beside})
+            cache.hold(k, v, place, beside)
+        sequence = Positions(place, cache.position, q.shape[2], cache.length, q.device, *within, cache.kept_rows)
+        return places_beside(sequence, beside, cache.beside) if beside or cache.beside else Places({SEQUENCE: sequence})
 
 
 def _check_weights_are_not_needed(need_weights: object) -> None:
@@ -207,10 +217,10 @@ def _check_cache(cache: object, key: object, key_position: object) -> None:
         raise ValueError("key_position: came with a cache, which knows where its keys stand; leave it out")
 
 
-def _position_of_queries(
-    q: Float[Tensor, "B Hq Lq D"], query_position: PositionLike | None, cache: KVCache
-) -> Position:
-    """Where queries stand that attend to a full cache: at 0 unless given."""
+def _positions_of_queries(
+    q: Float[Tensor, "B Hq Lq D"], query_position: PositionsLike | None, cache: KVCache
+) -> dict[str, Position]:
+    """Where queries stand that attend to a full cache, by axis: at 0 of the sequence unless given."""
     assert cache.keys is not None
     if cache.keys.shape[0] != q.shape[0]:
         raise ShapeError(
@@ -218,7 +228,7 @@ def _position_of_queries(
             "reorder repeats and drops rows of the cache"
         )
     given = 0 if query_position is None else query_position
-    return position_of("query_position", given, q.shape[:1], q.shape[2], q.device)
+    return parsed("query_position", given, q.shape[0], q.shape[2], q.device)
 
 
 def _rolling_window(window: Window | None, is_causal: bool, cache: KVCache) -> Window | None:

@@ -1,8 +1,8 @@
-"""Masks over every slot so far, cut to the keys that a cache still holds."""
+"""Masks and biases over every slot so far, cut to the keys that a cache still holds."""
 
 from __future__ import annotations
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relattn.door import AttentionMask, Segments
@@ -34,6 +34,18 @@ def held_attn_mask(attn_mask: AttentionMask | None, cache: KVCache) -> Attention
             "every slot so far, or of 1"
         )
     return attn_mask[..., cache.first_position :]
+
+
+def held_key_bias(key_bias: Float[Tensor, "#B #H slots"] | None, cache: KVCache) -> Float[Tensor, "#B #H L"] | None:
+    """Its part for the keys that the cache holds."""
+    if not isinstance(key_bias, Tensor):
+        return key_bias
+    if key_bias.dim() == 0 or key_bias.shape[-1] != cache.next_position:
+        raise ShapeError(
+            f"key_bias: got shape {shape(key_bias)} with a cache; expected a last axis of {cache.next_position}, a "
+            "number for every slot so far"
+        )
+    return key_bias[..., cache.first_position :]
 
 
 def held_segments(segment_ids: Segments | None, count: int, cache: KVCache) -> Segments | None:

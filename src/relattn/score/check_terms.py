@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relattn.errors import ShapeError
 from relattn.score.checks import shape
-from relattn.score.positions import Positions
+from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -118,8 +118,8 @@ def _check_visible(
         if first <= last and (first < lowest or last > highest):
             blamed, way_out = out_of_rows(name, positions)
             raise ValueError(
-                f"{blamed}: got visible offsets {first}..{last} and rows for {lowest}..{highest}; expected rows for "
-                f"every visible offset; {way_out}"
+                f"{blamed}: got visible offsets {first}..{last}{_on(positions)} and rows for {lowest}..{highest}; "
+                f"expected rows for every visible offset; {way_out}"
             )
         return
     first, last, lowest, highest = (torch.as_tensor(n, device=positions.device) for n in (first, last, lowest, highest))
@@ -128,3 +128,8 @@ def _check_visible(
     torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
         inside, f"{blamed}: offsets beyond its {table.num_rows} rows are visible; {way_out}"
     )
+
+
+def _on(positions: Positions) -> str:
+    """Where the offsets are, where it is not the sequence."""
+    return "" if positions.axis == SEQUENCE else f" on the axis {positions.axis!r}"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from relattn.arguments import as_int, came
 from relattn.errors import ShapeError
+from relattn.score.digits import Digits
+from relattn.score.places import Places, positions_on, run_as_list
 from relattn.score.position import Listed, Position, Run
-from relattn.score.positions import Window
+from relattn.score.positions import SEQUENCE, Positions, Window
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 FAR = 2**60
@@ -124,10 +127,10 @@ def _sizes(sizes: Sequence[int]) -> str:
     return str(sizes[0]) if len(sizes) == 1 else str(list(sizes))
 
 
-def position_of(name: str, given: object, batch: Sequence[int], length: int, device: torch.device) -> Position:
+def position_of(name: str, given: object, batch: Sequence[int], length: int, device: torch.device) -> Run | Listed:
     """The sum type of a caller's `PositionLike`: a start (int or 0-d integer tensor), or [length] or [*batch, length].
 
-    A Run or Listed says the same.
+    A Run or Listed says the same; Digits are written down as a list, for limits on the sequence compare positions.
 
     Raises TypeError: for another type or dtype; ShapeError: for another shape; ValueError: for another device or a
     start beyond 2**60, where offsets could leave int64.
@@ -136,6 +139,13 @@ def position_of(name: str, given: object, batch: Sequence[int], length: int, dev
         return Run(given)
     if isinstance(given, (Run, Listed)):
         given = given.start if isinstance(given, Run) else given.positions
+    if isinstance(given, Digits):
+        if given.leading:
+            raise ValueError(
+                f"{name}: got digits with leading={given.leading} for the sequence, where every token stands "
+                "somewhere; expected digits without leading ones, or them on an axis of their own"
+            )
+        given = given.expand(_checked_count(name, given, length), device)
     if isinstance(given, Tensor):
         return _position_of_tensor(name, given, batch, length, device)
     start = given if isinstance(given, torch.SymInt) else as_int(given)
@@ -148,7 +158,94 @@ def position_of(name: str, given: object, batch: Sequence[int], length: int, dev
     return Run(start)  # pyright: ignore[reportArgumentType]  (an open length of a graph is as good as an int)
 
 
-def _position_of_tensor(name: str, given: Tensor, batch: Sequence[int], length: int, device: torch.device) -> Position:
+def places_of(
+    query_position: object,
+    key_position: object,
+    batch: Sequence[int],
+    lengths: tuple[int, int],
+    device: torch.device,
+    within: tuple[int | None, int | None],
+) -> Places:
+    """Where queries and keys stand on every axis that the caller gave; `within`: the limits on the sequence.
+
+    Raises ValueError: for axes that only one side has; and, naming the axis, what `position_of` raises.
+    """
+    query_position, query_by_axis = _sequence_and_others(query_position)
+    key_position, key_by_axis = _sequence_and_others(key_position)
+    sequence = Positions(
+        position_of("query_position", query_position, batch, lengths[0], device),
+        position_of("key_position", key_position, batch, lengths[1], device),
+        *lengths, device, *within,
+    )  # fmt: skip
+    if not query_by_axis and not key_by_axis:
+        return Places({SEQUENCE: sequence})
+    query = positions_beside("query_position", query_by_axis, batch, lengths[0], device)
+    key = positions_beside("key_position", key_by_axis, batch, lengths[1], device)
+    return places_beside(sequence, query, key)
+
+
+def _sequence_and_others(given: object) -> tuple[object, dict[Any, object]]:
+    """Where a side stands on the sequence, and on each other axis."""
+    if type(given) is int or not isinstance(given, Mapping):  # the first is what nearly every call gives, and quick
+        return given, {}
+    by_axis = dict(given)
+    return by_axis.pop(SEQUENCE, 0), by_axis
+
+
+def places_beside(
+    sequence: Positions, query_by_axis: Mapping[str, Position], key_by_axis: Mapping[str, Position]
+) -> Places:
+    """The places of a call whose two sides are parsed already.
+
+    Raises ValueError: for axes that only one side has.
+    """
+    for name, here, there in (
+        ("key_position", query_by_axis, key_by_axis),
+        ("query_position", key_by_axis, query_by_axis),
+    ):
+        missing = [axis for axis in here if axis not in there]
+        if missing:
+            raise ValueError(
+                f"{name}: got no axis {missing[0]!r}, which the other side has; expected both sides on the same axes; "
+                "give it to both, or to neither"
+            )
+    others = {
+        axis: positions_on(axis, place, key_by_axis[axis], sequence.query_length, sequence.key_length, sequence.device)
+        for axis, place in query_by_axis.items()
+    }
+    return Places({SEQUENCE: sequence, **others})
+
+
+def positions_beside(
+    name: str, by_axis: Mapping[Any, object], batch: Sequence[int], length: int, device: torch.device
+) -> dict[str, Position]:
+    """Where one side stands on each axis beside the sequence; a start that is a tensor is counted on from as a list."""
+    parsed = {}
+    for axis, given in by_axis.items():
+        if not isinstance(axis, str) or not axis:
+            raise TypeError(f"{name}: got {axis!r} for an axis; expected its name, such as 'x'")
+        of_axis = f"{name}[{axis!r}]"
+        if isinstance(given, Digits):
+            _checked_count(of_axis, given, length)
+            parsed[axis] = given
+        else:
+            parsed[axis] = run_as_list(position_of(of_axis, given, batch, length, device), length, device)
+    return parsed
+
+
+def _checked_count(name: str, digits: Digits, length: int) -> int:
+    """The length of the side, which is that of the digits where they have one."""
+    if digits.count is not None and digits.count != length:
+        raise ShapeError(
+            f"{name}: got a grid of {digits.count} tokens beside {length}; expected as many tokens as the grid has, "
+            "those that lead among them; say relattn.grid(..., first=, length=) for a part"
+        )
+    return length
+
+
+def _position_of_tensor(
+    name: str, given: Tensor, batch: Sequence[int], length: int, device: torch.device
+) -> Run | Listed:
     check_layout(name, given)
     if given.dtype not in INTEGER_DTYPES:
         raise TypeError(f"{name}: got dtype {given.dtype}; expected integer positions; convert with .long()")

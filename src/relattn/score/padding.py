@@ -105,6 +105,7 @@ def within_reach(problem: Problem) -> Problem:
         value=problem.value[:, :, keys],
         axes=tuple(axis._replace(positions=axis.positions.part(queries, keys)) for axis in problem.axes),
         mask=mask.part(queries, keys),
+        key_bias=None if problem.key_bias is None else problem.key_bias[..., keys],
     )
 
 

@@ -1,12 +1,15 @@
-"""Position: where the elements of one side stand, as a run from a start or as a list."""
+"""Position: where the elements of one side stand on an axis: as a run from a start, as digits, or as a list."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
+
+from relattn.score.digits import Digits
 
 
 def counted(first: int | Int64[Tensor, ""], count: int, device: torch.device) -> Int64[Tensor, "count"]:
@@ -50,7 +53,10 @@ class Listed:
         return Listed(self.positions[batch, elements] if one else self.positions[..., elements])
 
 
-Position = Run | Listed
+Position = Run | Listed | Digits
 
 PositionLike = Position | int | Int[Tensor, ""] | Int[Tensor, "L"] | Int[Tensor, "*B L"]
-"""What a caller may give: a start, or every position."""
+"""What a caller may give for an axis: a start, digits, or every position."""
+
+PositionsLike = PositionLike | Mapping[str, PositionLike]
+"""What a caller may give for a side: where it stands on the sequence, or on every axis by its name."""

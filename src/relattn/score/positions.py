@@ -12,7 +12,11 @@ from torch import Tensor
 
 from relattn.errors import UnsupportedError
 from relattn.score.certainty import certainly
+from relattn.score.digits import Digits
 from relattn.score.position import Position, Run, counted
+
+SEQUENCE = "sequence"
+"""The axis that every call has, which alone decides causality and window."""
 
 LONGEST_SPAN = 2**24
 """More rows than any sequence needs: only gaps between listed positions lead there, and every row costs memory."""
@@ -53,6 +57,7 @@ class Positions:
     lowest, highest: the limits that causality (highest = 0) and window set and that hide at least one pair; None for
         one that hides nothing. Only int starts allow dropping a limit.
     memo: where rows may be kept between calls (a cache), None to compute them each time.
+    axis: the name of the axis; of several, their names in a row.
     origin: the offset of the first query and the first key where both sides are runs, so that an offset is a diagonal
         of the score matrix; None where a side is listed, and every pair has an offset of its own.
     known_origin: `origin` where it is an int, so that shapes alone tell which pairs are visible; None otherwise.
@@ -66,6 +71,7 @@ class Positions:
     lowest: int | None = None
     highest: int | None = None
     memo: RowMemo | None = None
+    axis: str = SEQUENCE
     origin: int | Int64[Tensor, ""] | None = field(init=False, compare=False)
     known_origin: int | None = field(init=False, compare=False)
     _read: list[tuple[int, int]] = field(init=False, compare=False, repr=False, default_factory=list)
@@ -111,13 +117,16 @@ class Positions:
     def visible(self) -> tuple[int | Int64[Tensor, ""], int | Int64[Tensor, ""]]:
         """The smallest and the largest offset of any visible pair; the first exceeds the second where there is none.
 
-        Listed positions: read from the tensors as ints, which waits for their device.
+        Listed positions: read from the tensors as ints, which waits for their device. Digits: at least that far apart.
         """
         if self.query_length == 0 or self.key_length == 0:
             return 0, -1
         if self.origin is None:
+            leading_queries, leading_keys = self.leading
+            if leading_queries >= self.query_length or leading_keys >= self.key_length:
+                return 0, -1
             if not self._read:  # once: it sorts, and waits for the device
-                self._read.append(self._visible_listed())
+                self._read.append(self._visible_in_digits() or self._visible_listed())
             return self._read[0]
         first, last = self.origin - self.query_length + 1, self.origin + self.key_length - 1
         if self.lowest is not None:
@@ -125,6 +134,26 @@ class Positions:
         if self.highest is not None:
             last = last.clamp(max=self.highest) if isinstance(last, Tensor) else min(last, self.highest)
         return first, last
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """How many queries and keys, from the first, stand nowhere on this axis."""
+        return tuple(side.leading if isinstance(side, Digits) else 0 for side in (self.query, self.key))  # pyright: ignore[reportReturnType]
+
+    def _visible_in_digits(self) -> tuple[int, int] | None:
+        """The extremes by arithmetic, where neither side is listed and no limit is set; None elsewhere."""
+        if self.lowest is not None or self.highest is not None:
+            return None
+        extents = []
+        for side, length in ((self.query, self.query_length), (self.key, self.key_length)):
+            if isinstance(side, Digits):
+                extents.append(side.extent(length))
+            elif isinstance(side, Run) and not isinstance(side.start, Tensor):
+                extents.append((side.start, side.start + length - 1))
+            else:
+                return None
+        (first_query, last_query), (first_key, last_key) = extents
+        return first_key - last_query, last_key - first_query
 
     def _visible_listed(self) -> tuple[int, int]:
         """The extremes over the queries of the offsets of the first and the last key that each can see."""
@@ -134,12 +163,12 @@ class Positions:
                 "for the rows it needs, which a graph cannot; give starts, or use an encoding whose table clamps or "
                 "zeroes"
             )
-        batch = torch.broadcast_shapes(self.query_positions().shape[:-1], self.key_positions().shape[:-1])
-        query = self.query_positions().expand(*batch, -1).contiguous()
-        key = self.key_positions().expand(*batch, -1).sort().values
+        query, key = self.query_positions()[..., self.leading[0] :], self.key_positions()[..., self.leading[1] :]
+        batch = torch.broadcast_shapes(query.shape[:-1], key.shape[:-1])
+        query, key = query.expand(*batch, -1).contiguous(), key.expand(*batch, -1).sort().values
         if query.numel() == 0:  # no batch element
             return 0, -1
-        first, end = torch.zeros_like(query), torch.full_like(query, self.key_length)
+        first, end = torch.zeros_like(query), torch.full_like(query, key.shape[-1])
         if self.lowest is not None:
             first = torch.searchsorted(key, query + self.lowest)
         if self.highest is not None:
@@ -147,7 +176,7 @@ class Positions:
         seeing = first < end
         if not seeing.any():
             return 0, -1
-        nearest = key.gather(-1, first.clamp(max=self.key_length - 1)) - query
+        nearest = key.gather(-1, first.clamp(max=key.shape[-1] - 1)) - query
         farthest = key.gather(-1, (end - 1).clamp(min=0)) - query
         return int(nearest[seeing].min()), int(farthest[seeing].max())
 
@@ -163,9 +192,13 @@ class Positions:
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
         if last - first >= LONGEST_SPAN:
+            beside = self.axis != SEQUENCE
             raise ValueError(
-                f"query_position, key_position: offsets {first}..{last} are visible, more than the {LONGEST_SPAN} that "
-                "an encoding makes rows for; set a window, or number the positions with smaller gaps"
+                f"query_position, key_position: offsets {first}..{last} are visible"
+                + (f" on the axis {self.axis!r}" if beside else "")
+                + f", more than the {LONGEST_SPAN} that an encoding makes rows for; "
+                + ("" if beside else "set a window, or ")
+                + "number the positions with smaller gaps"
             )
         return Span(first, last - first + 1) if first <= last else Span(0, 1)
 

@@ -43,6 +43,8 @@ class Problem(NamedTuple):
     axes: the coordinates, each with its positions and tables. The first is the sequence, which alone decides causality
         and window.
     output_dtype: the dtype of the caller's query, in which the output is returned.
+    softcap, key_bias a: S becomes softcap * tanh(S / softcap) + a_j, before any mask. sinks [Hq] or [B, Hq, Lq]: what
+        `sinks.share` asks for, which the door multiplies outputs with.
     """
 
     query: Float[Tensor, "B Hq Lq D"]
@@ -54,6 +56,9 @@ class Problem(NamedTuple):
     output_dtype: torch.dtype
     dropout_p: float = 0.0
     return_lse: bool = False
+    softcap: float | None = None
+    key_bias: Float[Tensor, "#B #Hq Lk"] | None = None
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None
 
     @property
     def sequence(self) -> Axis:
@@ -61,11 +66,16 @@ class Problem(NamedTuple):
         return self.axes[0]
 
     @property
+    def has_tables(self) -> bool:
+        """Whether any axis has a table: else the offsets add nothing."""
+        return any(axis.tables for axis in self.axes)
+
+    @property
     def asks_for_gradient(self) -> bool:
         """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
         if not torch.is_grad_enabled():
             return False
-        given = [self.query, self.key, self.value, self.mask.explicit]
+        given = [self.query, self.key, self.value, self.mask.explicit, self.key_bias]
         for axis in self.axes:
             given += [axis.relative_query, *(table.values for table in axis.tables.values())]
         return any(tensor is not None and tensor.requires_grad for tensor in given)
@@ -74,6 +84,14 @@ class Problem(NamedTuple):
     def score_dtype(self) -> torch.dtype:
         """The dtype of scores, softmax and all accumulation: float64 for float64 inputs, else float32."""
         return torch.float64 if self.output_dtype == torch.float64 else torch.float32
+
+    @property
+    def terms_of_no_axis(self) -> list[str]:
+        """Which of softcap, key bias and sinks the problem has."""
+        if self.softcap is None and self.key_bias is None and self.sinks is None:
+            return []
+        given = (("softcap", self.softcap), ("key bias", self.key_bias), ("sinks", self.sinks))
+        return [name for name, value in given if value is not None]
 
     @property
     def num_pairs(self) -> int:

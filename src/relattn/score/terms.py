@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.table import OffsetTable, add_tables, join_tables
+
+NO_AXES: Mapping[tuple[str, ...], ScoreTerms] = {}  # no MappingProxyType: torch.compile takes an empty one for true
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,12 @@ class ScoreTerms:
     relative_keys RK [Hq or 1, R, Dr], relative_queries RQ [Hq or 1, R, D], relative_values RV [Hq or 1, R, Dv] and
     bias b [Hq or 1, R]: OffsetTables, None where the equation lacks the term.
 
-    The sum of two holds both encodings' terms: biases, relative queries and relative values add; relative keys over the
-    caller's own query add; over other relative queries, these and the tables are joined along the feature axis.
+    axes: the terms on other axes than the sequence, by the names of the axis or, for joint offsets, of the axes. Their
+        query and key are None: rewriting is of the whole call. `on` makes such terms.
+
+    The sum of two holds both encodings' terms, axis by axis: biases, relative queries and relative values add; relative
+    keys over the caller's own query add; over other relative queries, these and the tables are joined along the feature
+    axis.
     """
 
     query: Float[Tensor, "B Hq Lq D"] | None = None
@@ -33,6 +40,7 @@ class ScoreTerms:
     relative_queries: OffsetTable | None = None
     relative_values: OffsetTable | None = None
     bias: OffsetTable | None = None
+    axes: Mapping[tuple[str, ...], ScoreTerms] = field(default_factory=lambda: NO_AXES)
 
     def __post_init__(self) -> None:
         for name, tensor in (("query", self.query), ("key", self.key), ("relative_query", self.relative_query)):
@@ -58,9 +66,37 @@ class ScoreTerms:
                 "ScoreTerms relative_query: came without relative_keys to multiply it with; give both or neither"
             )
 
+    def on(self, *axes: str) -> ScoreTerms:
+        """The same terms on another axis: d is the offset of its positions; on several, their joint offset.
+
+        Raises ValueError: where the terms already stand on an axis, and for no axis, or the sequence alone.
+        """
+        if self.axes:
+            raise ValueError(f"ScoreTerms on: got terms on {_named(self.axes)}; expected terms of the sequence alone")
+        if not axes or not all(isinstance(axis, str) for axis in axes) or axes == ("sequence",):
+            raise ValueError(f"ScoreTerms on: got {axes!r}; expected names of axes, one at least other than 'sequence'")
+        moved = {axes: replace(self, query=None, key=None)} if self.has_tables else {}
+        return ScoreTerms(query=self.query, key=self.key, axes=moved)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether there is any on the sequence."""
+        tables = self.relative_keys, self.relative_queries, self.relative_values, self.bias
+        return any(table is not None for table in tables)
+
+    def by_axes(self) -> dict[tuple[str, ...], ScoreTerms]:
+        """The terms on each axis, the sequence first, even where it has none."""
+        if not self.axes:
+            return {("sequence",): self}
+        return {("sequence",): replace(self, axes=NO_AXES), **self.axes}
+
     def __add__(self, other: ScoreTerms) -> ScoreTerms:
         if not isinstance(other, ScoreTerms):
             return NotImplemented
+        axes = NO_AXES
+        if self.axes or other.axes:
+            both = {names: self.axes[names] + other.axes[names] for names in self.axes.keys() & other.axes.keys()}
+            axes = {**self.axes, **other.axes, **both}
         relative_query, relative_keys = _add_relative_keys(self, other)
         return ScoreTerms(
             query=_at_most_one("query", self.query, other.query),
@@ -70,7 +106,21 @@ class ScoreTerms:
             relative_queries=_add_optional(self.relative_queries, other.relative_queries),
             relative_values=_add_optional(self.relative_values, other.relative_values),
             bias=_add_optional(self.bias, other.bias),
+            axes=axes,
         )
+
+    def standing(self, first: int, last: int) -> ScoreTerms:
+        """The terms of the pairs whose offset lies in first .. last; the others, which lead a grid, get nothing."""
+        tables = {}
+        for name in ("relative_keys", "relative_queries", "relative_values", "bias"):
+            table = getattr(self, name)
+            if table is not None:
+                tables[name] = OffsetTable(table.rows(first, max(last - first + 1, 1)), first, "zero")
+        return replace(self, **tables)
+
+
+def _named(axes: Mapping[tuple[str, ...], ScoreTerms]) -> str:
+    return " and ".join(repr(", ".join(names)) for names in axes)
 
 
 def _at_most_one(name: str, a: Tensor | None, b: Tensor | None) -> Tensor | None:

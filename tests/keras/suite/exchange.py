@@ -9,7 +9,7 @@ import torch
 
 import relattn
 import relattn.keras as rk
-from relattn.keras.exchange import ARGUMENTS
+from relattn.keras.exchange import ARGUMENTS, TORCH_ALONE
 from relattn.nn import RelativeMultiheadAttention
 from tests import seeds
 from tests.bad_input.refusal import refused
@@ -84,7 +84,10 @@ def test_encodings_go_there_and_back(name):
 
 def test_arguments_have_one_name_and_one_default_on_both_sides():
     for name, arguments in ARGUMENTS.items():
-        theirs = inspect.signature(getattr(relattn, name)).parameters
+        theirs = dict(inspect.signature(getattr(relattn, name)).parameters)
+        if name == "RotaryEmbedding":  # those of several axes, which are refused
+            for argument in ("sections", "own_frequencies", "interleaved_sections"):
+                assert not theirs.pop(argument).default
         ours = dict(inspect.signature(getattr(rk, name)).parameters)
         assert ours.pop("kwargs").kind is inspect.Parameter.VAR_KEYWORD
         described = [[(p.name, p.kind, p.default) for p in side.values()] for side in (ours, theirs)]
@@ -188,6 +191,10 @@ def test_what_has_no_counterpart_is_refused():
         rk.from_torch(module(num_kv_heads=2))
     with refused(unsupported, "from_torch: got a Own, which has no counterpart in relattn.keras"):
         rk.from_torch(type("Own", (relattn.AlibiBias,), {})(HEADS))
+    for own in (relattn.KerpleBias(HEADS), relattn.SandwichBias(HEADS), relattn.FunctionBias(torch.cos, HEADS)):
+        said = f"from_torch: got a {type(own).__name__}, which has no counterpart in relattn.keras"
+        with refused(unsupported, said):
+            rk.from_torch(relattn.AlibiBias(HEADS) + own)
     with refused(TypeError, "from_torch: got Linear; expected an encoding of relattn or relattn.nn.Relative..."):
         rk.from_torch(torch.nn.Linear(2, 2))
     with refused(TypeError, "to_torch: got Attention; expected an encoding of relattn.keras or Relative..."):
@@ -208,4 +215,13 @@ def test_every_public_encoding_is_carried_over():
         name for name in relattn.__all__
         if isinstance(thing := getattr(relattn, name), type) and issubclass(thing, relattn.RelativeEncoding)
     }  # fmt: skip
-    assert made - {"NoneType", "EncodingSum"} == public - {"RelativeEncoding"} == set(ARGUMENTS)
+    assert made - {"NoneType", "EncodingSum"} == public - {"RelativeEncoding", *TORCH_ALONE} == set(ARGUMENTS)
+
+
+def test_sections_are_refused():
+    with refused(
+        relattn.UnsupportedError,
+        "from_torch: got a RotaryEmbedding with sections, which turns by several axes; relattn.keras knows the "
+        "sequence alone, so keep it in PyTorch",
+    ):
+        rk.from_torch(relattn.RotaryEmbedding(SIZE, sections={"y": 1, "x": SIZE // 2 - 1}))

@@ -210,6 +210,17 @@ class Refusing(rk.RelativeEncoding):
             "of every element, [5] or [1, 5]",
         ),
         (
+            lambda: attend(rk.AlibiBias(HEADS), query_position={"y": 0, "x": 0}),
+            TypeError,
+            "query_position: got a mapping of the axes 'y', 'x'; expected positions on the sequence alone, for "
+            "relattn.keras has no other axes; relattn.nn and relative_attention of PyTorch have them",
+        ),
+        (
+            lambda: rk.RelativeEmbedding(SIZE, 9)(QUERIES, key_position={"x": 0}),
+            TypeError,
+            "key_position: got a mapping of the axes 'x'; expected positions on the sequence alone...",
+        ),
+        (
             lambda: attend(rk.AlibiBias(HEADS), query_position=np.zeros((3, 5), "int32")),
             ShapeError,
             "query_position: got shape [3, 5] of int32; expected integers...[5] or [1, 5]",

@@ -137,6 +137,7 @@ inline void check(const Kernels& kernels, const Problem& p, const Layout& layout
   const auto zeros = [](const auto& like) { return Written(Index(like.size()), 0.0f); };
   Written by_query = zeros(p.query), by_key = zeros(p.key), by_value = zeros(p.value);
   Written by_relative_query = zeros(p.relative_query), by_mask = zeros(p.added_mask);
+  Written by_key_bias = zeros(p.key_bias);
   Written by_relative_keys = zeros(p.relative_keys.rows), by_relative_queries = zeros(p.relative_queries.rows);
   Written by_relative_values = zeros(p.relative_values.rows), by_bias = zeros(p.bias.rows);
 
@@ -153,6 +154,8 @@ inline void check(const Kernels& kernels, const Problem& p, const Layout& layout
   call.added_mask = p.added_mask.empty() ? nullptr : p.added_mask.data();
   call.mask_batch = p.mask_steps[0], call.mask_head = p.mask_steps[1];
   call.mask_query = p.mask_steps[2], call.mask_key = p.mask_steps[3];
+  if (!p.key_bias.empty())
+    call.key_bias = {p.key_bias.data(), p.less.data(), p.heads * p.keys, p.keys, p.heads * p.queries, p.queries, 1};
   call.batch = p.batch, call.heads = p.heads, call.key_heads = p.key_heads;
   call.queries = p.queries, call.keys = p.keys;
   call.width = p.width, call.value_width = p.value_width, call.relative_width = p.relative_width;
@@ -166,7 +169,7 @@ inline void check(const Kernels& kernels, const Problem& p, const Layout& layout
                   p.highest};
     call.lowest = called::NEVER, call.highest = -called::NEVER;
   }
-  call.scale = p.scale, call.kept = p.kept, call.seed = Index(p.seed);
+  call.scale = p.scale, call.softcap = p.softcap, call.kept = p.kept, call.seed = Index(p.seed);
   call.output = output.at(), call.lse = lse.at(), call.maximum = maximum.at(), call.total = total.at();
   call.query_block = layout.query_block, call.key_block = layout.key_block;
   call.threads = layout.threads, call.narrow = layout.narrow;
@@ -194,6 +197,7 @@ inline void check(const Kernels& kernels, const Problem& p, const Layout& layout
     call.mask_gradient_batch = p.mask_steps[0], call.mask_gradient_head = p.mask_steps[1];
     call.mask_gradient_query = p.mask_steps[2], call.mask_gradient_key = p.mask_steps[3];
   }
+  if (call.key_bias.at) call.key_bias_gradient = by_key_bias.at();
   run(kernels.workspace(&call, 1), kernels.backward);
   compare("gradient of query", by_query, expected.query);
   compare("gradient of key", by_key, expected.key);
@@ -204,4 +208,5 @@ inline void check(const Kernels& kernels, const Problem& p, const Layout& layout
   compare("gradient of relative_values", by_relative_values, expected.relative_values);
   compare("gradient of bias", by_bias, expected.bias);
   compare("gradient of the mask", by_mask, expected.mask);
+  compare("gradient of the key bias", by_key_bias, expected.key_bias);
 }

@@ -5,9 +5,13 @@
 //
 //   a sum of n terms in float32      (C * sqrt(n) + 2) * eps * M  +  the sum of what the terms themselves are off
 //   a score S                        that of its sum
+//   a capped score c tanh(S / c)     slope * (that of S, and 2 eps of |S|) + 6 eps of it; slope = 1 - tanh^2, which is
+//   off
+//     by 2 |tanh| slope / c times the same, and by 8 eps of it
+//   a score S + a_j - c_i            that of S, and eps of its size and of |a_j - c_i|
 //   a weight P = e^(S - max) / total relative: off_j + sum_j P_j off_j + C * eps * sqrt(4 n) + 2 * eps
 //     with off_j                     that of S_j, half an eps of |S_j - max|, 2.6 eps for e^x
-//   dS = P * (dP - delta)            by the product rule
+//   dS' = P * (dP - delta)           by the product rule, and so dS = dS' * slope
 //
 // The 2.6 eps are derived in tests/native/test_exponential.py. C and M are those of tests/oracle/budget.py.
 // C = sqrt(ln(2 N / p)): of N numbers compared, a right one is refused with chance p. M is the size of the partial
@@ -28,7 +32,7 @@ using Index = int64_t;
 using Floats = std::vector<float>;
 
 constexpr double EPS = 1.0 / 8388608;  // 2^-23
-constexpr double MOST_NUMBERS = 4194304, REFUSAL_CHANCE = 1e-9;
+constexpr double MOST_NUMBERS = 16777216, REFUSAL_CHANCE = 1e-9;
 inline const double C = std::sqrt(std::log(2 * MOST_NUMBERS / REFUSAL_CHANCE));
 
 // Rows for the offsets first, first + 1, ..., [heads, count, width]; none where count is 0.
@@ -60,6 +64,8 @@ struct Problem {
   std::array<Index, 4> mask_steps = {};             // of both masks below, over [B, Hq, Lq, Lk]
   std::vector<uint8_t> pair_mask;
   Floats added_mask;
+  double softcap = 0.0;                  // 0 for none
+  Floats key_bias, less;                 // a [B, Hq, Lk] and c [B, Hq, Lq]
   Floats output_gradient, lse_gradient;  // [B, Hq, Lq, Dv], [B, Hq, Lq]
 
   // Key position - query position.
@@ -117,8 +123,8 @@ struct Sum {
 using Sums = std::vector<Sum>;
 
 struct Answers {
-  Sums output, query, key, value, relative_query;                     // the output, and gradients by the others
-  Sums relative_keys, relative_queries, relative_values, bias, mask;  // gradients
+  Sums output, query, key, value, relative_query;  // the output, and gradients by the others
+  Sums relative_keys, relative_queries, relative_values, bias, mask, key_bias;  // gradients
   std::vector<double> lse, lse_bound;
 };
 
@@ -156,7 +162,8 @@ class Row {
  private:
   struct Pair {
     Index j = 0;
-    double factor = 1.0, score = 0.0, off = 0.0;  // of dropout; S, and what e^(S - max) is off
+    double factor = 1.0, score = 0.0, off = 0.0;  // of dropout; S', and what e^(S' - max) is off
+    double slope = 1.0, slope_off = 0.0;          // of the cap
     double weight = 0.0, relative = 0.0;          // P, and what it is off, relative to it
     Index key = 0, value = 0;                     // where they begin
     Index keys_row = -1, queries_row = -1, values_row = -1, bias_row = -1;  // the tables' rows
@@ -174,7 +181,7 @@ class Row {
   double value(const Pair& pair, Index d) const { return p.value[pair.value + d]; }
   double relative_value(const Pair& pair, Index d) const { return p.relative_values.rows[pair.values_row + d]; }
 
-  // S = scale * (q . k + r . RK[d] + RQ[d] . k) + b[d] + mask.
+  // S = scale * (q . k + r . RK[d] + RQ[d] . k) + b[d]; S' = softcap * tanh(S / softcap) + a - c + mask.
   Pair pair(Index j) const {
     Pair pair;
     const Index d = p.offset(b, i, j), key = (b * p.key_heads + key_head) * p.keys + j;
@@ -192,9 +199,26 @@ class Row {
       for (Index k = 0; k < relative_width(); k++)
         score.add(p.scale * relative_query()[relative_at() + k] * p.relative_keys.rows[pair.keys_row + k]);
     if (pair.bias_row >= 0) score.add(p.bias.rows[pair.bias_row]);
-    if (!p.added_mask.empty()) score.add(p.added_mask[p.mask_at(b, h, i, j)]);
+    const bool looks = p.softcap > 0.0 || !p.key_bias.empty();  // else the mask is one more term of the sum
+    if (!looks && !p.added_mask.empty()) score.add(p.added_mask[p.mask_at(b, h, i, j)]);
     pair.score = score.value, pair.off = score.bound();
+    if (looks) go_above_the_cap(pair);
     return pair;
+  }
+  void go_above_the_cap(Pair& pair) const {
+    if (p.softcap > 0.0) {
+      const double tanh = std::tanh(pair.score / p.softcap), off = pair.off + 2.0 * EPS * std::abs(pair.score);
+      const double cosh = std::cosh(pair.score / p.softcap);
+      pair.slope = 1.0 / (cosh * cosh);  // 1 - tanh^2, which would lose digits
+      pair.slope_off = 2.0 * std::abs(tanh) * pair.slope / p.softcap * off + 8.0 * EPS * pair.slope;
+      pair.score = p.softcap * tanh, pair.off = pair.slope * off + 6.0 * EPS * std::abs(pair.score);
+    }
+    const auto add = [&pair](double number) {
+      pair.score += number, pair.off += EPS * (std::abs(number) + std::abs(pair.score));
+    };
+    if (!p.key_bias.empty())
+      add(double(p.key_bias[(b * p.heads + h) * p.keys + pair.j]) - p.less[(b * p.heads + h) * p.queries + i]);
+    if (!p.added_mask.empty()) add(p.added_mask[p.mask_at(b, h, i, pair.j)]);
   }
 
   // The weights P, and lse.
@@ -213,7 +237,7 @@ class Row {
     to.lse_bound[row] = off + EPS * (std::abs(most) + std::abs(std::log(total)) + std::abs(to.lse[row]));
   }
 
-  // dS = P * (F dO . (v + RV) - delta), and every gradient that it brings; delta = dO . O - dlse.
+  // dS' = P * (F dO . (v + RV) - delta), and every gradient that it brings; delta = dO . O - dlse.
   void go_back(Index row, const Pair& pair, const Sum& delta) {
     Sum by_weight;
     for (Index d = 0; d < p.value_width; d++) {
@@ -225,10 +249,13 @@ class Row {
       by_weight.add(pair.factor * by_output * relative_value(pair, d));
       to.relative_values[pair.values_row + d].add(term, off);
     }
-    const double dS = pair.weight * (by_weight.value - delta.value);
-    const double off =
-        std::abs(dS) * (pair.relative + EPS) +
+    const double above = pair.weight * (by_weight.value - delta.value);
+    const double above_off =
+        std::abs(above) * (pair.relative + EPS) +
         pair.weight * (by_weight.bound() + delta.bound() + EPS * (std::abs(by_weight.value) + std::abs(delta.value)));
+    if (!p.key_bias.empty()) to.key_bias[(b * p.heads + h) * p.keys + pair.j].add(above, above_off);
+    if (!p.added_mask.empty()) to.mask[p.mask_at(b, h, i, pair.j)].add(above, above_off);
+    const double dS = above * pair.slope, off = above_off * pair.slope + std::abs(above) * pair.slope_off;
     const auto add = [&](Sum& sum, double number) { sum.add(dS * number, off * std::abs(number)); };
     for (Index k = 0; k < p.width; k++) {
       const double q = p.scale * p.query[query_at() + k], key = p.scale * p.key[pair.key + k];
@@ -246,7 +273,6 @@ class Row {
         add(to.relative_keys[pair.keys_row + k], p.scale * relative_query()[relative_at() + k]);
       }
     if (pair.bias_row >= 0) add(to.bias[pair.bias_row], 1.0);
-    if (!p.added_mask.empty()) add(to.mask[p.mask_at(b, h, i, pair.j)], 1.0);
   }
 };
 
@@ -258,6 +284,7 @@ inline Answers answers(const Problem& p) {
   to.relative_query.resize(p.relative_query.size()), to.relative_keys.resize(p.relative_keys.rows.size());
   to.relative_queries.resize(p.relative_queries.rows.size()), to.bias.resize(p.bias.rows.size());
   to.relative_values.resize(p.relative_values.rows.size()), to.mask.resize(p.added_mask.size());
+  to.key_bias.resize(p.key_bias.size());
   for (Index b = 0; b < p.batch; b++)
     for (Index h = 0; h < p.heads; h++)
       for (Index i = 0; i < p.queries; i++) Row(p, to, b, h, i).run();

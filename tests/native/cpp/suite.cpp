@@ -265,27 +265,38 @@ constexpr Mask MASKS[] = {
      }},
 };
 
-// Every mask, and none, beside all tables; then with dropout; then few queries, in float32 and in bfloat16. list: of
-// the positions, null for runs.
+// A cap, a key bias, or both.
+void add_terms_of_no_axis(Problem& p, Draw& draw) {
+  const Index which = draw.below(3);
+  if (which != 1) p.softcap = 0.5 + double(draw.below(8));
+  if (which == 0) return;
+  p.key_bias = draw.numbers(p.batch * p.heads * p.keys, 4.0f),
+  p.less = draw.numbers(p.batch * p.heads * p.queries, 4.0f);
+}
+
+// Every mask, and none, beside all tables; then with dropout; then few queries, in float32 and in bfloat16; each with
+// what belongs to no axis, too. list: of the positions, null for runs.
 void everything_at_once(const Kernels& kernels, Draw& draw, const List* list) {
   for (const Mask& mask : MASKS)
     for (const bool few : {false, true})
       for (const bool drops : {false, true})
-        for (const bool narrow : {false, true}) {
-          if (narrow && !few) continue;
-          place = std::string("all tables, ") + mask.name + (drops ? ", dropout" : "") +
-                  (few ? narrow ? ", few queries in bfloat16" : ", few queries" : "");
-          Problem p = few ? everything(draw, 2, 270) : everything(draw, 41, 67);
-          if (narrow) fill(p, draw, true);
-          if (drops) p.kept = 0.7, p.seed = draw.word() >> 1U;
-          if (draw.below(2)) p.highest = p.origin + p.keys / 2;
-          mask.lay(p, draw);
-          if (list) lay_lists(*list, p, draw), place += std::string(", positions ") + list->name;
-          Layout layout;
-          layout.few = few, layout.narrow = narrow, layout.interleaved = draw.below(2);
-          layout.query_block = 1 + draw.below(40), layout.key_block = 1 + draw.below(70);
-          check(kernels, p, layout);
-        }
+        for (const bool narrow : {false, true})
+          for (const bool more : {false, true}) {
+            if (narrow && !few) continue;
+            place = std::string("all tables, ") + mask.name + (drops ? ", dropout" : "") +
+                    (few ? narrow ? ", few queries in bfloat16" : ", few queries" : "") + (more ? ", capped" : "");
+            Problem p = few ? everything(draw, 2, 270) : everything(draw, 41, 67);
+            if (narrow) fill(p, draw, true);
+            if (drops) p.kept = 0.7, p.seed = draw.word() >> 1U;
+            if (draw.below(2)) p.highest = p.origin + p.keys / 2;
+            mask.lay(p, draw);
+            if (list) lay_lists(*list, p, draw), place += std::string(", positions ") + list->name;
+            if (more) add_terms_of_no_axis(p, draw);
+            Layout layout;
+            layout.few = few, layout.narrow = narrow, layout.interleaved = draw.below(2);
+            layout.query_block = 1 + draw.below(40), layout.key_block = 1 + draw.below(70);
+            check(kernels, p, layout);
+          }
 }
 
 // Widths and lengths on both sides of a vector and of a block.
@@ -324,6 +335,9 @@ void check_gradients(Draw& draw, bool listed) {
   p.mask_steps = {0, 0, p.keys, 1};
   p.added_mask = draw.numbers(p.queries * p.keys, 1.0f);
   p.kept = 0.8, p.seed = 42;
+  p.softcap = 2.0;
+  p.key_bias = draw.numbers(p.batch * p.heads * p.keys, 1.0f),
+  p.less = draw.numbers(p.batch * p.heads * p.queries, 1.0f);
   const Answers at = equation::answers(p);
   struct Input {
     const char* name;
@@ -338,7 +352,8 @@ void check_gradients(Draw& draw, bool listed) {
                           {"relative queries", p.relative_queries.rows, at.relative_queries},
                           {"relative values", p.relative_values.rows, at.relative_values},
                           {"bias", p.bias.rows, at.bias},
-                          {"mask", p.added_mask, at.mask}};
+                          {"mask", p.added_mask, at.mask},
+                          {"key bias", p.key_bias, at.key_bias}};
   const auto total = [&p] {
     const Answers found = equation::answers(p);
     double sum = 0.0;

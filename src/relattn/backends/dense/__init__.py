@@ -7,11 +7,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.backends.dense.arrangement import arrange_by_key, arrange_by_query
+from relattn.backends.dense.arrangement import add, arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
+from relattn.score.key_bias import lowered
 from relattn.score.padding import Sight, with_zeros, within_reach
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
+from relattn.score.sinks import share
 from relattn.score.table import OffsetTable
 from relattn.watched import under_torch_func
 
@@ -21,6 +23,9 @@ KEYS_AT_ONCE = 128
 Times in ms for 8192 keys, 8 heads of width 64, float32, 1 core, all keys in one strip / 256 / 128 / 64 / 32 at a time:
 2 queries, 2158 / 35 / 25 / 21 / 22; 31 queries, 2311 / 52 / 41 / 37 / 37. Fewer would split short calls, too.
 """
+
+MANY_SCORES = 2**24
+"""From so many scores on the softmax takes their place, so many at a time: no second tensor of their size is held."""
 
 
 class DenseBackend:
@@ -39,9 +44,12 @@ class DenseBackend:
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), the weights dropped out once for both."""
         problem = within_reach(problem)
-        scores, sight = _masked_scores(problem)
+        scores, sight, shift = _masked_scores(problem)
         alive = None if sight.queries is None else sight.queries.unsqueeze(-1)
-        weights = scores.softmax(dim=-1)
+        lse = scores.logsumexp(dim=-1) if problem.return_lse else None
+        if lse is not None and shift is not None:
+            lse = lse + shift
+        weights = _softmax(scores)
         if problem.dropout_p > 0.0:
             weights = F.dropout(weights, problem.dropout_p)
         output = value_sums(weights, problem.value, sight.keys)
@@ -52,7 +60,6 @@ class DenseBackend:
             # Only visible pairs have a column of their own in the strip: a row without any must not enter it.
             visible = weights if alive is None else weights.masked_fill(~alive, 0.0)
             output = output + row_sums(arranged.collect(visible), arranged.rows)
-        lse = scores.logsumexp(dim=-1) if problem.return_lse else None
         if alive is not None:  # zeroing the rows without a key here also zeroes every gradient that would pass through
             output = output.masked_fill(~alive, 0.0)
             lse = None if lse is None else lse.masked_fill(~alive.squeeze(-1), -torch.inf)
@@ -60,13 +67,29 @@ class DenseBackend:
 
     def weights(self, problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
         """softmax(S), in the dtype of the query; rows with nothing to attend to are zero."""
-        scores, sight = _masked_scores(problem)
-        weights = with_zeros(scores.softmax(dim=-1), sight.queries)
+        scores, sight, shift = _masked_scores(problem)
+        lse = None if problem.sinks is None else scores.logsumexp(dim=-1)
+        weights = with_zeros(_softmax(scores), sight.queries)
+        if lse is not None and problem.sinks is not None:
+            weights = weights * share(lse if shift is None else lse + shift, problem.sinks)
         return weights.to(problem.output_dtype)
 
 
-def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight]:
-    """S with -inf where a pair may not attend, and which keys and queries have any pair left.
+def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
+    """softmax(S): in place of S, a few heads at a time, where there are many pairs and no graph needs S."""
+    looked_at = scores.requires_grad or torch.compiler.is_compiling() or under_torch_func()
+    if looked_at or scores.numel() < MANY_SCORES or not scores.is_contiguous():
+        return scores.softmax(dim=-1)
+    heads = scores.flatten(0, 1)
+    for some in heads.split(max(heads.shape[0] * MANY_SCORES // scores.numel(), 1)):
+        some.copy_(some.softmax(dim=-1))
+    return scores
+
+
+def _masked_scores(
+    problem: Problem,
+) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight, Float[Tensor, "#B #Hq #Lq"] | None]:
+    """S' - c with -inf where a pair may not attend, which keys and queries have any pair left, and c, None for 0.
 
     A row without any is left unmasked: its scores stay finite, so no NaN arises that a gradient could meet. Padding is
     zeroed for the gradients alone, so that decoding copies no keys: what it makes of scores is masked.
@@ -74,12 +97,19 @@ def _masked_scores(problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight
     hidden = problem.mask.hidden()
     sight = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1])
     scores = _scores(sight.cleaned(problem) if torch.is_grad_enabled() else problem)
+    shift = None
+    if problem.softcap is not None:
+        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+    if problem.key_bias is not None:
+        a, shift = lowered(problem)
+        scores = add(scores, a.unsqueeze(-2) - shift.unsqueeze(-1))
     added = problem.mask.added()
     if added is not None:
-        scores = _add(scores, added.to(scores.dtype))
+        scores = add(scores, added.to(scores.dtype))
     if hidden is None:
-        return scores, sight
-    return _hide(scores, hidden if sight.queries is None else hidden & sight.queries.unsqueeze(-1)), sight
+        return scores, sight, shift
+    scores = _hide(scores, hidden if sight.queries is None else hidden & sight.queries.unsqueeze(-1))
+    return scores, sight, shift
 
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
@@ -92,23 +122,17 @@ def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
         if axis.relative_keys is not None:
             arranged = arrange_by_query(axis.relative_keys, positions, dtype, collects=torch.is_grad_enabled())
             r = query if axis.relative_query is None else axis.relative_query.to(dtype) * problem.scale
-            scores = _add(scores, arranged.spread(row_products(r, arranged.rows)))
+            scores = arranged.added(scores, row_products(r, arranged.rows))
         if axis.relative_queries is not None:
-            scores = _add(scores, _relative_query_products(problem, axis.relative_queries, positions))
+            scores = add(scores, _relative_query_products(problem, axis.relative_queries, positions))
         if axis.bias is not None:
             arranged = arrange_by_query(axis.bias, positions, dtype, collects=torch.is_grad_enabled())
-            bias = arranged.spread(arranged.rows.unsqueeze(-2).expand(-1, positions.query_length, -1))
-            scores = _add(scores, bias)
+            scores = arranged.added(scores, arranged.bias_strip(positions.query_length))
     return scores
 
 
-def _add(scores: Float[Tensor, "B Hq Lq Lk"], more: Float[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
-    """scores + more, in place, but for transforms of torch.func: vmap may batch `more` alone."""
-    return scores + more if under_torch_func() else scores.add_(more)
-
-
 def _hide(scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
-    """-inf where hidden, like `_add`."""
+    """-inf where hidden, like `add`."""
     return scores.masked_fill(hidden, -torch.inf) if under_torch_func() else scores.masked_fill_(hidden, -torch.inf)
 
 

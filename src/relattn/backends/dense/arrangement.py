@@ -14,9 +14,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from relattn.backends.dense.boxes import InBoxes
+from relattn.backends.operators import is_traced
 from relattn.backends.skew import strided_strip, strided_view, sum_columns
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
+from relattn.watched import under_torch_func
 
 
 class Arrangement(Protocol):
@@ -27,8 +30,16 @@ class Arrangement(Protocol):
         """The rows that the columns of a strip belong to."""
         ...
 
+    def bias_strip(self, height: int) -> Float[Tensor, "H L R"]:
+        """The strip of a bias: the rows for each of `height` queries, or once where `added` takes them for all."""
+        ...
+
     def spread(self, strip: Float[Tensor, "#B #H L R"]) -> Float[Tensor, "#B #H L Lk"]:
         """score[i, j] = strip[i, row of the pair's offset]."""
+        ...
+
+    def added(self, scores: Float[Tensor, "B H L Lk"], strip: Float[Tensor, "#B #H #L R"]) -> Float[Tensor, "B H L Lk"]:
+        """scores + spread(strip), in place where nobody looks on."""
         ...
 
     def collect(self, weights: Float[Tensor, "B H L Lk"]) -> Float[Tensor, "B H L R"]:
@@ -44,7 +55,7 @@ def arrange_by_query(
     collects: whether anything is laid into a strip, as weights and gradients are.
     """
     if positions.origin is None:
-        return _Pairs.of(table.to(dtype), positions.offsets())
+        return _in_boxes(table, positions, dtype, by_key=False) or _Pairs.of(table.to(dtype), positions.offsets())
     num_queries, num_keys = positions.query_length, positions.key_length
     first, width = positions.origin - num_queries + 1, _width(num_queries, num_keys)
     if positions.highest is not None and positions.known_origin is not None and not torch.compiler.is_compiling():
@@ -63,11 +74,27 @@ def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype)
     Seen from the keys the offset falls along a row, so the table's rows run backwards.
     """
     if positions.origin is None:
-        return _Pairs.of(table.to(dtype), positions.offsets().transpose(-1, -2))
+        found = _in_boxes(table, positions, dtype, by_key=True)
+        return found or _Pairs.of(table.to(dtype), positions.offsets().transpose(-1, -2))
     num_queries, num_keys = positions.query_length, positions.key_length
     width = _width(num_keys, num_queries)
     first = positions.origin + num_keys - width
     return _Diagonals(table.narrowed(first, width).to(dtype).rows(first, width).flip(1), num_queries)
+
+
+def _in_boxes(table: OffsetTable, positions: Positions, dtype: torch.dtype, *, by_key: bool) -> InBoxes | None:
+    """Boxes where positions fall into them; None for lists, and where somebody looks on.
+
+    A graph whose lengths are open has no boxes, and transforms batch strips and scores apart.
+    """
+    if torch.compiler.is_compiling() or is_traced() or under_torch_func():
+        return None
+    return InBoxes.of(table, positions, dtype, by_key=by_key)
+
+
+def add(scores: Float[Tensor, "B Hq Lq Lk"], more: Float[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
+    """scores + more, in place, but for transforms of torch.func: vmap may batch `more` alone."""
+    return scores + more if under_torch_func() else scores.add_(more)
 
 
 def _width(num_rows: int, num_columns: int) -> int:
@@ -143,6 +170,12 @@ class _Diagonals(NamedTuple):
     def spread(self, strip: Tensor) -> Tensor:
         return strided_view(strip if self.margins is None else self.margins.add(strip), self.num_columns)
 
+    def bias_strip(self, height: int) -> Tensor:
+        return self.rows.unsqueeze(-2).expand(-1, height, -1)
+
+    def added(self, scores: Tensor, strip: Tensor) -> Tensor:
+        return add(scores, self.spread(strip))
+
     def collect(self, weights: Tensor) -> Tensor:
         if self.margins is None:
             return strided_strip(weights, self.rows.shape[1])
@@ -172,6 +205,12 @@ class _Pairs:
         (batch,) = torch.broadcast_shapes((batch,), self.index.shape[:1])  # an empty batch stays empty
         index = self.index.expand(batch, heads, -1, -1)
         return _GatherColumns.apply(strip.expand(batch, heads, length, -1), index)  # pyright: ignore[reportReturnType]
+
+    def bias_strip(self, height: int) -> Tensor:
+        return self.rows.unsqueeze(-2).expand(-1, height, -1)
+
+    def added(self, scores: Tensor, strip: Tensor) -> Tensor:
+        return add(scores, self.spread(strip))
 
     def collect(self, weights: Tensor) -> Tensor:
         index = self.index.expand(*weights.shape[:2], -1, -1)

@@ -32,6 +32,8 @@ class NativeBackend:
             yield f"its kernels run on a CPU, and the query lies on {problem.query.device.type}"
         if problem.output_dtype == torch.float64:
             yield "it computes in float32, and the query is float64"
+        if len(problem.axes) > 1:
+            yield "its kernels read the offsets of the sequence alone, and the encoding stands on other axes"
         if forward_ad._current_level >= 0:
             yield "it has no forward-mode derivative"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")

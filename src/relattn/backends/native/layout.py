@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relattn.score.key_bias import lowered
 from relattn.score.padding import Sight
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
@@ -25,9 +26,10 @@ NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
 NO_MASK = (0, 0, 0, 0, 0, 0)
 NO_LISTS = (0, 0, 0, 0)
-FORWARD_ALONE = (0,) * 14
+NO_KEY_BIAS = (0,) * 7
+FORWARD_ALONE = (0,) * 15
 """What stands in the place of gradients where none is asked."""
-STRUCT = struct.Struct("=74q2d24q")
+STRUCT = struct.Struct("=81q3d25q")
 
 
 class Inputs(NamedTuple):
@@ -35,7 +37,7 @@ class Inputs(NamedTuple):
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
     LANES. `of_few` leaves widths as they are, and keys and values in bfloat16 where both are. Positions are None where
-    both sides are runs.
+    both sides are runs. key_bias a [B, Hq, Lk] and less c [B, Hq, Lq]: views of what `score.key_bias.lowered` gives.
     """
 
     query: Tensor
@@ -52,6 +54,8 @@ class Inputs(NamedTuple):
     explicit: Tensor | None
     query_positions: Tensor | None
     key_positions: Tensor | None
+    key_bias: Tensor | None
+    less: Tensor | None
 
     @classmethod
     def of(cls, problem: Problem) -> Inputs:
@@ -78,6 +82,12 @@ class Inputs(NamedTuple):
         if explicit is not None and explicit.dtype != torch.bool:
             explicit = explicit.float()
 
+        key_bias = less = None
+        if problem.key_bias is not None:
+            a, c = lowered(problem)
+            heads = problem.query.shape[:2]
+            key_bias, less = contiguous_rows(a).expand(*heads, -1), c.expand(*heads, problem.query.shape[2])
+
         def rows(tensor: Tensor) -> Tensor:
             return contiguous_rows(filled_up(tensor.float()))
 
@@ -99,6 +109,8 @@ class Inputs(NamedTuple):
             explicit,
             axis.positions.query_positions().contiguous() if listed else None,
             axis.positions.key_positions().contiguous() if listed else None,
+            key_bias,
+            less,
         )
 
 
@@ -141,6 +153,7 @@ class Gradients(NamedTuple):
     relative_values: Tensor | None
     bias: Tensor | None
     explicit_mask: Tensor | None
+    key_bias: Tensor | None
 
 
 NO_TABLE_GRADIENTS = (None,) * 4
@@ -175,11 +188,12 @@ def packed(
         *_rows(query), *_rows(key), *_rows(value), *_rows(relative_query), *bands,
         _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
         *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
+        *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.less)),
         batch, heads, key_heads, queries, keys, width, value_width,
         0 if relative_query is None else relative_query.shape[3],
         axis.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
         *(_lists(inputs) if listed else NO_LISTS), *(limits if listed else NO_LIMITS),
-        problem.scale, 1.0 - problem.dropout_p, seed,
+        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed,
         _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
         *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
         int(key.dtype == torch.bfloat16), 0,
@@ -210,13 +224,18 @@ def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
     by_mask = gradients.explicit_mask
     return (
         *_rows(gradients.output), _at(gradients.lse), *(_at(tensor) for tensor in gradients[2:6]), _at(by_mask),
-        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()),
+        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), _at(gradients.key_bias),
     )  # fmt: skip
 
 
 def _batch_step(positions: Tensor | None) -> int:
     """From a batch element's positions to the next one's; 0 where all share them."""
     return 0 if positions is None or positions.dim() == 1 or positions.shape[0] == 1 else positions.stride(0)
+
+
+def _key_bias(key_bias: Tensor, less: Tensor | None) -> tuple[int, ...]:
+    assert less is not None
+    return key_bias.data_ptr(), less.data_ptr(), *key_bias.stride()[:2], *less.stride()
 
 
 def _rows(tensor: Tensor | None) -> Any:

@@ -50,6 +50,8 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
                 tensor.fill_(value)
     else:
         _run(problem, inputs, outputs, None, seed, few=few)
+    if lse is not None and inputs.less is not None:
+        lse += inputs.less
     if width != output.shape[3]:
         output = output[..., :width].contiguous()
     return Outputs(output if problem.output_dtype == torch.float32 else output.to(problem.output_dtype), *outputs[1:])
@@ -59,7 +61,7 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
     """The gradients that `wanted` names: of the problem's tensors, its tables' values, and its float mask."""
     inputs = Inputs.of(problem)
     tensors = {name: getattr(inputs, name) for name in ("query", "key", "value", "relative_query", *TABLES)}
-    tensors["explicit_mask"] = inputs.explicit
+    tensors["explicit_mask"], tensors["key_bias"] = inputs.explicit, inputs.key_bias
     made = {
         name: torch.zeros(tensor.shape, **FLOATS) if tensor is not None and name in wanted else None
         for name, tensor in tensors.items()
@@ -69,10 +71,13 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
         gradients = Gradients(rows_of(answers.output_gradient), answers.lse_gradient.float().contiguous(), **made)
         maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved others
         _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
+    if made["key_bias"] is not None and problem.key_bias is not None:
+        made["key_bias"] = made["key_bias"].sum_to_size(problem.key_bias.shape)
     axis = problem.sequence
     given = {
         "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
         **{name: table.values for name, table in axis.tables.items()}, "explicit_mask": problem.mask.explicit,
+        "key_bias": problem.key_bias,
     }  # fmt: skip
     return {name: _like(given[name], made[name]) for name in wanted}
 
@@ -158,5 +163,5 @@ def _must_be_seen(problem: Problem) -> bool:
     axis, tables = problem.sequence, problem.sequence.tables.values()
     if isinstance(axis.positions.origin, Tensor) or any(isinstance(table.first, Tensor) for table in tables):
         return True
-    given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit)
+    given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit, problem.key_bias)
     return is_watched((*given, *(table.values for table in tables)))

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers
 from relattn.backends.tiled.bands import Offsets
 from relattn.backends.tiled.base_two import LN_2, LOG2_E, weights_
@@ -40,7 +41,7 @@ def backward(
         "query": problem.query,
         "key": problem.key,
         "value": problem.value,
-        "relative_query": problem.sequence.relative_query,
+        **{on_axis("relative_query", number): axis.relative_query for number, axis in enumerate(problem.axes)},
     }
     sums = {
         name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
@@ -51,30 +52,40 @@ def backward(
     if "explicit_mask" in wanted:
         assert problem.mask.explicit is not None
         explicit_mask = torch.zeros(problem.mask.explicit.shape, dtype=problem.score_dtype, device=problem.query.device)
+    key_bias = None
+    if "key_bias" in wanted:
+        key_bias = problem.query.new_zeros(*problem.query.shape[:2], problem.key.shape[2], dtype=problem.score_dtype)
     call = Call.of(problem, sizes, gradients=wanted)
     dropout = Dropout(problem, seed)
     for heads in head_groups(problem, sizes):
-        group = _GroupGradients(Group.of(call, heads), sums, explicit_mask)
+        group = _GroupGradients(Group.of(call, heads), sums, explicit_mask, key_bias)
         for queries in query_tiles(problem, sizes):
             tile = _TileGradients(group, queries, answers)
             for keys in key_chunks(problem, sizes, heads.batch, queries):
                 tile.add(keys, dropout)
             tile.write()
         group.write()
-    for name, table in problem.sequence.tables.items():
-        if name in wanted:
-            sums[name] = call.bands[name].table_gradient(table)
+    for number, axis in enumerate(problem.axes):
+        for name, table in axis.tables.items():
+            if on_axis(name, number) in wanted:
+                sums[on_axis(name, number)] = call.bands[number][name].table_gradient(table)
     if explicit_mask is not None:
         assert problem.mask.explicit is not None
         sums["explicit_mask"] = explicit_mask.to(problem.mask.explicit.dtype)
+    if key_bias is not None:
+        assert problem.key_bias is not None
+        sums["key_bias"] = key_bias.sum_to_size(problem.key_bias.shape).to(problem.key_bias.dtype)
     return sums
 
 
 class _GroupGradients:
-    """The gradients by a group's keys and values, and by the explicit mask, which every tile of queries adds to."""
+    """The gradients by a group's keys and values, by the explicit mask, and by the key bias [B, Hq, Lk].
 
-    def __init__(self, group: Group, sums: dict[str, Tensor], explicit_mask: Tensor | None):
-        self.group, self.sums, self.explicit_mask = group, sums, explicit_mask
+    Every tile of queries adds to them.
+    """
+
+    def __init__(self, group: Group, sums: dict[str, Tensor], explicit_mask: Tensor | None, key_bias: Tensor | None):
+        self.group, self.sums, self.explicit_mask, self.key_bias = group, sums, explicit_mask, key_bias
         self.key, self.value = self._zeros("key"), self._zeros("value")
 
     def _zeros(self, name: str) -> Float[Tensor, "Hk Lk F"] | None:
@@ -117,7 +128,7 @@ class _TileGradients:
         self.delta = (self.toward_scores * rows(answers.output, queries)).sum(dim=2, keepdim=True)
         self.delta -= rows(answers.lse_gradient.unsqueeze(3), queries).masked_fill(unseeing, 0.0) / total * LN_2
         self.query = torch.zeros_like(tile.query)
-        self.relative_query = self.query if tile.relative_query is None else torch.zeros_like(tile.relative_query)
+        self.relative_query = [self.query if r is None else torch.zeros_like(r) for r in tile.relative_query]
 
     def add(self, keys: slice, dropout: Dropout) -> None:
         """Add up what the tile's pairs with `keys` contribute to every gradient."""
@@ -134,44 +145,58 @@ class _TileGradients:
         weight_gradient = self._weight_gradient(offsets, keys)
         if factors is not None:
             weight_gradient *= factors
-        self._add_to_scores(weight_gradient.sub_(self.delta).mul_(weights), offsets, keys)
+        dS = weight_gradient.sub_(self.delta).mul_(weights)
+        self._add_to_masks(dS, keys)
+        if self.group.problem.softcap is not None:  # on to the scores below the cap: 1 - tanh^2
+            capped = self.group.scratch.take("capped", *dS.shape)
+            dS.addcmul_(dS, capped.square_(), value=-1.0)
+        self._add_to_scores(dS, offsets, keys)
 
     def write(self) -> None:
         """Put the finished gradients where they belong."""
         heads, scale, sums = self.group.heads, self.group.scale, self.gradients.sums
-        for name, gradient in (("query", self.query), ("relative_query", self.relative_query)):
+        relative = [(on_axis("relative_query", number), r) for number, r in enumerate(self.relative_query)]
+        for name, gradient in [("query", self.query), *relative]:
             if name in sums:
                 sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
 
-    def _weight_gradient(self, offsets: Offsets, keys: slice) -> Float[Tensor, "H n m"]:
+    def _weight_gradient(self, offsets: list[Offsets], keys: slice) -> Float[Tensor, "H n m"]:
         """dP~_ij = dO_i . (v_j + RV[d]), divided and multiplied as the class says."""
         group, dO = self.group, self.toward_scores
         gradient = group.scratch.take("gradient", *dO.shape[:2], keys.stop - keys.start)
         torch.bmm(group.per_key_head(dO), group.value_columns[:, :, keys], out=group.per_key_head(gradient))
-        if "relative_values" in group.bands:
-            group.bands["relative_values"].spread(gradient, dO, offsets)
+        for bands, of_axis in zip(group.bands, offsets, strict=True):
+            if "relative_values" in bands:
+                bands["relative_values"].spread(gradient, dO, of_axis)
         return gradient
 
-    def _add_to_values(self, dropped: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
+    def _add_to_values(self, dropped: Float[Tensor, "H n m"], offsets: list[Offsets], keys: slice) -> None:
         """dv_j += sum_i P~_ij dO_i, and dRV."""
         group, value = self.group, self.gradients.value
         if value is not None:
             weights, dO = group.per_key_head(dropped), group.per_key_head(self.output_gradient)
             value[:, keys] += torch.bmm(weights.transpose(1, 2), dO)  # into a part of a tensor baddbmm_ is slower
-        if "relative_values" in group.bands:
-            group.bands["relative_values"].collect(dropped, self.output_gradient, offsets, None)
+        for bands, of_axis in zip(group.bands, offsets, strict=True):
+            if "relative_values" in bands:
+                bands["relative_values"].collect(dropped, self.output_gradient, of_axis, None)
 
-    def _add_to_scores(self, dS: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
-        """What a score is made of: dq, dr, dk, dRK, dRQ and db."""
+    def _add_to_scores(self, dS: Float[Tensor, "H n m"], offsets: list[Offsets], keys: slice) -> None:
+        """What a score below the cap is made of: dq, dr, dk, dRK, dRQ and db."""
         group, tile, key = self.group, self.tile, self.gradients.key
-        bands = group.bands
         if "query" in self.gradients.sums:
             group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
         if key is not None:
             key[:, keys] += torch.bmm(group.per_key_head(dS).transpose(1, 2), group.per_key_head(tile.query))
+        for number, of_axis in enumerate(offsets):
+            self._add_to_axis(number, dS, of_axis, keys)
+
+    def _add_to_axis(self, number: int, dS: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
+        """What the tables of one axis made of a score: dr, dRK, dRQ with its part of dk, and db."""
+        group, tile, key = self.group, self.tile, self.gradients.key
+        bands = group.bands[number]
         if "relative_keys" in bands:
-            r = tile.query if tile.relative_query is None else tile.relative_query
-            bands["relative_keys"].collect(dS, r, offsets, self.relative_query)
+            r = tile.relative_query[number]
+            bands["relative_keys"].collect(dS, tile.query if r is None else r, offsets, self.relative_query[number])
         if "relative_queries" in bands:
             for block in tile.key_blocks(keys, offsets):
                 sums = torch.zeros_like(block.key)
@@ -181,7 +206,12 @@ class _TileGradients:
                     key[:, keys][:, block.columns] += by_query_head.sum(dim=1)
         if "bias" in bands:
             bands["bias"].collect(dS, None, offsets, None)
+
+    def _add_to_masks(self, dS: Float[Tensor, "H n m"], keys: slice) -> None:
+        """What is added above the cap: the key bias and a float mask."""
+        heads = self.group.heads
+        if self.gradients.key_bias is not None:
+            self.gradients.key_bias[heads.batch, heads.queries, keys] += dS.sum(dim=1) * LOG2_E
         if self.gradients.explicit_mask is not None:
-            heads = group.heads
-            part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, tile.queries, keys)[0]
+            part = tile_of(self.gradients.explicit_mask, heads.batch, heads.queries, self.tile.queries, keys)[0]
             part += dS.flip(1).sum_to_size(part.shape) * LOG2_E

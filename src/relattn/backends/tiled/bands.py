@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,14 +17,60 @@ from torch import Tensor
 
 from relattn.backends.skew import sum_columns
 from relattn.backends.tiled.scratch import Scratch
-from relattn.score.positions import Positions
+from relattn.score.boxes import Box, boxes
+from relattn.score.digits import Digits
+from relattn.score.position import Run
 from relattn.score.table import OffsetTable
 
 ALIGNED = 16
 """Strips are a multiple of this many numbers wide: a matrix product into rows of any other width is slower."""
 
-Offsets = int | Int64[Tensor, "n m"]
-"""The offsets of a patch: that of its first element where both sides are runs, every pair's where one is listed."""
+
+class GridOffsets(NamedTuple):
+    """The offsets of a patch whose rows and columns fall into boxes.
+
+    query, key: where `height` queries and `width` keys stand, as boxes can tell it. by_key: whether the keys are the
+    rows, and the queries, last one first, the columns.
+    """
+
+    query: Run | Digits
+    key: Run | Digits
+    height: int
+    width: int
+    by_key: bool = False
+
+    @property
+    def rows(self) -> tuple[Box, ...]:
+        """The boxes of the rows. An offset is the position in its row's box and that in its column's, added."""
+        return self._of_keys if self.by_key else self._of_queries
+
+    @property
+    def columns(self) -> tuple[Box, ...]:
+        """The boxes of the columns."""
+        return self._of_queries if self.by_key else self._of_keys
+
+    def seen_from(self, keys: slice) -> GridOffsets:
+        """The offsets of some of the keys, with a row for each of them."""
+        return GridOffsets(self.query, self.key.part(keys), self.height, keys.stop - keys.start, by_key=True)
+
+    @property
+    def _of_queries(self) -> tuple[Box, ...]:
+        return tuple(box.reversed(self.height) for box in boxes(self.query, self.height))
+
+    @property
+    def _of_keys(self) -> tuple[Box, ...]:
+        return boxes(self.key, self.width)
+
+
+Offsets = int | Int64[Tensor, "n m"] | GridOffsets
+"""The offsets of a patch: that of its first element where both sides are runs, boxes, or else every pair's."""
+
+
+def seen_from(keys: slice, offsets: Offsets) -> Offsets:
+    """The offsets of some columns of a patch, with a row for each of them."""
+    if isinstance(offsets, GridOffsets):
+        return offsets.seen_from(keys)
+    return offsets + keys.start if isinstance(offsets, int) else offsets[:, keys].t()
 
 
 @dataclass(frozen=True)
@@ -199,35 +245,6 @@ class PairBand(Band):
         """The first of the rows that the pairs look up, and how many they span."""
         first, last = (int(end) for end in index.aminmax())
         return first, last - first + 1
-
-
-def make_band(
-    table: OffsetTable, positions: Positions, height: int, scratch: Scratch, *, factor: float, gradient: bool
-) -> Band:
-    """The band of `table` times `factor`, for patches of at most `height` rows."""
-    assert isinstance(table.first, int)
-    lowest, highest = table.first, table.first + table.num_rows - 1
-    margin, spare = 1, 0  # a row beyond either end for pairs outside of the table
-    listed = positions.known_origin is None
-    if not listed:
-        first, last = positions.visible
-        assert isinstance(first, int) and isinstance(last, int)
-        lowest = min(max(first, lowest), highest)
-        highest = max(min(last, highest), lowest)
-        margin, spare = height - 1, ALIGNED - 1
-    rows = table.rows(lowest - margin, highest - lowest + 1 + 2 * margin + spare)
-    rows = (rows.to(scratch.dtype) * factor).contiguous()
-    return (PairBand if listed else DiagonalBand)(
-        rows=rows,
-        columns=rows.transpose(1, 2).contiguous() if rows.dim() == 3 else None,
-        gradient=torch.zeros_like(rows.movedim(1, -1), memory_format=torch.contiguous_format) if gradient else None,
-        lowest=lowest,
-        highest=highest,
-        margin=margin,
-        clamps=table.beyond == "clamp",
-        factor=factor,
-        scratch=scratch,
-    )
 
 
 def _strip_width(patch: Tensor) -> int:

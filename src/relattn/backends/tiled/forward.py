@@ -35,7 +35,8 @@ def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:
             output[place] = rows.output().flip(1)
             maximum[place] = rows.maximum.squeeze(2).flip(1)
             total[place] = rows.total.squeeze(2).flip(1)
-    return Forward(output, (maximum + total.log2()) * LN_2, maximum, total)
+    lse = (maximum + total.log2()) * LN_2
+    return Forward(output, lse if call.key_bias is None else lse + call.key_bias[1], maximum, total)
 
 
 class _Rows:
@@ -65,8 +66,9 @@ class _Rows:
             weights *= factors
         self.weighted.mul_(older)
         group.per_key_head(self.weighted).baddbmm_(group.per_key_head(weights), group.value[:, keys])
-        if "relative_values" in group.bands:
-            group.bands["relative_values"].collect(weights, None, self.tile.offsets(keys), self.weighted)
+        for bands, offsets in zip(group.bands, self.tile.offsets(keys), strict=True):
+            if "relative_values" in bands:
+                bands["relative_values"].collect(weights, None, offsets, self.weighted)
 
     def output(self) -> Float[Tensor, "H n Dv"]:
         """O; zero for a row that saw nothing."""

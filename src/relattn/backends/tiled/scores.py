@@ -1,4 +1,8 @@
-"""The scores of a tile: S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask, times log2(e).
+"""The scores of a tile: S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d], capped, + a_j - c_i + mask.
+
+All of it is times log2(e).
+
+The terms of offsets are summed over the axes. Every axis has offsets, bands and an r of its own.
 
 A tile holds its queries in reverse order, so that the offset grows along its rows as it does along its columns (see
 `bands`). Whatever goes by query, the masks too, is reversed on the way in and on the way out.
@@ -15,13 +19,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relattn.backends.tiled.bands import Band, Offsets, make_band
+from relattn.backends.problem_arguments import on_axis
+from relattn.backends.tiled.bands import Band, GridOffsets, Offsets, seen_from
 from relattn.backends.tiled.base_two import LOG2_E
+from relattn.backends.tiled.make_band import in_boxes, make_band
 from relattn.backends.tiled.scratch import Scratch
 from relattn.backends.tiled.sizes import TileSizes
 from relattn.backends.tiled.tiles import Heads
+from relattn.score.key_bias import lowered
 from relattn.score.mask import Mask
 from relattn.score.padding import Sight, with_zeros
+from relattn.score.position import Listed
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
@@ -30,34 +38,48 @@ from relattn.score.problem import Problem
 class Call:
     """What all tiles of a forward or backward pass share.
 
-    bands: of each of the problem's tables, by name. hidden: where causality and window hide a tile's pairs, by the
-    offset, height and width of the part that they cross. sight: the keys that are seen, and the queries that see.
+    bands: of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: where causality
+    and window hide a tile's pairs, by the offset, height and width of the part that they cross. sight: the keys that
+    are seen, and the queries that see.
+    key_bias: a [B, Hq, Lk] and c [B, Hq, Lq], views of what `key_bias.lowered` gives.
     """
 
     problem: Problem
     sizes: TileSizes
     scratch: Scratch
-    bands: dict[str, Band]
+    bands: tuple[dict[str, Band], ...]
+    boxes: tuple[bool, ...]
     sight: Sight
+    key_bias: tuple[Tensor, Tensor] | None
     hidden: dict[tuple[Any, int, int], Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem, sizes: TileSizes, gradients: set[str]) -> Call:
         """The call of a problem; gradients: the tables whose gradients will be collected."""
         scratch = Scratch(problem.score_dtype, problem.query.device)
-        bands = {
-            name: make_band(
-                table,
-                problem.sequence.positions,
-                sizes.queries,
-                scratch,
-                factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
-                gradient=name in gradients,
-            )
-            for name, table in problem.sequence.tables.items()
-        }
+        of_boxes = tuple(in_boxes(axis) for axis in problem.axes)
+        bands = tuple(
+            {
+                name: make_band(
+                    table,
+                    axis.positions,
+                    sizes.queries,
+                    scratch,
+                    boxes=of_boxes[number],
+                    factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
+                    gradient=on_axis(name, number) in gradients,
+                )
+                for name, table in axis.tables.items()
+            }
+            for number, axis in enumerate(problem.axes)
+        )
         sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
-        return cls(problem, sizes, scratch, bands, sight)
+        key_bias = None
+        if problem.key_bias is not None:
+            rows, num_keys = problem.query.shape[:3], problem.key.shape[2]
+            a, c = lowered(problem)
+            key_bias = a.expand(*rows[:2], num_keys), c.expand(rows)
+        return cls(problem, sizes, scratch, bands, of_boxes, sight, key_bias)
 
 
 @dataclass(frozen=True)
@@ -66,12 +88,13 @@ class Group:
 
     call: Call
     heads: Heads
-    bands: dict[str, Band]
+    bands: tuple[dict[str, Band], ...]
 
     @classmethod
     def of(cls, call: Call, heads: Heads) -> Group:
         """The group of `heads`, with their part of every band."""
-        return cls(call, heads, {name: band.for_heads(heads.queries) for name, band in call.bands.items()})
+        of_heads = ({name: band.for_heads(heads.queries) for name, band in bands.items()} for bands in call.bands)
+        return cls(call, heads, tuple(of_heads))
 
     @property
     def problem(self) -> Problem:
@@ -133,31 +156,44 @@ class Group:
 
 @dataclass(frozen=True)
 class QueryTile:
-    """Neighbouring queries of a group, last one first: q and r times the scale; r is None where it is q."""
+    """Neighbouring queries of a group, last one first: q and each axis' r, times the scale; r is None where it is q."""
 
     group: Group
     queries: slice
     query: Float[Tensor, "H n D"]
-    relative_query: Float[Tensor, "H n Dr"] | None
+    relative_query: tuple[Float[Tensor, "H n Dr"] | None, ...]
 
     @classmethod
     def of(cls, group: Group, queries: slice) -> QueryTile:
         """The tile of `queries`."""
         problem = group.problem
         query = group.seeing_rows(problem.query, queries) * group.scale
-        r = problem.sequence.relative_query
-        return cls(group, queries, query, None if r is None else group.seeing_rows(r, queries) * group.scale)
+        given = (axis.relative_query for axis in problem.axes)
+        return cls(
+            group, queries, query,
+            tuple(None if r is None else group.seeing_rows(r, queries) * group.scale for r in given),
+        )  # fmt: skip
 
-    def offsets(self, keys: slice) -> Offsets:
-        """The offset of the last query and first key, or of every pair where positions are listed."""
-        positions = self.group.problem.sequence.positions
-        if positions.known_origin is None:
-            return positions.part(self.queries, keys, self.group.heads.batch).offsets().flip(0)
-        return positions.known_origin + keys.start - (self.queries.stop - 1)
+    def offsets(self, keys: slice) -> list[Offsets]:
+        """On each axis, the offset of the last query and first key, boxes, or the offset of every pair."""
+        call = self.group.call
+        return [
+            self._offsets_on(axis.positions, keys, of_boxes)
+            for axis, of_boxes in zip(call.problem.axes, call.boxes, strict=True)
+        ]
+
+    def _offsets_on(self, positions: Positions, keys: slice, of_boxes: bool) -> Offsets:
+        if positions.known_origin is not None:
+            return positions.known_origin + keys.start - (self.queries.stop - 1)
+        if of_boxes:
+            query, key = positions.query.part(self.queries), positions.key.part(keys)
+            assert not isinstance(query, Listed) and not isinstance(key, Listed)
+            return GridOffsets(query, key, self.queries.stop - self.queries.start, keys.stop - keys.start)
+        return positions.part(self.queries, keys, self.group.heads.batch).offsets().flip(0)
 
     def scores(self, keys: slice) -> Float[Tensor, "H n m"] | None:
         """S in base 2 with -inf where a pair may not attend; None where no pair may. The next call overwrites them."""
-        group, bands = self.group, self.group.bands
+        group = self.group
         mask, kept = self._mask(keys), None
         if mask is not None:
             kept = mask.kept()
@@ -167,14 +203,15 @@ class QueryTile:
         scores = group.scratch.take("scores", *rows, width)
         torch.bmm(group.per_key_head(self.query), group.key_columns[:, :, keys], out=group.per_key_head(scores))
         offsets = self.offsets(keys)
-        if "relative_keys" in bands:
-            r = self.query if self.relative_query is None else self.relative_query
-            bands["relative_keys"].spread(scores, r, offsets)
-        if "relative_queries" in bands:
-            for block in self.key_blocks(keys, offsets):
-                bands["relative_queries"].spread(block.transposed(scores), block.key, block.offsets)
-        if "bias" in bands:
-            bands["bias"].spread(scores, None, offsets)
+        for bands, r, of_axis in zip(group.bands, self.relative_query, offsets, strict=True):
+            if "relative_keys" in bands:
+                bands["relative_keys"].spread(scores, self.query if r is None else r, of_axis)
+            if "relative_queries" in bands:
+                for block in self.key_blocks(keys, of_axis):
+                    bands["relative_queries"].spread(block.transposed(scores), block.key, block.offsets)
+            if "bias" in bands:
+                bands["bias"].spread(scores, None, of_axis)
+        self._add_terms_of_no_axis(scores, keys)
         if mask is not None:
             added = mask.added()
             if added is not None:  # in base 2 the lowest number of the dtype would become -inf, which hides
@@ -182,11 +219,23 @@ class QueryTile:
                 scores += in_base_two.clamp_(min=torch.finfo(scores.dtype).min)
         if kept is not None and not kept.all():
             scores.masked_fill_(~kept[0].flip(1), -torch.inf)
-        for columns in _crossing(group.problem.sequence.positions, offsets, *scores.shape[1:]):
+        for columns in _crossing(group.problem.sequence.positions, offsets[0], *scores.shape[1:]):
             hidden = self._hidden(slice(keys.start + columns.start, keys.start + columns.stop))
             if hidden is not None:
                 scores[:, :, columns].masked_fill_(hidden, -torch.inf)
         return scores
+
+    def _add_terms_of_no_axis(self, scores: Float[Tensor, "H n m"], keys: slice) -> None:
+        """S' = softcap * tanh(S / softcap) + a_j - c_i. The tanh stays in the buffer "capped"."""
+        call, heads = self.group.call, self.group.heads
+        if call.problem.softcap is not None:
+            cap = call.problem.softcap * LOG2_E
+            capped = torch.div(scores, cap, out=call.scratch.take("capped", *scores.shape)).tanh_()
+            torch.mul(capped, cap, out=scores)
+        if call.key_bias is not None:
+            a, c = (each[heads.batch, heads.queries] for each in call.key_bias)
+            a, c = a[:, keys].unsqueeze(1), c[:, self.queries].flip(1).unsqueeze(2)
+            scores.add_(torch.sub(a, c, out=call.scratch.take("key bias", *scores.shape)), alpha=LOG2_E)
 
     def _mask(self, keys: slice) -> Mask | None:
         """The tile's part of the masks given as tensors, if there are any."""
@@ -213,8 +262,8 @@ class QueryTile:
         for start in range(0, width, length):
             columns = slice(start, min(start + length, width))
             key = group.key[:, keys][:, columns] * group.scale
-            of_block = offsets + start if isinstance(offsets, int) else offsets[:, columns].t()
-            yield KeyBlock(columns, key.repeat_interleave(group.problem.num_groups, dim=0), of_block)
+            key = key.repeat_interleave(group.problem.num_groups, dim=0)
+            yield KeyBlock(columns, key, seen_from(columns, offsets))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from relattn.backends.tiled.sizes import TileSizes
+from relattn.score.boxes import units
+from relattn.score.digits import Digits
 from relattn.score.mask import all_of
+from relattn.score.position import Position
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
@@ -33,20 +36,49 @@ def head_groups(problem: Problem, sizes: TileSizes) -> Iterator[Heads]:
 
 def query_tiles(problem: Problem, sizes: TileSizes) -> Iterator[slice]:
     """Every query once."""
-    length = problem.query.shape[2]
-    for first in range(0, length, sizes.queries):
-        yield slice(first, min(first + sizes.queries, length))
+    first, length = 0, problem.query.shape[2]
+    places = [axis.positions.query for axis in problem.axes[1:]]
+    while first < length:
+        end = min(first + sizes.queries, length)
+        if places and end < length:
+            end = _on_border(places, first, end, sizes.queries)
+        yield slice(first, end)
+        first = end
 
 
 def key_chunks(problem: Problem, sizes: TileSizes, batch: int, queries: slice) -> Iterator[slice]:
-    """The keys that any of `queries` can see, in chunks of one size and all within the tile's."""
+    """The keys that any of `queries` can see, in chunks of about one size and all within the tile's."""
     first, end = visible_keys(problem, batch, queries)
     if first >= end:
         return
     chunks = -(-(end - first) // sizes.keys)
     width = -(-(end - first) // chunks)
-    for start in range(first, end, width):
-        yield slice(start, min(start + width, end))
+    places = [axis.positions.key for axis in problem.axes[1:]]
+    while first < end:
+        stop = min(first + width, end)
+        if places and stop < end:
+            stop = _on_border(places, first, stop, sizes.keys)
+        yield slice(first, stop)
+        first = stop
+
+
+def _on_border(places: list[Position], first: int, stop: int, most: int) -> int:
+    """Where a tile from `first` ends: about at `stop`, between two rows of a grid, or two larger units that it holds.
+
+    The tile has `most` elements at most; where it holds no border it ends at `stop`.
+    """
+    best = 1, stop
+    for place in places:
+        if not isinstance(place, Digits):
+            continue
+        behind = place.leading - place.first
+        for unit in units(place) or ():
+            border = (stop - behind) // unit * unit + behind
+            if border < stop and border + unit - first <= most:
+                border += unit
+            if border > first:
+                best = max(best, (unit, border))
+    return best[1]
 
 
 def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int]:

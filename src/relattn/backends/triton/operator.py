@@ -39,10 +39,10 @@ NUM_TENSORS = NAMES.index("firsts")
 
 def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     """O in the dtype in which the inputs meet, and lse."""
-    return torch.ops.relattn.triton(*_flat(problem, seed))
+    return torch.ops.relattn.triton(*flat(problem, seed))
 
 
-def _flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
+def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     """The problem as the operators' ARGUMENTS.
 
     Inputs of several dtypes meet in the one that holds them all; a table stays in that, or comes in float32.
@@ -66,7 +66,7 @@ def _values(table: OffsetTable, dtype: torch.dtype) -> Tensor:
 
 
 def _call(arguments: tuple[Any, ...]) -> Call:
-    """What `_flat` took apart, as the kernels take it.
+    """What `flat` took apart, as the kernels take it.
 
     A table that refuses is never asked beyond its rows, so it does not matter that its edge row would hold there.
     """

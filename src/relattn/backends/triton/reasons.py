@@ -34,12 +34,15 @@ def _of_the_call(problem: Problem) -> list[str]:
     double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
     if double:
         reasons.append(f"it computes in float32, and {double[0]} is float64")
+    if len(problem.axes) > 1:
+        reasons.append("it reads the offsets of the sequence alone, and the encoding stands on other axes")
     if positions.origin is None:
         reasons.append("it takes no listed positions, only where queries and keys start")
     elif positions.known_origin is None:
         reasons.append("it takes starts as ints, not as tensors")
     elif any(isinstance(table.first, torch.Tensor) for table in axis.tables.values()):
         reasons.append("it takes the first offset of a table as an int, not as a tensor")
+    reasons += [f"it has no {name}" for name in problem.terms_of_no_axis]
     if explicit is not None and explicit.dtype != torch.bool:
         reasons.append("it takes a boolean mask, not a float one")
     widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if name != "bias"}

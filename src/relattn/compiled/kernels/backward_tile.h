@@ -1,7 +1,7 @@
 // The backward pass of a tile: a block of queries of one head, and a block of keys.
 //
-// P_ij = exp(S_ij - maximum_i) / total_i,  dS_ij = P_ij * (dO_i . (v_j + RV[d]) - delta_i),  delta_i = dO_i . O_i -
-// dlse_i
+// P_ij = exp(S'_ij - maximum_i) / total_i,  dS'_ij = P_ij * (dO_i . (v_j + RV[d]) - delta_i),  delta_i = dO_i . O_i -
+// dlse_i,  dS_ij = dS'_ij * (1 - tanh(S_ij / softcap)^2) where there is a cap, else dS'_ij
 #pragma once
 #include "listed.h"
 
@@ -37,15 +37,16 @@ struct BackwardTiles {
                     keys * call.width, keys * call.value_width, key_block * call.width, key_block * call.value_width,
                     Strip::size(key_block), Strip::size(key_block), Strip::kept_size(), ROWS * call.width,
                     ROWS * call.relative_width, KeyStrips::size(call, query_block, key_block),
-                    Listed::size(call, most()));
+                    Listed::size(call, most()), slopes_size());
   }
+  Index slopes_size() const { return call.caps() ? ROWS * step : 0; }
 
   struct Scratch {
     float *query, *relative_query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
     float *weights, *differences;                                        // P and dS, tiles with zeros all around
     float *key, *key_by_rows, *value;                                    // gradients of a block of keys
     float *key_panels, *value_panels;
-    float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips, *listed;
+    float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips, *slopes, *listed;
 
     Scratch(const BackwardTiles& pass, float* at) {
       const Call& c = pass.call;
@@ -63,6 +64,7 @@ struct BackwardTiles {
       kept = next_part(at, Strip::kept_size());
       tail = next_part(at, ROWS * c.width), relative_tail = next_part(at, ROWS * c.relative_width);
       key_strips = next_part(at, KeyStrips::size(c, rows, pass.key_block));
+      slopes = next_part(at, pass.slopes_size());
       listed = at;
     }
   };
@@ -98,11 +100,11 @@ struct BackwardTiles {
       if (!sees) continue;
       weights_and_differences(head, listed, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
+      go_below_the_cap(head, i, a, real, j0, from, stop, s);
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
       if (call.lists.given()) add_listed_gradients(head, listed, sums, i, a, real, j0, {begin, stop}, s);
     }
     add_key_gradients(i0, rows, j0, columns, s);
-    if (call.mask_gradient) add_mask_gradient(head, i0, count, j0, columns, s);
     if (call.lists.given()) {
       if (call.relative_queries.rows)
         listed.add_query_gradients(s.differences, step, i0, count, j0, columns, s.key_by_rows, sums.relative_queries);
@@ -155,7 +157,7 @@ struct BackwardTiles {
     if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
     Vector most[ROWS];
     scores_of(head, query, i, j0, from, to, start, weights, step, most);
-    if (looks) look_at_pairs(head, i, real, j0, from, stop, weights, step, most);
+    if (looks) look_at_pairs(head, i, real, j0, from, stop, weights, step, call.caps() ? s.slopes : nullptr, most);
     Start values = {nullptr, 0};
     if (call.relative_values.rows && call.lists.given()) {
       values = listed.values_start(s.gradient + a * value_width, i, real, j0, {from, stop});
@@ -327,13 +329,25 @@ struct BackwardTiles {
     }
   }
 
-  // dmask_ij += dS_ij.
-  void add_mask_gradient(const Head& head, Index i0, Index count, Index j0, Index columns, const Scratch& s) const {
-    float* to = call.mask_gradient + head.b * call.mask_gradient_batch + head.h * call.mask_gradient_head +
-                i0 * call.mask_gradient_query + j0 * call.mask_gradient_key;
-    for (Index a = 0; a < count; a++)
-      for (Index c = 0; c < columns; c++)
-        to[a * call.mask_gradient_query + c * call.mask_gradient_key] += s.differences[a * step + c];
+  // dmask_ij += dS'_ij and da_j += dS'_ij, of the rows i .. i + real - 1; then dS' becomes dS.
+  void go_below_the_cap(const Head& head, Index i, Index a, Index real, Index j0, Index from, Index stop,
+                        const Scratch& s) const {
+    float* differences = s.differences + a * step;
+    if (call.mask_gradient) {
+      float* to = call.mask_gradient + head.b * call.mask_gradient_batch + head.h * call.mask_gradient_head +
+                  i * call.mask_gradient_query + j0 * call.mask_gradient_key;
+      for (Index r = 0; r < real; r++)
+        for (Index c = from; c < stop; c++)
+          to[r * call.mask_gradient_query + c * call.mask_gradient_key] += differences[r * step + c];
+    }
+    if (call.key_bias_gradient) {
+      float* to = call.key_bias_gradient + head.counted() * call.keys + j0;
+      for (Index r = 0; r < real; r++)
+        for (Index c = from; c < stop; c++) to[c] += differences[r * step + c];
+    }
+    if (!call.caps()) return;
+    for (Index r = 0; r < real; r++)
+      for (Index c = from; c < stop; c++) differences[r * step + c] *= s.slopes[r * step + c];
   }
 
   // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.

@@ -1,7 +1,8 @@
 // One call as numbers and pointers, in the order in which layout.py packs them. All fields are 8 bytes wide.
 //
-// S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d] + mask,  d = origin + j - i
-// O_i  = sum_j softmax(S)_ij * (v_j + RV[d])
+// S_ij  = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d],  d = origin + j - i
+// S'_ij = softcap * tanh(S_ij / softcap) + a_j - c_i + mask
+// O_i   = sum_j softmax(S')_ij * (v_j + RV[d])
 #pragma once
 #include <algorithm>
 
@@ -56,6 +57,16 @@ struct Lists {
   }
 };
 
+// a [B, Hq, Lk] and c [B, Hq, Lq], with a step of 0 where they are shared; null where there is no key bias. The last
+// axis of a is contiguous.
+struct KeyBias {
+  const float *at, *less;
+  Index batch, head, less_batch, less_head, less_query;
+
+  const float* keys(Index b, Index h) const { return at + b * batch + h * head; }
+  float of_query(Index b, Index h, Index i) const { return less[b * less_batch + h * less_head + i * less_query]; }
+};
+
 struct Call {
   Rows query, key, value, relative_query;  // relative_query.at is null where r is q
   Band relative_keys, relative_queries, relative_values, bias;
@@ -64,19 +75,23 @@ struct Call {
   const uint8_t* pair_mask;                    // 1 attends; with the steps of [B, Hq, Lq, Lk]
   const float* added_mask;                     // added to the scores, with the same steps
   Index mask_batch, mask_head, mask_query, mask_key;
+  KeyBias key_bias;
   Index batch, heads, key_heads, queries, keys, width, value_width, relative_width;
   Index origin, lowest, highest;
   Lists lists;
   double scale;
-  double kept;             // the probability with which dropout keeps a weight; 1 where it drops none
-  Index seed;              // of dropout
-  float *output, *lse;     // [B, Hq, Lq, Dv] and [B, Hq, Lq]; lse may be null
-  float *maximum, *total;  // [B, Hq, Lq], lse = maximum + log(total); null where no backward pass will ask
+  double softcap;       // 0 for none
+  double kept;          // the probability with which dropout keeps a weight; 1 where it drops none
+  Index seed;           // of dropout
+  float *output, *lse;  // [B, Hq, Lq, Dv] and [B, Hq, Lq]; lse may be null
+  float *maximum,
+      *total;  // [B, Hq, Lq], lse = c + maximum + log(total), c the caller's; null where no backward pass will ask
   Rows output_gradient;
   const float* lse_gradient;  // [B, Hq, Lq]
   float *query_gradient, *key_gradient, *value_gradient, *relative_query_gradient;
   float* mask_gradient;  // with steps of its own, 0 along an axis over which the mask broadcasts
   Index mask_gradient_batch, mask_gradient_head, mask_gradient_query, mask_gradient_key;
+  float* key_bias_gradient;      // [B, Hq, Lk]
   Index query_block, key_block;  // how many meet at a time; rounded up to whole groups and panels
   Index threads;
   Index narrow;  // 1: keys and values are bfloat16, as a call of few queries may hold them
@@ -109,7 +124,8 @@ struct Call {
   }
 
   // Whether a pair may be hidden, or its score changed, by more than the diagonal that it lies on.
-  bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask; }
+  bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || key_bias.at || caps(); }
+  bool caps() const { return softcap > 0.0; }
 };
 
 }  // namespace RELATTN_SET

@@ -117,6 +117,7 @@ struct FewKeys {
       if (call.bias.rows) add_bias(r, seen);
     }
     float *row = of(r) + seen.from - begin, most = -INFINITY, total = 0.0f;
+    cap_and_bias(call, b, head(r), place(r), seen.from, seen.count(), row, nullptr);
     mask_scores(call, b, head(r), place(r), seen.from, seen.to, row);
     for (Index c = 0; c < seen.count(); c++) most = row[c] > most ? row[c] : most;
     const float finite = most == -INFINITY ? 0.0f : most;

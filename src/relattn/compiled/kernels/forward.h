@@ -89,7 +89,7 @@ struct Forward {
         if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
         scores_of(head, query + a * width, i, j0, from, to, start, weights + MARGIN, step, most);
-        if (looks) look_at_pairs(head, i, real, j0, from, stop, weights + MARGIN, step, most);
+        if (looks) look_at_pairs(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);

@@ -1,8 +1,28 @@
-// What is given as tensors and hides pairs or changes their scores: masks, and limits on listed positions.
+// What changes a score that stands: the cap, the key bias, masks given as tensors, and limits on listed positions.
 #pragma once
-#include "call.h"
+#include "held.h"
 
 namespace RELATTN_SET {
+
+// softcap * tanh(S / softcap) + a_j - c_i for the scores of query i and the `count` keys from `from` on; row: that of
+// key `from`. slopes: where the cap's derivative goes, or null. A hidden pair stays at -inf.
+static void cap_and_bias(const Call& call, Index b, Index h, Index i, Index from, Index count, float* row,
+                         float* slopes) {
+  if (call.caps()) {
+    const Vector cap = splat(float(call.softcap)), share = splat(float(1.0 / call.softcap));
+    for (Index c = 0; c < count; c += LANES) {
+      const Vector x = load_part(row + c, count - c);
+      const Bent bent = bend(x * share);
+      store_part(row + c, count - c, x == splat(-INFINITY) ? x : bent.value * cap);
+      if (slopes) store_part(slopes + c, count - c, bent.slope);
+    }
+  }
+  if (call.key_bias.at) {
+    const float* a = call.key_bias.keys(b, h) + from;
+    const float less = call.key_bias.of_query(b, h, i);
+    for (Index c = 0; c < count; c++) row[c] += a[c] - less;
+  }
+}
 
 // The scores of query i and the keys from .. to - 1; row: that of key `from`. A hidden pair is -inf whatever it held.
 static void mask_scores(const Call& call, Index b, Index h, Index i, Index from, Index to, float* row) {

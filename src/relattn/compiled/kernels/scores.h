@@ -302,12 +302,15 @@ static void add_band(const Band& band, const float* rows, const float* factors, 
   }
 }
 
-// What masks change of the scores, pair by pair, in the columns from .. stop - 1, and the largest of each row. stop:
-// not beyond the block's keys, and all columns from there to the end of a panel are hidden.
+// What the cap, the key bias and masks change of the scores, pair by pair, in the columns from .. stop - 1, and the
+// largest of each row. stop: not beyond the block's keys, and all columns from there to the end of a panel are hidden.
+// slopes: where the cap's derivatives go, rows `step` apart, or null.
 static void look_at_pairs(const Head& head, Index i, Index rows, Index j0, Index from, Index stop, float* scores,
-                          Index step, Vector (&most)[ROWS]) {
+                          Index step, float* slopes, Vector (&most)[ROWS]) {
   for (Index r = 0; r < rows; r++) {
     float* row = scores + r * step;
+    cap_and_bias(head.call, head.b, head.h, i + r, j0 + from, stop - from, row + from,
+                 slopes ? slopes + r * step + from : nullptr);
     mask_scores(head.call, head.b, head.h, i + r, j0 + from, j0 + stop, row + from);
     Vector m = splat(-INFINITY);
     for (Index c = from; c < rounded_up(stop, LANES); c += LANES) m = larger(m, load(row + c));

@@ -150,4 +150,34 @@ INLINE Vector exponential(Vector x) {
   return x < splat(-87.0f) ? Vector{} : p * (Vector)((Integers)shifted << 23);
 }
 
+// tanh(x), and its derivative 1 - tanh(x)^2.
+struct Bent {
+  Vector value, slope;
+};
+
+// Both within a few units of the last place, for small and for large x; NaN for NaN.
+//
+// With E = e^(-2 |x|), tanh(|x|) = (1 - E) / (1 + E), and its derivative is 4 E / (1 + E)^2. Near 0, 1 - E would lose
+// digits: E - 1 = 2^n (e^r - 1) + (2^n - 1) comes from the polynomial of `exponential` without its 1, and of one degree
+// more.
+INLINE Bent bend(Vector x) {
+  const Vector magic = splat(12582912.0f + 127.0f);
+  Vector y = x < splat(0.0f) ? x + x : -(x + x);
+  y = y < splat(-60.0f) ? splat(-60.0f) : y;
+  const Vector shifted = y * splat(1.4426950408889634f) + magic;
+  const Vector n = shifted - magic;
+  const Vector r = y - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
+  Vector p = splat(1.0f / 5040) * r + splat(1.0f / 720);
+  p = p * r + splat(1.0f / 120);
+  p = p * r + splat(1.0f / 24);
+  p = p * r + splat(1.0f / 6);
+  p = p * r + splat(0.5f);
+  p = p * r * r + r;
+  const Vector power = (Vector)((Integers)shifted << 23);
+  const Vector decayed = power * p + power, sum = decayed + splat(1.0f);  // E and 1 + E
+  const Vector less_one = power * p + (power - splat(1.0f));              // not E - 1, which loses digits near 0
+  const Vector size = less_one / sum;                                     // of tanh, below 0
+  return {x < splat(0.0f) ? size : -size, splat(4.0f) * decayed / (sum * sum)};
+}
+
 }  // namespace RELATTN_SET

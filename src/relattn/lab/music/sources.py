@@ -10,6 +10,11 @@ from relattn.lab.music.data import MusicData
 from relattn.lab.music.json_format import load_json
 
 
+def in_four_voices(source: str) -> bool:
+    """Whether `source` names music in four voices: "chorales", or a JSON file."""
+    return source == "chorales" or Path(source).suffix.lower() == ".json"
+
+
 def load_music(
     source: str | Path, *, cache_dir: Path | None = None, progress: Callable[[int, int], None] | None = None
 ) -> MusicData:

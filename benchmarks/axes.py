@@ -1,0 +1,284 @@
+"""Time and memory of attention over several axes, beside the code that transformers has for it: a table per command.
+
+    python benchmarks/axes.py sam [--sizes 48 64]           SAM-B's global attention: side x side tokens, 12 heads of 64
+    python benchmarks/axes.py swin [--sizes 7 14]           Swin's windows: 64 of them, 4 heads of 32
+    python benchmarks/axes.py layout [--sizes 512 4096]     LayoutLMv3's text order, x and y: 12 heads of 64
+
+Projections are left out. Every way is first held against the reference backend in float64 at a small size. Memory is
+the peak of one step in a process of its own, beyond inputs, output and gradients (`relattn.bench.memory`). Times are
+taken pair by pair with the floor, the first way (`relattn.bench.timing`); the ratios are medians, with "±" where their
+quartiles lie more than 10 % apart, and the calling thread's processor time in brackets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LayoutLMv3Config, SamVisionConfig, SwinConfig
+from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder, LayoutLMv3SelfAttention
+from transformers.models.sam.modeling_sam import SamVisionAttention, SamVisionSdpaAttention
+from transformers.models.swin.modeling_swin import SwinAttention
+
+from relattn import GridBias, OffsetTable, ScoreTerms, grid, relative_attention
+from relattn.bench.memory import GIB, MIB, Memory, TooMuchError, available, current, in_own_process, peak, reset_peak
+from relattn.bench.timing import interleaved
+from relattn.errors import UnsupportedError
+
+PATIENCE = 300.0
+WORST = 1e-4
+"""How far any output or gradient may be off in float32, as a share of the largest number of its kind."""
+
+
+@dataclass
+class Case:
+    """Tensors that gradients are asked of, by name, and the ways to compute the output of them."""
+
+    leaves: dict[str, Tensor]
+    ways: dict[str, Callable[[], Tensor]]
+
+    def step(self, way: str, training: bool) -> list[Tensor]:
+        """The output, and where it trains the gradient of every leaf that the way has one for, else None."""
+        with torch.set_grad_enabled(training):
+            output = self.ways[way]()
+        if not training:
+            return [output]
+        upstream = torch.linspace(-1.0, 1.0, output.shape[-1], dtype=output.dtype).expand_as(output)
+        leaves = list(self.leaves.values())
+        return [output.detach(), *torch.autograd.grad(output, leaves, upstream, allow_unused=True)]
+
+
+def _leaves(**shapes: tuple[int, ...]) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {name: torch.randn(shape).mul_(0.5).requires_grad_() for name, shape in shapes.items()}
+
+
+def _backends(call: Callable[..., Tensor]) -> dict[str, Callable[[], Tensor]]:
+    """relattn's ways, `call` with each backend."""
+    names = ("dense", "tiled", "native")
+    return {f"relattn {name}": (lambda name=name: call(backend=name)) for name in names}
+
+
+def sam(side: int, double: bool) -> Case:
+    """Decomposed rows for dy and dx, added unscaled: r = q / scale. The floor is transformers' path through sdpa."""
+    heads, width = 12, 64
+    leaves = _leaves(qkv=(1, side, side, 3 * heads * width), h=(2 * side - 1, width), w=(2 * side - 1, width))
+    leaves = _in_double(leaves) if double else leaves
+    config = SamVisionConfig(hidden_size=heads * width, num_attention_heads=heads, image_size=side, patch_size=1)
+
+    def theirs(kind: type[SamVisionAttention]) -> Callable[[], Tensor]:
+        module: Any = kind(config, window_size=0)
+        module.qkv, module.proj = nn.Identity(), nn.Identity()
+        del module.rel_pos_h, module.rel_pos_w
+        module.rel_pos_h, module.rel_pos_w = leaves["h"], leaves["w"]
+        return lambda: module(leaves["qkv"])[0]
+
+    def ours(**others: Any) -> Tensor:
+        qkv = leaves["qkv"].reshape(1, side * side, 3, heads, width).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv.unbind(0)
+        r, where = query * width**0.5, grid(side, side)
+        terms = ScoreTerms()
+        for axis, name in (("y", "h"), ("x", "w")):
+            table = OffsetTable(leaves[name].flip(0).unsqueeze(0), 1 - side)  # SAM counts query - key
+            terms = terms + ScoreTerms(relative_query=r, relative_keys=table).on(axis)
+        output = relative_attention(
+            query, key, value, encoding=terms, query_position=where, key_position=where, **others
+        )  # fmt: skip
+        return output.transpose(1, 2).reshape(1, side, side, -1)
+
+    return Case(
+        leaves,
+        {"transformers sdpa": theirs(SamVisionSdpaAttention), "transformers eager": theirs(SamVisionAttention)}
+        | _backends(ours)
+        | {"reference": lambda: ours(backend="reference")},
+    )
+
+
+def swin(window: int, double: bool) -> Case:
+    """64 windows under one table of biases. The floor is transformers' code through sdpa."""
+    batch, heads, width, length = 64, 4, 32, window * window
+    shape = (batch, length, heads * width)
+    leaves = _leaves(q=shape, k=shape, v=shape, bias=((2 * window - 1) ** 2, heads))
+    leaves = _in_double(leaves) if double else leaves
+    encoding: Any = GridBias((window, window), heads).to(leaves["bias"].dtype)
+    del encoding.bias
+    encoding.bias = leaves["bias"]
+
+    def theirs(implementation: str) -> Callable[[], Tensor]:
+        config = SwinConfig(attention_probs_dropout_prob=0.0)
+        config._attn_implementation = implementation
+        module: Any = SwinAttention(config, heads * width, heads, window)
+        module.q_proj, module.k_proj, module.v_proj = nn.Identity(), _Other(leaves["k"]), _Other(leaves["v"])
+        module.o_proj = nn.Identity()
+        del module.relative_position_bias.relative_position_bias_table
+        module.relative_position_bias.relative_position_bias_table = leaves["bias"]
+        return lambda: module(leaves["q"])[0]
+
+    def split(name: str) -> Tensor:
+        return leaves[name].view(batch, length, heads, width).transpose(1, 2)
+
+    def ours(**others: Any) -> Tensor:
+        where = grid(window, window)
+        output = relative_attention(
+            split("q"), split("k"), split("v"), encoding=encoding, query_position=where, key_position=where, **others
+        )  # fmt: skip
+        return output.transpose(1, 2).flatten(2)
+
+    return Case(
+        leaves,
+        {"transformers sdpa": theirs("sdpa"), "transformers eager": theirs("eager")}
+        | _backends(ours)
+        | {"reference": lambda: ours(backend="reference")},
+    )
+
+
+def layout(length: int, double: bool) -> Case:
+    """Buckets of the text order, of x and of y; a page of `length` words. transformers gives its tables no gradient."""
+    heads, width = 12, 64
+    shape = (1, length, heads * width)
+    config = LayoutLMv3Config(attention_probs_dropout_prob=0.0, num_hidden_layers=0)
+    buckets = {"text": config.rel_pos_bins, "x": config.rel_2d_pos_bins, "y": config.rel_2d_pos_bins}
+    leaves = _leaves(q=shape, k=shape, v=shape, **{axis: (heads, count) for axis, count in buckets.items()})
+    leaves = _in_double(leaves) if double else leaves
+    encoder: Any = LayoutLMv3Encoder(config)
+    for axis, part in (("text", "rel_pos_bias"), ("x", "rel_pos_x_bias"), ("y", "rel_pos_y_bias")):
+        linear: Any = nn.Module()
+        linear.weight = leaves[axis]
+        setattr(encoder, part, linear)
+    module: Any = LayoutLMv3SelfAttention(config)
+    module.query, module.key, module.value = nn.Identity(), _Other(leaves["k"]), _Other(leaves["v"])
+    boxes = torch.zeros(1, length, 4, dtype=torch.int64)
+    boxes[..., 0], boxes[..., 3] = torch.randint(0, 1001, (2, 1, length))
+    numbers = torch.arange(length).unsqueeze(0)
+
+    def theirs() -> Tensor:
+        rel_pos, rel_2d_pos = encoder._cal_1d_pos_emb(numbers), encoder._cal_2d_pos_emb(boxes)
+        return module(leaves["q"], rel_pos=rel_pos, rel_2d_pos=rel_2d_pos)[0]
+
+    def table(axis: str, furthest: int, count: int) -> OffsetTable:
+        offsets = torch.arange(-furthest, furthest + 1)
+        bucket = encoder.relative_position_bucket(offsets, num_buckets=count, max_distance=furthest)
+        return OffsetTable(F.embedding(bucket, leaves[axis].t()).t() * width**-0.5, -furthest, "clamp")
+
+    def ours(**others: Any) -> Tensor:
+        query, key, value = (leaves[name].view(1, length, heads, width).transpose(1, 2) for name in "qkv")
+        terms = ScoreTerms(bias=table("text", config.max_rel_pos, config.rel_pos_bins))
+        for axis in "xy":
+            of_axis = ScoreTerms(bias=table(axis, config.max_rel_2d_pos, config.rel_2d_pos_bins))
+            terms = terms + of_axis.on(axis)
+        where = {"x": boxes[0, :, 0], "y": boxes[0, :, 3]}
+        output = relative_attention(
+            query, key, value, encoding=terms, query_position=where, key_position=where, **others
+        )  # fmt: skip
+        return output.transpose(1, 2).flatten(2)
+
+    return Case(
+        leaves, {"transformers eager": theirs} | _backends(ours) | {"reference": lambda: ours(backend="reference")}
+    )
+
+
+class _Other(nn.Module):
+    """A projection that gives another tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        self.tensor = tensor
+
+    def forward(self, _: Tensor) -> Tensor:
+        return self.tensor
+
+
+def _in_double(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().double().requires_grad_() for name, tensor in leaves.items()}
+
+
+TABLES: dict[str, tuple[Callable[[int, bool], Case], int, tuple[int, ...]]] = {
+    "sam": (sam, 6, (48, 64)),
+    "swin": (swin, 4, (7, 14)),
+    "layout": (layout, 40, (512, 4096)),
+}
+"""Of each table: its cases, the size that is checked, and the sizes that are measured."""
+
+
+def check(name: str) -> list[str]:
+    """The ways that run, each held against the reference in float64 at the small size."""
+    make, small, _ = TABLES[name]
+    truth, case = make(small, True).step("reference", True), make(small, False)
+    found = []
+    for way in case.ways:
+        if way == "reference":
+            continue
+        try:
+            answers = case.step(way, True)
+        except UnsupportedError as error:
+            print(f"{way}: {str(error).partition(';')[0]}")
+            continue
+        for one, true in zip(answers, truth, strict=True):
+            off = 0.0 if one is None else float((one - true).abs().max() / true.abs().max())
+            if not off < WORST:
+                raise AssertionError(f"{way}: {off:.1e} off")
+        found.append(way)
+    return found
+
+
+def _measured(began: Callable[[], None], name: str, size: int, way: str, training: bool, threads: int) -> Memory:
+    torch.set_num_threads(threads)
+    make, small, _ = TABLES[name]
+    make(small, False).step(way, training)
+    case = make(size, False)
+    held, before = sum(leaf.nbytes for leaf in case.leaves.values()), current("cpu")
+    began()
+    reset_peak("cpu")
+    start = time.perf_counter()
+    returned = case.step(way, training)
+    seconds = time.perf_counter() - start
+    return Memory(held, peak("cpu") - before, sum(tensor.nbytes for tensor in returned if tensor is not None), seconds)
+
+
+def _memory(name: str, size: int, way: str, training: bool) -> str:
+    arguments = name, size, way, training, torch.get_num_threads()
+    try:
+        return f"{in_own_process(_measured, arguments, available('cpu') - GIB, PATIENCE).beyond / MIB:.0f}"
+    except TooMuchError as error:
+        return str(error)
+
+
+def _ratio(case: Case, way: str, training: bool, seconds: float) -> str:
+    floor = next(iter(case.ways))
+    if way == floor or not seconds:
+        return "1" if way == floor else ""
+    timing = interleaved(lambda: case.step(floor, training), lambda: case.step(way, training), seconds, "cpu")
+    assert timing.processor_ratio is not None
+    return f"{timing.ratio.median:.2f}{timing.doubt} ({timing.processor_ratio.median:.2f})"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--sizes", type=int, nargs="+")
+    parser.add_argument("--ways", nargs="+", help="those alone, beside the floor")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each ratio (default: 20); 0 for memory alone")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    make, _, sizes = TABLES[asked.table]
+    ways = [way for way in check(asked.table) if asked.ways is None or way in asked.ways]
+    print(f"torch {torch.__version__}, {asked.threads} threads, float32\n")
+    print("| size | way | forward, MiB | step, MiB | forward, time | step, time |\n|---|---|---|---|---|---|")
+    for size in asked.sizes or sizes:
+        case = make(size, False)
+        for way in ways:
+            row = [str(size), way, *(_memory(asked.table, size, way, training) for training in (False, True))]
+            row += [_ratio(case, way, training, asked.seconds) for training in (False, True)]
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""A problem as the arguments of an operator, tensors and numbers, and back.
+
+The sequence has an argument for each of its parts. What stands on other axes, any number of them, comes in lists: words
+and numbers that say what there is, behind those of the sequence, positions that are listed, and the tensors that may
+have gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relattn.score.digits import Digits
+from relattn.score.mask import Mask
+from relattn.score.position import Listed, Position, Run
+from relattn.score.positions import Positions
+from relattn.score.problem import TABLES, Axis, Problem
+from relattn.score.table import OffsetTable
+
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
+    "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, Tensor? explicit_mask, "
+    "Tensor? key_bias, Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
+    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
+    "SymInt[] numbers, str[] words, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
+    "ScalarType output_dtype, float? softcap, Tensor[] axis_positions, Tensor[] axis_tensors"
+)
+"""axis_positions, axis_tensors: the lists of the other axes, at the end, where an autograd.Function lays them flat."""
+DIFFERENTIABLE: tuple[str, ...] = (
+    "query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias",
+)  # fmt: skip
+"""What may have a gradient, less what stands on other axes (`axis_tensor_names`)."""
+OF_AN_AXIS = ("relative_query", *TABLES)
+NUM_STARTS = 2 + len(TABLES)
+
+NAMES = [argument.split()[-1] for argument in ARGUMENTS.split(", ")]
+NUM_TENSORS = NAMES.index("numbers")
+NUM_PLAIN = NAMES.index("axis_positions")
+
+
+def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
+    """The problem as the operators' ARGUMENTS.
+
+    numbers: the starts of the queries, of the keys, and of each table; where any is a tensor, a tensor of all six comes
+        beside them. words: what each table does beyond its rows, "" where there is none. Those of other axes follow.
+    """
+    axis, positions, mask = problem.sequence, problem.sequence.positions, problem.mask
+    tables = [getattr(axis, name) for name in TABLES]
+    query_positions, key_positions, starts = None, None, [0, 0]
+    if isinstance(positions.query, Run) and isinstance(positions.key, Run):
+        starts = [positions.query.start, positions.key.start]
+    else:
+        query_positions, key_positions = positions.query_positions(), positions.key_positions()
+    starts += [0 if table is None else table.first for table in tables]
+    starts_tensor = None
+    if any(isinstance(start, Tensor) for start in starts):
+        starts_tensor = torch.stack([torch.as_tensor(start, device=positions.device) for start in starts])
+        starts = [0] * len(starts)
+    beyond = ["" if table is None else table.beyond for table in tables]
+    numbers, words, listed, axis_tensors = _flat_axes(problem.axes[1:])
+    segments = mask.segments or (None, None)
+    return (
+        problem.query, problem.key, problem.value, axis.relative_query,
+        *(None if table is None else table.values for table in tables), mask.explicit, problem.key_bias,
+        query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
+        [*starts, *numbers], beyond + words, positions.lowest, positions.highest,
+        problem.scale, problem.dropout_p, problem.output_dtype, problem.softcap, listed, axis_tensors,
+    )  # fmt: skip
+
+
+def problem_of(
+    query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
+    explicit_mask, key_bias, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments,
+    seed, numbers, words, lowest, highest, scale, dropout_p, output_dtype, softcap, axis_positions, axis_tensors,
+) -> Problem:  # fmt: skip
+    """The problem that `flat` took apart, its starts read as ints."""
+    starts, beyond = numbers[:NUM_STARTS], words[: len(TABLES)]
+    if starts_tensor is not None:
+        starts = starts_tensor.tolist()
+    query_start, key_start, *firsts = starts
+    positions = Positions(
+        Run(query_start) if query_positions is None else Listed(query_positions),
+        Run(key_start) if key_positions is None else Listed(key_positions),
+        query.shape[2], key.shape[2], query.device, lowest, highest,
+    )  # fmt: skip
+    values = (relative_keys, relative_queries, relative_values, bias)
+    tables = {
+        name: OffsetTable(rows, first, what)
+        for name, rows, first, what in zip(TABLES, values, firsts, beyond, strict=True)
+        if rows is not None
+    }
+    segments = None if query_segments is None else (query_segments, key_segments)
+    others = _axes_of(numbers[NUM_STARTS:], words[len(TABLES) :], axis_positions, axis_tensors, positions)
+    return Problem(
+        query, key, value, (Axis(positions, relative_query, **tables), *others),
+        Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
+        softcap=softcap, key_bias=key_bias,
+    )  # fmt: skip
+
+
+def named(arguments: Sequence[Any]) -> dict[str, Any]:
+    """The arguments by their names."""
+    return dict(zip(NAMES, arguments, strict=True))
+
+
+def tensors_of(given: dict[str, Any]) -> dict[str, Tensor | None]:
+    """What may have a gradient, by name, those of other axes too."""
+    own = {name: given[name] for name in DIFFERENTIABLE}
+    return {**own, **dict(zip(axis_tensor_names(given["words"]), given["axis_tensors"], strict=True))}
+
+
+def with_tensors(given: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The arguments with other tensors in the place of those named."""
+    names = axis_tensor_names(given["words"])
+    others = [tensors.get(name, held) for name, held in zip(names, given["axis_tensors"], strict=True)]
+    return {**given, **{name: tensors[name] for name in tensors.keys() & given.keys()}, "axis_tensors": others}
+
+
+def on_axis(name: str, number: int) -> str:
+    """The name of what stands on the axis of that number: its own on the sequence, which is axis 0."""
+    return f"{name} of axis {number}" if number else name
+
+
+def axis_tensor_names(words: Sequence[str]) -> list[str]:
+    """The names of `axis_tensors`, in their order; `words` as in the arguments."""
+    names, width, words = [], 2 + len(OF_AN_AXIS), words[len(TABLES) :]
+    for number in range(len(words) // width):
+        there = words[number * width + 2 : (number + 1) * width]
+        names += [on_axis(name, number + 1) for name, word in zip(OF_AN_AXIS, there, strict=True) if word]
+    return names
+
+
+def _flat_axes(axes: Sequence[Axis]) -> tuple[list[int], list[str], list[Tensor], list[Tensor]]:
+    """The axes beside the sequence.
+
+    Of each, words: of what kind either side's positions are, then whether there is an r, then what each table does
+    beyond its rows; "" for what is absent. Numbers: those of the positions, then each table's first offset.
+    """
+    numbers, words, listed, tensors = [], [], [], []
+    for axis in axes:
+        positions = axis.positions
+        for place in (positions.query, positions.key):
+            words.append(type(place).__name__)
+            if isinstance(place, Listed):
+                listed.append(place.positions)
+            elif isinstance(place, Run):
+                numbers.append(place.start)
+            else:
+                numbers += [place.start, place.first, place.leading, place.nowhere, len(place.terms)]
+                numbers += [number for term in place.terms for number in term]
+        words.append("" if axis.relative_query is None else "r")
+        tensors += [] if axis.relative_query is None else [axis.relative_query]
+        for name in TABLES:
+            table = getattr(axis, name)
+            words.append("" if table is None else table.beyond)
+            if table is not None:
+                numbers.append(table.first)
+                tensors.append(table.values)
+    return numbers, words, listed, tensors
+
+
+def _axes_of(
+    numbers: Sequence[int], words: Sequence[str], listed: Sequence[Tensor], tensors: Sequence[Tensor], like: Positions
+) -> Iterator[Axis]:
+    """The axes that `_flat_axes` took apart, for queries and keys as many as `like` has."""
+    number, word, places, tensor = iter(numbers), iter(words), iter(listed), iter(tensors)
+
+    def place() -> Position:
+        kind = next(word)
+        if kind == "Listed":
+            return Listed(next(places))
+        if kind == "Run":
+            return Run(next(number))
+        start, first, leading, nowhere, count = (next(number) for _ in range(5))
+        terms = tuple((next(number), next(number), next(number)) for _ in range(count))
+        return Digits(terms, start=start, first=first, leading=leading, nowhere=nowhere)
+
+    for order in range(1, 1 + len(words) // (2 + len(OF_AN_AXIS))):
+        query, key = place(), place()
+        positions = Positions(query, key, like.query_length, like.key_length, like.device, axis=f"axis {order}")
+        r = next(tensor) if next(word) else None
+        tables = {}
+        for name in TABLES:
+            beyond = next(word)
+            if beyond:
+                tables[name] = OffsetTable(next(tensor), next(number), beyond)  # pyright: ignore[reportArgumentType]
+        yield Axis(positions, r, **tables)

@@ -1,0 +1,231 @@
+"""GridBias and GridEmbedding: one table over all axes of a grid (Liu et al. 2021, Bao et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from relattn.arguments import as_int, came, check_choice, check_size
+from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.checks import allocated, check_axes, check_heads, check_sizes
+from relattn.score.check_terms import check_kind
+from relattn.score.places import JointPositions
+from relattn.score.positions import Positions, Span
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+YX = ("y", "x")
+CLASS_ROWS = 3
+"""BEiT's rows behind the grid's: from the class token, to it, and between two of them."""
+
+
+class _GridTable(RelativeEncoding):
+    """A table with a row for each combination of offsets on the axes of a grid, the first axis slowest.
+
+    Its rows run from the farthest future to the most distant past, as Swin and BEiT number them: they index by query -
+    key. For (dy, dx), d = key - query, on a grid of H x W, that is row (H - 1 - dy) * (2 W - 1) + (W - 1 - dx).
+    """
+
+    sizes: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """prod(2 s - 1) over the sizes s: so many combinations of offsets a grid has."""
+        return prod([2 * size - 1 for size in self.sizes])  # a list: torch.compile traces no generator here
+
+    def _set_grid(self, sizes: Sequence[int], axes: tuple[str, ...]) -> None:
+        name = type(self).__name__
+        self.sizes = check_sizes(f"{name} sizes", sizes)
+        self.axes = check_axes(f"{name} axes", axes, len(self.sizes))
+
+    def _of_offsets(self, rows: Float[Tensor, "rows F"], positions: Positions) -> Float[Tensor, "count F"]:
+        """The rows of the visible offsets, in the order of `positions.span`: the nearest future last.
+
+        Raises ValueError: where the grid reaches further than the table on an axis.
+        """
+        spans = positions.spans if isinstance(positions, JointPositions) else {self.axes[0]: positions.span}
+        box = rows.unflatten(0, [2 * size - 1 for size in self.sizes]).flip(list(range(len(self.sizes))))
+        parts = []
+        for axis, size in zip(self.axes, self.sizes, strict=True):
+            parts.append(self._within(axis, size, spans[axis]))
+        return box[tuple(parts)].flatten(0, len(self.sizes) - 1)
+
+    def _within(self, axis: str, size: int, span: Span) -> slice:
+        """Where the offsets of one axis lie among its 2 s - 1."""
+        assert isinstance(span.first, int)
+        first, last = span.first, span.first + span.count - 1
+        if first < 1 - size or last > size - 1:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} sizes: got {self.sizes} and visible offsets {first}..{last} on the axis {axis!r}; expected a "
+                f"size of at least {max(-first, last) + 1} there; make it for the whole grid, or take .resized(sizes)"
+            )
+        return slice(first + size - 1, last + size)
+
+
+class GridBias(_GridTable):
+    """S_ij = scale * q_i . k_j + b[dy, dx], a learned bias for each pair of offsets on a grid, and head.
+
+    bias: the parameter [prod(2 s - 1) + extra, num_heads], Swin's `relative_position_bias_table` and BEiT's. Its rows
+        are numbered by query - key, as theirs: row 0 is the farthest future on every axis.
+    sizes: of the grid, in the order of `axes`. axes: their names, two or any other number.
+    extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(..., leading=1)`): R =
+        prod(2 s - 1) where the query is the class token and the key is not, R + 1 where the key is one and the query is
+        not, R + 2 where both are. With 0 such pairs get nothing.
+
+    Raises ValueError: for sizes that are no ints of at least 1, and for axes or `extra` that do not fit. A call raises
+    ValueError: for a grid larger than the table's; ShapeError: for a query of another number of heads.
+
+    Source: Liu et al. 2021 (Swin Transformer), eq. 4; Bao et al. 2022 (BEiT) and its published code.
+
+        import torch
+        from relattn import GridBias, grid, relative_attention
+
+        query, key, value = torch.randn(3, 2, 4, 7 * 7, 16).unbind(0)
+        where = grid(7, 7)
+        output = relative_attention(
+            query, key, value, encoding=GridBias((7, 7), num_heads=4), query_position=where, key_position=where
+        )
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], num_heads: int, *, axes: tuple[str, ...] = YX, extra: Literal[0, 3] = 0
+    ) -> None:
+        super().__init__()
+        self._set_grid(sizes, axes)
+        self.num_heads = check_size("num_heads", num_heads)
+        if as_int(extra) not in (0, CLASS_ROWS):
+            raise ValueError(f"extra: got {came(extra)}; expected 0, or 3 for the rows of a class token")
+        self.extra = int(extra)
+        self.bias = allocated(
+            lambda: nn.Parameter(torch.empty(self.num_rows + self.extra, self.num_heads)),
+            num_heads=self.num_heads, sizes=max(self.sizes),
+        )  # fmt: skip
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Biases drawn from N(0, 0.02^2), cut off at two standard deviations, as Swin starts."""
+        nn.init.trunc_normal_(self.bias, std=0.02, a=-0.04, b=0.04)
+
+    @property
+    def answers_for_leading(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether it has rows for a class token."""
+        return self.extra == CLASS_ROWS
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """b over the joint offsets; a class token's rows lie beside them, where `positions_on` puts its offsets."""
+        check_heads("GridBias", self.num_heads, None, query, self.bias)
+        check_kind("bias", self.bias, query)
+        first = positions.span.first
+        assert isinstance(first, int)
+        rows = self._of_offsets(self.bias[: self.num_rows], positions)
+        if not self.extra:
+            return ScoreTerms(bias=OffsetTable(rows.t(), first, "refuse"))
+        from_it, to_it, both = self.bias[self.num_rows :].unsqueeze(1).unbind(0)
+        return ScoreTerms(bias=OffsetTable(torch.cat([from_it, rows, both, to_it]).t(), first - 1, "clamp"))
+
+    def resized(self, sizes: Sequence[int], *, interpolation: Literal["bicubic", "bilinear"] = "bicubic") -> GridBias:
+        """The encoding for a grid of other sizes, its biases interpolated; those of a class token stay.
+
+        interpolation: "bicubic", as timm does it, or "bilinear", as Hugging Face's BEiT. Any sizes, square or not.
+        """
+        extra: Literal[0, 3] = 3 if self.extra else 0
+        other = GridBias(sizes, self.num_heads, axes=self.axes, extra=extra)
+        other.to(self.bias.device, self.bias.dtype)
+        rows = _interpolated(self.bias[: self.num_rows], self.sizes, other.sizes, interpolation)
+        with torch.no_grad():
+            other.bias.copy_(torch.cat([rows, self.bias[self.num_rows :]]))
+        return other.requires_grad_(self.bias.requires_grad)
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`."""
+        return f"{self.sizes}, {self.num_heads}, axes={self.axes}, extra={self.extra}"
+
+
+class GridEmbedding(_GridTable):
+    """S_ij = scale * (q_i . k_j + q_i . E[dy, dx]), a learned row for each pair of offsets on a grid.
+
+    relative_keys: the parameter [num_heads or 1, prod(2 s - 1), head_dim], its rows in the order of `GridBias`.
+    sizes, axes: as there. num_heads: None shares one table between all heads.
+
+    A row for every pair of offsets costs the product of the axes. Where one table for dy and one for dx do
+    (`RelativeEmbedding(...).on("y") + RelativeEmbedding(...).on("x")`, SAM and MViTv2), they cost the sum.
+
+    Raises ValueError: for sizes or axes that do not fit. A call raises ValueError: for a grid larger than the table's;
+    ShapeError: for a query of another width or number of heads.
+
+        import torch
+        from relattn import GridEmbedding, grid, relative_attention
+
+        query, key, value = torch.randn(3, 2, 4, 4 * 6, 16).unbind(0)
+        where = grid(4, 6)
+        output = relative_attention(
+            query, key, value, encoding=GridEmbedding(16, (4, 6)), query_position=where, key_position=where
+        )
+    """
+
+    def __init__(
+        self, head_dim: int, sizes: Sequence[int], *, num_heads: int | None = None, axes: tuple[str, ...] = YX
+    ) -> None:
+        super().__init__()
+        self._set_grid(sizes, axes)
+        self.head_dim = check_size("head_dim", head_dim)
+        self.num_heads = None if num_heads is None else check_size("num_heads", num_heads)
+        heads = self.num_heads or 1
+        self.relative_keys = allocated(
+            lambda: nn.Parameter(torch.empty(heads, self.num_rows, self.head_dim)),
+            head_dim=self.head_dim, num_heads=heads, sizes=max(self.sizes),
+        )  # fmt: skip
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows drawn from N(0, 1 / head_dim), so that q . E[d] starts at the size of q's own features."""
+        nn.init.normal_(self.relative_keys, std=self.head_dim**-0.5)
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """RK = E over the joint offsets, over the caller's query."""
+        first = positions.span.first
+        assert isinstance(first, int)
+        rows = self._of_offsets(self.relative_keys.transpose(0, 1).flatten(1), positions)
+        rows = rows.unflatten(1, (-1, self.head_dim)).transpose(0, 1)
+        return ScoreTerms(relative_keys=OffsetTable(rows, first, "refuse"))
+
+    def resized(
+        self, sizes: Sequence[int], *, interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    ) -> GridEmbedding:
+        """The encoding for a grid of other sizes, its rows interpolated, as `GridBias.resized`."""
+        other = GridEmbedding(self.head_dim, sizes, num_heads=self.num_heads, axes=self.axes)
+        other.to(self.relative_keys.device, self.relative_keys.dtype)
+        flat = self.relative_keys.transpose(0, 1).flatten(1)
+        rows = _interpolated(flat, self.sizes, other.sizes, interpolation)
+        with torch.no_grad():
+            other.relative_keys.copy_(rows.unflatten(1, (-1, self.head_dim)).transpose(0, 1))
+        return other.requires_grad_(self.relative_keys.requires_grad)
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`."""
+        return f"{self.head_dim}, {self.sizes}, num_heads={self.num_heads}, axes={self.axes}"
+
+
+def _interpolated(
+    rows: Float[Tensor, "rows F"], sizes: tuple[int, ...], others: tuple[int, ...], interpolation: str
+) -> Float[Tensor, "others F"]:
+    """The table of another grid: one axis after the other, which is what interpolating all at once comes to."""
+    check_choice("interpolation", interpolation, ("bicubic", "bilinear"))
+    table = rows.detach().t().unflatten(1, [2 * size - 1 for size in sizes])
+    for axis, size in enumerate(others, start=1):
+        lines = table.movedim(axis, -1)
+        image = lines.reshape(1, -1, 1, lines.shape[-1])
+        image = F.interpolate(image, size=(1, 2 * size - 1), mode=interpolation)
+        table = image.reshape(*lines.shape[:-1], 2 * size - 1).movedim(-1, axis)
+    return table.flatten(1).t()

@@ -1,0 +1,64 @@
+"""SandwichBias: the inner product of two sinusoidal positions (Chi et al. 2023)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.arguments import check_size
+from relattn.encodings.base import RelativeEncoding
+from relattn.encodings.checks import check_heads
+from relattn.encodings.frequencies import inverse_frequencies
+from relattn.score.positions import Positions, Span
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+
+class SandwichBias(RelativeEncoding):
+    """S_ij = scale * q_i . k_j + p_i . p_j / c_h,  p_i . p_j = sum_t cos(d * 10000^(-2 t / width)).  d = j - i.
+
+    t = 0 .. width / 2 - 1; c_h = 8 h / num_heads for head h = 1 .. num_heads, the heads' compression ratios. The bias
+    is largest, width / (2 c_h), at d = 0, falls with the distance but for ripples, and is the same for the past and the
+    future. There are no parameters.
+
+    width: how many features p has, sines and cosines together, even; the paper's is 128 whatever the model's width.
+
+    Raises ValueError: for other sizes. A call raises ShapeError: for a query of another number of heads.
+
+    Source: Chi et al. 2023 (Sandwich, "Dissecting Transformer Length Extrapolation via the Lens of Receptive Field
+    Analysis"); frequencies and ratios as in attention-gym's `sandwich`.
+
+        import torch
+        from relattn import SandwichBias, relative_attention
+
+        query, key, value = torch.randn(3, 2, 4, 10, 16).unbind(0)
+        output = relative_attention(query, key, value, is_causal=True, encoding=SandwichBias(num_heads=4))
+    """
+
+    def __init__(self, num_heads: int, width: int = 128) -> None:
+        super().__init__()
+        self.num_heads = check_size("num_heads", num_heads)
+        self.width = check_size("width", width)
+        if self.width % 2:
+            raise ValueError(f"width: got {self.width}; expected an even width, a sine and a cosine for each frequency")
+
+    def terms(
+        self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
+    ) -> ScoreTerms:
+        """b[d] = p_i . p_j / c_h on the span; a cache keeps the rows."""
+        check_heads("SandwichBias", self.num_heads, None, query)
+        dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+
+        def rows(span: Span) -> Float[Tensor, "H count 1"]:
+            frequencies = inverse_frequencies(self.width, 10000.0, query.device)
+            products = (span.offsets(query.device).double().unsqueeze(-1) * frequencies).cos().sum(-1)
+            heads = torch.arange(1, self.num_heads + 1, dtype=torch.float64, device=query.device)
+            return (products * (self.num_heads / (8.0 * heads)).unsqueeze(-1)).to(dtype).unsqueeze(-1)
+
+        span = positions.span
+        return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "refuse"))
+
+    def extra_repr(self) -> str:
+        """The arguments it was made with, for `print`."""
+        return f"{self.num_heads}, width={self.width}"

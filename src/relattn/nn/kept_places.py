@@ -1,0 +1,92 @@
+"""KeptPlaces: where a cache's keys stand on the axes beside the sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from relattn.nn.growing import Growing
+from relattn.score.digits import Digits
+from relattn.score.position import Listed, Position
+
+POSITION_AXIS = 1
+
+
+@dataclass(frozen=True)
+class KeptPlaces:
+    """The positions of `length` keys on each axis, by name.
+
+    Digits that go on where the last chunk ended stay digits; anything else is kept as a list, [B, length].
+    """
+
+    by_axis: Mapping[str, Digits | Growing] = field(default_factory=dict)
+    length: int = 0
+
+    def append(
+        self, name: str, more: Mapping[str, Position], count: int, batch: int, device: torch.device
+    ) -> KeptPlaces:
+        """With `count` keys more, which stand at `more`. name: of the argument, for the message.
+
+        Raises ValueError: where the axes are others than those of the keys before, and for tokens that lead a grid
+        beside positions that are listed.
+        """
+        if self.length and set(more) != set(self.by_axis):
+            raise ValueError(
+                f"{name}: got the axes {sorted(more)} for the new tokens, and the cache holds keys on "
+                f"{sorted(self.by_axis)}; expected the same axes with every chunk; start a new cache for others"
+            )
+        grown = {axis: self._grown(name, axis, place, count, batch, device) for axis, place in more.items()}
+        return KeptPlaces(grown, self.length + count)
+
+    def part(self, start: int, stop: int) -> KeptPlaces:
+        """Of the keys start .. stop - 1 alone."""
+        parts = {
+            axis: held.part(slice(start, stop)) if isinstance(held, Digits) else held.part(start, stop)
+            for axis, held in self.by_axis.items()
+        }
+        return KeptPlaces(parts, stop - start)
+
+    def select(self, index: Int64[Tensor, "B2"]) -> KeptPlaces:
+        """Row b of the batch is what row index[b] was."""
+        rows = {a: held.select(index) if isinstance(held, Growing) else held for a, held in self.by_axis.items()}
+        return KeptPlaces(rows, self.length)
+
+    def compact(self) -> KeptPlaces:
+        """The same without spare room."""
+        rows = {a: held.compact() if isinstance(held, Growing) else held for a, held in self.by_axis.items()}
+        return KeptPlaces(rows, self.length)
+
+    def positions(self) -> dict[str, Position]:
+        """Where the keys stand on each axis."""
+        return {a: Listed(held.held) if isinstance(held, Growing) else held for a, held in self.by_axis.items()}
+
+    def _grown(
+        self, name: str, axis: str, more: Position, count: int, batch: int, device: torch.device
+    ) -> Digits | Growing:
+        """The positions on one axis, with those of `count` keys more."""
+        held = self.by_axis[axis] if self.length else None
+        if isinstance(more, Digits):
+            if held is None:
+                return replace(more, count=None)
+            if isinstance(held, Digits) and _goes_on(held, self.length, more):
+                return held
+        if any(isinstance(place, Digits) and place.leading for place in (held, more)):
+            raise ValueError(
+                f"{name}[{axis!r}]: got positions that do not go on where the cache's grid ended, which has tokens "
+                "before it; expected the next part of that grid: relattn.grid(..., first=, length=)"
+            )
+        rows = more.expand(count, device).expand(batch, count)
+        if held is None:
+            return Growing.of(rows, POSITION_AXIS)
+        if isinstance(held, Digits):
+            held = Growing.of(held.expand(self.length, device).expand(batch, -1), POSITION_AXIS)
+        return held.append(rows)
+
+
+def _goes_on(held: Digits, length: int, more: Digits) -> bool:
+    """Whether `more` is what follows `length` elements of `held`."""
+    return replace(held.part(slice(length, length)), count=None) == replace(more, count=None)

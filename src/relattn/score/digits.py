@@ -1,0 +1,154 @@
+"""Digits: positions that count like the digits of a number; grid: the rows, columns and frames of a grid."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+from math import prod
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from relattn.arguments import as_int, came, check_size
+
+GRID_AXES = ("t", "y", "x")
+"""The names of a grid's axes, from the right."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """p(i) = start + sum_n step_n * (((i + first) // repeat_n) % length_n): the rows, columns and frames of a grid.
+
+    No list is written for them. A part of them is the same object with another `first`.
+
+    terms: (step, repeat, length) of each digit, ints. The column of a grid's element is ((1, 1, width),), its row
+        ((1, width, height),).
+    start: the position where every digit is 0. first: the number of the first element.
+    leading: so many elements stand before element `first`, all of them at `nowhere`, where no offset counts.
+    count: how many elements there are, those that lead among them; None for any number.
+
+    Raises ValueError: for terms of another form, and for numbers that are no ints or too small.
+    """
+
+    terms: tuple[tuple[int, int, int], ...]
+    _: KW_ONLY
+    start: int = 0
+    first: int = 0
+    leading: int = 0
+    nowhere: int = 0
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", _checked_terms(self.terms))
+        for name in ("start", "nowhere"):
+            number = as_int(getattr(self, name))
+            if number is None:
+                raise ValueError(f"Digits {name}: got {came(getattr(self, name))}; expected an int")
+            object.__setattr__(self, name, number)
+        for name in ("first", "leading"):
+            object.__setattr__(self, name, check_size(f"Digits {name}", getattr(self, name), least=0))
+
+    def expand(self, length: int, device: torch.device) -> Int64[Tensor, "L"]:
+        """The position of each of `length` elements."""
+        index = torch.arange(length, device=device) - self.leading
+        position = torch.full_like(index, self.start)
+        for step, repeat, count in self.terms:
+            position += step * (((index + self.first) // repeat) % count)
+        return position.masked_fill_(index < 0, self.nowhere) if self.leading else position
+
+    def part(self, elements: slice, batch: int | None = None) -> Digits:
+        """The position of some of the elements, the same in every batch element."""
+        behind = elements.start - self.leading
+        leading = max(-behind, 0)
+        count = None if self.count is None else elements.stop - elements.start
+        return replace(self, first=self.first + max(behind, 0), leading=leading, count=count)
+
+    def extent(self, length: int) -> tuple[int, int]:
+        """The smallest and the largest position of `length` elements, those that lead left out.
+
+        Of a digit that starts anew on the way all values count: so the two are at least as far apart as the positions.
+        """
+        first, last = self.first, self.first + max(length - self.leading, 1) - 1
+        lowest = highest = self.start
+        for step, repeat, count in self.terms:
+            low, high = first // repeat % count, last // repeat % count
+            if last // repeat - first // repeat >= count or low > high:
+                low, high = 0, count - 1
+            lowest += min(step * low, step * high)
+            highest += max(step * low, step * high)
+        return lowest, highest
+
+
+def grid(
+    *sizes: int,
+    names: tuple[str, ...] | None = None,
+    leading: int = 0,
+    first: int = 0,
+    length: int | None = None,
+) -> dict[str, Digits]:
+    """Where the elements of a grid stand, row by row: element i of height x width has y = i // width, x = i % width.
+
+    For `query_position` and `key_position` of `relative_attention`, beside the sequence, which goes on from 0.
+
+    sizes: of each axis, the last one fastest: grid(height, width), grid(frames, height, width).
+    names: of the axes; the last of "t", "y", "x" unless given.
+    leading: so many tokens before the grid stand on none of its axes (a class token): encodings on them add nothing to
+        a pair with one of these.
+    first, length: the tokens first .. first + length - 1 alone, counted with those that lead; to the end unless given.
+
+    Raises ValueError: for sizes that are no ints of at least 1, for names that do not fit them, and for a part that
+    does not lie in the grid.
+
+    >>> grid(2, 3)["y"].expand(6, torch.device("cpu")).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    checked = [check_size("grid sizes", size) for size in sizes]
+    names = _checked_names(checked, names)
+    leading, first = check_size("grid leading", leading, least=0), check_size("grid first", first, least=0)
+    whole = leading + prod(checked)
+    length = None if length is None else check_size("grid length", length, least=0)
+    if first + (length or 0) > whole:
+        raise ValueError(
+            f"grid first, length: got {first} and {length}; expected a part of the {whole} tokens of "
+            f"{' x '.join(map(str, checked))}" + (f" and {leading} before them" if leading else "")
+        )
+    repeats = [prod(checked[n + 1 :]) for n in range(len(checked))]
+    part = slice(first, whole if length is None else first + length)
+    return {
+        name: Digits(((1, repeat, size),), leading=leading, count=whole).part(part)
+        for name, repeat, size in zip(names, repeats, checked, strict=True)
+    }
+
+
+def _checked_names(sizes: list[int], names: object) -> tuple[str, ...]:
+    """A name for every axis, each another, and none the sequence's."""
+    if names is None:
+        if not 1 <= len(sizes) <= len(GRID_AXES):
+            raise ValueError(
+                f"grid sizes: got {len(sizes)} of them; expected one to {len(GRID_AXES)}, or names for the axes"
+            )
+        return GRID_AXES[-len(sizes) :]
+    given = tuple(names) if isinstance(names, (tuple, list)) else ()
+    good = all(isinstance(name, str) and name and name != "sequence" for name in given)
+    if not good or len(set(given)) != len(sizes) or len(given) != len(sizes):
+        raise ValueError(
+            f"grid names: got {names!r} for {len(sizes)} sizes; expected as many different names, none of them "
+            "'sequence', which is the order of the tokens"
+        )
+    return given
+
+
+def _checked_terms(terms: object) -> tuple[tuple[int, int, int], ...]:
+    """(step, repeat, length) of each digit as ints: any step, a repeat and a length of at least 1."""
+    checked = []
+    for term in terms if isinstance(terms, (tuple, list)) else (None,):
+        step, repeat, length = (
+            map(as_int, term) if isinstance(term, (tuple, list)) and len(term) == 3 else (None, None, None)
+        )
+        if step is None or repeat is None or length is None or repeat < 1 or length < 1:
+            raise ValueError(
+                f"Digits terms: got {terms!r}; expected (step, repeat, length) of each digit, three ints, the last two "
+                "of at least 1"
+            )
+        checked.append((step, repeat, length))
+    return tuple(checked)

@@ -1,0 +1,117 @@
+"""The bias of a key: a_j, added to the scores of all queries, which may grow with the length.
+
+Where a is a prefix sum F, the numbers grow and their differences do not: in float32 F + S keeps no digit of S in the
+end. A softmax is the same for a_j - c_i, whatever c_i: so a backend subtracts, before it adds, a number near those of
+the keys that the query attends to, and gives it back to lse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from relattn.errors import ShapeError
+from relattn.score.certainty import can_be_read
+from relattn.score.checks import check_layout, shape
+from relattn.score.positions import Positions
+from relattn.score.problem import Problem
+
+
+def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: Tensor) -> Tensor:
+    """Finite numbers, each of *B and Hq their own size or 1, as [B or 1, Hq or 1, Lk].
+
+    In a graph or on a GPU the device looks for numbers that are not finite, and under torch.func nobody does.
+    """
+    if not isinstance(key_bias, Tensor):
+        raise TypeError(f"key_bias: got {type(key_bias).__name__}; expected a tensor [batch, heads, key length]")
+    check_layout("key_bias", key_bias)
+    if key_bias.dtype not in (query.dtype, torch.float32):
+        floats = " or ".join(dict.fromkeys(map(str, (query.dtype, torch.float32))))
+        way_out = "convert it with .to()" if key_bias.is_floating_point() else "to drop keys give key_mask"
+        raise TypeError(f"key_bias: got dtype {key_bias.dtype}; expected {floats}; {way_out}")
+    full = (*batch, query.shape[-3], key.shape[-2])
+    fits = key_bias.dim() == len(full) and key_bias.shape[-1] == full[-1]
+    if not fits or any(size not in (1, whole) for size, whole in zip(key_bias.shape, full, strict=True)):
+        raise ShapeError(
+            f"key_bias: got shape {shape(key_bias)}; expected {list(full)} (batch, heads, keys), 1 where batch "
+            "elements or heads share it; give an axis that it lacks with .unsqueeze()"
+        )
+    if key_bias.device != query.device:
+        raise ValueError(
+            f"key_bias: got device {key_bias.device}; expected {query.device}, the query's; move it with .to()"
+        )
+    _check_finite(key_bias)
+    if len(batch) == 1:
+        return key_bias
+    if all(size == 1 for size in key_bias.shape[:-2]):
+        return key_bias.reshape(1, *key_bias.shape[-2:])
+    return key_bias.expand(*batch, *key_bias.shape[-2:]).reshape(math.prod(batch), *key_bias.shape[-2:])
+
+
+def _check_finite(key_bias: Tensor) -> None:
+    expected = "expected finite numbers; drop keys with key_mask"
+    if can_be_read(key_bias):
+        if not key_bias.isfinite().all():
+            came = key_bias[~key_bias.isfinite()][0].item()
+            raise ValueError(f"key_bias: got {came}; {expected}")
+    elif not torch._C._are_functorch_transforms_active() and not key_bias.is_meta:
+        torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
+            key_bias.isfinite().all(), f"key_bias: got a number that is not finite; {expected}"
+        )
+
+
+def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor, "#B #Hq #Lq"]]:
+    """a in the dtype of the scores, and c: a_j - c_i is what is added to them, and c_i to lse.
+
+    c_i is the larger one of the first and of the last key that causality and window let the query see, which is the
+    largest where a only grows or only falls; 0 where listed positions come with segments, or in a graph.
+    """
+    assert problem.key_bias is not None
+    a, positions = problem.key_bias.to(problem.score_dtype), problem.sequence.positions
+    known = a.detach()
+    if positions.key_length == 0:
+        return a, known.new_zeros(*a.shape[:2], 1)
+    if positions.lowest is None and positions.highest is None:
+        return a, torch.maximum(known[..., :1], known[..., -1:])
+    if positions.origin is not None:
+        first, last = _ends_of_runs(positions)
+    elif problem.mask.segments is None and not torch.compiler.is_compiling():
+        first, last = _ends_of_lists(positions)
+    else:
+        return a, known.new_zeros(*a.shape[:2], 1)
+    return a, torch.maximum(_at(known, first), _at(known, last))
+
+
+def _ends_of_runs(positions: Positions) -> tuple[Int64[Tensor, "#Lq"], Int64[Tensor, "#Lq"]]:
+    """The index of the first and of the last key that every query sees by its offset; any key where it sees none."""
+    queries = torch.arange(positions.query_length, device=positions.device)
+    start, end, origin = queries.new_zeros(1), positions.key_length - 1, positions.origin
+    assert origin is not None
+    first = start if positions.lowest is None else queries + (positions.lowest - origin)
+    last = start + end if positions.highest is None else queries + (positions.highest - origin)
+    return first.clamp(0, end), last.clamp(0, end)
+
+
+def _ends_of_lists(positions: Positions) -> tuple[Int64[Tensor, "*B #Lq"], Int64[Tensor, "*B #Lq"]]:
+    """The same where a side is listed."""
+    query, key = positions.query_positions(), positions.key_positions()
+    batch = torch.broadcast_shapes(query.shape[:-1], key.shape[:-1])
+    query, (key, order) = query.expand(*batch, -1).contiguous(), key.expand(*batch, -1).sort()
+    first, last = torch.zeros_like(query), torch.full_like(query, positions.key_length - 1)
+    if positions.lowest is not None:
+        first = torch.searchsorted(key, query + positions.lowest).clamp(max=positions.key_length - 1)
+    if positions.highest is not None:
+        last = (torch.searchsorted(key, query + positions.highest, right=True) - 1).clamp(min=0)
+    return order.gather(-1, first), order.gather(-1, last)
+
+
+def _at(a: Float[Tensor, "#B #Hq Lk"], index: Int64[Tensor, "*B Lq"]) -> Float[Tensor, "#B #Hq Lq"]:
+    """a[..., index], the index of all batch elements or of each."""
+    if index.dim() == 1:
+        return a[..., index]
+    batch, heads = index.shape[0], a.shape[1]
+    return a.expand(batch, -1, -1).gather(-1, index.unsqueeze(1).expand(-1, heads, -1))

@@ -1,0 +1,183 @@
+"""Places: where queries and keys stand on every axis of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from relattn.score.digits import Digits
+from relattn.score.position import Listed, Position, Run
+from relattn.score.positions import SEQUENCE, Positions, Span
+
+AnyPositions = TypeVar("AnyPositions", bound=Positions)
+NOWHERE = 2**59
+"""Where queries stand that lead: so far that no offset to them or from them is one of a grid's."""
+
+
+@dataclass(frozen=True)
+class JointPositions(Positions):
+    """Positions on several axes as one: p = sum_c stride_c * p_c, one offset for each combination of theirs.
+
+    A stride is the number of offsets that the axes after its own can make together. So the offsets of a call, from the
+    smallest to the largest, run through every combination of the axes' visible offsets, the last axis fastest.
+
+    by_axis: the positions on each axis, by name, in their order.
+    """
+
+    by_axis: Mapping[str, Positions] = field(default_factory=dict)
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """The visible offsets on each axis, those of a hidden pair too where another axis hides it."""
+        return {axis: positions.span for axis, positions in self.by_axis.items()}
+
+    def offsets_on_axes(self) -> Int64[Tensor, "count axes"]:
+        """The offset on every axis of each joint offset of the span, in its order."""
+        by_axis = [span.offsets(self.device) for span in self.spans.values()]
+        return torch.stack(torch.meshgrid(*by_axis, indexing="ij"), dim=-1).flatten(0, -2)
+
+    @property
+    def visible(self) -> tuple[int, int]:
+        """The smallest and the largest joint offset of the axes' visible offsets."""
+        if self.query_length <= self.leading[0] or self.key_length <= self.leading[1]:
+            return 0, -1
+        first, count = 0, 1
+        for span in self.spans.values():
+            assert isinstance(span.first, int)
+            first, count = first * span.count + span.first, count * span.count
+        return first, first + count - 1
+
+    def part(self, queries: slice, keys: slice, batch: int | None = None) -> Positions:
+        """Where some of the queries and keys stand: an offset keeps its number."""
+        return Positions(
+            self.query.part(queries, batch), self.key.part(keys, batch),
+            queries.stop - queries.start, keys.stop - keys.start, self.device, axis=self.axis,
+        )  # fmt: skip
+
+
+class Places:
+    """Where queries and keys stand on every axis, by name. "sequence" is always there."""
+
+    def __init__(self, by_axis: Mapping[str, Positions]) -> None:
+        self.by_axis = by_axis
+        self._joint: dict[tuple[str, ...], JointPositions] = {}  # as they were asked for
+
+    @property
+    def sequence(self) -> Positions:
+        """The positions that decide causality and window."""
+        return self.by_axis[SEQUENCE]
+
+    def on(self, axes: tuple[str, ...], who: str) -> Positions:
+        """The positions on one axis, or on several together.
+
+        who: what asks for them, for the message.
+
+        Raises ValueError: for an axis that the call does not have.
+        """
+        self._check(axes, who)
+        if len(axes) == 1:
+            return self.by_axis[axes[0]]
+        if axes not in self._joint:
+            self._joint[axes] = joined({axis: self.by_axis[axis] for axis in axes})
+        return self._joint[axes]
+
+    def apart(self, axes: tuple[str, ...], who: str) -> Positions:
+        """The same without a joint offset: of several axes, the sequence's positions with `by_axis` beside them."""
+        self._check(axes, who)
+        if len(axes) == 1:
+            return self.by_axis[axes[0]]
+        first = self.sequence
+        return JointPositions(
+            first.query, first.key, first.query_length, first.key_length, first.device,
+            axis=", ".join(axes), by_axis={axis: self.by_axis[axis] for axis in axes},
+        )  # fmt: skip
+
+    def _check(self, axes: tuple[str, ...], who: str) -> None:
+        missing = [axis for axis in axes if axis not in self.by_axis]
+        if missing:
+            raise ValueError(
+                f"{who}: stands on the axis {missing[0]!r}, and query_position and key_position give "
+                f"{', '.join(map(repr, self.by_axis))}; expected both to give it: query_position={{{missing[0]!r}: "
+                "...}, key_position={...}, or relattn.grid for both"
+            )
+
+
+def positions_on(
+    axis: str, query: Position, key: Position, query_length: int, key_length: int, device: torch.device
+) -> Positions:
+    """The positions on an axis beside the sequence, whose leading elements stand apart.
+
+    Leading queries stand at NOWHERE, leading keys as far, and one more than the largest offset. So a pair of a leading
+    query and a key of the grid lies below every offset, one of a query of the grid and a leading key far above, and one
+    of two that lead just above.
+    """
+    return _apart(Positions(query, key, query_length, key_length, device, axis=axis))
+
+
+def _apart(positions: AnyPositions) -> AnyPositions:
+    """The positions with leading elements where `positions_on` says."""
+    if positions.leading == (0, 0):
+        return positions
+    first, last = positions.visible
+    assert isinstance(first, int) and isinstance(last, int)
+    sides = {}
+    for name, nowhere in (("query", NOWHERE), ("key", NOWHERE + max(first, last) + 1)):  # offset 0 where none is
+        side = getattr(positions, name)
+        sides[name] = replace(side, nowhere=nowhere) if isinstance(side, Digits) else side
+    return replace(positions, **sides)
+
+
+def joined(by_axis: Mapping[str, Positions]) -> JointPositions:
+    """The positions on several axes as one."""
+    some = next(iter(by_axis.values()))
+    by_axis = {axis: _without_tensor_starts(positions) for axis, positions in by_axis.items()}
+    strides, stride = [], 1
+    for positions in reversed(list(by_axis.values())):
+        strides.append(stride)
+        stride *= positions.span.count
+    strides.reverse()
+    name = ", ".join(by_axis)
+    query = _sum(name, [on.query for on in by_axis.values()], strides, some.query_length, some.device)
+    key = _sum(name, [on.key for on in by_axis.values()], strides, some.key_length, some.device)
+    joint = JointPositions(query, key, some.query_length, some.key_length, some.device, axis=name, by_axis=by_axis)
+    return _apart(joint)
+
+
+def _sum(axes: str, places: list[Position], strides: list[int], length: int, device: torch.device) -> Position:
+    """sum_c stride_c * p_c of one side: digits where all of them are, else every position written down."""
+    digits = [place for place in places if isinstance(place, Digits)]
+    if len(digits) == len(places) and len({(place.first, place.leading) for place in digits}) == 1:
+        terms = [
+            (stride * step, repeat, count)
+            for place, stride in zip(digits, strides, strict=True)
+            for step, repeat, count in place.terms
+        ]
+        start = sum(stride * place.start for place, stride in zip(digits, strides, strict=True))
+        return replace(digits[0], terms=tuple(terms), start=start)
+    if any(place.leading for place in digits):
+        raise ValueError(
+            f"query_position, key_position: got leading tokens on some of the axes {axes} and not on others; expected "
+            "one relattn.grid for all of them, or every position listed"
+        )
+    listed = [stride * place.expand(length, device) for place, stride in zip(places, strides, strict=True)]
+    return Listed(torch.stack(torch.broadcast_tensors(*listed)).sum(dim=0))
+
+
+def _without_tensor_starts(positions: Positions) -> Positions:
+    """The positions with a start that is a tensor as a list, whose extremes can be read."""
+    if not isinstance(positions.origin, Tensor):
+        return positions
+    query = run_as_list(positions.query, positions.query_length, positions.device)
+    return replace(positions, query=query, key=run_as_list(positions.key, positions.key_length, positions.device))
+
+
+def run_as_list(place: Position, length: int, device: torch.device) -> Position:
+    """A run from a start that is a tensor as the list of its positions: offsets beside the sequence are looked up."""
+    if isinstance(place, Run) and isinstance(place.start, Tensor):
+        return Listed(place.expand(length, device))
+    return place

@@ -1,0 +1,50 @@
+"""Sinks: one more logit per query, whose value is nothing, in the softmax over the keys.
+
+    exp(S_ij) / (exp(sink) + sum_j' exp(S_ij'))  =  softmax(S)_ij * sigmoid(lse_i - sink)
+
+So what any backend gives without a sink, with its lse, gives what there is with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.errors import ShapeError
+from relattn.score.checks import check_float, check_layout, shape
+
+
+def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
+    """Floats [Hq] or [*B, Hq, Lq], as [Hq] or [B, Hq, Lq]."""
+    if not isinstance(sinks, Tensor):
+        raise TypeError(f"sinks: got {type(sinks).__name__}; expected a tensor [heads] or [batch, heads, queries]")
+    check_layout("sinks", sinks)
+    check_float("sinks", sinks)
+    heads, queries = query.shape[-3], query.shape[-2]
+    full = (*batch, heads, queries)
+    if tuple(sinks.shape) not in ((heads,), full):
+        raise ShapeError(
+            f"sinks: got shape {shape(sinks)}; expected [{heads}], a number per head, or {list(full)}, one per batch "
+            "element, head and query; .expand() it to one of them"
+        )
+    if sinks.device != query.device:
+        raise ValueError(f"sinks: got device {sinks.device}; expected {query.device}, the query's; move it with .to()")
+    return sinks if sinks.dim() == 1 or len(batch) == 1 else sinks.reshape(math.prod(batch), heads, queries)
+
+
+def share(
+    lse: Float[Tensor, "B Hq Lq"], sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"]
+) -> Float[Tensor, "B Hq Lq 1"]:
+    """sigmoid(lse - sink): what is left of a row's weights beside the sink; any finite number where lse is -inf.
+
+    A sink of -inf takes nothing.
+    """
+    sinks = sinks.to(lse.dtype)
+    if sinks.dim() == 1:
+        sinks = sinks.unsqueeze(-1)
+    finite = lse.clamp(min=torch.finfo(lse.dtype).min)  # -inf - (-inf) would be NaN
+    return torch.sigmoid(finite - sinks).unsqueeze(-1)
