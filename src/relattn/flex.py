@@ -71,7 +71,7 @@ def flex_score_mod(
     parts = [
         (_only_a_bias(encoding, part), _offset_of(places.on(axes, "encoding")))
         for axes, part in terms.by_axes().items()
-        if part.has_tables or not terms.axes  # the sequence may have none beside other axes
+        if part.tables or not terms.axes  # the sequence may have none beside other axes
     ]
     return _adding(parts, query.shape[1])
 

@@ -19,7 +19,6 @@ from relattn.score.checks import shape
 from relattn.score.places import Places
 from relattn.score.position import Position
 from relattn.score.positions import SEQUENCE, Positions
-from relattn.score.problem import TABLES
 from relattn.score.terms import ScoreTerms
 
 ON_SEQUENCE = (SEQUENCE,)
@@ -100,6 +99,9 @@ def prepare(
         for operand in encoding.encodings:
             key = prepare(operand, key, key_places)
         return key
+    missing = [axis for axis in encoding.axes if axis not in key_places]
+    if missing:
+        raise ValueError(f"key_position: got no axis {missing[0]!r}; expected where the keys stand on it")
     with without_autocast(key):
         of_sequence = encoding.axes == ON_SEQUENCE
         prepared = encoding.prepare_keys(key, key_places[SEQUENCE] if of_sequence else key_places)
@@ -174,8 +176,7 @@ def _standing(terms: ScoreTerms, positions: Positions) -> ScoreTerms:
 
 def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
     """The terms of a call without any pair: tables that refuse, which may share no offset then, meet at offset 0."""
-    tables = {name: getattr(terms, name) for name in TABLES}
-    refusing = {name: table for name, table in tables.items() if table is not None and table.beyond == "refuse"}
+    refusing = {name: table for name, table in terms.tables.items() if table.beyond == "refuse"}
     changed = {name: replace(t, values=t.values[:, :1], first=0) for name, t in refusing.items()}
     return replace(terms, axes={axes: _of_no_pair(part) for axes, part in terms.axes.items()}, **changed)
 
@@ -222,8 +223,6 @@ class OnAxis(RelativeEncoding):
         """The keys as the encoding prepares them, by their positions on the axis."""
         (axis,) = self.axes
         assert isinstance(key_position, Mapping)
-        if axis not in key_position:
-            raise ValueError(f"key_position: got no axis {axis!r}; expected where the keys stand on it")
         return self.encoding.prepare_keys(key, key_position[axis])
 
     def terms(

@@ -126,9 +126,6 @@ class RotaryEmbedding(RelativeEncoding):
     ) -> Float[Tensor, "B Hk Lk D"]:
         """Rot(j) k_j, for the length of these keys."""
         if isinstance(key_position, Mapping):
-            missing = [axis for axis in self.axes if axis not in key_position]
-            if missing:
-                raise ValueError(f"key_position: got no axis {missing[0]!r}; expected where the keys stand on it")
             return self._rotate("key", key, [key_position[axis] for axis in self.axes], None)
         return self._rotate("key", key, [key_position], self._length(key, (key_position, key.shape[2])))
 

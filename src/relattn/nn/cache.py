@@ -23,7 +23,7 @@ from relattn.nn.cache_checks import (
 from relattn.nn.growing import Growing
 from relattn.nn.kept_places import KeptPlaces
 from relattn.nn.kept_rows import KeptRows
-from relattn.score.checks import position_of, positions_beside
+from relattn.score.checks import position_of, positions_beside, sequence_and_others, side_of
 from relattn.score.position import Listed, Position, PositionsLike, Run
 from relattn.score.positions import SEQUENCE
 
@@ -185,24 +185,26 @@ class KVCache:
         Raises ValueError: when the cache rolls or was appended to before.
         """
         check_keys_and_values(key, value)
-        self.keep(key, value, parsed("key_position", key_position, key.shape[0], key.shape[KEY_AXIS], key.device))
+        self.keep(key, value, *side_of("key_position", key_position, key.shape[:1], key.shape[KEY_AXIS], key.device))
 
     def keep(
-        self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], places: Mapping[str, Position]
+        self,
+        key: Float[Tensor, "B Hk L D"],
+        value: Float[Tensor, "B Hk L Dv"],
+        position: Run | Listed,
+        beside: Mapping[str, Position],
     ) -> None:
-        """`fill`, of keys and values that fit one another, at positions already parsed, by axis."""
+        """`fill`, of keys and values that fit one another, at positions already parsed."""
         if self.max_length is not None or self._keys is not None:
             state = f"rolls with max_length={self.max_length}" if self._keys is None else f"holds {self.length} keys"
             raise ValueError(
                 f"cache: got one that {state}; expected an empty one without max_length, to hold a memory; fill a new "
                 "KVCache()"
             )
-        beside = dict(places)
-        position = beside.pop(SEQUENCE)
         self._beside = self._beside.append("key_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
         if isinstance(position, Listed):
             self._positions = Growing.of(position.positions.expand(key.shape[0], -1), POSITION_AXIS)
-        elif isinstance(position, Run):
+        else:
             self._start = position
         self._keys, self._values = Growing.of(key, KEY_AXIS), Growing.of(value, KEY_AXIS)
         self.next_position, self.is_full = key.shape[KEY_AXIS], True
@@ -216,12 +218,9 @@ class KVCache:
 
         Raises what `append` raises for positions.
         """
-        beside = {}
-        if isinstance(position, Mapping):
-            beside = dict(position)
-            position = beside.pop(SEQUENCE, None)
-            beside = positions_beside(name, beside, (batch,), count, device)
-        return self._place(name, position, batch, count, device), beside
+        on_sequence, others = sequence_and_others(position, start=None)
+        beside = positions_beside(name, others, (batch,), count, device)
+        return self._place(name, on_sequence, batch, count, device), beside
 
     def _place(self, name: str, position: object, batch: int, count: int, device: torch.device) -> Run | Listed:
         """On the sequence: a run, or every position [B, n] once positions were given."""
@@ -392,13 +391,6 @@ class KVCache:
             raise ValueError(
                 f"{name}: got {slot}; expected {least}..{self.next_position}, for the cache holds {held}{rolling}"
             )
-
-
-def parsed(name: str, given: PositionsLike, batch: int, count: int, device: torch.device) -> dict[str, Position]:
-    """Where one side stands on every axis that was given, the sequence too; it starts at 0 where that is left out."""
-    by_axis = dict(given) if isinstance(given, Mapping) else {SEQUENCE: given}
-    sequence = position_of(name, by_axis.pop(SEQUENCE, 0), (batch,), count, device)
-    return {SEQUENCE: sequence, **positions_beside(name, by_axis, (batch,), count, device)}
 
 
 def _joined(held: Growing | None, part: Tensor, axis: int) -> Growing:

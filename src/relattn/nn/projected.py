@@ -13,12 +13,12 @@ from relattn.door import AttentionMask, Segments
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.functional import relative_attention
-from relattn.nn.cache import KVCache, parsed
+from relattn.nn.cache import KVCache
 from relattn.nn.cache_checks import check_beside
 from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
-from relattn.score.checks import PADDED, check_float, check_layout, check_window, places_beside, shape
+from relattn.score.checks import PADDED, check_float, check_layout, check_window, places_beside, shape, side_of
 from relattn.score.places import Places
-from relattn.score.position import Position, PositionsLike
+from relattn.score.position import Listed, Position, PositionsLike, Run
 from relattn.score.positions import SEQUENCE, Positions, Window, limits
 
 
@@ -126,10 +126,12 @@ class ProjectedAttention(nn.Module):
         Raises ShapeError, TypeError, ValueError: for inputs that do not fit.
         """
         k, v = self._keys_and_values(key, value)
-        places = parsed("key_position", key_position, k.shape[0], k.shape[2], k.device)
+        place, beside = side_of("key_position", key_position, k.shape[:1], k.shape[2], k.device)
         cache = KVCache()
         with cache.serving(self, self.encoding):
-            cache.keep(k if self.encoding is None else prepare(self.encoding, k, places), v, places)
+            if self.encoding is not None:
+                k = prepare(self.encoding, k, {SEQUENCE: place, **beside})
+            cache.keep(k, v, place, beside)
         return cache
 
     def _keys_and_values(
@@ -181,8 +183,7 @@ class ProjectedAttention(nn.Module):
     ) -> Places:
         """Where queries and the cache's keys stand, after those of the new tokens are appended to it."""
         if cache.is_full:
-            beside = _positions_of_queries(q, query_position, cache)
-            place = beside.pop(SEQUENCE)
+            place, beside = _positions_of_queries(q, query_position, cache)
         else:
             k, v = self._keys_and_values(query, None)
             place, beside = cache.place("query_position", query_position, k.shape[0], k.shape[2], k.device)
@@ -191,7 +192,7 @@ class ProjectedAttention(nn.Module):
                 k = prepare(self.encoding, k, {SEQUENCE: place, **beside})
             cache.hold(k, v, place, beside)
         sequence = Positions(place, cache.position, q.shape[2], cache.length, q.device, *within, cache.kept_rows)
-        return places_beside(sequence, beside, cache.beside) if beside or cache.beside else Places({SEQUENCE: sequence})
+        return places_beside(sequence, beside, cache.beside)
 
 
 def _check_weights_are_not_needed(need_weights: object) -> None:
@@ -219,8 +220,8 @@ def _check_cache(cache: object, key: object, key_position: object) -> None:
 
 def _positions_of_queries(
     q: Float[Tensor, "B Hq Lq D"], query_position: PositionsLike | None, cache: KVCache
-) -> dict[str, Position]:
-    """Where queries stand that attend to a full cache, by axis: at 0 of the sequence unless given."""
+) -> tuple[Run | Listed, dict[str, Position]]:
+    """Where queries stand that attend to a full cache, on the sequence, at 0 unless given, and on other axes."""
     assert cache.keys is not None
     if cache.keys.shape[0] != q.shape[0]:
         raise ShapeError(
@@ -228,7 +229,7 @@ def _positions_of_queries(
             "reorder repeats and drops rows of the cache"
         )
     given = 0 if query_position is None else query_position
-    return parsed("query_position", given, q.shape[0], q.shape[2], q.device)
+    return side_of("query_position", given, q.shape[:1], q.shape[2], q.device)
 
 
 def _rolling_window(window: Window | None, is_causal: bool, cache: KVCache) -> Window | None:

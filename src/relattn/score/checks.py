@@ -170,26 +170,32 @@ def places_of(
 
     Raises ValueError: for axes that only one side has; and, naming the axis, what `position_of` raises.
     """
-    query_position, query_by_axis = _sequence_and_others(query_position)
-    key_position, key_by_axis = _sequence_and_others(key_position)
-    sequence = Positions(
-        position_of("query_position", query_position, batch, lengths[0], device),
-        position_of("key_position", key_position, batch, lengths[1], device),
-        *lengths, device, *within,
-    )  # fmt: skip
-    if not query_by_axis and not key_by_axis:
+    query, query_beside = side_of("query_position", query_position, batch, lengths[0], device)
+    key, key_beside = side_of("key_position", key_position, batch, lengths[1], device)
+    sequence = Positions(query, key, *lengths, device, *within)
+    if not query_beside and not key_beside:
         return Places({SEQUENCE: sequence})
-    query = positions_beside("query_position", query_by_axis, batch, lengths[0], device)
-    key = positions_beside("key_position", key_by_axis, batch, lengths[1], device)
-    return places_beside(sequence, query, key)
+    return places_beside(sequence, query_beside, key_beside)
 
 
-def _sequence_and_others(given: object) -> tuple[object, dict[Any, object]]:
-    """Where a side stands on the sequence, and on each other axis."""
+def side_of(
+    name: str, given: object, batch: Sequence[int], length: int, device: torch.device
+) -> tuple[Run | Listed, dict[str, Position]]:
+    """Where one side stands on the sequence, from 0 where that is not said, and on each other axis.
+
+    Raises what `position_of` raises, naming the axis.
+    """
+    on_sequence, others = sequence_and_others(given, start=0)
+    position = position_of(name, on_sequence, batch, length, device)
+    return position, positions_beside(name, others, batch, length, device) if others else {}
+
+
+def sequence_and_others(given: object, start: int | None) -> tuple[object, dict[Any, object]]:
+    """What a caller gave for the sequence, `start` where nothing, and for each other axis."""
     if type(given) is int or not isinstance(given, Mapping):  # the first is what nearly every call gives, and quick
         return given, {}
     by_axis = dict(given)
-    return by_axis.pop(SEQUENCE, 0), by_axis
+    return by_axis.pop(SEQUENCE, start), by_axis
 
 
 def places_beside(

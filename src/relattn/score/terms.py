@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.errors import ShapeError, UnsupportedError
+from relattn.score.problem import TABLES
 from relattn.score.table import OffsetTable, add_tables, join_tables
 
 NO_AXES: Mapping[tuple[str, ...], ScoreTerms] = {}  # no MappingProxyType: torch.compile takes an empty one for true
@@ -75,14 +76,14 @@ class ScoreTerms:
             raise ValueError(f"ScoreTerms on: got terms on {_named(self.axes)}; expected terms of the sequence alone")
         if not axes or not all(isinstance(axis, str) for axis in axes) or axes == ("sequence",):
             raise ValueError(f"ScoreTerms on: got {axes!r}; expected names of axes, one at least other than 'sequence'")
-        moved = {axes: replace(self, query=None, key=None)} if self.has_tables else {}
+        moved = {axes: replace(self, query=None, key=None)} if self.tables else {}
         return ScoreTerms(query=self.query, key=self.key, axes=moved)
 
     @property
-    def has_tables(self) -> bool:
-        """Whether there is any on the sequence."""
-        tables = self.relative_keys, self.relative_queries, self.relative_values, self.bias
-        return any(table is not None for table in tables)
+    def tables(self) -> dict[str, OffsetTable]:
+        """The offset tables on the sequence, by name."""
+        by_name = {name: getattr(self, name) for name in TABLES}
+        return {name: table for name, table in by_name.items() if table is not None}
 
     def by_axes(self) -> dict[tuple[str, ...], ScoreTerms]:
         """The terms on each axis, the sequence first, even where it has none."""
@@ -111,11 +112,8 @@ class ScoreTerms:
 
     def standing(self, first: int, last: int) -> ScoreTerms:
         """The terms of the pairs whose offset lies in first .. last; the others, which lead a grid, get nothing."""
-        tables = {}
-        for name in ("relative_keys", "relative_queries", "relative_values", "bias"):
-            table = getattr(self, name)
-            if table is not None:
-                tables[name] = OffsetTable(table.rows(first, max(last - first + 1, 1)), first, "zero")
+        count = max(last - first + 1, 1)
+        tables = {name: OffsetTable(table.rows(first, count), first, "zero") for name, table in self.tables.items()}
         return replace(self, **tables)
 
 

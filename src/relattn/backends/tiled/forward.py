@@ -66,9 +66,10 @@ class _Rows:
             weights *= factors
         self.weighted.mul_(older)
         group.per_key_head(self.weighted).baddbmm_(group.per_key_head(weights), group.value[:, keys])
-        for bands, offsets in zip(group.bands, self.tile.offsets(keys), strict=True):
-            if "relative_values" in bands:
-                bands["relative_values"].collect(weights, None, offsets, self.weighted)
+        if any("relative_values" in bands for bands in group.bands):  # else no offset is asked for a second time
+            for bands, offsets in zip(group.bands, self.tile.offsets(keys), strict=True):
+                if "relative_values" in bands:
+                    bands["relative_values"].collect(weights, None, offsets, self.weighted)
 
     def output(self) -> Float[Tensor, "H n Dv"]:
         """O; zero for a row that saw nothing."""
