@@ -130,24 +130,32 @@ INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t t
   for (int k = 0; k < LANES; k++) store(to + k * to_step, rows[k]);
 }
 
-// e^x for x <= 0, within a few units of the last place; exactly 0 below -87, a little before a float would be
-// subnormal, and NaN for NaN.
-//
-// x = n ln(2) + r with |r| <= ln(2) / 2. ln(2) comes in two parts, of which n times the first is exact, with or without
-// fused products. e^r is a polynomial of degree 6, and 2^n a float of which n + 127 is the exponent: adding 1.5 * 2^23
-// rounds to an integer, which then stands in the lowest bits.
-INLINE Vector exponential(Vector x) {
+// x = n ln(2) + r, and 2^n.
+struct Parted {
+  Vector r, power;
+};
+
+// With |r| <= ln(2) / 2, for x <= 0. ln(2) comes in two parts, of which n times the first is exact, with or without
+// fused products. 2^n is a float of which n + 127 is the exponent: adding 1.5 * 2^23 rounds to an integer, which then
+// stands in the lowest bits.
+INLINE Parted parted(Vector x) {
   const Vector magic = splat(12582912.0f + 127.0f);
   const Vector shifted = x * splat(1.4426950408889634f) + magic;
   const Vector n = shifted - magic;
-  const Vector r = x - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
+  return {x - n * splat(0.693359375f) + n * splat(2.12194440e-4f), (Vector)((Integers)shifted << 23)};
+}
+
+// e^x = 2^n e^r for x <= 0, e^r a polynomial of degree 6, within a few units of the last place; exactly 0 below -87, a
+// little before a float would be subnormal, and NaN for NaN.
+INLINE Vector exponential(Vector x) {
+  const auto [r, power] = parted(x);
   Vector p = splat(1.0f / 720) * r + splat(1.0f / 120);
   p = p * r + splat(1.0f / 24);
   p = p * r + splat(1.0f / 6);
   p = p * r + splat(0.5f);
   p = p * r + splat(1.0f);
   p = p * r + splat(1.0f);
-  return x < splat(-87.0f) ? Vector{} : p * (Vector)((Integers)shifted << 23);
+  return x < splat(-87.0f) ? Vector{} : p * power;
 }
 
 // tanh(x), and its derivative 1 - tanh(x)^2.
@@ -161,19 +169,15 @@ struct Bent {
 // digits: E - 1 = 2^n (e^r - 1) + (2^n - 1) comes from the polynomial of `exponential` without its 1, and of one degree
 // more.
 INLINE Bent bend(Vector x) {
-  const Vector magic = splat(12582912.0f + 127.0f);
   Vector y = x < splat(0.0f) ? x + x : -(x + x);
   y = y < splat(-60.0f) ? splat(-60.0f) : y;
-  const Vector shifted = y * splat(1.4426950408889634f) + magic;
-  const Vector n = shifted - magic;
-  const Vector r = y - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
+  const auto [r, power] = parted(y);
   Vector p = splat(1.0f / 5040) * r + splat(1.0f / 720);
   p = p * r + splat(1.0f / 120);
   p = p * r + splat(1.0f / 24);
   p = p * r + splat(1.0f / 6);
   p = p * r + splat(0.5f);
   p = p * r * r + r;
-  const Vector power = (Vector)((Integers)shifted << 23);
   const Vector decayed = power * p + power, sum = decayed + splat(1.0f);  // E and 1 + E
   const Vector less_one = power * p + (power - splat(1.0f));              // not E - 1, which loses digits near 0
   const Vector size = less_one / sum;                                     // of tanh, below 0
