@@ -269,17 +269,23 @@ OF_A_CPU = [backend for backend in BACKENDS if backend != "triton"]
 
 def calls_of(name: str, backend: str) -> list[str]:
     """The calls of a file that a backend runs: sdpa has no tables, starts or masks but causality, native no axes."""
-    if backend == "native" and name in ON_OTHER_AXES:
+    calls = list(FILES[name].cases)
+    if backend in ("native", "triton") and name in ON_OTHER_AXES:
         return []
+    if backend in ("sdpa", "triton") and name in OF_NO_OFFSET:
+        return []
+    if backend == "triton":
+        return [call for call in calls if call != OF_EACH_ROW]
     if backend != "sdpa":
-        return list(FILES[name].cases)
-    if FILES[name].terms or any("softcap" in call for call in FILES[name].cases.values()):
-        return []
+        return calls
     rotations = all(part.name == "rope" for part in FILES[name].parts)
-    return [call for call in FILES[name].cases if rotations and call in ("full", "causal")]
+    return [call for call in calls if rotations and call in ("full", "causal")]
 
 
 ON_OTHER_AXES = [name for name, file in FILES.items() if any("axes" in call for call in file.cases.values())]
+OF_NO_OFFSET = [name for name, file in FILES.items() if file.terms or any("softcap" in c for c in file.cases.values())]
+OF_EACH_ROW = "left_padding"
+"""The call whose batch elements stand at positions of their own."""
 DTYPES_OF = {"native": ["float32"]}
 """Of the backends that do not run both."""
 
