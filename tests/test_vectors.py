@@ -268,9 +268,9 @@ OF_A_CPU = [backend for backend in BACKENDS if backend != "triton"]
 
 
 def calls_of(name: str, backend: str) -> list[str]:
-    """The calls of a file that a backend runs: sdpa has no tables, starts or masks but causality, native no axes."""
+    """The calls of a file that a backend runs: sdpa has no tables, starts or masks but causality."""
     calls = list(FILES[name].cases)
-    if backend in ("native", "triton") and name in ON_OTHER_AXES:
+    if backend == "triton" and name in ON_OTHER_AXES:
         return []
     if backend in ("sdpa", "triton") and name in OF_NO_OFFSET:
         return []

@@ -367,7 +367,6 @@ def test_other_arguments_of_joint_tables():
 @pytest.mark.parametrize(
     ("backend", "reason"),
     [
-        ("native", "its kernels read the offsets of the sequence alone, and the encoding stands on other axes"),
         ("triton", "it reads the offsets of the sequence alone, and the encoding stands on other axes"),
         ("sdpa", "it has no bias"),
     ],

@@ -13,6 +13,9 @@ from relattn.backends.operators import constant_in_graphs, reasons_of_an_operato
 from relattn.compiled.library import Kernels, kernels
 from relattn.score.problem import Problem
 
+MOST_AXES = 8
+"""The sequence among them, as in kernels/call.h."""
+
 
 class NativeBackend:
     """S a block at a time in the processor's caches, O((Lq + Lk) D) memory: FlashAttention's recurrence in C++.
@@ -32,8 +35,8 @@ class NativeBackend:
             yield f"its kernels run on a CPU, and the query lies on {problem.query.device.type}"
         if problem.output_dtype == torch.float64:
             yield "it computes in float32, and the query is float64"
-        if len(problem.axes) > 1:
-            yield "its kernels read the offsets of the sequence alone, and the encoding stands on other axes"
+        if len(problem.axes) > MOST_AXES:
+            yield f"its kernels read up to {MOST_AXES} axes, and the encoding stands on {len(problem.axes)}"
         if forward_ad._current_level >= 0:
             yield "it has no forward-mode derivative"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")

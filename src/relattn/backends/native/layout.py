@@ -1,22 +1,28 @@
-"""A call as the kernels take it: the struct `Call` of kernels/call.h, field by field."""
+"""A call as the kernels take it: the structs `Call` and `Axis` of kernels/call.h, field by field."""
 
 from __future__ import annotations
 
+import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from relattn.score.digits import Digits
 from relattn.score.key_bias import lowered
 from relattn.score.padding import Sight
+from relattn.score.position import Position
 from relattn.score.positions import Positions
-from relattn.score.problem import Problem
+from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable
 
 LANES = 16
 """Floats in the widest vector: the kernels read rows of a multiple of it."""
+
+CPU = torch.device("cpu")
 
 FAR = 2**63 // 4
 """Beyond every offset: the kernels' sign for a limit that is none."""
@@ -25,35 +31,45 @@ NO_LIMITS = (-FAR, FAR)
 NO_ROWS = (0, 0, 0, 0)
 NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
 NO_MASK = (0, 0, 0, 0, 0, 0)
-NO_LISTS = (0, 0, 0, 0)
+NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
 NO_KEY_BIAS = (0,) * 7
-FORWARD_ALONE = (0,) * 15
+FORWARD_ALONE = (0,) * 14
 """What stands in the place of gradients where none is asked."""
-STRUCT = struct.Struct("=81q3d25q")
+CALL = struct.Struct("=84q3d24q")
+AXIS = struct.Struct("=44q")
+WORKSPACE = CALL.size - 8
+"""Where in the call the workspace's address stands."""
+
+
+class AxisInputs(NamedTuple):
+    """What stands on an axis, as the kernels read it; positions are None where both sides are runs."""
+
+    relative_query: Tensor | None
+    relative_keys: Tensor | None
+    relative_queries: Tensor | None
+    relative_values: Tensor | None
+    bias: Tensor | None
+    query_positions: Tensor | None
+    key_positions: Tensor | None
 
 
 class Inputs(NamedTuple):
     """A problem's tensors as the kernels read them: their last axes contiguous.
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
-    LANES. `of_few` leaves widths as they are, and keys and values in bfloat16 where both are. Positions are None where
-    both sides are runs. key_bias a [B, Hq, Lk] and less c [B, Hq, Lq]: views of what `score.key_bias.lowered` gives.
+    LANES. `of_few` leaves widths as they are, and keys and values in bfloat16 where both are. axes: on all but the
+    first positions are listed. key_bias a [B, Hq, Lk] and less c [B, Hq, Lq]: views of what `score.key_bias.lowered`
+    gives.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
-    relative_query: Tensor | None
-    relative_keys: Tensor | None
-    relative_queries: Tensor | None
-    relative_values: Tensor | None
-    bias: Tensor | None
+    axes: tuple[AxisInputs, ...]
     key_mask: Tensor | None
     query_segments: Tensor | None
     key_segments: Tensor | None
     explicit: Tensor | None
-    query_positions: Tensor | None
-    key_positions: Tensor | None
     key_bias: Tensor | None
     less: Tensor | None
 
@@ -75,8 +91,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def _with(cls, problem: Problem, key: Tensor, value: Tensor, filled_up: Callable[[Tensor], Tensor]) -> Inputs:
-        mask, axis = problem.mask, problem.sequence
-        listed = axis.positions.origin is None
+        mask = problem.mask
         query_segments, key_segments = mask.segments or (None, None)
         explicit = mask.explicit
         if explicit is not None and explicit.dtype != torch.bool:
@@ -94,21 +109,27 @@ class Inputs(NamedTuple):
         def table(given: OffsetTable | None) -> Tensor | None:
             return None if given is None else filled_up(given.values.float()).contiguous()
 
+        def on(axis: Axis, *, listed: bool) -> AxisInputs:
+            return AxisInputs(
+                None if axis.relative_query is None or axis.relative_keys is None else rows(axis.relative_query),
+                table(axis.relative_keys),
+                table(axis.relative_queries),
+                table(axis.relative_values),
+                None if axis.bias is None else axis.bias.values.float().contiguous(),
+                _listed(axis.positions.query, axis.positions.query_length) if listed else None,
+                _listed(axis.positions.key, axis.positions.key_length) if listed else None,
+            )
+
+        first, *others = problem.axes
         return cls(
             rows(problem.query),
             key,
             value,
-            None if axis.relative_query is None or axis.relative_keys is None else rows(axis.relative_query),
-            table(axis.relative_keys),
-            table(axis.relative_queries),
-            table(axis.relative_values),
-            None if axis.bias is None else axis.bias.values.float().contiguous(),
+            (on(first, listed=first.positions.origin is None), *(on(axis, listed=True) for axis in others)),
             None if mask.key_mask is None else mask.key_mask.contiguous(),
             None if query_segments is None else query_segments.long().contiguous(),
             None if key_segments is None else key_segments.long().contiguous(),
             explicit,
-            axis.positions.query_positions().contiguous() if listed else None,
-            axis.positions.key_positions().contiguous() if listed else None,
             key_bias,
             less,
         )
@@ -117,6 +138,17 @@ class Inputs(NamedTuple):
 def rows_of(tensor: Tensor) -> Tensor:
     """[B, H, L, width] in float32, the last axis contiguous, with zeros up to a multiple of LANES."""
     return contiguous_rows(_filled_up(tensor.float()))
+
+
+def _listed(place: Position, length: int) -> Tensor:
+    """[L] or [B, L]: where the elements of a side stand."""
+    return _digits(place, length) if isinstance(place, Digits) else place.expand(length, CPU).contiguous()
+
+
+@lru_cache(maxsize=16)
+def _digits(place: Digits, length: int) -> Tensor:
+    """The list of digits, which the layers of a model ask for one after the other."""
+    return place.expand(length, CPU)
 
 
 def contiguous_rows(tensor: Tensor) -> Tensor:
@@ -139,6 +171,19 @@ class Outputs(NamedTuple):
     total: Tensor | None
 
 
+class AxisGradients(NamedTuple):
+    """What the backward pass writes for an axis; None where it is not wanted."""
+
+    relative_query: Tensor | None
+    relative_keys: Tensor | None
+    relative_queries: Tensor | None
+    relative_values: Tensor | None
+    bias: Tensor | None
+
+
+NO_AXIS_GRADIENTS = AxisGradients(None, None, None, None, None)
+
+
 class Gradients(NamedTuple):
     """By the output and lse, and what the backward pass writes, contiguous float32; None where it is not wanted."""
 
@@ -147,16 +192,9 @@ class Gradients(NamedTuple):
     query: Tensor | None
     key: Tensor | None
     value: Tensor | None
-    relative_query: Tensor | None
-    relative_keys: Tensor | None
-    relative_queries: Tensor | None
-    relative_values: Tensor | None
-    bias: Tensor | None
     explicit_mask: Tensor | None
     key_bias: Tensor | None
-
-
-NO_TABLE_GRADIENTS = (None,) * 4
+    axes: Sequence[AxisGradients]
 
 
 def packed(
@@ -168,37 +206,46 @@ def packed(
     threads: int,
     seed: int,
 ) -> bytearray:
-    """The bytes of the struct; the last 8 are the workspace's address, still 0.
+    """The bytes of the call, with the workspace's address still 0, and behind them those of the axes but the first.
 
     blocks: how many queries and keys meet at a time. seed: of dropout; any number where there is none.
     """
-    axis, limits = problem.sequence, _limits(problem.sequence.positions)
-    listed = inputs.query_positions is not None
-    query, key, value, relative_query = inputs[:4]
+    limits, (first, *others) = _limits(problem.sequence.positions), problem.axes
+    listed = inputs.axes[0].query_positions is not None
+    query, key, value = inputs[:3]
     batch, heads, queries, width = query.shape
     _, key_heads, keys, value_width = value.shape
     pairs = batch, heads, queries, keys
-    by_tables = NO_TABLE_GRADIENTS if gradients is None else gradients[6:10]
-    bands: list[int] = []
-    for values, table, gradient in zip(inputs[4:8], axis[2:], by_tables, strict=True):
-        bands += NO_BAND if values is None or table is None else _band(values, table, gradient)
-    call = bytearray(STRUCT.size)
-    STRUCT.pack_into(
+    by_axis = [NO_AXIS_GRADIENTS] * len(problem.axes) if gradients is None else gradients.axes
+    call = bytearray(CALL.size + AXIS.size * len(others))
+    for n, axis in enumerate(others):
+        AXIS.pack_into(call, CALL.size + AXIS.size * n, *_axis(axis, inputs.axes[n + 1], by_axis[n + 1], NO_LIMITS))
+    CALL.pack_into(
         call, 0,
-        *_rows(query), *_rows(key), *_rows(value), *_rows(relative_query), *bands,
+        *_rows(query), *_rows(key), *_rows(value), *_axis(first, inputs.axes[0], by_axis[0], limits),
+        ctypes.addressof(ctypes.c_char.from_buffer(call)) + CALL.size if others else 0, len(others),
         _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
         *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
         *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.less)),
         batch, heads, key_heads, queries, keys, width, value_width,
-        0 if relative_query is None else relative_query.shape[3],
-        axis.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
-        *(_lists(inputs) if listed else NO_LISTS), *(limits if listed else NO_LIMITS),
+        first.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
         problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed,
         _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
         *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
         int(key.dtype == torch.bfloat16), 0,
     )  # fmt: skip
     return call
+
+
+def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tuple[int, int]) -> list[int]:
+    """limits: of listed positions."""
+    relative_query = inputs.relative_query
+    fields = list(_rows(relative_query))
+    for values, table, gradient in zip(inputs[1:5], axis[2:], gradients[1:], strict=True):
+        fields += NO_BAND if values is None or table is None else _band(values, table, gradient)
+    fields += 0 if relative_query is None else relative_query.shape[3], _at(gradients.relative_query)
+    fields += NO_LISTS if inputs.query_positions is None else (*_lists(inputs), *limits)
+    return fields
 
 
 def _at(tensor: Tensor | None) -> int:
@@ -215,7 +262,7 @@ def _mask(explicit: Tensor, pairs: tuple[int, ...]) -> tuple[int, ...]:
     return _at(explicit) if boolean else 0, 0 if boolean else _at(explicit), *explicit.expand(pairs).stride()
 
 
-def _lists(inputs: Inputs) -> tuple[int, ...]:
+def _lists(inputs: AxisInputs) -> tuple[int, ...]:
     query, key = inputs.query_positions, inputs.key_positions
     return _at(query), _at(key), _batch_step(query), _batch_step(key)
 
@@ -223,7 +270,7 @@ def _lists(inputs: Inputs) -> tuple[int, ...]:
 def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
     by_mask = gradients.explicit_mask
     return (
-        *_rows(gradients.output), _at(gradients.lse), *(_at(tensor) for tensor in gradients[2:6]), _at(by_mask),
+        *_rows(gradients.output), _at(gradients.lse), *(_at(tensor) for tensor in gradients[2:5]), _at(by_mask),
         *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), _at(gradients.key_bias),
     )  # fmt: skip
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from relattn.backends.dense import DenseBackend
-from relattn.backends.native.layout import Gradients, Inputs, Outputs, packed, rows_of
+from relattn.backends.native.layout import WORKSPACE, AxisGradients, Gradients, Inputs, Outputs, packed, rows_of
+from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
 from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.compiled.library import Kernels, kernels
 from relattn.errors import UnsupportedError
-from relattn.score.problem import TABLES, Problem
+from relattn.score.problem import Problem
 from relattn.watched import is_watched
 
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
@@ -31,6 +32,9 @@ QUERIES_OF_A_KEY = 8
 PAIRS_TO_SHARE = 2**15
 FEW_PAIRS_TO_SHARE = 2**12
 """Fewer pairs of queries and keys, of all heads, take one thread less time than waking others does."""
+
+OF_NO_AXIS = ("query", "key", "value", "explicit_mask", "key_bias")
+"""What may have a gradient and stands on no axis, in the order of `Gradients`."""
 
 ALIGNED = 64
 """Bytes of a cache line, and of the widest vector."""
@@ -60,26 +64,37 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
 def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
     """The gradients that `wanted` names: of the problem's tensors, its tables' values, and its float mask."""
     inputs = Inputs.of(problem)
-    tensors = {name: getattr(inputs, name) for name in ("query", "key", "value", "relative_query", *TABLES)}
-    tensors["explicit_mask"], tensors["key_bias"] = inputs.explicit, inputs.key_bias
     made = {
         name: torch.zeros(tensor.shape, **FLOATS) if tensor is not None and name in wanted else None
-        for name, tensor in tensors.items()
+        for name, tensor in _leaves(inputs).items()
     }
     if not _has_no_pair(problem):
         output = rows_of(answers.output).contiguous()
-        gradients = Gradients(rows_of(answers.output_gradient), answers.lse_gradient.float().contiguous(), **made)
+        by_axis = [AxisGradients(*(made[on_axis(name, n)] for name in OF_AN_AXIS)) for n in range(len(problem.axes))]
+        of_no_axis = {name: made[name] for name in OF_NO_AXIS}
+        cotangents = rows_of(answers.output_gradient), answers.lse_gradient.float().contiguous()
+        gradients = Gradients(*cotangents, **of_no_axis, axes=by_axis)
         maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved others
         _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
     if made["key_bias"] is not None and problem.key_bias is not None:
         made["key_bias"] = made["key_bias"].sum_to_size(problem.key_bias.shape)
-    axis = problem.sequence
     given = {
-        "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
-        **{name: table.values for name, table in axis.tables.items()}, "explicit_mask": problem.mask.explicit,
+        "query": problem.query, "key": problem.key, "value": problem.value, "explicit_mask": problem.mask.explicit,
         "key_bias": problem.key_bias,
     }  # fmt: skip
+    for n, axis in enumerate(problem.axes):
+        given[on_axis("relative_query", n)] = axis.relative_query
+        given |= {on_axis(name, n): table.values for name, table in axis.tables.items()}
     return {name: _like(given[name], made[name]) for name in wanted}
+
+
+def _leaves(inputs: Inputs) -> dict[str, Tensor | None]:
+    """What may have a gradient, by name."""
+    of_no_axis = (*inputs[:3], inputs.explicit, inputs.key_bias)
+    leaves: dict[str, Tensor | None] = dict(zip(OF_NO_AXIS, of_no_axis, strict=True))
+    for n, axis in enumerate(inputs.axes):
+        leaves |= {on_axis(name, n): getattr(axis, name) for name in OF_AN_AXIS}
+    return leaves
 
 
 def _like(given: Tensor | None, gradient: Tensor | None) -> Tensor:
@@ -128,7 +143,7 @@ def _kernels() -> Kernels:
 def _with_workspace(call: bytearray, floats: int) -> Tensor:
     """Memory that the call points to, until it is freed."""
     workspace = torch.empty(floats, **FLOATS)
-    struct.pack_into("=q", call, len(call) - 8, -(-workspace.data_ptr() // ALIGNED) * ALIGNED)
+    struct.pack_into("=q", call, WORKSPACE, -(-workspace.data_ptr() // ALIGNED) * ALIGNED)
     return workspace
 
 
@@ -160,8 +175,10 @@ def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
 
 def _must_be_seen(problem: Problem) -> bool:
     """Whether anyone but the kernels looks at the call, or a start is still to be read."""
-    axis, tables = problem.sequence, problem.sequence.tables.values()
-    if isinstance(axis.positions.origin, Tensor) or any(isinstance(table.first, Tensor) for table in tables):
-        return True
-    given = (problem.query, problem.key, problem.value, axis.relative_query, problem.mask.explicit, problem.key_bias)
-    return is_watched((*given, *(table.values for table in tables)))
+    given = [problem.query, problem.key, problem.value, problem.mask.explicit, problem.key_bias]
+    starts = [problem.sequence.positions.origin]
+    for axis in problem.axes:
+        tables = axis.tables.values()
+        given += [axis.relative_query, *(table.values for table in tables)]
+        starts += [table.first for table in tables]
+    return any(isinstance(start, Tensor) for start in starts) or is_watched(given)

@@ -13,17 +13,27 @@ namespace RELATTN_SET {
 constexpr Index SLOTS = 8;                      // units, or more where there are more heads with tables of their own
 constexpr Index MOST_COPIED = 4 * 1024 * 1024;  // floats of copies of the queries' gradients: 16 MiB
 
+// The tables of an axis in one order.
+constexpr Band Axis::* BANDS[] = {&Axis::relative_keys, &Axis::relative_queries, &Axis::relative_values, &Axis::bias};
+
+// Where the gradients of an axis are added up.
+struct AxisCopies {
+  TableSums tables[4];    // in the order of BANDS
+  float* relative_query;  // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
+};
+
 struct Backward {
   const Call& call;
   const Packed& packed;
-  TableSums relative_keys, relative_queries, relative_values, bias;
+  AxisCopies axes[MOST_AXES];
   const BackwardTiles tiles;
   const Index slots, parts;
-  float *query_copies, *relative_query_copies;  // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
+  float* query_copies;  // what the parts after the first add up, [parts - 1][B, Hq, Lq][width]
 
   static bool by_head(const Call& c) {
-    for (const Band* band : {&c.relative_keys, &c.relative_queries, &c.relative_values, &c.bias})
-      if (band->gradient && band->heads > 1) return true;
+    for (Index n = 0; n < c.axes(); n++)
+      for (const auto band : BANDS)
+        if ((c.axis(n).*band).gradient && (c.axis(n).*band).heads > 1) return true;
     return false;
   }
   // Whether heads add to the same numbers: then one slot has all of them, in order.
@@ -39,29 +49,34 @@ struct Backward {
   static Index parts_of(const Call& c) {
     if (c.mask_gradient && !c.mask_gradient_key) return 1;  // every key adds to the same numbers
     const Index block = rounded_up(c.key_block, PANEL);
-    const Index copy = std::max(Index(1), query_size(c) + relative_query_size(c));
+    Index copy = query_size(c);
+    for (Index n = 0; n < c.axes(); n++) copy += relative_query_size(c, n);
+    copy = std::max(Index(1), copy);
     return std::max(Index(1), std::min({SLOTS / slots_of(c), (c.keys + block - 1) / block, 1 + MOST_COPIED / copy}));
   }
   static Index query_size(const Call& c) { return c.query_gradient ? c.batch * c.heads * c.queries * c.width : 0; }
-  static Index relative_query_size(const Call& c) {
-    return c.relative_query_gradient ? c.batch * c.heads * c.queries * c.relative_width : 0;
+  static Index relative_query_size(const Call& c, Index n) {
+    const Axis& axis = c.axis(n);
+    return axis.relative_query_gradient ? c.batch * c.heads * c.queries * axis.relative_width : 0;
   }
   // Floats of workspace that the units share.
   static Index sums(const Call& c) {
     const Index slots = slots_of(c), parts = parts_of(c);
-    return room_for(TableSums::size(c.relative_keys, slots, parts), TableSums::size(c.relative_queries, slots, parts),
-                    TableSums::size(c.relative_values, slots, parts), TableSums::size(c.bias, slots, parts),
-                    (parts - 1) * query_size(c), (parts - 1) * relative_query_size(c));
+    Index floats = room_for((parts - 1) * query_size(c));
+    for (Index n = 0; n < c.axes(); n++) {
+      floats += room_for((parts - 1) * relative_query_size(c, n));
+      for (const auto band : BANDS) floats += room_for(TableSums::size(c.axis(n).*band, slots, parts));
+    }
+    return floats;
   }
 
   Backward(const Call& c, const Packed& p, float*& workspace)
       : call(c), packed(p), tiles(c), slots(slots_of(c)), parts(parts_of(c)) {
     query_copies = next_part(workspace, (parts - 1) * query_size(c));
-    relative_query_copies = next_part(workspace, (parts - 1) * relative_query_size(c));
-    relative_keys = TableSums(c.relative_keys, slots, parts, workspace);
-    relative_queries = TableSums(c.relative_queries, slots, parts, workspace);
-    relative_values = TableSums(c.relative_values, slots, parts, workspace);
-    bias = TableSums(c.bias, slots, parts, workspace);
+    for (Index n = 0; n < c.axes(); n++) {
+      axes[n].relative_query = next_part(workspace, (parts - 1) * relative_query_size(c, n));
+      for (Index t = 0; t < 4; t++) axes[n].tables[t] = TableSums(c.axis(n).*BANDS[t], slots, parts, workspace);
+    }
   }
 
   Index units() const { return slots * parts; }
@@ -74,8 +89,9 @@ struct Backward {
     const Index heads = call.batch * call.key_heads, group = call.heads / call.key_heads;
     const bool one_head = by_head(call) && slots > 1;
     clear(scratch, this->scratch());
-    for (const TableSums* sums : {&relative_keys, &relative_queries, &relative_values, &bias})
-      sums->clear(unit.slot, unit.part, one_head ? unit.slot * group : 0, one_head ? group : call.heads);
+    for (Index n = 0; n < call.axes(); n++)
+      for (const TableSums& sums : axes[n].tables)
+        sums.clear(unit.slot, unit.part, one_head ? unit.slot * group : 0, one_head ? group : call.heads);
     if (one_head)
       for (Index b = 0; b < call.batch; b++) key_head(unit, b, unit.slot, scratch);
     else
@@ -89,22 +105,28 @@ struct Backward {
   void finish_queries(Index n) const {
     finish(call.query_gradient, query_copies, n * call.queries * call.width, call.queries * call.width,
            query_size(call));
-    finish(call.relative_query_gradient, relative_query_copies, n * call.queries * call.relative_width,
-           call.queries * call.relative_width, relative_query_size(call));
+    for (Index axis = 0; axis < call.axes(); axis++) {
+      const Index width = call.axis(axis).relative_width;
+      finish(call.axis(axis).relative_query_gradient, axes[axis].relative_query, n * call.queries * width,
+             call.queries * width, relative_query_size(call, axis));
+    }
   }
 
   // The units of the last step: a row of a table's gradient each.
   Index rows_of_tables() const {
-    return rows(call.relative_keys) + rows(call.relative_queries) + rows(call.relative_values) + rows(call.bias);
+    Index all = 0;
+    for (Index n = 0; n < call.axes(); n++)
+      for (const auto band : BANDS) all += rows(call.axis(n).*band);
+    return all;
   }
   void write_row(Index row) const {
-    const float scale = float(call.scale);
-    if (row < rows(call.relative_keys)) return relative_keys.write(call.relative_keys, row, 1.0f);
-    row -= rows(call.relative_keys);
-    if (row < rows(call.relative_queries)) return relative_queries.write(call.relative_queries, row, scale);
-    row -= rows(call.relative_queries);
-    if (row < rows(call.relative_values)) return relative_values.write(call.relative_values, row, 1.0f);
-    bias.write(call.bias, row - rows(call.relative_values), 1.0f);
+    for (Index n = 0; n < call.axes(); n++)
+      for (Index t = 0; t < 4; t++) {
+        const Band& band = call.axis(n).*BANDS[t];
+        const bool unscaled = BANDS[t] == &Axis::relative_queries;  // the other sums are of factors that have the scale
+        if (row < rows(band)) return axes[n].tables[t].write(band, row, unscaled ? float(call.scale) : 1.0f);
+        row -= rows(band);
+      }
   }
 
  private:
@@ -128,9 +150,9 @@ struct Backward {
   float* query_gradient(Index part) const {
     return part && call.query_gradient ? query_copies + (part - 1) * query_size(call) : call.query_gradient;
   }
-  float* relative_query_gradient(Index part) const {
-    return part && call.relative_query_gradient ? relative_query_copies + (part - 1) * relative_query_size(call)
-                                                : call.relative_query_gradient;
+  float* relative_query_gradient(Index n, Index part) const {
+    float* const gradient = call.axis(n).relative_query_gradient;
+    return part && gradient ? axes[n].relative_query + (part - 1) * relative_query_size(call, n) : gradient;
   }
   // The first part's begin with zeros, as the caller gave them.
   void clear_queries(Index part, Index b, Index key_head) const {
@@ -138,17 +160,20 @@ struct Backward {
     const Index group = call.heads / call.key_heads, first = (b * call.heads + key_head * group) * call.queries;
     const Index rows = group * call.queries;
     if (float* to = query_gradient(part)) std::memset(to + first * call.width, 0, rows * call.width * sizeof(float));
-    if (float* to = relative_query_gradient(part))
-      std::memset(to + first * call.relative_width, 0, rows * call.relative_width * sizeof(float));
+    for (Index n = 0; n < call.axes(); n++)
+      if (float* to = relative_query_gradient(n, part)) {
+        const Index width = call.axis(n).relative_width;
+        std::memset(to + first * width, 0, rows * width * sizeof(float));
+      }
   }
 
   TileSums sums_of(Unit unit, Index h) const {
-    return {query_gradient(unit.part),
-            relative_query_gradient(unit.part),
-            relative_keys.of(unit.slot, unit.part, h),
-            relative_queries.of(unit.slot, unit.part, h),
-            relative_values.of(unit.slot, unit.part, h),
-            bias.of(unit.slot, unit.part, h)};
+    TileSums sums = {query_gradient(unit.part), {}};
+    for (Index n = 0; n < call.axes(); n++) {
+      const auto of = [&](Index table) { return axes[n].tables[table].of(unit.slot, unit.part, h); };
+      sums.axes[n] = {relative_query_gradient(n, unit.part), of(0), of(1), of(2), of(3)};
+    }
+    return sums;
   }
 
   void key_head(Unit unit, Index b, Index key_head, float* scratch) const {
@@ -156,6 +181,7 @@ struct Backward {
     const Index group = call.heads / call.key_heads, width = call.width, value_width = call.value_width;
     const Index query_block = tiles.query_block, key_block = tiles.key_block;
     const float scale = float(call.scale);
+    const bool by_key = call.has(&Axis::relative_queries);
     clear_queries(unit.part, b, key_head);
     for (Index j0 = unit.part * key_block; j0 < call.keys; j0 += parts * key_block) {
       const Index columns = std::min(key_block, call.keys - j0);
@@ -163,7 +189,7 @@ struct Backward {
       pack_panels(call.value.of(b, key_head, j0), call.value.row, value_width, columns, s.value_panels);
       std::memset(s.key, 0, columns * width * sizeof(float));
       std::memset(s.value, 0, columns * value_width * sizeof(float));
-      if (call.relative_queries.rows) std::memset(s.key_by_rows, 0, columns * width * sizeof(float));
+      if (by_key) std::memset(s.key_by_rows, 0, columns * width * sizeof(float));
       for (Index h = key_head * group; h < (key_head + 1) * group; h++) {
         const Head head(call, packed, b, h, {s.key_panels, s.value_panels, j0});
         const TileSums sums = sums_of(unit, h);
@@ -176,7 +202,7 @@ struct Backward {
         if (call.key_gradient)
           for (Index d = 0; d < width; d += LANES) {
             Vector x = load(s.key + c * width + d);
-            if (call.relative_queries.rows) x += load(s.key_by_rows + c * width + d) * splat(scale);
+            if (by_key) x += load(s.key_by_rows + c * width + d) * splat(scale);
             store(call.key_gradient + (n + c) * width + d, x);
           }
         if (call.value_gradient)

@@ -1,16 +1,22 @@
 // The backward pass of a tile: a block of queries of one head, and a block of keys.
 //
-// P_ij = exp(S'_ij - maximum_i) / total_i,  dS'_ij = P_ij * (dO_i . (v_j + RV[d]) - delta_i),  delta_i = dO_i . O_i -
-// dlse_i,  dS_ij = dS'_ij * (1 - tanh(S_ij / softcap)^2) where there is a cap, else dS'_ij
+// P_ij = exp(S'_ij - maximum_i) / total_i,  dS'_ij = P_ij * (dO_i . (v_j + sum_c RV_c[d_c]) - delta_i),
+// delta_i = dO_i . O_i - dlse_i,  dS_ij = dS'_ij * (1 - tanh(S_ij / softcap)^2) where there is a cap, else dS'_ij
 #pragma once
-#include "listed.h"
+#include "listed_axes.h"
 
 namespace RELATTN_SET {
 
-// Where a head's tiles add up gradients; null where they are not wanted.
-struct TileSums {
-  float *query, *relative_query;                                     // [B, Hq, Lq][width]
+// Where a head's tiles add up the gradients of an axis; null where they are not wanted.
+struct AxisSums {
+  float* relative_query;                                             // [B, Hq, Lq][width]
   float *relative_keys, *relative_queries, *relative_values, *bias;  // of the head's tables
+};
+
+// The same of all axes, and of the queries.
+struct TileSums {
+  float* query;
+  AxisSums axes[MOST_AXES];
 };
 
 // Floats of a cache line. Rows of a tile lie an odd number of lines apart, for blocks of the usual sizes: columns,
@@ -32,27 +38,33 @@ struct BackwardTiles {
   Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
   Index scratch() const {
     const Index keys = key_block + NN_ROWS;
-    return room_for(query_block * call.width, query_block * call.relative_width, query_block * call.value_width,
-                    query_block, query_block, query_block, tile_size(), tile_size(), keys * call.width,
-                    keys * call.width, keys * call.value_width, key_block * call.width, key_block * call.value_width,
-                    Strip::size(key_block), Strip::size(key_block), Strip::kept_size(), ROWS * call.width,
-                    ROWS * call.relative_width, KeyStrips::size(call, query_block, key_block),
-                    Listed::size(call, most()), slopes_size());
+    return room_for(query_block * call.width, query_block * call.value_width, query_block, query_block, query_block,
+                    tile_size(), tile_size(), keys * call.width, keys * call.width, keys * call.value_width,
+                    key_block * call.width, key_block * call.value_width, Strip::size(key_block),
+                    Strip::size(key_block), Strip::kept_size(), tail_size(),
+                    KeyStrips::size(call, query_block, key_block), slopes_size()) +
+           RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
+  }
+  // A group's rows of what any axis' relative keys meet.
+  Index tail_size() const {
+    Index width = call.width;
+    for (Index n = 0; n < call.axes(); n++) width = std::max(width, call.axis(n).relative_width);
+    return ROWS * width;
   }
   Index slopes_size() const { return call.caps() ? ROWS * step : 0; }
 
   struct Scratch {
-    float *query, *relative_query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
-    float *weights, *differences;                                        // P and dS, tiles with zeros all around
-    float *key, *key_by_rows, *value;                                    // gradients of a block of keys
+    float *query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
+    float *weights, *differences;                       // P and dS, tiles with zeros all around
+    float *key, *key_by_rows, *value;                   // gradients of a block of keys
     float *key_panels, *value_panels;
-    float *strip, *value_strip, *kept, *tail, *relative_tail, *key_strips, *slopes, *listed;
+    float *strip, *value_strip, *kept, *tail, *key_strips, *slopes, *axes;
 
     Scratch(const BackwardTiles& pass, float* at) {
       const Call& c = pass.call;
       const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
       const Index inside = NN_ROWS * pass.step + MARGIN;
-      query = next_part(at, rows * c.width), relative_query = next_part(at, rows * c.relative_width);
+      query = next_part(at, rows * c.width);
       gradient = next_part(at, rows * c.value_width);
       maximum = next_part(at, rows), share = next_part(at, rows), delta = next_part(at, rows);
       weights = next_part(at, pass.tile_size()) + inside, differences = next_part(at, pass.tile_size()) + inside;
@@ -62,31 +74,30 @@ struct BackwardTiles {
       value_panels = next_part(at, pass.key_block * c.value_width);
       strip = next_part(at, strip_size), value_strip = next_part(at, strip_size),
       kept = next_part(at, Strip::kept_size());
-      tail = next_part(at, ROWS * c.width), relative_tail = next_part(at, ROWS * c.relative_width);
+      tail = next_part(at, pass.tail_size());
       key_strips = next_part(at, KeyStrips::size(c, rows, pass.key_block));
       slopes = next_part(at, pass.slopes_size());
-      listed = at;
+      axes = at;
     }
   };
 
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
            const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
-    const Listed listed(head, most(), s.listed);
-    if (call.lists.given() && !listed.sees(i0, count, j0, columns)) return;
+    const bool is_listed = call.sequence.lists.given();
+    if (is_listed && !ListedSight(head).sees(i0, count, j0, columns)) return;
     load_queries(head, i0, count, s);
-    KeyStrips by_key = {};
-    if (call.relative_queries.rows) {
-      by_key = call.lists.given() ? listed.key_strips(i0, count, j0, columns, s.key_strips)
-                                  : KeyStrips::fill(head, i0, count, j0, columns, s.key_strips);
-      std::memset(s.differences + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
-    }
+    float* scratch = s.axes;
+    const RelativeQueries relative(head, i0, count, query_block, s.query, scratch);
+    const ListedAxes axes(head, most(), scratch);
+    const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, s.key_strips);
+    if (by_key.at) std::memset(s.differences + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
     for (Index a = 0; a < rows; a += ROWS) {
       const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
       Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
       bool looks = call.looks_at_pairs();
-      if (call.lists.given()) {
-        const Listed::Columns seen = listed.seen(i, real, j0, columns);
+      if (is_listed) {
+        const Columns seen = ListedSight(head).seen(i, real, j0, columns);
         begin = seen.from, stop = seen.stop, looks |= !seen.whole;
       }
       const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
@@ -98,23 +109,26 @@ struct BackwardTiles {
           if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
       if (!sees) continue;
-      weights_and_differences(head, listed, i, a, real, j0, from, stop, looks, by_key, s);
+      weights_and_differences(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       go_below_the_cap(head, i, a, real, j0, from, stop, s);
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
-      if (call.lists.given()) add_listed_gradients(head, listed, sums, i, a, real, j0, {begin, stop}, s);
+      for (Index n = axes.first; n < call.axes(); n++)
+        add_listed_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
     }
     add_key_gradients(i0, rows, j0, columns, s);
-    if (call.lists.given()) {
-      if (call.relative_queries.rows)
-        listed.add_query_gradients(s.differences, step, i0, count, j0, columns, s.key_by_rows, sums.relative_queries);
-      return;
-    }
-    const float* x = call.relative_width ? s.relative_query : s.query;
-    add_table_gradient(call.relative_keys, sums.relative_keys, s.differences, x, i0, rows, j0, columns);
-    add_table_gradient(call.relative_values, sums.relative_values, s.weights, s.gradient, i0, rows, j0, columns);
-    add_bias_gradient(sums.bias, s.differences, i0, rows, j0, columns);
-    add_relative_query_gradients(head, sums.relative_queries, i0, rows, j0, columns, s);
+    for (Index n = axes.first; n < call.axes(); n++)
+      if (head.axes[n].relative_queries.rows)
+        axes.axis(n).add_query_gradients(s.differences, step, i0, count, j0, columns, s.key_by_rows,
+                                         sums.axes[n].relative_queries);
+    if (is_listed) return;
+    const Axis& axis = call.sequence;
+    const AxisSums& of_axis = sums.axes[0];
+    add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, relative.of(0, 0), i0, rows, j0,
+                       columns);
+    add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.gradient, i0, rows, j0, columns);
+    add_bias_gradient(of_axis.bias, s.differences, i0, rows, j0, columns);
+    add_relative_query_gradients(head, of_axis.relative_queries, i0, rows, j0, columns, s);
   }
 
  private:
@@ -124,8 +138,6 @@ struct BackwardTiles {
     const float scale = float(call.scale);
     const Index rows = rounded_up(count, ROWS), width = call.value_width;
     copy_rows(call.query, head.b, head.h, i0, count, call.width, scale, s.query);
-    if (call.relative_width)
-      copy_rows(call.relative_query, head.b, head.h, i0, count, call.relative_width, scale, s.relative_query);
     copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, s.gradient);
     const Index first = (head.b * call.heads + head.h) * call.queries + i0;
     for (Index a = 0; a < rows; a++) {
@@ -144,30 +156,31 @@ struct BackwardTiles {
     }
   }
 
-  void weights_and_differences(const Head& head, const Listed& listed, Index i, Index a, Index real, Index j0,
-                               Index from, Index stop, bool looks, const KeyStrips& by_key, const Scratch& s) const {
+  void weights_and_differences(const Head& head, const ListedAxes& axes, const RelativeQueries& relative, Index i,
+                               Index a, Index real, Index j0, Index from, Index stop, bool looks,
+                               const KeyStrips& by_key, const Scratch& s) const {
     const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
     const float* query = s.query + a * call.width;
-    const float* x = call.relative_width ? s.relative_query + a * call.relative_width : query;
+    const bool is_listed = call.sequence.lists.given();
     Index next = NEVER;
-    Start start = call.lists.given()
-                      ? listed.scores_start(x, i, real, j0, {from, stop})
-                      : scores_start(head, x, i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+    Start start = {nullptr, 0};
+    if (!is_listed)
+      start = scores_start(head, relative.of(0, a), i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+    start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
     if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
     Vector most[ROWS];
     scores_of(head, query, i, j0, from, to, start, weights, step, most);
     if (looks) look_at_pairs(head, i, real, j0, from, stop, weights, step, call.caps() ? s.slopes : nullptr, most);
     Start values = {nullptr, 0};
-    if (call.relative_values.rows && call.lists.given()) {
-      values = listed.values_start(s.gradient + a * value_width, i, real, j0, {from, stop});
-    } else if (call.relative_values.rows) {
-      const Band& band = call.relative_values;
-      const Strip strip{
-          s.value_strip, Strip::step(key_block), band, head.relative_value_panels, head.relative_values, nullptr, 0};
+    const Table& table = head.sequence().relative_values;
+    if (table.rows && !is_listed) {
+      const Strip strip{s.value_strip, Strip::step(key_block), *table.band, table.panels, table.rows, nullptr, 0};
       next = NEVER;
-      values = strip.fill(s.gradient + a * value_width, call.origin + j0 - i - band.first, from, to, s.kept, next);
+      values =
+          strip.fill(s.gradient + a * value_width, call.origin + j0 - i - table.band->first, from, to, s.kept, next);
     }
+    values = axes.values_start(values, s.gradient + a * value_width, i, real, j0, {from, stop});
     const Rowwise rows = {s.maximum + a, s.share + a, s.delta + a};
     const float *gradient = s.gradient + a * value_width, *panels = head.panels.values;
     by_width(value_width, [&](auto known) {
@@ -225,10 +238,12 @@ struct BackwardTiles {
     });
   }
 
-  // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part.
+  // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part. RK: of two runs.
   void add_query_gradient(const Head& head, const TileSums& sums, Index i, Index real, Index j0, Index from, Index stop,
                           const float* differences, const Scratch& s) const {
-    const Index width = call.width, first = (head.b * call.heads + head.h) * call.queries + i;
+    const Index width = call.width, first = head.counted() * call.queries + i;
+    const bool relative = call.sequence.relative_keys.rows && !call.sequence.lists.given();
+    const Index relative_width = call.sequence.relative_width;
     if (float* const gradient = sums.query) {
       const bool whole = real == ROWS;
       float* to = whole ? gradient + first * width : s.tail;
@@ -237,15 +252,13 @@ struct BackwardTiles {
       for (int r = 0; r < ROWS; r += NN_ROWS)
         multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
                     width);
-      if (call.relative_keys.rows && !call.relative_width && !call.lists.given())
-        add_relative_keys(head, i, j0, from, stop, differences, to, width);
+      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, differences, to, width);
       if (!whole) add_tail(to, real, gradient + first * width, width);
     }
-    if (sums.relative_query && !call.lists.given()) {
-      const Index relative_width = call.relative_width;
-      std::memset(s.relative_tail, 0, ROWS * relative_width * sizeof(float));
-      add_relative_keys(head, i, j0, from, stop, differences, s.relative_tail, relative_width);
-      add_tail(s.relative_tail, real, sums.relative_query + first * relative_width, relative_width);
+    if (sums.axes[0].relative_query && relative) {
+      std::memset(s.tail, 0, ROWS * relative_width * sizeof(float));
+      add_relative_keys(head, i, j0, from, stop, differences, s.tail, relative_width);
+      add_tail(s.tail, real, sums.axes[0].relative_query + first * relative_width, relative_width);
     }
   }
 
@@ -254,29 +267,31 @@ struct BackwardTiles {
     for (Index r = 0; r < rows; r++) add_row(to + r * width, tail + r * width, 1.0f, width);
   }
 
-  // What the tables of listed positions give a group of queries, and their own gradients.
-  void add_listed_gradients(const Head& head, const Listed& listed, const TileSums& sums, Index i, Index a, Index real,
-                            Index j0, const Listed::Columns& columns, const Scratch& s) const {
-    const Index width = call.relative_keys.width;
+  // What the tables of a listed axis give a group of queries, and their own gradients.
+  void add_listed_gradients(const Head& head, Index n, const ListedAxis& axis, const TileSums& all,
+                            const RelativeQueries& relative, Index i, Index a, Index real, Index j0,
+                            const Columns& columns, const Scratch& s) const {
+    const Index width = relative.width[n];
+    const Tables& tables = head.axes[n];
+    const AxisSums& sums = all.axes[n];
     const float *weights = s.weights + a * step, *differences = s.differences + a * step;
-    float* const gradient = call.relative_width ? sums.relative_query : sums.query;
-    if (call.relative_keys.rows && (gradient || sums.relative_keys)) {
-      float* tail = call.relative_width ? s.relative_tail : s.tail;
-      std::memset(tail, 0, ROWS * width * sizeof(float));
-      listed.add_key_gradients(differences, step, (call.relative_width ? s.relative_query : s.query) + a * width, i,
-                               real, j0, columns, gradient ? tail : nullptr, sums.relative_keys);
-      if (gradient) add_tail(tail, real, gradient + ((head.b * call.heads + head.h) * call.queries + i) * width, width);
+    float* const gradient = call.axis(n).relative_width ? sums.relative_query : all.query;
+    if (tables.relative_keys.rows && (gradient || sums.relative_keys)) {
+      std::memset(s.tail, 0, ROWS * width * sizeof(float));
+      axis.add_key_gradients(differences, step, relative.of(n, a), i, real, j0, columns, gradient ? s.tail : nullptr,
+                             sums.relative_keys);
+      if (gradient) add_tail(s.tail, real, gradient + (head.counted() * call.queries + i) * width, width);
     }
     if (sums.relative_values)
-      listed.add_value_gradient(weights, step, s.gradient + a * call.value_width, i, real, j0, columns,
-                                sums.relative_values);
-    if (sums.bias) listed.add_bias_gradient(differences, step, i, real, j0, columns, sums.bias);
+      axis.add_value_gradient(weights, step, s.gradient + a * call.value_width, i, real, j0, columns,
+                              sums.relative_values);
+    if (sums.bias) axis.add_bias_gradient(differences, step, i, real, j0, columns, sums.bias);
   }
 
   void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences,
                          float* to, Index to_step) const {
-    const Band& band = call.relative_keys;
-    add_band(band, head.relative_keys, differences, step, call.origin + j0 - i - band.first, from, stop, to, to_step);
+    const Table& table = head.sequence().relative_keys;
+    add_band(table, differences, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
   }
 
   // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i.
@@ -316,7 +331,7 @@ struct BackwardTiles {
   // db[t] += sum of dS over the diagonal t.
   void add_bias_gradient(float* sums, const float* differences, Index i0, Index rows, Index j0, Index columns) const {
     if (!sums) return;
-    const Band& band = call.bias;
+    const Band& band = call.sequence.bias;
     const Index corner = call.origin + j0 - i0 - band.first;
     for (Index t = corner - (rows - 1); t < corner + columns; t += LANES) {
       const Index first = std::max(Index(0), corner - t - (LANES - 1)), end = std::min(rows, columns + corner - t);
@@ -353,14 +368,15 @@ struct BackwardTiles {
   // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.
   void add_relative_query_gradients(const Head& head, float* sums, Index i0, Index rows, Index j0, Index columns,
                                     const Scratch& s) const {
-    const Band& band = call.relative_queries;
-    if (!band.rows) return;
+    const Table& table = head.sequence().relative_queries;
+    if (!table.rows) return;
+    const Band& band = *table.band;
     const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = std::max(Index(0), corner + c - (rows - 1)), end = std::min(band.count, corner + c + NN_ROWS);
       if (first < end)
-        multiply_nn(s.differences + (corner + c - first) * step + c, step + 1, -step,
-                    head.relative_queries + first * width, width, end - first, s.key_by_rows + c * width, width, width);
+        multiply_nn(s.differences + (corner + c - first) * step + c, step + 1, -step, table.rows + first * width, width,
+                    end - first, s.key_by_rows + c * width, width, width);
     }
     const float* keys = call.key.of(head.b, head.key_head, j0);
     if (sums) {
@@ -378,8 +394,8 @@ struct BackwardTiles {
       for (Index a = std::max(Index(0), corner + c + 1); a < rows; a++) before += s.differences[a * step + c];
       for (Index a = std::min(rows, corner + c - band.count + 1) - 1; a >= 0; a--)
         beyond += s.differences[a * step + c];
-      const float* last = head.relative_queries + (band.count - 1) * width;
-      add_row(s.key_by_rows + c * width, head.relative_queries, before, width);
+      const float* last = table.rows + (band.count - 1) * width;
+      add_row(s.key_by_rows + c * width, table.rows, before, width);
       add_row(s.key_by_rows + c * width, last, beyond, width);
       if (!sums) continue;
       add_row(sums, keys + c * call.key.row, before, width);

@@ -1,8 +1,10 @@
 // One call as numbers and pointers, in the order in which layout.py packs them. All fields are 8 bytes wide.
 //
-// S_ij  = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d],  d = origin + j - i
+// S_ij  = scale * (q_i . k_j + sum_c (r_c,i . RK_c[d_c] + RQ_c[d_c] . k_j)) + sum_c b_c[d_c]
 // S'_ij = softcap * tanh(S_ij / softcap) + a_j - c_i + mask
-// O_i   = sum_j softmax(S')_ij * (v_j + RV[d])
+// O_i   = sum_j softmax(S')_ij * (v_j + sum_c RV_c[d_c])
+//
+// d_c is key position - query position on axis c. Axis 0 is the sequence, where d = origin + j - i unless it is listed.
 #pragma once
 #include <algorithm>
 
@@ -11,6 +13,7 @@
 namespace RELATTN_SET {
 
 constexpr Index NEVER = INT64_MIN / 4;  // a limit beyond every offset; -NEVER on the other side
+constexpr Index MOST_AXES = 8;          // the sequence among them
 
 // A tensor [B, H, L, width] of floats whose last axis is contiguous; steps in numbers.
 struct Rows {
@@ -57,6 +60,15 @@ struct Lists {
   }
 };
 
+// What the offsets on one axis add.
+struct Axis {
+  Rows relative_query;  // at is null where r is q
+  Band relative_keys, relative_queries, relative_values, bias;
+  Index relative_width;            // of r; 0 where r is q
+  float* relative_query_gradient;  // [B, Hq, Lq, relative_width], null where it is not wanted
+  Lists lists;                     // given on every axis but the sequence
+};
+
 // a [B, Hq, Lk] and c [B, Hq, Lq], with a step of 0 where they are shared; null where there is no key bias. The last
 // axis of a is contiguous.
 struct KeyBias {
@@ -68,17 +80,18 @@ struct KeyBias {
 };
 
 struct Call {
-  Rows query, key, value, relative_query;  // relative_query.at is null where r is q
-  Band relative_keys, relative_queries, relative_values, bias;
+  Rows query, key, value;
+  Axis sequence;
+  const Axis* others;
+  Index others_count;
   const uint8_t* key_mask;                     // [B, Lk], 1 keeps
   const Index *query_segments, *key_segments;  // [B, Lq], [B, Lk]
   const uint8_t* pair_mask;                    // 1 attends; with the steps of [B, Hq, Lq, Lk]
   const float* added_mask;                     // added to the scores, with the same steps
   Index mask_batch, mask_head, mask_query, mask_key;
   KeyBias key_bias;
-  Index batch, heads, key_heads, queries, keys, width, value_width, relative_width;
+  Index batch, heads, key_heads, queries, keys, width, value_width;
   Index origin, lowest, highest;
-  Lists lists;
   double scale;
   double softcap;       // 0 for none
   double kept;          // the probability with which dropout keeps a weight; 1 where it drops none
@@ -88,7 +101,7 @@ struct Call {
       *total;  // [B, Hq, Lq], lse = c + maximum + log(total), c the caller's; null where no backward pass will ask
   Rows output_gradient;
   const float* lse_gradient;  // [B, Hq, Lq]
-  float *query_gradient, *key_gradient, *value_gradient, *relative_query_gradient;
+  float *query_gradient, *key_gradient, *value_gradient;
   float* mask_gradient;  // with steps of its own, 0 along an axis over which the mask broadcasts
   Index mask_gradient_batch, mask_gradient_head, mask_gradient_query, mask_gradient_key;
   float* key_bias_gradient;      // [B, Hq, Lk]
@@ -96,6 +109,18 @@ struct Call {
   Index threads;
   Index narrow;  // 1: keys and values are bfloat16, as a call of few queries may hold them
   float* workspace;
+
+  Index axes() const { return 1 + others_count; }
+  const Axis& axis(Index n) const { return n ? others[n - 1] : sequence; }
+  // The axes whose offsets are looked up are this one and all after it; before it are runs.
+  Index first_listed() const { return sequence.lists.given() ? 0 : 1; }
+
+  // Whether any axis has a table of this kind.
+  bool has(Band Axis::* table) const {
+    for (Index n = 0; n < axes(); n++)
+      if ((axis(n).*table).rows) return true;
+    return false;
+  }
 
   // The keys that any of the queries i .. i + rows - 1 sees by its offset: first and end.
   Index first_key(Index i) const {

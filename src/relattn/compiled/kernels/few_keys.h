@@ -16,19 +16,22 @@ constexpr Index NEAR = 64;    // keys that stay in the first-level cache while e
 // Rows of a key head, and floats of what each of them has, in whole vectors. partial: what a chunk leaves for a row.
 struct FewSizes {
   const Call& call;
-  const Index rows, width, value_width, relative_width, partial;
+  const Index rows, width, value_width, partial;
 
   explicit FewSizes(const Call& c)
       : call(c),
         rows(c.heads / c.key_heads * c.queries),
         width(rounded_up(c.width, LANES)),
         value_width(rounded_up(c.value_width, LANES)),
-        relative_width(rounded_up(c.relative_width, LANES)),
         partial(value_width + LANES) {}
 
   Index scratch() const {
-    return room_for(rows * width, rows * relative_width, rows * CHUNK, rounded_up(call.relative_queries.width, LANES));
+    Index floats = room_for(rows * width, rows * CHUNK, edge());
+    for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * relative_width(n));
+    return floats;
   }
+  Index edge() const { return rounded_up(call.sequence.relative_queries.width, LANES); }
+  Index relative_width(Index n) const { return rounded_up(call.axis(n).relative_width, LANES); }
 };
 
 // A chunk of keys of one key head, and the rows that share it. Held: how keys and values are held.
@@ -37,23 +40,25 @@ struct FewKeys {
   const FewSizes few;
   const Call& call;
   const Index b, key_head, begin, end;
-  float *query, *relative_query, *weights, *edge;  // [rows][width], [rows][relative_width], [rows][CHUNK], [width]
+  float *query, *weights, *edge;     // [rows][width], [rows][CHUNK], [width]
+  float* relative_query[MOST_AXES];  // [rows][relative_width]
 
   FewKeys(const FewSizes& sizes, Index batch, Index head, Index from, Index to, float* scratch)
       : few(sizes), call(sizes.call), b(batch), key_head(head), begin(from), end(to) {
     query = next_part(scratch, few.rows * few.width);
-    relative_query = next_part(scratch, few.rows * few.relative_width);
     weights = next_part(scratch, few.rows * CHUNK);
-    edge = next_part(scratch, rounded_up(call.relative_queries.width, LANES));
+    edge = next_part(scratch, few.edge());
+    for (Index n = 0; n < call.axes(); n++) relative_query[n] = next_part(scratch, few.rows * few.relative_width(n));
   }
 
   void attend(float* to) const {
     const float scale = float(call.scale);
     for (Index r = 0; r < few.rows; r++) {
       scaled(call.query.of(b, head(r), place(r)), call.width, scale, query + r * few.width);
-      if (few.relative_width)
-        scaled(call.relative_query.of(b, head(r), place(r)), call.relative_width, scale,
-               relative_query + r * few.relative_width);
+      for (Index n = 0; n < call.axes(); n++)
+        if (const Index width = call.axis(n).relative_width)
+          scaled(call.axis(n).relative_query.of(b, head(r), place(r)), width, scale,
+                 relative_query[n] + r * few.relative_width(n));
     }
     for (Index near = begin; near < end; near += NEAR)
       for (Index r = 0; r < few.rows; r++) {
@@ -85,9 +90,10 @@ struct FewKeys {
 
   // Those of the keys from .. to - 1 that row r sees by their offset; of listed ones, from the first to the last.
   Seen seen_by(Index r, Index from, Index to) const {
-    if (call.lists.limited()) {
-      const Reach reach = call.lists.reach(*query_position(r));
-      const Index* keys = call.lists.keys(b);
+    const Lists& lists = call.sequence.lists;
+    if (lists.limited()) {
+      const Reach reach = lists.reach(*query_position(call.sequence, r));
+      const Index* keys = lists.keys(b);
       while (from < to && (keys[from] < reach.from || keys[from] > reach.to)) from++;
       while (from < to && (keys[to - 1] < reach.from || keys[to - 1] > reach.to)) to--;
       return {from, to};
@@ -109,13 +115,12 @@ struct FewKeys {
   // The other terms of row r's scores, and from them its weights. The chunk's maximum and total go beside `to`.
   void finish(Index r, float* to) const {
     const Seen seen = seen_by(r, begin, end);
-    if (call.lists.given()) {
-      add_listed(r, seen);
-    } else {
-      if (call.relative_keys.rows) add_relative_keys(r, seen);
-      if (call.relative_queries.rows) add_relative_queries(r, seen);
-      if (call.bias.rows) add_bias(r, seen);
+    if (!call.sequence.lists.given()) {
+      if (call.sequence.relative_keys.rows) add_relative_keys(r, seen);
+      if (call.sequence.relative_queries.rows) add_relative_queries(r, seen);
+      if (call.sequence.bias.rows) add_bias(r, seen);
     }
+    for (Index n = call.first_listed(); n < call.axes(); n++) add_listed(n, r, seen);
     float *row = of(r) + seen.from - begin, most = -INFINITY, total = 0.0f;
     cap_and_bias(call, b, head(r), place(r), seen.from, seen.count(), row, nullptr);
     mask_scores(call, b, head(r), place(r), seen.from, seen.to, row);
@@ -130,11 +135,9 @@ struct FewKeys {
     if (call.drops()) drop(r);
     std::memset(to, 0, few.value_width * sizeof(float));
     to[few.value_width] = most, to[few.value_width + 1] = total;
-    if (!call.relative_values.rows) return;
-    if (call.lists.given())
-      add_listed_values(r, seen, to);
-    else
-      add_relative_values(r, seen, to);
+    if (call.sequence.relative_values.rows && !call.sequence.lists.given()) add_relative_values(r, seen, to);
+    for (Index n = call.first_listed(); n < call.axes(); n++)
+      if (call.axis(n).relative_values.rows) add_listed_values(call.axis(n), r, seen, to);
   }
 
   void drop(Index r) const {
@@ -144,9 +147,10 @@ struct FewKeys {
     });
   }
 
-  // What meets the relative keys.
-  const float* relative(Index r) const {
-    return few.relative_width ? relative_query + r * few.relative_width : query + r * few.width;
+  // What meets the relative keys of axis n.
+  const float* relative(Index n, Index r) const {
+    const Index width = few.relative_width(n);
+    return width ? relative_query[n] + r * width : query + r * few.width;
   }
 
   // Which rows of a table the listed keys that row r sees look up.
@@ -156,61 +160,62 @@ struct FewKeys {
     // Whether the rows that are covered are few enough to meet all of them, one after the other.
     bool close() const { return covered.count() <= CHUNK; }
   };
-  const Index* query_position(Index r) const { return call.lists.queries(b) + place(r); }
-  void look_up(const Band& band, Index r, Seen seen, Looked& looked) const {
+  const Index* query_position(const Axis& axis, Index r) const { return axis.lists.queries(b) + place(r); }
+  void look_up(const Axis& axis, const Band& band, Index r, Seen seen, Looked& looked) const {
     int32_t near[CHUNK];
-    looked.covered = RELATTN_SET::look_up<1>(band, query_position(r), 1, call.lists.keys(b) + seen.from, seen.count(),
-                                             near, looked.row, CHUNK);
+    looked.covered = RELATTN_SET::look_up<1>(band, query_position(axis, r), 1, axis.lists.keys(b) + seen.from,
+                                             seen.count(), near, looked.row, CHUNK);
   }
 
-  // S += scale * (r . RK[d] + RQ[d] . k) + b[d], each pair with the rows of its own offset.
-  void add_listed(Index r, Seen seen) const {
+  // S += scale * (r . RK[d] + RQ[d] . k) + b[d] of axis n, each pair with the rows of its own offset.
+  void add_listed(Index n, Index r, Seen seen) const {
+    const Axis& axis = call.axis(n);
     const Index count = seen.count();
     float products[CHUNK];
     float* weights = of(r) + seen.from - begin;
     Looked looked;
-    if (call.relative_keys.rows) {
-      const Band& band = call.relative_keys;
-      look_up(band, r, seen, looked);
+    if (axis.relative_keys.rows) {
+      const Band& band = axis.relative_keys;
+      look_up(axis, band, r, seen, looked);
       const Index first = looked.covered.first;
       if (looked.close()) {
         if (looked.covered.count() > 0)
-          dot_products(relative(r), row(band, r, first), band.width, band.width, looked.covered.count(), products);
+          dot_products(relative(n, r), row(band, r, first), band.width, band.width, looked.covered.count(), products);
         for (Index c = 0; c < count; c++)
           if (looked.row[c] != NO_ROW) weights[c] += products[looked.row[c] - first];
       } else {
         const float* rows = row(band, r, 0);
         dot_each(
-            relative(r), [&](Index c) { return rows + std::max(looked.row[c], 0) * band.width; }, band.width, count,
+            relative(n, r), [&](Index c) { return rows + std::max(looked.row[c], 0) * band.width; }, band.width, count,
             products);
         for (Index c = 0; c < count; c++)
           if (looked.row[c] != NO_ROW) weights[c] += products[c];
       }
     }
-    if (call.relative_queries.rows) {
-      const Band& band = call.relative_queries;
+    if (axis.relative_queries.rows) {
+      const Band& band = axis.relative_queries;
       const float scale = float(call.scale);
-      look_up(band, r, seen, looked);
+      look_up(axis, band, r, seen, looked);
       for (Index c = 0; c < count; c++)
         if (looked.row[c] != NO_ROW)
           weights[c] += scale * dot(row(band, r, looked.row[c]), key(seen.from + c), band.width);
     }
-    if (call.bias.rows) {
-      const float* rows = call.bias.rows + head(r) * call.bias.head;
-      look_up(call.bias, r, seen, looked);
+    if (axis.bias.rows) {
+      const float* rows = axis.bias.rows + head(r) * axis.bias.head;
+      look_up(axis, axis.bias, r, seen, looked);
       for (Index c = 0; c < count; c++)
         if (looked.row[c] != NO_ROW) weights[c] += rows[looked.row[c]];
     }
   }
 
   // sum_j weight_j * RV[d].
-  void add_listed_values(Index r, Seen seen, float* to) const {
-    const Band& band = call.relative_values;
+  void add_listed_values(const Axis& axis, Index r, Seen seen, float* to) const {
+    const Band& band = axis.relative_values;
     const Index count = seen.count();
     const float* weights = of(r) + seen.from - begin;
     Looked looked;
     float sums[CHUNK];
-    look_up(band, r, seen, looked);
+    look_up(axis, band, r, seen, looked);
     if (looked.close()) {
       const Index first = looked.covered.first;
       std::fill(sums, sums + CHUNK, 0.0f);
@@ -227,8 +232,8 @@ struct FewKeys {
 
   // S += scale * r . RK[d].
   void add_relative_keys(Index r, Seen seen) const {
-    const Band& band = call.relative_keys;
-    const float* x = relative(r);
+    const Band& band = call.sequence.relative_keys;
+    const float* x = relative(0, r);
     const Index corner = this->corner(band, r);
     const Seen in = inside(band, corner, seen);
     float products[CHUNK];
@@ -242,7 +247,7 @@ struct FewKeys {
 
   // S += scale * RQ[d] . k.
   void add_relative_queries(Index r, Seen seen) const {
-    const Band& band = call.relative_queries;
+    const Band& band = call.sequence.relative_queries;
     const Index corner = this->corner(band, r);
     const Seen in = inside(band, corner, seen);
     float* weights = of(r) - begin;
@@ -263,7 +268,7 @@ struct FewKeys {
 
   // S += b[d].
   void add_bias(Index r, Seen seen) const {
-    const Band& band = call.bias;
+    const Band& band = call.sequence.bias;
     const Index corner = this->corner(band, r);
     const Seen in = inside(band, corner, seen);
     const float* rows = band.rows + head(r) * band.head;
@@ -273,7 +278,7 @@ struct FewKeys {
 
   // sum_j weight_j * RV[d].
   void add_relative_values(Index r, Seen seen, float* to) const {
-    const Band& band = call.relative_values;
+    const Band& band = call.sequence.relative_values;
     const Index corner = this->corner(band, r);
     const Seen in = inside(band, corner, seen);
     const float* weights = of(r) - begin;

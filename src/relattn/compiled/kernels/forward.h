@@ -1,6 +1,6 @@
 // The forward pass: a unit of work is a block of queries of one head, which meets the keys a block at a time.
 #pragma once
-#include "listed.h"
+#include "listed_axes.h"
 
 namespace RELATTN_SET {
 
@@ -25,9 +25,10 @@ struct Forward {
 
   Index scratch() const {
     const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
-    return room_for(rows * call.width, rows * call.relative_width, rows * call.value_width, rows * Strip::KEPT,
-                    rounded_up(rows, LANES), rounded_up(rows, LANES), ROWS * step, Strip::size(key_block),
-                    KeyStrips::size(call, rows, key_block), Listed::size(call, most()));
+    return room_for(rows * call.width, rows * call.value_width, rows * Strip::KEPT, rounded_up(rows, LANES),
+                    rounded_up(rows, LANES), ROWS * step, Strip::size(key_block),
+                    KeyStrips::size(call, rows, key_block)) +
+           RelativeQueries::size(call, rows) + ListedAxes::size(call, most());
   }
 
   // The last block of queries comes first: under causality it sees most keys.
@@ -43,9 +44,8 @@ struct Forward {
 
   void block_of_queries(const Head& head, Index i0, Index count, float* scratch) const {
     const Index rows = rounded_up(count, ROWS), groups = rows / ROWS;
-    const Index width = call.width, value_width = call.value_width, relative_width = call.relative_width;
+    const Index width = call.width, value_width = call.value_width;
     float* query = next_part(scratch, rows * width);
-    float* relative_query = next_part(scratch, rows * relative_width);
     float* output = next_part(scratch, rows * value_width);
     float* kept = next_part(scratch, rows * Strip::KEPT);
     float* maximum = next_part(scratch, rounded_up(rows, LANES));  // so that what follows begins at a whole vector
@@ -53,12 +53,11 @@ struct Forward {
     float* weights = next_part(scratch, ROWS * step);  // with MARGIN columns more on both sides of every row
     float* strip = next_part(scratch, Strip::size(key_block));
     float* key_strips = next_part(scratch, KeyStrips::size(call, rows, key_block));
-    const Listed listed(head, most(), scratch);
+    const RelativeQueries relative(head, i0, count, rows, query, scratch);
+    const ListedAxes axes(head, most(), scratch);
+    const bool is_listed = call.sequence.lists.given();
 
-    const float factor = float(call.scale);
-    copy_rows(call.query, head.b, head.h, i0, count, width, factor, query);
-    if (relative_width)
-      copy_rows(call.relative_query, head.b, head.h, i0, count, relative_width, factor, relative_query);
+    copy_rows(call.query, head.b, head.h, i0, count, width, float(call.scale), query);
     std::memset(output, 0, rows * value_width * sizeof(float));
     for (Index a = 0; a < rows; a++) maximum[a] = -INFINITY, total[a] = 0.0f;
     Index next[MOST_GROUPS];
@@ -67,25 +66,23 @@ struct Forward {
     const Index first = call.first_key(i0) / PANEL * PANEL, end = call.end_key(i0, count);
     for (Index j0 = first; j0 < end; j0 += key_block) {
       const Index columns = std::min(key_block, end - j0);
-      if (call.lists.given() && !listed.sees(i0, count, j0, columns)) continue;
-      KeyStrips by_key = {};
-      if (call.relative_queries.rows)
-        by_key = call.lists.given() ? listed.key_strips(i0, count, j0, columns, key_strips)
-                                    : KeyStrips::fill(head, i0, count, j0, columns, key_strips);
+      if (is_listed && !ListedSight(head).sees(i0, count, j0, columns)) continue;
+      const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, key_strips);
       for (Index g = 0; g < groups; g++) {
         const Index a = g * ROWS, i = i0 + a, real = std::min(Index(ROWS), count - a);
         Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
         bool looks = call.looks_at_pairs();
-        if (call.lists.given()) {
-          const Listed::Columns seen = listed.seen(i, real, j0, columns);
+        if (is_listed) {
+          const Columns seen = ListedSight(head).seen(i, real, j0, columns);
           begin = seen.from, stop = seen.stop, looks |= !seen.whole;
         }
         if (stop <= begin) continue;
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
-        const float* x = relative_width ? relative_query + a * relative_width : query + a * width;
-        Start start = call.lists.given() ? listed.scores_start(x, i, real, j0, {from, stop})
-                                         : scores_start(head, x, i, j0, from, to, Strip::step(key_block), strip,
-                                                        kept + a * Strip::KEPT, next[g]);
+        Start start = {nullptr, 0};
+        if (!is_listed)
+          start = scores_start(head, relative.of(0, a), i, j0, from, to, Strip::step(key_block), strip,
+                               kept + a * Strip::KEPT, next[g]);
+        start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
         if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
         scores_of(head, query + a * width, i, j0, from, to, start, weights + MARGIN, step, most);
@@ -93,8 +90,7 @@ struct Forward {
         soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);
-        if (call.relative_values.rows && call.lists.given())
-          listed.add_values(weights + MARGIN, step, i, real, j0, {begin, stop}, output + a * value_width);
+        axes.add_values(weights + MARGIN, step, i, real, j0, {begin, stop}, output + a * value_width);
       }
     }
     for (Index a = 0; a < count; a++) write(head, i0 + a, maximum[a], total[a], output + a * value_width);
@@ -107,7 +103,7 @@ struct Forward {
       const float before = maximum[r], now = std::max(before, largest(most[r]));
       const float finite = now == -INFINITY ? 0.0f : now;
       float* row = scores + r * step;
-      if (call.relative_values.rows) {  // whose diagonals begin and end beside these columns
+      if (call.sequence.relative_values.rows) {  // whose diagonals begin and end beside these columns
         std::memset(row + from - NN_ROWS, 0, NN_ROWS * sizeof(float));
         std::memset(row + to, 0, NN_ROWS * sizeof(float));
       }
@@ -144,9 +140,9 @@ struct Forward {
     for (int r = 0; r < ROWS; r += NN_ROWS)
       multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width,
                   width);
-    if (call.relative_values.rows && !call.lists.given())
-      add_band(call.relative_values, head.relative_values, weights, step,
-               call.origin + j0 - i - call.relative_values.first, from, stop, output, width);
+    const Table& table = head.sequence().relative_values;
+    if (table.rows && !call.sequence.lists.given())
+      add_band(table, weights, step, call.origin + j0 - i - table.band->first, from, stop, output, width);
   }
 
   void write(const Head& head, Index i, float maximum, float total, const float* output) const {

@@ -26,7 +26,7 @@ Index own_size(const Pass& pass) {
 Packed packed_for(const Call& call, bool backward, float*& workspace) {
   const Packed packed = packed_in(call, backward, workspace);
   const Packing packing(call, packed);
-  share_out(packing.biases, call.threads, [&](Index unit, Index) { packing.run(call, packed, unit); });
+  share_out(packing.units(), call.threads, [&](Index unit, Index) { packing.run(unit); });
   return packed;
 }
 

@@ -6,38 +6,24 @@
 
 namespace RELATTN_SET {
 
-class Listed {
+// The columns from .. stop - 1 of a block of keys, whole panels of it.
+struct Columns {
+  Index from, stop;
+  bool whole = true;  // no pair of them is beyond the limits
+};
+
+// Which keys queries see by their offset on a listed sequence.
+class ListedSight {
  public:
-  // most: keys or queries that a group meets at a time.
-  static Index size(const Call& call, Index most) {
-    return call.lists.given() ? room_for(ROWS * rounded_up(most, PANEL), Lookup::size(most)) : 0;
-  }
-
-  // scratch: size() floats.
-  Listed(const Head& of, Index most_columns, float* scratch)
-      : head(of),
-        call(of.call),
-        queries(call.lists.queries(of.b)),
-        keys(call.lists.keys(of.b)),
-        most(most_columns),
-        step(rounded_up(most_columns, PANEL)) {
-    if (!call.lists.given()) return;
-    pairs = next_part(scratch, ROWS * step);
-    lookups = next_part(scratch, Lookup::size(most));
-  }
-
-  // The columns from .. stop - 1 of a block of keys, whole panels of it.
-  struct Columns {
-    Index from, stop;
-    bool whole;  // no pair of them is beyond the limits
-  };
+  explicit ListedSight(const Head& head)
+      : lists(head.call.sequence.lists), queries(lists.queries(head.b)), keys(lists.keys(head.b)) {}
 
   // Those that any of the queries i .. i + count - 1 may see of the `columns` keys from j0 on.
   Columns seen(Index i, Index count, Index j0, Index columns) const {
-    if (!call.lists.limited()) return {0, columns, true};
-    Reach any = call.lists.reach(queries[i]), all = any;
+    if (!lists.limited()) return {0, columns, true};
+    Reach any = lists.reach(queries[i]), all = any;
     for (Index r = 1; r < count; r++) {
-      const Reach reach = call.lists.reach(queries[i + r]);
+      const Reach reach = lists.reach(queries[i + r]);
       any = {std::min(any.from, reach.from), std::max(any.to, reach.to)};
       all = {std::max(all.from, reach.from), std::min(all.to, reach.to)};
     }
@@ -61,73 +47,90 @@ class Listed {
     return found.from < found.stop;
   }
 
-  // What the scores of a group start from: relative keys and the bias, or a null pointer for nothing.
-  Start scores_start(const float* x, Index i, Index real, Index j0, const Columns& columns) const {
-    const bool relative = call.relative_keys.rows;
-    if (!relative && !call.bias.rows) return {nullptr, 0};
-    float* to = pairs + columns.from;
-    if (relative)
-      of_queries(call.relative_keys, i, real, j0, columns)
-          .spread(x, head.relative_key_panels, head.relative_keys, to, step);
-    if (call.bias.rows) {
-      const Lookup lookup = of_queries(call.bias, i, real, j0, columns);
-      if (relative)
-        lookup.spread_bias<true>(head.bias, to, step);
-      else
-        lookup.spread_bias<false>(head.bias, to, step);
-    }
-    return start(columns);
+ private:
+  const Lists& lists;
+  const Index *queries, *keys;  // of the batch element
+};
+
+// What an axis of listed positions adds to a group of queries and a block of keys.
+class ListedAxis {
+ public:
+  // most: keys or queries that a group meets at a time.
+  static Index pairs_step(Index most) { return rounded_up(most, PANEL); }
+  static Index size(Index most) { return room_for(ROWS * pairs_step(most), Lookup::size(most)); }
+
+  // axis: its number. scratch: size() floats, which the axes of one thread may share.
+  ListedAxis(const Head& of, Index number, Index most_columns, float* scratch)
+      : head(of),
+        axis(of.call.axis(number)),
+        tables(of.axes[number]),
+        queries(axis.lists.queries(of.b)),
+        keys(axis.lists.keys(of.b)),
+        most(most_columns),
+        step(pairs_step(most_columns)) {
+    pairs = next_part(scratch, ROWS * step);
+    lookups = next_part(scratch, Lookup::size(most));
   }
 
-  // x_r . RV[d], for the same.
-  Start values_start(const float* x, Index i, Index real, Index j0, const Columns& columns) const {
-    of_queries(call.relative_values, i, real, j0, columns)
-        .spread(x, head.relative_value_panels, head.relative_values, pairs + columns.from, step);
-    return start(columns);
+  // to[r][c] = x_r . T[d], or += where it adds. table: the axis' relative keys or values. to: [ROWS][pairs_step].
+  template <bool ADDS>
+  void spread(const Table& table, const float* x, Index i, Index real, Index j0, const Columns& columns,
+              float* to) const {
+    of_queries(table, i, real, j0, columns).template spread<ADDS>(x, table, to + columns.from, step);
   }
 
-  // RQ[d] . k_j; see KeyStrips::fill.
-  KeyStrips key_strips(Index i0, Index count, Index j0, Index columns, float* scratch) const {
-    const KeyStrips strips = KeyStrips::in(scratch, head, count, j0, columns);
+  // to[r][c] = b[d], or += where it adds.
+  template <bool ADDS>
+  void spread_bias(Index i, Index real, Index j0, const Columns& columns, float* to) const {
+    of_queries(tables.bias, i, real, j0, columns).template spread_bias<ADDS>(tables.bias.rows, to + columns.from, step);
+  }
+
+  // RQ[d] . k_j, for `count` queries and `columns` keys.
+  template <bool ADDS>
+  void spread_by_keys(const KeyStrips& strips, Index i0, Index count, Index j0, Index columns) const {
+    const Table& table = tables.relative_queries;
     for (Index c = 0; c < columns; c += ROWS) {
       const Index real = std::min(Index(ROWS), columns - c);
-      of_keys(call.relative_queries, j0 + c, real, i0, count)
-          .spread(strips.keys + c * call.width, head.relative_query_panels, head.relative_queries, pairs, step);
+      of_keys(j0 + c, real, i0, count).template spread<false>(strips.keys + c * table.band->width, table, pairs, step);
       for (Index r = 0; r < real; r++)
-        for (Index a = 0; a < count; a++) strips.at[(c + r) * strips.step + strips.last - a] = pairs[r * step + a];
+        for (Index a = 0; a < count; a++) {
+          float& to = strips.at[(c + r) * strips.step + strips.last - a];
+          to = ADDS ? to + pairs[r * step + a] : pairs[r * step + a];
+        }
     }
-    return strips;
   }
 
   // to_r += sum_c weight[r][c] * RV[d].
   void add_values(const float* weights, Index weights_step, Index i, Index real, Index j0, const Columns& columns,
                   float* to) const {
-    Lookup lookup = of_queries(call.relative_values, i, real, j0, columns);
+    const Table& table = tables.relative_values;
+    Lookup lookup = of_queries(table, i, real, j0, columns);
     lookup.collect(weights + columns.from, weights_step);
-    lookup.add_rows_to(head.relative_values, ROWS, to, call.value_width);
+    lookup.add_rows_to(table.rows, ROWS, to, table.band->width);
   }
 
   // to_r += sum_c dS[r][c] RK[d] and dRK[d] += dS[r][c] x_r, each where there is a place for it.
   void add_key_gradients(const float* differences, Index differences_step, const float* x, Index i, Index real,
                          Index j0, const Columns& columns, float* to, float* sums) const {
-    Lookup lookup = of_queries(call.relative_keys, i, real, j0, columns);
+    const Table& table = tables.relative_keys;
+    Lookup lookup = of_queries(table, i, real, j0, columns);
     lookup.collect(differences + columns.from, differences_step);
-    if (to) lookup.add_rows_to(head.relative_keys, ROWS, to, call.relative_keys.width);
-    if (sums) lookup.add_gradient(x, call.relative_keys.width, ROWS, sums);
+    if (to) lookup.add_rows_to(table.rows, ROWS, to, table.band->width);
+    if (sums) lookup.add_gradient(x, table.band->width, ROWS, sums);
   }
 
   // dRV[d] += P[r][c] dO_r.
   void add_value_gradient(const float* weights, Index weights_step, const float* x, Index i, Index real, Index j0,
                           const Columns& columns, float* sums) const {
-    Lookup lookup = of_queries(call.relative_values, i, real, j0, columns);
+    Lookup lookup = of_queries(tables.relative_values, i, real, j0, columns);
     lookup.collect(weights + columns.from, weights_step);
-    lookup.add_gradient(x, call.value_width, ROWS, sums);
+    lookup.add_gradient(x, tables.relative_values.band->width, ROWS, sums);
   }
 
   // db[d] += dS[r][c].
   void add_bias_gradient(const float* differences, Index differences_step, Index i, Index real, Index j0,
                          const Columns& columns, float* sums) const {
-    of_queries(call.bias, i, real, j0, columns)
+    of_queries(tables.bias, i, real, j0, columns)
         .add_bias_gradient(differences + columns.from, differences_step, real, sums);
   }
 
@@ -135,44 +138,38 @@ class Listed {
   // last.
   void add_query_gradients(const float* differences, Index differences_step, Index i0, Index count, Index j0,
                            Index columns, float* to, float* sums) const {
-    const Index width = call.width;
+    const Call& call = head.call;
     for (Index c = 0; c < columns; c += ROWS) {
       const Index real = std::min(Index(ROWS), columns - c);
       for (Index r = 0; r < ROWS; r++)
         for (Index a = 0; a < count; a++)
           pairs[r * step + a] = r < real ? differences[a * differences_step + c + r] : 0.0f;
-      Lookup lookup = of_keys(call.relative_queries, j0 + c, real, i0, count);
+      Lookup lookup = of_keys(j0 + c, real, i0, count);
       lookup.collect(pairs, step);
-      lookup.add_rows_to(head.relative_queries, real, to + c * width, width);
+      lookup.add_rows_to(tables.relative_queries.rows, real, to + c * call.width, call.width);
       if (sums) lookup.add_gradient(call.key.of(head.b, head.key_head, j0 + c), call.key.row, real, sums);
     }
   }
 
  private:
-  Lookup of_queries(const Band& band, Index i, Index real, Index j0, const Columns& columns) const {
-    Lookup lookup(band, most, lookups);
+  Lookup of_queries(const Table& table, Index i, Index real, Index j0, const Columns& columns) const {
+    Lookup lookup(*table.band, most, lookups);
     lookup.of_queries(queries + i, real, keys + j0 + columns.from, columns.stop - columns.from);
     return lookup;
   }
-  Lookup of_keys(const Band& band, Index j, Index real, Index i0, Index count) const {
-    Lookup lookup(band, most, lookups);
+  Lookup of_keys(Index j, Index real, Index i0, Index count) const {
+    Lookup lookup(*tables.relative_queries.band, most, lookups);
     lookup.of_keys(keys + j, real, queries + i0, count);
     return lookup;
   }
 
-  // The pairs, with zeros after the last key up to the end of its panel.
-  Start start(const Columns& columns) const {
-    const Index rest = rounded_up(columns.stop, PANEL) - columns.stop;
-    for (Index r = 0; r < ROWS && rest; r++) std::memset(pairs + r * step + columns.stop, 0, rest * sizeof(float));
-    return {pairs, step};
-  }
-
   const Head& head;
-  const Call& call;
+  const Axis& axis;
+  const Tables& tables;
   const Index *queries, *keys;  // of the batch element
   const Index most, step;
-  float* pairs = nullptr;  // [ROWS][step]
-  float* lookups = nullptr;
+  float* pairs;  // [ROWS][step]
+  float* lookups;
 };
 
 }  // namespace RELATTN_SET

@@ -7,7 +7,7 @@
 // row is multiplied.
 #pragma once
 #include "held.h"
-#include "strips.h"
+#include "packed.h"
 
 namespace RELATTN_SET {
 
@@ -105,23 +105,24 @@ class Lookup {
     each<-1>(Positions(rows, height), columns);
   }
 
-  // to[r * to_step + c] = x_r . T[row of (r, c)]. panels, rows: the table's.
-  void spread(const float* x, const float* panels, const float* rows, float* to, Index to_step) const {
+  // to[r * to_step + c] = x_r . T[row of (r, c)], or += where it adds. table: the lookup's.
+  template <bool ADDS>
+  void spread(const float* x, const Table& table, float* to, Index to_step) const {
     if (far()) {
-      for (Index r = 0; r < ROWS; r++) dots(x + r * band.width, rows, index + r * step, to + r * to_step);
+      for (Index r = 0; r < ROWS; r++) dots<ADDS>(x + r * band.width, table.rows, index + r * step, to + r * to_step);
       return;
     }
     if (covered.count() > 0)
-      Strip{nullptr, 0, band, panels, rows, nullptr, 0}.products(x, base / PANEL, (covered.end + PANEL - 1) / PANEL,
-                                                                 strip + LANES, strip_step);
+      Strip{nullptr, 0, band, table.panels, table.rows, nullptr, 0}.products(
+          x, base / PANEL, (covered.end + PANEL - 1) / PANEL, strip + LANES, strip_step);
     for (Index r = 0; r < ROWS; r++) {
       const float* products = strip + r * strip_step;
       float* pairs = to + r * to_step;
       if (in_a_row) {
-        lay<false>(inside[r], products + LANES - base, pairs);
+        lay<ADDS>(inside[r], products + LANES - base, pairs);
       } else {
         strip[r * strip_step] = 0.0f;
-        for (Index c = 0; c < count; c++) pairs[c] = products[index[r * step + c]];
+        pick_out<ADDS>(products, index + r * step, pairs);
       }
     }
   }
@@ -284,11 +285,20 @@ class Lookup {
     for (; c < count; c++) sums[at[c]] += weights[c];
   }
 
-  // to[c] = x . row at[c].
+  // to[c] = products[at[c]], or += where it adds.
+  template <bool ADDS>
+  void pick_out(const float* __restrict products, const int32_t* __restrict at, float* __restrict to) const {
+    for (Index c = 0; c < count; c++) to[c] = ADDS ? to[c] + products[at[c]] : products[at[c]];
+  }
+
+  // to[c] = x . row at[c], or += where it adds.
+  template <bool ADDS>
   void dots(const float* x, const float* rows, const int32_t* at, float* to) const {
     const Index width = band.width;
-    dot_each(x, [=](Index c) { return rows + std::max(at[c], 0) * width; }, width, count, to);
-    for (Index c = 0; c < count && !band.clamps; c++) to[c] = at[c] == NO_ROW ? 0.0f : to[c];
+    float* products = ADDS ? row : to;
+    dot_each(x, [=](Index c) { return rows + std::max(at[c], 0) * width; }, width, count, products);
+    for (Index c = 0; c < count && !band.clamps; c++) products[c] = at[c] == NO_ROW ? 0.0f : products[c];
+    for (Index c = 0; c < count && ADDS; c++) to[c] += products[c];
   }
 
   // Those that were collected, 0 where a pair has no row; of pairs that spread too far for a strip.

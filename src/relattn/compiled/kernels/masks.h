@@ -45,9 +45,9 @@ static void mask_scores(const Call& call, Index b, Index h, Index i, Index from,
     const Index* ids = call.key_segments + b * call.keys + from;
     for (Index c = 0; c < count; c++) row[c] = ids[c] == id ? row[c] : -INFINITY;
   }
-  if (call.lists.limited()) {
-    const auto [first, last] = call.lists.reach(call.lists.queries(b)[i]);
-    const Index* keys = call.lists.keys(b) + from;
+  if (call.sequence.lists.limited()) {
+    const auto [first, last] = call.sequence.lists.reach(call.sequence.lists.queries(b)[i]);
+    const Index* keys = call.sequence.lists.keys(b) + from;
     for (Index c = 0; c < count; c++) row[c] = keys[c] >= first && keys[c] <= last ? row[c] : -INFINITY;
   }
 }

@@ -2,110 +2,11 @@
 #pragma once
 #include "dropout.h"
 #include "masks.h"
-#include "strips.h"
+#include "packed.h"
 
 namespace RELATTN_SET {
 
 constexpr Index MARGIN = 32;  // zeros on both sides of a row of weights, where diagonals begin and end
-
-// What every unit of work of a call reads: tables packed once, and in the forward pass the keys.
-struct Packed {
-  float* keys;  // panels [B, Hk][panel]; null in the backward pass, where one unit alone asks for a block of keys
-  Index key_head;
-  Panels relative_keys, relative_queries, relative_values;
-  Biases biases;
-
-  static Index size(const Call& call, bool backward) {
-    const Index keys = call.batch * call.key_heads * rounded_up(call.keys, PANEL) * call.width;
-    return room_for(backward ? 0 : keys, Panels::size(call.relative_keys), Panels::size(call.relative_queries),
-                    backward ? Panels::size(call.relative_values) : 0, Biases::size(call));
-  }
-};
-
-INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
-  Packed packed = {};
-  if (!backward) {
-    packed.key_head = rounded_up(call.keys, PANEL) * call.width;
-    packed.keys = next_part(workspace, call.batch * call.key_heads * packed.key_head);
-  }
-  packed.relative_keys = panels_of(call.relative_keys, workspace);
-  packed.relative_queries = panels_of(call.relative_queries, workspace);
-  if (backward) packed.relative_values = panels_of(call.relative_values, workspace);
-  packed.biases = biases_of(call, workspace);
-  return packed;
-}
-
-// The units of packing: every panel of keys, every panel of the tables, every head's biases.
-struct Packing {
-  Index keys, relative_keys, relative_queries, relative_values, biases;  // where each kind ends
-
-  Packing(const Call& call, const Packed& packed) {
-    keys = packed.keys ? call.batch * call.key_heads * (rounded_up(call.keys, PANEL) / PANEL) : 0;
-    relative_keys = keys + packed.relative_keys.count * call.relative_keys.heads;
-    relative_queries = relative_keys + packed.relative_queries.count * call.relative_queries.heads;
-    relative_values = relative_queries + packed.relative_values.count * call.relative_values.heads;
-    biases = relative_values + (packed.biases.at ? call.bias.heads : 0);
-  }
-
-  void run(const Call& call, const Packed& packed, Index unit) const {
-    if (unit < keys) return panel(call, packed, unit);
-    if (unit < relative_keys) return packed.relative_keys.pack(call.relative_keys, unit - keys);
-    if (unit < relative_queries) return packed.relative_queries.pack(call.relative_queries, unit - relative_keys);
-    if (unit < relative_values) return packed.relative_values.pack(call.relative_values, unit - relative_queries);
-    packed.biases.expand(call, unit - relative_values);
-  }
-
- private:
-  static void panel(const Call& call, const Packed& packed, Index unit) {
-    const Index panels = rounded_up(call.keys, PANEL) / PANEL, n = unit / panels, p = unit % panels;
-    pack_panel(call.key.of(n / call.key_heads, n % call.key_heads, 0), call.key.row, call.width, p * PANEL, call.keys,
-               packed.keys + n * packed.key_head + p * call.width * PANEL);
-  }
-};
-
-// Keys, and in the backward pass values, of a key head as panels, of which the first begins with key `first`.
-struct KeyPanels {
-  const float *keys, *values;
-  Index first;
-};
-
-// One query head: where its keys, tables and masks lie.
-struct Head {
-  const Call& call;
-  Index b, h, key_head;
-  KeyPanels panels;
-  const float *relative_keys, *relative_queries, *relative_values;  // rows of its tables
-  const float *relative_key_panels, *relative_query_panels, *relative_value_panels;
-  const float* bias;    // of its table
-  const float* biases;  // of every offset of two runs
-  Index bias_first;
-
-  // Of the forward pass.
-  Head(const Call& c, const Packed& packed, Index batch, Index head)
-      : Head(c, packed, batch, head,
-             {packed.keys + (batch * c.key_heads + head / (c.heads / c.key_heads)) * packed.key_head, nullptr, 0}) {}
-
-  Head(const Call& c, const Packed& packed, Index batch, Index head, KeyPanels keys)
-      : call(c), b(batch), h(head), key_head(head / (c.heads / c.key_heads)), panels(keys) {
-    relative_keys = rows_of(c.relative_keys);
-    relative_queries = rows_of(c.relative_queries);
-    relative_values = rows_of(c.relative_values);
-    relative_key_panels = rows_packed(packed.relative_keys, c.relative_keys);
-    relative_query_panels = rows_packed(packed.relative_queries, c.relative_queries);
-    relative_value_panels = rows_packed(packed.relative_values, c.relative_values);
-    bias = rows_of(c.bias);
-    biases = packed.biases.at ? packed.biases.at + (c.bias.heads == 1 ? 0 : h) * packed.biases.head : nullptr;
-    bias_first = packed.biases.first;
-  }
-
-  Index counted() const { return b * call.heads + h; }  // over the batch
-
- private:
-  const float* rows_of(const Band& band) const { return band.rows ? band.rows + h * band.head : nullptr; }
-  const float* rows_packed(const Panels& table, const Band& band) const {
-    return table.at ? table.at + (band.heads == 1 ? 0 : h) * table.head : nullptr;
-  }
-};
 
 // to[r] = factor * rows i + r, zero beyond `count` rows; [rounded up to ROWS][width].
 static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, Index width, float factor, float* to) {
@@ -117,8 +18,8 @@ static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, 
   std::memset(to + count * width, 0, (rounded_up(count, ROWS) - count) * width * sizeof(float));
 }
 
-// scale * RQ[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from the first
-// of theirs) lies at at[c * step + last - a], whatever the table's panels are.
+// scale * sum_c RQ_c[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from
+// the first of theirs) lies at at[c * step + last - a], whatever the table's panels are.
 struct KeyStrips {
   float *at, *keys;  // keys: one after the other, rounded up to ROWS
   Index step, last;
@@ -126,7 +27,7 @@ struct KeyStrips {
   static Index step_of(Index queries) { return rounded_up(queries, ROWS) + ROWS + 3 * PANEL; }
   static Index size(const Call& call, Index queries, Index keys) {
     const Index rows = rounded_up(keys, ROWS);
-    return call.relative_queries.rows ? room_for(rows * step_of(queries), rows * call.width) : 0;
+    return call.has(&Axis::relative_queries) ? room_for(rows * step_of(queries), rows * call.width) : 0;
   }
 
   // For `queries` queries and the keys j0 .. j0 + count - 1, which are loaded times the scale. scratch: size() floats.
@@ -138,22 +39,20 @@ struct KeyStrips {
     return {at, keys, step, rounded_up(queries, ROWS) + ROWS + PANEL};
   }
 
-  // Of the keys j0 .. j0 + count - 1, and those of the queries i0 .. i0 + queries - 1 that see them.
-  static KeyStrips fill(const Head& head, Index i0, Index queries, Index j0, Index count, float* scratch) {
+  // Those of two runs, of the keys j0 .. j0 + count - 1 and those of the queries i0 .. i0 + queries - 1 that see them.
+  void fill(const Head& head, Index i0, Index queries, Index j0, Index count) const {
     const Call& call = head.call;
-    const Band& band = call.relative_queries;
-    const KeyStrips strips = in(scratch, head, queries, j0, count);
-    const Strip products{nullptr, strips.step, band, head.relative_query_panels, head.relative_queries, nullptr, 0};
+    const Table& table = head.sequence().relative_queries;
+    const Band& band = *table.band;
+    const Strip products{nullptr, step, band, table.panels, table.rows, nullptr, 0};
     for (Index c = 0; c < count; c += ROWS) {
       const Index corner = call.origin + j0 + c - i0 - band.first;  // t of key c and query 0
       const Index from = call.first_query(j0 + c) - i0, to = call.end_query(j0 + c, ROWS) - i0;
       const Index first = floor_divided(corner - (std::min(to, queries) - 1), PANEL);
       const Index end = floor_divided(corner + ROWS - 1 - std::max(from, Index(0)), PANEL) + 1;
       // Row r holds the same offsets one column further left than row r - 1: so the column tells the query alone.
-      products.products(strips.keys + c * call.width, first, end,
-                        strips.at + c * strips.step + first * PANEL - corner + strips.last, strips.step - 1);
+      products.products(keys + c * call.width, first, end, at + c * step + first * PANEL - corner + last, step - 1);
     }
-    return strips;
   }
 
   // What the scores of the queries a .. a + real - 1 start from where they started from `start`: with these strips,
@@ -261,15 +160,17 @@ static void scores_of(const Head& head, const float* query, Index i, Index j0, I
   });
 }
 
-// What the scores of a group start from: relative keys with the bias, or the bias alone, or nothing (a null pointer).
+// What the scores of a group of two runs start from: relative keys with the bias, or the bias alone, or nothing (a null
+// pointer).
 //
 // x: the relative queries of the group. columns, kept, next: see Strip::fill.
 INLINE Start scores_start(const Head& head, const float* x, Index i, Index j0, Index from, Index to, Index step,
                           float* columns, float* kept, Index& next) {
   const Call& call = head.call;
-  const Band& band = call.relative_keys;
-  if (band.rows) {
-    const Strip strip{columns, step, band, head.relative_key_panels, head.relative_keys, head.biases, head.bias_first};
+  const Table& table = head.sequence().relative_keys;
+  const Band& band = *table.band;
+  if (table.rows) {
+    const Strip strip{columns, step, band, table.panels, table.rows, head.biases, head.bias_first};
     return strip.fill(x, call.origin + j0 - i - band.first, from, to, kept, next);
   }
   if (head.biases) return {head.biases + (call.origin + j0 - i - head.bias_first), -1};
@@ -280,8 +181,10 @@ INLINE Start scores_start(const Head& head, const float* x, Index i, Index j0, I
 // product with the rows inside of the table, read along the diagonals, and the sums beyond it times the edge rows.
 //
 // factors: with MARGIN readable zeros before column `from` and after column `stop - 1`.
-static void add_band(const Band& band, const float* rows, const float* factors, Index step, Index corner, Index from,
-                     Index stop, float* to, Index to_step) {
+static void add_band(const Table& table, const float* factors, Index step, Index corner, Index from, Index stop,
+                     float* to, Index to_step) {
+  const Band& band = *table.band;
+  const float* rows = table.rows;
   for (int r0 = 0; r0 < ROWS; r0 += NN_ROWS) {
     const Index t = corner - r0;  // of row r0 and column 0
     const Index first = std::max(Index(0), t + from - (NN_ROWS - 1)), end = std::min(band.count, t + stop);

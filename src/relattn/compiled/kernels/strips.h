@@ -46,12 +46,12 @@ struct Biases {
   float* at = nullptr;  // of offset `first`
   Index head = 0, first = 0;
 
-  static bool needed(const Call& call) { return call.bias.rows && !call.lists.given(); }
+  static bool needed(const Call& call) { return call.sequence.bias.rows && !call.sequence.lists.given(); }
   static Index size(const Call& call) {
-    return needed(call) ? call.bias.heads * (call.queries + call.keys + 2 * ROOM) : 0;
+    return needed(call) ? call.sequence.bias.heads * (call.queries + call.keys + 2 * ROOM) : 0;
   }
   void expand(const Call& call, Index h) const {
-    const Band& band = call.bias;
+    const Band& band = call.sequence.bias;
     const float* rows = band.rows + h * band.head;
     for (Index n = 0; n < head; n++) {
       const Index t = first + n - band.first, inside = std::min(std::max(t, Index(0)), band.count - 1);

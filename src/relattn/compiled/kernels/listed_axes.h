@@ -1,0 +1,143 @@
+// All axes of a call whose positions are listed, as one: what they add to the scores and the values of a tile.
+#pragma once
+#include <type_traits>
+
+#include "listed.h"
+
+namespace RELATTN_SET {
+
+// What meets the relative keys of every axis, for a block of queries: r times the scale, or q where r is q.
+struct RelativeQueries {
+  const float* at[MOST_AXES];
+  Index width[MOST_AXES];
+
+  static Index size(const Call& call, Index rows) {
+    Index floats = 0;
+    for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * call.axis(n).relative_width);
+    return floats;
+  }
+  // query: the block's, times the scale. rows: room for so many. scratch: moves on by size().
+  RelativeQueries(const Head& head, Index i0, Index count, Index rows, const float* query, float*& scratch) {
+    const Call& call = head.call;
+    for (Index n = 0; n < call.axes(); n++) {
+      const Axis& axis = call.axis(n);
+      at[n] = query, width[n] = call.width;
+      if (!axis.relative_width) continue;
+      float* to = next_part(scratch, rows * axis.relative_width);
+      copy_rows(axis.relative_query, head.b, head.h, i0, count, axis.relative_width, float(call.scale), to);
+      at[n] = to, width[n] = axis.relative_width;
+    }
+  }
+  // Of the query a of the block.
+  const float* of(Index n, Index a) const { return at[n] + a * width[n]; }
+};
+
+class ListedAxes {
+ public:
+  const Index first;  // the number of the first of them; all after it are listed
+
+  static Index size(const Call& call, Index most) {
+    if (call.first_listed() == call.axes()) return 0;
+    return room_for(ROWS * ListedAxis::pairs_step(most), ListedAxis::size(most));
+  }
+
+  // scratch: size() floats.
+  ListedAxes(const Head& of, Index most_columns, float* scratch)
+      : first(of.call.first_listed()), head(of), call(of.call), most(most_columns), step(ListedAxis::pairs_step(most)) {
+    if (first == call.axes()) return;
+    tile = next_part(scratch, ROWS * step);
+    of_axis = scratch;
+  }
+
+  // What the scores of the queries a .. a + real - 1 of a block, of which the first is query i, start from where they
+  // started from `start`: relative keys and biases come to it.
+  Start scores_start(Start start, const RelativeQueries& x, Index a, Index i, Index real, Index j0,
+                     const Columns& columns) const {
+    if (head.pairs.at) start = sum(start, head.pairs.start(head.h, i, j0), columns);
+    for (Index n = first; n < call.axes(); n++) {
+      const Table &keys = head.axes[n].relative_keys, &bias = head.axes[n].bias;
+      if (keys.rows)
+        start = added(start, columns, [&](auto adds) {
+          axis(n).template spread<adds.value>(keys, x.of(n, a), i, real, j0, columns, tile);
+        });
+      if (bias.rows && !head.pairs.at)
+        start = added(start, columns,
+                      [&](auto adds) { axis(n).template spread_bias<adds.value>(i, real, j0, columns, tile); });
+    }
+    return start;
+  }
+
+  // The same of x_r . RV[d].
+  Start values_start(Start start, const float* x, Index i, Index real, Index j0, const Columns& columns) const {
+    for (Index n = first; n < call.axes(); n++) {
+      const Table& values = head.axes[n].relative_values;
+      if (values.rows)
+        start = added(start, columns,
+                      [&](auto adds) { axis(n).template spread<adds.value>(values, x, i, real, j0, columns, tile); });
+    }
+    return start;
+  }
+
+  // RQ[d] . k_j of every axis, runs too.
+  KeyStrips key_strips(Index i0, Index count, Index j0, Index columns, float* scratch) const {
+    if (!call.has(&Axis::relative_queries)) return {};
+    const KeyStrips strips = KeyStrips::in(scratch, head, count, j0, columns);
+    bool filled = false;
+    if (first > 0 && head.sequence().relative_queries.rows) {
+      strips.fill(head, i0, count, j0, columns);
+      filled = true;
+    }
+    for (Index n = first; n < call.axes(); n++) {
+      if (!head.axes[n].relative_queries.rows) continue;
+      if (filled)
+        axis(n).spread_by_keys<true>(strips, i0, count, j0, columns);
+      else
+        axis(n).spread_by_keys<false>(strips, i0, count, j0, columns);
+      filled = true;
+    }
+    return strips;
+  }
+
+  // to_r += sum_c weight[r][c] * RV[d].
+  void add_values(const float* weights, Index weights_step, Index i, Index real, Index j0, const Columns& columns,
+                  float* to) const {
+    for (Index n = first; n < call.axes(); n++)
+      if (head.axes[n].relative_values.rows) axis(n).add_values(weights, weights_step, i, real, j0, columns, to);
+  }
+
+  ListedAxis axis(Index n) const { return ListedAxis(head, n, most, of_axis); }
+
+ private:
+  // The tile, into which `spread` puts something, adding to the start where there is one: true_type, else false_type.
+  template <class Spread>
+  Start added(Start start, const Columns& columns, Spread spread) const {
+    if (!start.at) {
+      spread(std::false_type{});
+    } else {
+      for (Index r = 0; r < ROWS && start.at != tile; r++)
+        std::memcpy(tile + r * step + columns.from, start.at + r * start.step + columns.from,
+                    (columns.stop - columns.from) * sizeof(float));
+      spread(std::true_type{});
+    }
+    const Index rest = rounded_up(columns.stop, PANEL) - columns.stop;  // zeros after the last key of the last panel
+    for (Index r = 0; r < ROWS && rest; r++) std::memset(tile + r * step + columns.stop, 0, rest * sizeof(float));
+    return {tile, step};
+  }
+
+  // Two starts as one.
+  Start sum(Start one, Start other, const Columns& columns) const {
+    if (!one.at) return other;
+    return added(one, columns, [&](auto) {
+      for (Index r = 0; r < ROWS; r++)
+        for (Index c = columns.from; c < columns.stop; c++) tile[r * step + c] += other.at[r * other.step + c];
+    });
+  }
+
+  const Head& head;
+  const Call& call;
+  const Index most, step;
+  float* tile = nullptr;  // [ROWS][step]
+  float* of_axis = nullptr;
+};
+
+}  // namespace RELATTN_SET

@@ -1,0 +1,69 @@
+// The biases of listed axes, written out for every pair of one batch element where all share them and are many.
+//
+// Then no group looks a bias up: windows of an image, some hundred tokens of them, take as long as under a float mask.
+#pragma once
+#include "strips.h"
+
+namespace RELATTN_SET {
+
+struct PairBiases {
+  float* at = nullptr;  // [heads][Lq rounded up to ROWS][step]
+  Index heads = 0, step = 0, head = 0;
+
+  // Whether they serve: they then take no more room than the queries.
+  static bool serve(const Call& call) {
+    bool any = false;
+    for (Index n = call.first_listed(); n < call.axes(); n++) {
+      const Axis& axis = call.axis(n);
+      if (!axis.bias.rows) continue;
+      if (axis.lists.query_batch || axis.lists.key_batch) return false;
+      any = true;
+    }
+    return any && call.batch > 1 && call.keys <= call.batch * call.width;
+  }
+  static Index heads_of(const Call& call) {
+    for (Index n = call.first_listed(); n < call.axes(); n++)
+      if (call.axis(n).bias.rows && call.axis(n).bias.heads > 1) return call.heads;
+    return 1;
+  }
+  static Index size(const Call& call) {
+    return serve(call) ? heads_of(call) * rounded_up(call.queries, ROWS) * rounded_up(call.keys, PANEL) : 0;
+  }
+
+  // The units of work: a query of a head each.
+  Index units(const Call& call) const { return at ? heads * call.queries : 0; }
+  void fill(const Call& call, Index unit) const {
+    const Index h = unit / call.queries, i = unit % call.queries;
+    float* row = at + h * head + i * step;
+    std::memset(row, 0, step * sizeof(float));
+    for (Index n = call.first_listed(); n < call.axes(); n++)
+      if (call.axis(n).bias.rows) add(call.axis(n), call.keys, h, i, row);
+  }
+
+  // What the scores of the queries from i on and the keys from j on start from.
+  Start start(Index h, Index i, Index j) const { return {at + (heads == 1 ? 0 : h) * head + i * step + j, step}; }
+
+ private:
+  static void add(const Axis& axis, Index keys, Index h, Index i, float* row) {
+    const Band& band = axis.bias;
+    const float* rows = band.rows + h * band.head;
+    const Index position = axis.lists.query[i];
+    for (Index j = 0; j < keys; j++) {
+      const Index t = wrapped_difference(wrapped_difference(axis.lists.key[j], position), band.first);
+      const Index inside = std::min(std::max(t, Index(0)), band.count - 1);
+      if (t == inside || band.clamps) row[j] += rows[inside];
+    }
+  }
+};
+
+INLINE PairBiases pair_biases_of(const Call& call, float*& workspace) {
+  PairBiases biases;
+  if (!PairBiases::serve(call)) return biases;
+  biases.heads = PairBiases::heads_of(call);
+  biases.step = rounded_up(call.keys, PANEL);
+  biases.head = rounded_up(call.queries, ROWS) * biases.step;
+  biases.at = next_part(workspace, PairBiases::size(call));
+  return biases;
+}
+
+}  // namespace RELATTN_SET
