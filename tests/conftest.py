@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import zlib
 
 import numpy as np
 import pytest
@@ -34,6 +35,15 @@ def pytest_collection_finish() -> None:
     The trainer collects at the end of every run, the compiler at every reset, each time over a million objects.
     """
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked one_in(n), about one case in n stays, and the rest are slow; its name fixes which."""
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark is not None and hasattr(item, "callspec") and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

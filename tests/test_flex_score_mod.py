@@ -24,7 +24,10 @@ from tests.contract.cases import Network
 
 B, H, LQ, LK, D = 2, 6, 11, 17, 8
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+    pytest.mark.one_in(2),
+]
 
 
 class Windowed(RelativeEncoding):

@@ -25,6 +25,8 @@ from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 from tests import seeds
 
+pytestmark = pytest.mark.one_in(2)
+
 TILES = (TileSizes(3, 5, 2), TileSizes(7, 4, 1), TileSizes(64, 64, 2))
 KINDS = ("relative_keys", "relative_queries", "relative_values", "bias")
 WIDTH = 5

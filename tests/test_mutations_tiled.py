@@ -22,6 +22,8 @@ from tests.contract.check import assert_red, check
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
 
+pytestmark = pytest.mark.one_in(2)
+
 pytest_plugins = ["tests.contract.fresh"]
 
 Patch = pytest.MonkeyPatch

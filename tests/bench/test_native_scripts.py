@@ -69,6 +69,7 @@ def test_rows_with_a_goal_have_their_projection_apart(script):
     }
 
 
+@pytest.mark.slow
 def test_the_tables_of_native(script, monkeypatch, capsys):
     native = script("native")
     rows = printed(native, monkeypatch, capsys, "decoding", "--lengths", "24,32", "--rows", "alibi,rope")

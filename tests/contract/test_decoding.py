@@ -12,6 +12,8 @@ from relattn.nn import KVCache, RelativeMultiheadAttention
 from tests.contract.calls import MODULES, assert_equal, chunk_sizes, gradients, self_attention
 from tests.contract.cases import CASES, TIED_TO_THE_LENGTH
 
+pytestmark = pytest.mark.one_in(2)
+
 pytest_plugins = ["tests.contract.fresh"]
 
 every_module = pytest.mark.parametrize("name", [name for name in MODULES if name not in TIED_TO_THE_LENGTH])

@@ -16,6 +16,8 @@ from tests.contract.cases import CASES, DIFFERENT, expected_answer, runnable_pai
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
 
+pytestmark = pytest.mark.one_in(2)
+
 pytest_plugins = ["tests.contract.fresh"]
 
 LENGTH = 24

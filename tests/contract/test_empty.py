@@ -12,6 +12,8 @@ from tests.contract.cases import BACKEND_ANSWERS, CASES, runnable_pairs
 from tests.contract.settings import random_setting
 from tests.contract.subject import make_subject
 
+pytestmark = pytest.mark.one_in(2)
+
 pytest_plugins = ["tests.contract.fresh"]
 
 UNIVERSAL = [(name, backend) for name, backend in runnable_pairs() if backend not in BACKEND_ANSWERS]

@@ -12,6 +12,8 @@ from tests.contract.cases import CASES, expected_answer, runnable_pairs
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import Subject, make_subject
 
+pytestmark = pytest.mark.one_in(2)
+
 pytest_plugins = ["tests.contract.fresh"]
 
 

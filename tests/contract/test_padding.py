@@ -17,6 +17,8 @@ from tests.contract.padding import (
     padding_of,
 )
 
+pytestmark = pytest.mark.one_in(2)
+
 pytest_plugins = ["tests.contract.fresh"]
 
 EVERY_WAY = (*WAYS, *MORE_WAYS)

@@ -9,6 +9,8 @@ from tests import seeds
 from tests.contract.calls import assert_equal
 from tests.ecosystem.layers import Attention, attention, every_encoding, inputs
 
+pytestmark = pytest.mark.one_in(4)
+
 pytest_plugins = ["tests.contract.fresh"]
 
 

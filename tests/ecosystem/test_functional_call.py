@@ -24,6 +24,8 @@ from tests.ecosystem.layers import (
     of_no_axis,
 )
 
+pytestmark = pytest.mark.one_in(2)
+
 pytest_plugins = ["tests.contract.fresh"]
 
 Weights = dict[str, Tensor]

@@ -38,10 +38,8 @@ print(json.dumps(printed))
 """Keras takes longer to import than a page to run: one process for all of them, each with names of its own."""
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["torch", pytest.param("jax", marks=pytest.mark.slow), pytest.param("tensorflow", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
 def test_code_of_the_pages_runs_and_prints_what_they_say(backend):
     texts = [(ROOT / "docs" / name).read_text() for name in PAGES]
     pages = [FENCE.findall(text) for text in texts]

@@ -25,6 +25,7 @@ def run(backend: str, files: list[Path], *options: str, **environment: str) -> t
     return int(found[1]), done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_suite_passes_on_torch():
     """The backend whose tests take the least: nothing is compiled."""
@@ -45,6 +46,7 @@ def test_every_suite_passes_on_every_backend(backend, name):
     assert passed > 5
 
 
+@pytest.mark.slow
 def test_a_failure_is_not_lost(tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("import os\ndef test():\n    assert os.environ['KERAS_BACKEND'] == 'torch'\n")

@@ -18,6 +18,7 @@ def of(name: str, patch: pytest.MonkeyPatch) -> library.Kernels | str:
 
 
 RUNNABLE = runnable()
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE[1:]]
 
-
-every_set = pytest.mark.parametrize("instructions", RUNNABLE, indirect=True)
+every_set = pytest.mark.parametrize("instructions", [*RUNNABLE[:1], *OTHERS], indirect=True)
+"""The widest, which calls take here, and among the slow tests the others."""

@@ -83,6 +83,7 @@ def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pyte
     check(make_subject(CASES["terms_all_refuse"], setting, "float32"), "native", "float32", truth=by_formula)
 
 
+@pytest.mark.one_in(2)
 @every_set
 @every_case
 def test_the_blocks_that_it_chooses(name: str, instructions: str, rng: np.random.Generator) -> None:
