@@ -57,7 +57,7 @@ struct Packing {
         packed(p),
         keys(p.keys ? c.batch * c.key_heads * (rounded_up(c.keys, PANEL) / PANEL) : 0),
         biases(p.biases.at ? c.sequence.bias.heads : 0),
-        pairs(p.pairs.units(c)) {}
+        pairs(p.pairs.units()) {}
 
   Index units() const {
     Index all = keys + biases + pairs;

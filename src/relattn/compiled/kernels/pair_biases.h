@@ -7,8 +7,8 @@
 namespace RELATTN_SET {
 
 struct PairBiases {
-  float* at = nullptr;  // [heads][Lq rounded up to ROWS][step]
-  Index heads = 0, step = 0, head = 0;
+  float* at = nullptr;  // [heads][rows][step]: Lq and Lk rounded up to whole groups and panels, with zeros beyond them
+  Index heads = 0, rows = 0, step = 0;
 
   // Whether they serve: they then take no more room than the queries.
   static bool serve(const Call& call) {
@@ -30,18 +30,18 @@ struct PairBiases {
     return serve(call) ? heads_of(call) * rounded_up(call.queries, ROWS) * rounded_up(call.keys, PANEL) : 0;
   }
 
-  // The units of work: a query of a head each.
-  Index units(const Call& call) const { return at ? heads * call.queries : 0; }
+  // The units of work: a row of a head each.
+  Index units() const { return heads * rows; }
   void fill(const Call& call, Index unit) const {
-    const Index h = unit / call.queries, i = unit % call.queries;
-    float* row = at + h * head + i * step;
+    const Index h = unit / rows, i = unit % rows;
+    float* row = at + unit * step;
     std::memset(row, 0, step * sizeof(float));
     for (Index n = call.first_listed(); n < call.axes(); n++)
-      if (call.axis(n).bias.rows) add(call.axis(n), call.keys, h, i, row);
+      if (call.axis(n).bias.rows && i < call.queries) add(call.axis(n), call.keys, h, i, row);
   }
 
   // What the scores of the queries from i on and the keys from j on start from.
-  Start start(Index h, Index i, Index j) const { return {at + (heads == 1 ? 0 : h) * head + i * step + j, step}; }
+  Start start(Index h, Index i, Index j) const { return {at + ((heads == 1 ? 0 : h) * rows + i) * step + j, step}; }
 
  private:
   static void add(const Axis& axis, Index keys, Index h, Index i, float* row) {
@@ -60,8 +60,8 @@ INLINE PairBiases pair_biases_of(const Call& call, float*& workspace) {
   PairBiases biases;
   if (!PairBiases::serve(call)) return biases;
   biases.heads = PairBiases::heads_of(call);
+  biases.rows = rounded_up(call.queries, ROWS);
   biases.step = rounded_up(call.keys, PANEL);
-  biases.head = rounded_up(call.queries, ROWS) * biases.step;
   biases.at = next_part(workspace, PairBiases::size(call));
   return biases;
 }
