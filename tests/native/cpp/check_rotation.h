@@ -1,11 +1,8 @@
-// A rotation given to the kernels of one instruction set, and all that it writes compared with its equation in float64:
-// a pair (a, b) becomes (a cos - b sin, b cos + a sin).
+// A rotation given to the kernels of every instruction set, and all that it writes compared with its equation in
+// float64: a pair (a, b) becomes (a cos - b sin, b cos + a sin).
 #pragma once
-#include "check.h"
-#include "rotation.h"
-
-using called::Rotation;
-using Rotate = void (*)(const Rotation*);
+#include "laid.h"
+#include "sets.h"
 
 struct Turn {
   Index batch = 2, heads = 3, length = 1, pairs = 1, spare = 0;  // spare features pass as they are
@@ -14,7 +11,7 @@ struct Turn {
 };
 
 // Each product and their sum are rounded once, by half of EPS, and the sum once more to a bfloat16's 8 digits.
-inline void check(Rotate rotate, const Turn& turn) {
+inline void check_one(const Kernels& kernels, const Turn& turn) {
   const Index width = 2 * turn.pairs + turn.spare, count = Index(turn.features.size());
   const Held held(turn.features, turn.batch, turn.heads, turn.length, width, true, turn.narrow);
   Written found(turn.narrow ? (count + 1) / 2 : count, NAN);
@@ -26,7 +23,7 @@ inline void check(Rotate rotate, const Turn& turn) {
   call.batch = turn.batch, call.heads = turn.heads, call.length = turn.length;
   call.width = width, call.pairs = turn.pairs;
   call.interleaved = turn.interleaved, call.back = turn.back, call.narrow = turn.narrow, call.threads = 1;
-  rotate(&call);
+  kernels.rotate(&call);
   found.look_beside("the rotation");
 
   const auto number = [&](Index n) {
@@ -55,5 +52,12 @@ inline void check(Rotate rotate, const Turn& turn) {
     }
     for (Index n = row * width + 2 * turn.pairs; n < (row + 1) * width; n++)
       compare_one("what passes", n, number(n), turn.features[n], 0.0);
+  }
+}
+
+inline void check(std::vector<Kernels>& sets, const Turn& turn) {
+  for (Kernels& kernels : sets) {
+    tally = &kernels.rotations;
+    check_one(kernels, turn);
   }
 }

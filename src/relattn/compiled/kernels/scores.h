@@ -21,18 +21,20 @@ static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, 
 // scale * sum_c RQ_c[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from
 // the first of theirs) lies at at[c * step + last - a], whatever the table's panels are.
 struct KeyStrips {
-  float *at, *keys;  // keys: one after the other, rounded up to ROWS
+  float *at, *keys;  // keys: one after the other, rounded up to whole panels and groups
   Index step, last;
 
   static Index step_of(Index queries) { return rounded_up(queries, ROWS) + ROWS + 3 * PANEL; }
+  // Whole groups of keys are multiplied, and whole panels are read.
+  static Index rows_of(Index keys) { return rounded_up(rounded_up(keys, PANEL), ROWS); }
   static Index size(const Call& call, Index queries, Index keys) {
-    const Index rows = rounded_up(keys, ROWS);
+    const Index rows = rows_of(keys);
     return call.has(&Axis::relative_queries) ? room_for(rows * step_of(queries), rows * call.width) : 0;
   }
 
   // For `queries` queries and the keys j0 .. j0 + count - 1, which are loaded times the scale. scratch: size() floats.
   static KeyStrips in(float* scratch, const Head& head, Index queries, Index j0, Index count) {
-    const Index rows = rounded_up(count, ROWS), width = head.call.width, step = step_of(queries);
+    const Index rows = rows_of(count), width = head.call.width, step = step_of(queries);
     float* at = next_part(scratch, rows * step);
     float* keys = next_part(scratch, rows * width);
     copy_rows(head.call.key, head.b, head.key_head, j0, count, width, float(head.call.scale), keys);

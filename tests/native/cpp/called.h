@@ -1,0 +1,8 @@
+// What the kernels are called with: their own structs, in a namespace that no instruction set has.
+#pragma once
+#define RELATTN_SET called
+#include "call.h"
+#include "rotation.h"
+
+using called::Call;
+using called::Rotation;

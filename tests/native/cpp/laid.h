@@ -1,0 +1,181 @@
+// A problem laid out in memory as the call that the kernels take, and what they write.
+#pragma once
+#include <cstring>
+
+#include "called.h"
+#include "compare.h"
+
+using equation::Axis;
+using equation::Problem;
+using equation::Table;
+
+// How a problem is given to the kernels.
+struct Layout {
+  bool few = false;          // by the kernels of few queries, which have no backward pass
+  bool narrow = false;       // keys and values in bfloat16
+  bool interleaved = false;  // [B, L, heads, width] in memory
+  Index query_block = 20, key_block = 40, threads = 1;
+};
+
+// [B, heads, L, width] as the layout wants it.
+struct Held {
+  Floats floats;
+  std::vector<uint16_t> brains;
+  called::Rows rows = {};
+
+  Held(const Floats& x, Index batch, Index heads, Index length, Index width, bool interleaved, bool narrow) {
+    floats.resize(x.size());
+    rows.batch = heads * length * width;
+    rows.head = interleaved ? width : length * width, rows.row = interleaved ? heads * width : width;
+    for (Index b = 0; b < batch; b++)
+      for (Index h = 0; h < heads; h++)
+        for (Index i = 0; i < length; i++)
+          for (Index d = 0; d < width; d++)
+            floats[b * rows.batch + h * rows.head + i * rows.row + d] = x[((b * heads + h) * length + i) * width + d];
+    rows.at = floats.data();
+    if (!narrow) return;
+    for (const float number : floats) {
+      uint32_t bits;
+      std::memcpy(&bits, &number, sizeof bits);
+      brains.push_back(uint16_t(bits >> 16U));
+    }
+    rows.at = reinterpret_cast<const float*>(brains.data());
+  }
+};
+
+inline Written zeros_like(const Floats& like) { return {Index(like.size()), 0.0f}; }
+
+inline called::Band band(const Table& table, Written& gradient) {
+  if (table.count == 0) return {};
+  called::Band band = {};
+  band.rows = table.rows.data(), band.gradient = gradient.at();
+  band.heads = table.heads, band.head = table.heads == 1 ? 0 : table.count * table.width;
+  band.count = table.count, band.first = table.first, band.width = table.width, band.clamps = table.clamps;
+  return band;
+}
+
+// lowest, highest: limits of the offsets on this axis.
+inline called::Lists lists(const Problem& p, const Axis& axis, Index lowest, Index highest) {
+  if (!axis.listed()) return {nullptr, nullptr, 0, 0, called::NEVER, -called::NEVER};
+  return {axis.query_positions.data(),
+          axis.key_positions.data(),
+          Problem::positions_step(axis.query_positions, p.queries),
+          Problem::positions_step(axis.key_positions, p.keys),
+          lowest,
+          highest};
+}
+
+// What stands on an axis, and its gradients.
+struct LaidAxis {
+  Held relative_query;
+  Written by_relative_query, by_relative_keys, by_relative_queries, by_relative_values, by_bias;
+
+  LaidAxis(const Problem& p, const Axis& axis, bool interleaved)
+      : relative_query(axis.relative_query, p.batch, p.heads, p.queries, axis.relative_width, interleaved, false),
+        by_relative_query(zeros_like(axis.relative_query)),
+        by_relative_keys(zeros_like(axis.relative_keys.rows)),
+        by_relative_queries(zeros_like(axis.relative_queries.rows)),
+        by_relative_values(zeros_like(axis.relative_values.rows)),
+        by_bias(zeros_like(axis.bias.rows)) {}
+
+  called::Axis given(const Problem& p, const Axis& axis, Index lowest, Index highest) {
+    called::Axis to = {};
+    to.relative_keys = band(axis.relative_keys, by_relative_keys);
+    to.relative_queries = band(axis.relative_queries, by_relative_queries);
+    to.relative_values = band(axis.relative_values, by_relative_values);
+    to.bias = band(axis.bias, by_bias);
+    to.lists = lists(p, axis, lowest, highest);
+    if (!axis.relative_width) return to;
+    to.relative_query = relative_query.rows, to.relative_width = axis.relative_width;
+    to.relative_query_gradient = by_relative_query.at();
+    return to;
+  }
+};
+
+class Laid {
+ public:
+  const Index rows;
+  Written output, lse, maximum, total;
+  Written by_query, by_key, by_value, by_mask, by_key_bias;
+  std::vector<LaidAxis> axes;
+  Call call = {};
+
+  Laid(const Problem& problem, const Layout& wanted)
+      : rows(problem.batch * problem.heads * problem.queries),
+        output(rows * problem.value_width, NAN),
+        lse(rows, NAN),
+        maximum(rows, NAN),
+        total(rows, NAN),
+        by_query(zeros_like(problem.query)),
+        by_key(zeros_like(problem.key)),
+        by_value(zeros_like(problem.value)),
+        by_mask(zeros_like(problem.added_mask)),
+        by_key_bias(zeros_like(problem.key_bias)),
+        p(problem),
+        layout(wanted),
+        query(held(p.query, p.heads, p.queries, p.width, false)),
+        key(held(p.key, p.key_heads, p.keys, p.width, layout.narrow)),
+        value(held(p.value, p.key_heads, p.keys, p.value_width, layout.narrow)),
+        output_gradient(held(p.output_gradient, p.heads, p.queries, p.value_width, false)) {
+    give_sizes();
+    give_axes();
+    give_masks();
+    call.query = query.rows, call.key = key.rows, call.value = value.rows;
+    call.scale = p.scale, call.softcap = p.softcap, call.kept = p.kept, call.seed = Index(p.seed);
+    call.output = output.at(), call.lse = lse.at(), call.maximum = maximum.at(), call.total = total.at();
+    call.query_block = layout.query_block, call.key_block = layout.key_block;
+    call.threads = layout.threads, call.narrow = layout.narrow;
+  }
+  Laid(const Laid&) = delete;  // the call points into it
+  Laid& operator=(const Laid&) = delete;
+
+  void ask_for_gradients() {
+    call.output_gradient = output_gradient.rows, call.lse_gradient = p.lse_gradient.data();
+    call.query_gradient = by_query.at(), call.key_gradient = by_key.at(), call.value_gradient = by_value.at();
+    if (call.added_mask) {
+      call.mask_gradient = by_mask.at();
+      call.mask_gradient_batch = p.mask_steps[0], call.mask_gradient_head = p.mask_steps[1];
+      call.mask_gradient_query = p.mask_steps[2], call.mask_gradient_key = p.mask_steps[3];
+    }
+    if (call.key_bias.at) call.key_bias_gradient = by_key_bias.at();
+  }
+
+ private:
+  const Problem& p;
+  const Layout& layout;
+  const Held query, key, value, output_gradient;
+  std::vector<called::Axis> others;
+
+  Held held(const Floats& x, Index heads, Index length, Index width, bool narrow) const {
+    return {x, p.batch, heads, length, width, layout.interleaved, narrow};
+  }
+
+  void give_sizes() {
+    call.batch = p.batch, call.heads = p.heads, call.key_heads = p.key_heads;
+    call.queries = p.queries, call.keys = p.keys;
+    call.width = p.width, call.value_width = p.value_width;
+    call.origin = p.origin, call.lowest = p.lowest, call.highest = p.highest;
+  }
+
+  // Limits stand with the lists where the sequence is listed; the call's own are then none.
+  void give_axes() {
+    for (const Axis& axis : p.axes) axes.emplace_back(p, axis, layout.interleaved);
+    call.sequence = axes[0].given(p, p.sequence(), p.lowest, p.highest);
+    if (p.sequence().listed()) call.lowest = called::NEVER, call.highest = -called::NEVER;
+    for (size_t n = 1; n < p.axes.size(); n++)
+      others.push_back(axes[n].given(p, p.axes[n], called::NEVER, -called::NEVER));
+    call.others = others.data(), call.others_count = Index(others.size());
+  }
+
+  void give_masks() {
+    call.key_mask = p.key_mask.empty() ? nullptr : p.key_mask.data();
+    if (!p.key_segments.empty())
+      call.query_segments = p.query_segments.data(), call.key_segments = p.key_segments.data();
+    call.pair_mask = p.pair_mask.empty() ? nullptr : p.pair_mask.data();
+    call.added_mask = p.added_mask.empty() ? nullptr : p.added_mask.data();
+    call.mask_batch = p.mask_steps[0], call.mask_head = p.mask_steps[1];
+    call.mask_query = p.mask_steps[2], call.mask_key = p.mask_steps[3];
+    if (!p.key_bias.empty())
+      call.key_bias = {p.key_bias.data(), p.less.data(), p.heads * p.keys, p.keys, p.heads * p.queries, p.queries, 1};
+  }
+};
