@@ -39,11 +39,19 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked one_in(n), about one case in n stays, and the rest are slow; its name fixes which."""
+    """Of a test marked one_in(n), every n-th case stays, one at least, and the rest are slow.
+
+    Its name fixes with which case it begins.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        mark = item.get_closest_marker("one_in")
-        if mark is not None and hasattr(item, "callspec") and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
-            item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("one_in") is not None and hasattr(item, "callspec"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, group in cases.items():
+        every = min(group[0].get_closest_marker("one_in").args[0], len(group))
+        for number, item in enumerate(group):
+            if (number + zlib.crc32(name.encode())) % every:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -82,14 +82,8 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [
-        pytest.param(name, backend, marks=() if (name, backend) == ("all", "tiled") else pytest.mark.slow)
-        for name in ENCODINGS
-        for backend in ("dense", "tiled")
-    ],
-)
+@every_backend
+@every_encoding
 def test_compiled_in_one_graph_for_every_batch(name: str, backend: str) -> None:
     torch._dynamo.reset()
     module = OnAGrid(ENCODINGS[name](), backend)

@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, grid, relative_attention
-from relattn.backends.native import MOST_AXES, operator
+from relattn.backends import problem_operator
+from relattn.backends.native import operator
+from relattn.backends.native.inputs import MOST_AXES
+from relattn.compiled import library
 from relattn.errors import UnsupportedError
 from tests.contract.axes import AXES_CASES
 from tests.contract.check import by_formula, check
+from tests.contract.operators import operator_arguments
 from tests.contract.places import Place, on_a_grid
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
@@ -127,7 +131,8 @@ def test_every_number_of_threads_gives_the_same_bits(rng: np.random.Generator) -
 
 
 def test_as_many_axes_as_the_kernels_read() -> None:
-    """One more than that is refused, by name."""
+    """One more than that is refused."""
+    assert f"MOST_AXES = {MOST_AXES};" in (library.SOURCES / "call.h").read_text()
     inputs, position = [drawn(1, 2, 12, 8) for _ in range(3)], torch.arange(12)
     for count in (MOST_AXES - 1, MOST_AXES):
         axes = {f"axis {number}": position // (number + 1) for number in range(count)}
@@ -137,6 +142,41 @@ def test_as_many_axes_as_the_kernels_read() -> None:
             expected = relative_attention(*inputs, **asked, backend="dense")
             torch.testing.assert_close(relative_attention(*inputs, **asked, backend="native"), expected)
         else:
-            said = r"its kernels read up to 8 axes, and the encoding stands on 9"
+            said = "its kernels read up to 8 axes, the sequence among them, and there are 9"
             with pytest.raises(UnsupportedError, match=said):
                 relative_attention(*inputs, **asked, backend="native")
+
+
+def test_the_operators_pass_opcheck(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tables of every kind, joint ones too, behind a class token."""
+    subject = make_subject(AXES_CASES["everywhere"], on_grid("everywhere", rng, (3, 4), query_position=0), "float32")
+    arguments = operator_arguments(problem_operator, "native", subject, 0.0, monkeypatch)
+    torch.library.opcheck(torch.ops.relattn.native.default, arguments)
+
+
+class OnAGrid(torch.nn.Module):
+    """A call over a grid, as a compiled or exported model has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_axes = RelativeEmbedding(8, 3).on("y") + ShawEmbedding(8, 2).on("x")
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        where = grid(3, 4)
+        asked = {"query_position": where, "key_position": where, "encoding": self.on_axes}
+        return relative_attention(query, key, value, **asked, backend="native")
+
+
+def test_one_graph_for_every_batch() -> None:
+    attend = OnAGrid()
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    for batch in (2, 5):
+        leaves = [*(drawn(batch, 2, 12, 8, requires_grad=True) for _ in range(3)), *attend.parameters()]
+        answers = compiled(*leaves[:3]), attend(*leaves[:3])
+        found, expected = ([answer, *torch.autograd.grad(answer.sum(), leaves)] for answer in answers)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_exported() -> None:
+    attend, inputs = OnAGrid(), tuple(drawn(2, 2, 12, 8) for _ in range(3))
+    assert torch.equal(torch.export.export(attend, inputs).module()(*inputs), attend(*inputs))

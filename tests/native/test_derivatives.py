@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from relattn import UnsupportedError, relative_attention
+from tests.contract.axes import AXES_CASES
 from tests.contract.cases import CASES
 from tests.contract.check import gradients_of, numpy_of, sum_lengths
+from tests.contract.places import on_a_grid
 from tests.contract.plain import plain_attention
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
@@ -36,23 +38,25 @@ def derivatives(output: Tensor, lse: Tensor, arrays: dict[str, Tensor], orders: 
         total = sum((gradient.square().sum() for gradient in found), torch.zeros(()))
 
 
+ALONG_RUNS = ("none", "relative", "shaw_per_head", "t5", "key_query", "terms_all")
+
+
 @pytest.mark.parametrize(
-    ("case", "listed"),
-    [(case, False) for case in ("none", "relative", "shaw_per_head", "t5", "key_query", "terms_all")]
-    + [("shaw", True)],
+    ("case", "where"), [*((case, "runs") for case in ALONG_RUNS), ("shaw", "lists"), ("everywhere", "a grid")]
 )
-def test_second_and_third_derivatives(case: str, listed: bool, rng: np.random.Generator) -> None:
+def test_second_and_third_derivatives(case: str, where: str, rng: np.random.Generator) -> None:
     """With a float mask, whose derivative they take, too.
 
     A reverse pass makes every path of sums at most twice as long: it goes back along the path that was there. So the
     budget's `terms` double with the order.
     """
     mask = rng.normal(size=(1, 4, 9, 9))
+    places = on_a_grid(("y", "x"), (2, 4), leading=1, first=0, length=9) if where == "a grid" else {}
     setting = Setting(
-        2, 4, 2, 9, 9, 8, 8, attn_mask=mask, key_position=rng.integers(0, 9, (2, 9)) if listed else 0,
-        seed=int(rng.integers(2**32)),
+        2, 4, 2, 9, 9, 8, 8, attn_mask=mask, key_position=rng.integers(0, 9, (2, 9)) if where == "lists" else 0,
+        axes={axis: (place, place) for axis, place in places.items()}, seed=int(rng.integers(2**32)),
     )  # fmt: skip
-    subject = make_subject(CASES[case], setting, "float32")
+    subject = make_subject((CASES | AXES_CASES)[case], setting, "float32")
     arrays, terms = doubled(subject), sum_lengths(subject)
     exact = plain_attention(subject, arrays, torch.float64)
     plain = plain_attention(subject, subject.arrays, torch.float32)

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from relattn.backends.native.inputs import MOST_AXES
 from relattn.backends.native.operator import run
 from relattn.backends.operators import constant_in_graphs, reasons_of_an_operator
 from relattn.compiled.library import Kernels, kernels
 from relattn.score.problem import Problem
-
-MOST_AXES = 8
-"""The sequence among them, as in kernels/call.h."""
 
 
 class NativeBackend:
@@ -36,7 +34,7 @@ class NativeBackend:
         if problem.output_dtype == torch.float64:
             yield "it computes in float32, and the query is float64"
         if len(problem.axes) > MOST_AXES:
-            yield f"its kernels read up to {MOST_AXES} axes, and the encoding stands on {len(problem.axes)}"
+            yield f"its kernels read up to {MOST_AXES} axes, the sequence among them, and there are {len(problem.axes)}"
         if forward_ad._current_level >= 0:
             yield "it has no forward-mode derivative"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")

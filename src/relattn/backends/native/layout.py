@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from relattn.score.digits import Digits
-from relattn.score.key_bias import lowered
-from relattn.score.padding import Sight
-from relattn.score.position import Position
+from relattn.backends.native.inputs import MOST_AXES, AxisInputs, Inputs
 from relattn.score.positions import Positions
 from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable
-
-LANES = 16
-"""Floats in the widest vector: the kernels read rows of a multiple of it."""
-
-CPU = torch.device("cpu")
 
 FAR = 2**63 // 4
 """Beyond every offset: the kernels' sign for a limit that is none."""
@@ -39,127 +30,6 @@ CALL = struct.Struct("=84q3d24q")
 AXIS = struct.Struct("=44q")
 WORKSPACE = CALL.size - 8
 """Where in the call the workspace's address stands."""
-
-
-class AxisInputs(NamedTuple):
-    """What stands on an axis, as the kernels read it; positions are None where both sides are runs."""
-
-    relative_query: Tensor | None
-    relative_keys: Tensor | None
-    relative_queries: Tensor | None
-    relative_values: Tensor | None
-    bias: Tensor | None
-    query_positions: Tensor | None
-    key_positions: Tensor | None
-
-
-class Inputs(NamedTuple):
-    """A problem's tensors as the kernels read them: their last axes contiguous.
-
-    Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
-    LANES. `of_few` leaves widths as they are, and keys and values in bfloat16 where both are. axes: on all but the
-    first positions are listed. key_bias a [B, Hq, Lk] and less c [B, Hq, Lq]: views of what `score.key_bias.lowered`
-    gives.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    axes: tuple[AxisInputs, ...]
-    key_mask: Tensor | None
-    query_segments: Tensor | None
-    key_segments: Tensor | None
-    explicit: Tensor | None
-    key_bias: Tensor | None
-    less: Tensor | None
-
-    @classmethod
-    def of(cls, problem: Problem) -> Inputs:
-        """Of a problem, zeros in place of its padding."""
-        sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
-        problem = Sight(*(None if seen is None or seen.all() else seen for seen in sight)).cleaned(problem)
-        key, value = rows_of(problem.key), rows_of(problem.value)
-        return cls._with(problem, key, value, _filled_up)
-
-    @classmethod
-    def of_few(cls, problem: Problem) -> Inputs:
-        """Of a problem of few queries; its kernels skip what no query sees."""
-        key, value = problem.key, problem.value
-        if key.dtype != torch.bfloat16 or value.dtype != torch.bfloat16:
-            key, value = key.float(), value.float()
-        return cls._with(problem, contiguous_rows(key), contiguous_rows(value), lambda rows: rows)
-
-    @classmethod
-    def _with(cls, problem: Problem, key: Tensor, value: Tensor, filled_up: Callable[[Tensor], Tensor]) -> Inputs:
-        mask = problem.mask
-        query_segments, key_segments = mask.segments or (None, None)
-        explicit = mask.explicit
-        if explicit is not None and explicit.dtype != torch.bool:
-            explicit = explicit.float()
-
-        key_bias = less = None
-        if problem.key_bias is not None:
-            a, c = lowered(problem)
-            heads = problem.query.shape[:2]
-            key_bias, less = contiguous_rows(a).expand(*heads, -1), c.expand(*heads, problem.query.shape[2])
-
-        def rows(tensor: Tensor) -> Tensor:
-            return contiguous_rows(filled_up(tensor.float()))
-
-        def table(given: OffsetTable | None) -> Tensor | None:
-            return None if given is None else filled_up(given.values.float()).contiguous()
-
-        def on(axis: Axis, *, listed: bool) -> AxisInputs:
-            return AxisInputs(
-                None if axis.relative_query is None or axis.relative_keys is None else rows(axis.relative_query),
-                table(axis.relative_keys),
-                table(axis.relative_queries),
-                table(axis.relative_values),
-                None if axis.bias is None else axis.bias.values.float().contiguous(),
-                _listed(axis.positions.query, axis.positions.query_length) if listed else None,
-                _listed(axis.positions.key, axis.positions.key_length) if listed else None,
-            )
-
-        first, *others = problem.axes
-        return cls(
-            rows(problem.query),
-            key,
-            value,
-            (on(first, listed=first.positions.origin is None), *(on(axis, listed=True) for axis in others)),
-            None if mask.key_mask is None else mask.key_mask.contiguous(),
-            None if query_segments is None else query_segments.long().contiguous(),
-            None if key_segments is None else key_segments.long().contiguous(),
-            explicit,
-            key_bias,
-            less,
-        )
-
-
-def rows_of(tensor: Tensor) -> Tensor:
-    """[B, H, L, width] in float32, the last axis contiguous, with zeros up to a multiple of LANES."""
-    return contiguous_rows(_filled_up(tensor.float()))
-
-
-def _listed(place: Position, length: int) -> Tensor:
-    """[L] or [B, L]: where the elements of a side stand."""
-    return _digits(place, length) if isinstance(place, Digits) else place.expand(length, CPU).contiguous()
-
-
-@lru_cache(maxsize=16)
-def _digits(place: Digits, length: int) -> Tensor:
-    """The list of digits, which the layers of a model ask for one after the other."""
-    return place.expand(length, CPU)
-
-
-def contiguous_rows(tensor: Tensor) -> Tensor:
-    """The same numbers, the last axis contiguous."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def _filled_up(tensor: Tensor) -> Tensor:
-    """With zeros up to a multiple of LANES in the last axis."""
-    spare = -tensor.shape[-1] % LANES
-    return torch.nn.functional.pad(tensor, (0, spare)) if spare else tensor
 
 
 class Outputs(NamedTuple):
@@ -210,6 +80,7 @@ def packed(
 
     blocks: how many queries and keys meet at a time. seed: of dropout; any number where there is none.
     """
+    assert len(problem.axes) <= MOST_AXES  # the kernels' arrays have room for no more
     limits, (first, *others) = _limits(problem.sequence.positions), problem.axes
     listed = inputs.axes[0].query_positions is not None
     query, key, value = inputs[:3]
@@ -243,7 +114,7 @@ def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tupl
     fields = list(_rows(relative_query))
     for values, table, gradient in zip(inputs[1:5], axis[2:], gradients[1:], strict=True):
         fields += NO_BAND if values is None or table is None else _band(values, table, gradient)
-    fields += 0 if relative_query is None else relative_query.shape[3], _at(gradients.relative_query)
+    fields += [0 if relative_query is None else relative_query.shape[3], _at(gradients.relative_query)]
     fields += NO_LISTS if inputs.query_positions is None else (*_lists(inputs), *limits)
     return fields
 

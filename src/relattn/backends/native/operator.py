@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from relattn.backends.dense import DenseBackend
-from relattn.backends.native.layout import WORKSPACE, AxisGradients, Gradients, Inputs, Outputs, packed, rows_of
+from relattn.backends.native.inputs import Inputs, rows_of
+from relattn.backends.native.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
 from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
 from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.compiled.library import Kernels, kernels

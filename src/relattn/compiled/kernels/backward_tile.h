@@ -97,8 +97,8 @@ struct BackwardTiles {
       Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
       bool looks = call.looks_at_pairs();
       if (is_listed) {
-        const Columns seen = ListedSight(head).seen(i, real, j0, columns);
-        begin = seen.from, stop = seen.stop, looks |= !seen.whole;
+        const SeenColumns seen = ListedSight(head).seen(i, real, j0, columns);
+        begin = seen.columns.from, stop = seen.columns.stop, looks |= !seen.whole;
       }
       const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
       const Index from = sees ? begin / PANEL * PANEL : 0, to = sees ? rounded_up(stop, PANEL) : 0;
@@ -338,8 +338,8 @@ struct BackwardTiles {
       Vector diagonals = {};
       for (Index a = first; a < end; a++) diagonals += load(differences + (t - corner) + a * (step + 1));
       for (Index n = 0; n < LANES && t + n < corner + columns; n++) {
-        const Index inside = std::min(std::max(t + n, Index(0)), band.count - 1);
-        if (t + n == inside || band.clamps) sums[inside] += diagonals[n];
+        const Index row = band.row_of(band.first + t + n);
+        if (row != NOTHING) sums[row] += diagonals[n];
       }
     }
   }

@@ -27,24 +27,32 @@ struct Rows {
   }
 };
 
+INLINE Index wrapped_sum(Index a, Index b) { return Index(uint64_t(a) + uint64_t(b)); }
+INLINE Index wrapped_difference(Index a, Index b) { return Index(uint64_t(a) - uint64_t(b)); }
+
+constexpr Index NOTHING = -1;  // in place of a row: beyond a table that does not clamp
+
 // A table: `count` contiguous rows for the offsets first, first + 1, ...; head is 0 where one serves all heads.
 struct Band {
   const float* rows;
   float* gradient;  // [heads, count, width], null where it is not wanted
   Index heads, head, count, first, width;
   Index clamps;  // 1: beyond the table its edge row holds; 0: nothing does
-};
 
-INLINE Index wrapped_sum(Index a, Index b) { return Index(uint64_t(a) + uint64_t(b)); }
-INLINE Index wrapped_difference(Index a, Index b) { return Index(uint64_t(a) - uint64_t(b)); }
+  // Which row holds for an offset, or NOTHING.
+  Index row_of(Index offset) const {
+    const Index t = wrapped_difference(offset, first), inside = std::min(std::max(t, Index(0)), count - 1);
+    return t == inside || clamps ? inside : NOTHING;
+  }
+};
 
 // The positions of keys that a query sees, both ends included.
 struct Reach {
   Index from, to;
 };
 
-// Where queries and keys stand if either side is listed: [B, Lq] and [B, Lk], with a step of 0 where the batch shares
-// them. Null where both are runs.
+// Where queries and keys stand: [B, Lq] and [B, Lk], with a step of 0 where the batch shares them. Null on a sequence
+// of two runs, given on every other axis.
 struct Lists {
   const Index *query, *key;
   Index query_batch, key_batch;
@@ -66,7 +74,7 @@ struct Axis {
   Band relative_keys, relative_queries, relative_values, bias;
   Index relative_width;            // of r; 0 where r is q
   float* relative_query_gradient;  // [B, Hq, Lq, relative_width], null where it is not wanted
-  Lists lists;                     // given on every axis but the sequence
+  Lists lists;
 };
 
 // a [B, Hq, Lk] and c [B, Hq, Lq], with a step of 0 where they are shared; null where there is no key bias. The last

@@ -73,8 +73,8 @@ struct Forward {
         Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
         bool looks = call.looks_at_pairs();
         if (is_listed) {
-          const Columns seen = ListedSight(head).seen(i, real, j0, columns);
-          begin = seen.from, stop = seen.stop, looks |= !seen.whole;
+          const SeenColumns seen = ListedSight(head).seen(i, real, j0, columns);
+          begin = seen.columns.from, stop = seen.columns.stop, looks |= !seen.whole;
         }
         if (stop <= begin) continue;
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);

@@ -6,10 +6,15 @@
 
 namespace RELATTN_SET {
 
-// The columns from .. stop - 1 of a block of keys, whole panels of it.
+// The columns from .. stop - 1 of a block of keys.
 struct Columns {
   Index from, stop;
-  bool whole = true;  // no pair of them is beyond the limits
+};
+
+// Those that a group sees of a block: whole panels, up to its last key.
+struct SeenColumns {
+  Columns columns;
+  bool whole;  // no pair of them is beyond the limits
 };
 
 // Which keys queries see by their offset on a listed sequence.
@@ -19,8 +24,8 @@ class ListedSight {
       : lists(head.call.sequence.lists), queries(lists.queries(head.b)), keys(lists.keys(head.b)) {}
 
   // Those that any of the queries i .. i + count - 1 may see of the `columns` keys from j0 on.
-  Columns seen(Index i, Index count, Index j0, Index columns) const {
-    if (!lists.limited()) return {0, columns, true};
+  SeenColumns seen(Index i, Index count, Index j0, Index columns) const {
+    if (!lists.limited()) return {{0, columns}, true};
     Reach any = lists.reach(queries[i]), all = any;
     for (Index r = 1; r < count; r++) {
       const Reach reach = lists.reach(queries[i + r]);
@@ -40,10 +45,10 @@ class ListedSight {
       whole = whole && least >= all.from && largest <= all.to;
       from = std::min(from, c), stop = end, found += end - c;
     }
-    return {from, stop, whole && found == stop - from};
+    return {{from, stop}, whole && found == stop - from};
   }
   bool sees(Index i, Index count, Index j0, Index columns) const {
-    const Columns found = seen(i, count, j0, columns);
+    const Columns found = seen(i, count, j0, columns).columns;
     return found.from < found.stop;
   }
 

@@ -6,32 +6,6 @@
 
 namespace RELATTN_SET {
 
-// What meets the relative keys of every axis, for a block of queries: r times the scale, or q where r is q.
-struct RelativeQueries {
-  const float* at[MOST_AXES];
-  Index width[MOST_AXES];
-
-  static Index size(const Call& call, Index rows) {
-    Index floats = 0;
-    for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * call.axis(n).relative_width);
-    return floats;
-  }
-  // query: the block's, times the scale. rows: room for so many. scratch: moves on by size().
-  RelativeQueries(const Head& head, Index i0, Index count, Index rows, const float* query, float*& scratch) {
-    const Call& call = head.call;
-    for (Index n = 0; n < call.axes(); n++) {
-      const Axis& axis = call.axis(n);
-      at[n] = query, width[n] = call.width;
-      if (!axis.relative_width) continue;
-      float* to = next_part(scratch, rows * axis.relative_width);
-      copy_rows(axis.relative_query, head.b, head.h, i0, count, axis.relative_width, float(call.scale), to);
-      at[n] = to, width[n] = axis.relative_width;
-    }
-  }
-  // Of the query a of the block.
-  const float* of(Index n, Index a) const { return at[n] + a * width[n]; }
-};
-
 class ListedAxes {
  public:
   const Index first;  // the number of the first of them; all after it are listed
@@ -50,7 +24,7 @@ class ListedAxes {
   }
 
   // What the scores of the queries a .. a + real - 1 of a block, of which the first is query i, start from where they
-  // started from `start`: relative keys and biases come to it.
+  // started from `start`: relative keys and biases come to it. columns.from: a multiple of PANEL.
   Start scores_start(Start start, const RelativeQueries& x, Index a, Index i, Index real, Index j0,
                      const Columns& columns) const {
     if (head.pairs.at) start = sum(start, head.pairs.start(head.h, i, j0), columns);
@@ -114,9 +88,10 @@ class ListedAxes {
     if (!start.at) {
       spread(std::false_type{});
     } else {
-      for (Index r = 0; r < ROWS && start.at != tile; r++)
-        std::memcpy(tile + r * step + columns.from, start.at + r * start.step + columns.from,
-                    (columns.stop - columns.from) * sizeof(float));
+      if (start.at != tile)
+        for (Index r = 0; r < ROWS; r++)
+          std::memcpy(tile + r * step + columns.from, start.at + r * start.step + columns.from,
+                      (columns.stop - columns.from) * sizeof(float));
       spread(std::true_type{});
     }
     const Index rest = rounded_up(columns.stop, PANEL) - columns.stop;  // zeros after the last key of the last panel

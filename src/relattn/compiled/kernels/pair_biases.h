@@ -1,6 +1,6 @@
-// The biases of listed axes, written out for every pair of one batch element where all share them and are many.
+// The biases of listed axes, written out for every pair of one batch element where a whole batch shares them.
 //
-// Then no group looks a bias up: windows of an image, some hundred tokens of them, take as long as under a float mask.
+// Then no group looks a bias up for its scores: they start from these, as they would from a float mask.
 #pragma once
 #include "strips.h"
 
@@ -10,7 +10,7 @@ struct PairBiases {
   float* at = nullptr;  // [heads][rows][step]: Lq and Lk rounded up to whole groups and panels, with zeros beyond them
   Index heads = 0, rows = 0, step = 0;
 
-  // Whether they serve: they then take no more room than the queries.
+  // Whether they serve: they then take no more room than the queries in float32.
   static bool serve(const Call& call) {
     bool any = false;
     for (Index n = call.first_listed(); n < call.axes(); n++) {
@@ -49,9 +49,8 @@ struct PairBiases {
     const float* rows = band.rows + h * band.head;
     const Index position = axis.lists.query[i];
     for (Index j = 0; j < keys; j++) {
-      const Index t = wrapped_difference(wrapped_difference(axis.lists.key[j], position), band.first);
-      const Index inside = std::min(std::max(t, Index(0)), band.count - 1);
-      if (t == inside || band.clamps) row[j] += rows[inside];
+      const Index t = band.row_of(wrapped_difference(axis.lists.key[j], position));
+      if (t != NOTHING) row[j] += rows[t];
     }
   }
 };

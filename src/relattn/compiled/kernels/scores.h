@@ -18,6 +18,32 @@ static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, 
   std::memset(to + count * width, 0, (rounded_up(count, ROWS) - count) * width * sizeof(float));
 }
 
+// What meets the relative keys of every axis, for a block of queries: r times the scale, or q where r is q.
+struct RelativeQueries {
+  const float* at[MOST_AXES];
+  Index width[MOST_AXES];
+
+  static Index size(const Call& call, Index rows) {
+    Index floats = 0;
+    for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * call.axis(n).relative_width);
+    return floats;
+  }
+  // query: the block's, times the scale. rows: room for so many. scratch: moves on by size().
+  RelativeQueries(const Head& head, Index i0, Index count, Index rows, const float* query, float*& scratch) {
+    const Call& call = head.call;
+    for (Index n = 0; n < call.axes(); n++) {
+      const Axis& axis = call.axis(n);
+      at[n] = query, width[n] = call.width;
+      if (!axis.relative_width) continue;
+      float* to = next_part(scratch, rows * axis.relative_width);
+      copy_rows(axis.relative_query, head.b, head.h, i0, count, axis.relative_width, float(call.scale), to);
+      at[n] = to, width[n] = axis.relative_width;
+    }
+  }
+  // Of the query a of the block.
+  const float* of(Index n, Index a) const { return at[n] + a * width[n]; }
+};
+
 // scale * sum_c RQ_c[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from
 // the first of theirs) lies at at[c * step + last - a], whatever the table's panels are.
 struct KeyStrips {

@@ -54,8 +54,8 @@ struct Biases {
     const Band& band = call.sequence.bias;
     const float* rows = band.rows + h * band.head;
     for (Index n = 0; n < head; n++) {
-      const Index t = first + n - band.first, inside = std::min(std::max(t, Index(0)), band.count - 1);
-      at[h * head + n] = t == inside || band.clamps ? rows[inside] : 0.0f;
+      const Index t = band.row_of(first + n);
+      at[h * head + n] = t == NOTHING ? 0.0f : rows[t];
     }
   }
 };
