@@ -38,6 +38,20 @@ def test_a_benchmark_prints_and_writes(few, tmp_path):
     assert [m["workload"]["length"] for m in kept["measurements"]] == [16] * 3 + [32] * 3
 
 
+def test_images_and_documents_are_measured(tmp_path, monkeypatch):
+    names = (FLOOR, "relattn native", "sdpa, S as mask", "transformers", "timm")
+    monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+    encodings = ["--encodings", "grid-bias,decomposed,layout", "--modes", "forward", *TINY]
+    code, printed, _ = call("--out", tmp_path, *encodings)
+    assert code == 0
+    assert "layout, both directions, forward, B=1, H=2, D=8, float32" in printed
+    found = json.loads((tmp_path / "results.json").read_text())["measurements"]
+    assert len(found) == 3 * 2 * len(names)
+    assert {m["reason"] for m in found if m["candidate"] != "timm"} == {None}
+    for name in ("grid-bias", "decomposed", "layout"):
+        assert (tmp_path / f"{name}.png").exists()
+
+
 def test_an_interrupt_keeps_what_was_measured(few, tmp_path, monkeypatch):
     measure, taken = run.measure, []
 
