@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from relattn.bench import run
+from relattn.bench import run, timing
 from relattn.bench.candidates import CANDIDATES, FLOOR
 from relattn.bench.memory import Memory
 from relattn.bench.settings import Settings
@@ -42,6 +42,7 @@ def test_a_benchmark_prints_and_writes(few, tmp_path):
 def test_images_and_documents_are_measured(tmp_path, monkeypatch):
     names = (FLOOR, "relattn native", "sdpa, S as mask", "transformers", "timm")
     monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+    monkeypatch.setattr(timing, "MOST_ROUNDS", 1)
     monkeypatch.setattr(run, "measure", lambda name, workload, limit, patience: Memory(1000, 1000, 500, 1e-3))
     encodings = ["--encodings", "grid-bias,decomposed,layout", "--modes", "forward", *TINY]
     code, printed, _ = call("--out", tmp_path, *encodings)
