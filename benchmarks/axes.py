@@ -20,13 +20,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from transformers import LayoutLMv3Config, SamVisionConfig, SwinConfig
-from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder, LayoutLMv3SelfAttention
+from torch import Tensor
+from transformers import LayoutLMv3Config
 from transformers.models.sam.modeling_sam import SamVisionAttention, SamVisionSdpaAttention
-from transformers.models.swin.modeling_swin import SwinAttention
 
 from relattn import GridBias, OffsetTable, ScoreTerms, grid, relative_attention
+from relattn.bench.axis_peers import LAYOUT_TABLES, layout_attention, sam_attention, swin_attention
 from relattn.bench.memory import GIB, MIB, Memory, TooMuchError, available, current, in_own_process, peak, reset_peak
 from relattn.bench.timing import interleaved
 from relattn.errors import UnsupportedError
@@ -70,12 +69,9 @@ def sam(side: int, double: bool) -> Case:
     heads, width = 12, 64
     leaves = _leaves(qkv=(1, side, side, 3 * heads * width), h=(2 * side - 1, width), w=(2 * side - 1, width))
     leaves = _in_double(leaves) if double else leaves
-    config = SamVisionConfig(hidden_size=heads * width, num_attention_heads=heads, image_size=side, patch_size=1)
 
     def theirs(kind: type[SamVisionAttention]) -> Callable[[], Tensor]:
-        module: Any = kind(config, window_size=0)
-        module.qkv, module.proj = nn.Identity(), nn.Identity()
-        del module.rel_pos_h, module.rel_pos_w
+        module = sam_attention(kind, heads, width)
         module.rel_pos_h, module.rel_pos_w = leaves["h"], leaves["w"]
         return lambda: module(leaves["qkv"])[0]
 
@@ -111,13 +107,8 @@ def swin(window: int, double: bool) -> Case:
     encoding.bias = leaves["bias"]
 
     def theirs(implementation: str) -> Callable[[], Tensor]:
-        config = SwinConfig(attention_probs_dropout_prob=0.0)
-        config._attn_implementation = implementation
-        module: Any = SwinAttention(config, heads * width, heads, window)
-        module.q_proj, module.k_proj, module.v_proj = nn.Identity(), _Other(leaves["k"]), _Other(leaves["v"])
-        module.o_proj = nn.Identity()
-        del module.relative_position_bias.relative_position_bias_table
-        module.relative_position_bias.relative_position_bias_table = leaves["bias"]
+        projected = [leaves[name] for name in "qkv"]
+        module = swin_attention(implementation, projected, leaves["bias"], heads, width, (window, window))
         return lambda: module(leaves["q"])[0]
 
     def split(name: str) -> Tensor:
@@ -142,17 +133,13 @@ def layout(length: int, double: bool) -> Case:
     """Buckets of the text order, of x and of y; a page of `length` words. transformers gives its tables no gradient."""
     heads, width = 12, 64
     shape = (1, length, heads * width)
-    config = LayoutLMv3Config(attention_probs_dropout_prob=0.0, num_hidden_layers=0)
+    config = LayoutLMv3Config()
     buckets = {"text": config.rel_pos_bins, "x": config.rel_2d_pos_bins, "y": config.rel_2d_pos_bins}
     leaves = _leaves(q=shape, k=shape, v=shape, **{axis: (heads, count) for axis, count in buckets.items()})
     leaves = _in_double(leaves) if double else leaves
-    encoder: Any = LayoutLMv3Encoder(config)
-    for axis, part in (("text", "rel_pos_bias"), ("x", "rel_pos_x_bias"), ("y", "rel_pos_y_bias")):
-        linear: Any = nn.Module()
-        linear.weight = leaves[axis]
-        setattr(encoder, part, linear)
-    module: Any = LayoutLMv3SelfAttention(config)
-    module.query, module.key, module.value = nn.Identity(), _Other(leaves["k"]), _Other(leaves["v"])
+    encoder, module = layout_attention([leaves[name] for name in "qkv"], heads, width)
+    for axis, name in zip(buckets, LAYOUT_TABLES, strict=True):
+        getattr(encoder, name).weight = leaves[axis]
     boxes = torch.zeros(1, length, 4, dtype=torch.int64)
     boxes[..., 0], boxes[..., 3] = torch.randint(0, 1001, (2, 1, length))
     numbers = torch.arange(length).unsqueeze(0)
@@ -181,17 +168,6 @@ def layout(length: int, double: bool) -> Case:
     return Case(
         leaves, {"transformers eager": theirs} | _backends(ours) | {"reference": lambda: ours(backend="reference")}
     )
-
-
-class _Other(nn.Module):
-    """A projection that gives another tensor."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        super().__init__()
-        self.tensor = tensor
-
-    def forward(self, _: Tensor) -> Tensor:
-        return self.tensor
 
 
 def _in_double(leaves: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,15 +1,18 @@
 """Every candidate against the truth, and why it is not defined where it is not."""
 
 import importlib.util
+import sys
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
+from transformers.models.swin.modeling_swin import SwinRelativePositionBias
 
 from relattn.backends.select import BACKENDS
 from relattn.bench.candidates import CANDIDATES, FLOOR, OURS, WITH_QUERIES, chosen_by_auto
 from relattn.bench.truth import check
-from relattn.bench.workload import ENCODINGS, Workload
+from relattn.bench.workload import ENCODINGS, ON_AXES, Workload
 
 DECODING = {"mode": "decoding", "causal": True}
 COMPILED = [name for name, candidate in CANDIDATES.items() if candidate.compiles]
@@ -28,7 +31,7 @@ def reason(name, encoding, **options):
     ("mode", "causal"),
     [("forward", False), ("forward", True), ("training", False), ("training", True), ("decoding", True)],
 )
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", [name for name in ENCODINGS if name not in ON_AXES])
 def test_every_candidate_that_is_defined_is_right(encoding, mode, causal, batch):
     work = workload(encoding, causal, mode, batch)
     checked = {
@@ -40,9 +43,40 @@ def test_every_candidate_that_is_defined_is_right(encoding, mode, causal, batch)
     assert {name: found for name, found in checked.items() if not found.right} == {}
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("mode", ["forward", "training"])
+@pytest.mark.parametrize("encoding", ON_AXES)
+def test_on_axes_every_candidate_that_is_defined_is_right(encoding, mode, batch):
+    work = workload(encoding, mode=mode, batch=batch)
+    defined = {name: candidate for name, candidate in CANDIDATES.items() if candidate.reason(work) is None}
+    ours = {f"relattn {name}" for name in ("reference", "dense", "tiled", "native")}
+    peers = set() if (encoding, mode) == ("layout", "training") else {"transformers"}
+    assert set(defined) - {"timm"} == {FLOOR, "sdpa, S as mask"} | ours | peers
+    checked = {name: check(candidate, work) for name, candidate in defined.items()}
+    assert {name: found for name, found in checked.items() if not found.right} == {}
+
+
+def test_timm_is_right_where_it_is_installed(monkeypatch):
+    """Its RelPosBias numbers its rows as Swin's does: transformers' stands for it."""
+
+    class RelPosBias(SwinRelativePositionBias):
+        def __init__(self, window_size, num_heads):
+            super().__init__(num_heads, window_size)
+
+        def get_bias(self):
+            return self()
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "timm")
+    monkeypatch.setitem(sys.modules, "timm.layers", SimpleNamespace(RelPosBias=RelPosBias))
+    assert reason("timm", "grid-bias") is None
+    assert check(CANDIDATES["timm"], workload("grid-bias", batch=2)).right
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("encoding", [name for name in ENCODINGS if name not in ("shaw", "rope", *WITH_QUERIES)])
+@pytest.mark.parametrize(
+    "encoding", [name for name in ENCODINGS if name not in ("shaw", "rope", *WITH_QUERIES, *ON_AXES)]
+)
 def test_flex_is_right(encoding, causal):
     found = check(CANDIDATES["flex"], Workload(encoding, 16, 16, 2, causal, "forward"))
     assert found.right, found
@@ -67,7 +101,15 @@ def test_all_of_ours_and_all_arrangements_are_candidates():
         ("sdpa, S as mask", "none", {}, "there is no term to hand over as a mask"),
         ("flex", "shaw", {"mode": "forward"}, "a score_mod has no relative values"),
         ("flex", "relative", {}, "FlexAttention has no backward on a CPU"),
-        ("transformers", "relative", {}, "measured for T5 and ALiBi only"),
+        ("transformers", "relative", {}, "measured for T5, ALiBi and several axes only"),
+        ("transformers", "layout", {}, "its LayoutLMv3 gives the tables of the three biases no gradient"),
+        ("relattn sdpa", "grid-bias", {}, "it has no bias"),
+        ("plain", "grid-bias", {}, "measured for offsets of the sequence alone"),
+        ("plain, strided", "decomposed", {}, "measured for offsets of the sequence alone"),
+        ("flex", "layout", {"mode": "forward"}, "measured for offsets of the sequence alone"),
+        ("x-transformers", "layout", {}, "measured for T5 and ALiBi only"),
+        ("timm", "t5", {}, "measured for grid-bias only"),
+        ("timm", "decomposed", {}, "measured for grid-bias only"),
         ("transformers", "alibi", {}, "its ALiBi (Bloom) is causal only"),
         ("x-transformers", "relative", {}, "measured for T5 and ALiBi only"),
         ("plain", "rope", {}, "a rotation adds no term to the scores"),
@@ -94,11 +136,13 @@ def test_what_is_defined_has_no_reason():
     assert reason("transformers", "alibi", causal=True) is None
     assert reason("plain", "relative", **DECODING) is None
     assert reason("sdpa, S as mask", "relative-heads", **DECODING) is None
+    assert reason("transformers", "layout", mode="forward") is None
 
 
 def test_a_package_that_is_missing_is_a_reason(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert reason("x-transformers", "t5") == "x-transformers is not installed"
+    assert reason("timm", "grid-bias") == "timm is not installed"
 
 
 def test_auto_is_named_by_what_it_takes():
@@ -159,6 +203,25 @@ def test_a_wrong_candidate_is_found_out(mistake):
     candidate = replace(CANDIDATES["plain"], prepare=mistake)
     assert not check(candidate, workload("alibi", causal=True, mode="forward")).right
     assert check(CANDIDATES["plain"], workload("alibi", causal=True, mode="forward")).right
+
+
+def turned(case):
+    """Rows for columns: an image on its side."""
+    height, width = case.places["y"], case.places["x"]
+    return CANDIDATES["relattn dense"].prepare(replace(case, places={"y": width, "x": height}))
+
+
+def a_page_for_all(case):
+    places = {axis: place[:1].expand_as(place) for axis, place in case.places.items()}
+    return CANDIDATES["relattn dense"].prepare(replace(case, places=places))
+
+
+@pytest.mark.parametrize(("encoding", "mistake"), [("layout", turned), ("layout", a_page_for_all)])
+def test_tokens_in_a_wrong_place_are_found_out(encoding, mistake):
+    right = CANDIDATES["relattn dense"]
+    work = workload(encoding, mode="forward", batch=2)
+    assert not check(replace(right, prepare=mistake), work).right
+    assert check(right, work).right
 
 
 def test_a_wrong_gradient_is_found_out():

@@ -5,8 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from relattn.bench import run
+from relattn.bench import run, timing
 from relattn.bench.candidates import CANDIDATES, FLOOR
+from relattn.bench.memory import Memory
 from relattn.bench.settings import Settings
 from relattn.bench.workload import ENCODINGS
 from relattn.cli.app import app
@@ -36,6 +37,22 @@ def test_a_benchmark_prints_and_writes(few, tmp_path):
     assert "t5, causal, training step, B=1, H=2, D=8, float32" in printed
     kept = json.loads((tmp_path / "results.json").read_text())
     assert [m["workload"]["length"] for m in kept["measurements"]] == [16] * 3 + [32] * 3
+
+
+def test_images_and_documents_are_measured(tmp_path, monkeypatch):
+    names = (FLOOR, "relattn native", "sdpa, S as mask", "transformers", "timm")
+    monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in names})
+    monkeypatch.setattr(timing, "MOST_ROUNDS", 1)
+    monkeypatch.setattr(run, "measure", lambda name, workload, limit, patience: Memory(1000, 1000, 500, 1e-3))
+    encodings = ["--encodings", "grid-bias,decomposed,layout", "--modes", "forward", *TINY[2:], "--lengths", "16"]
+    code, printed, _ = call("--out", tmp_path, *encodings)
+    assert code == 0
+    assert "layout, both directions, forward, B=1, H=2, D=8, float32" in printed
+    found = json.loads((tmp_path / "results.json").read_text())["measurements"]
+    assert len(found) == 3 * len(names)
+    assert {m["reason"] for m in found if m["candidate"] != "timm"} == {None}
+    for name in ("grid-bias", "decomposed", "layout"):
+        assert (tmp_path / f"{name}.png").exists()
 
 
 def test_an_interrupt_keeps_what_was_measured(few, tmp_path, monkeypatch):

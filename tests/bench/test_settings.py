@@ -24,9 +24,23 @@ def test_decoding_is_causal_and_comes_once(causal):
     assert [(work.mode, work.causal, work.batch) for work in found] == [("decoding", True, 1), ("decoding", True, 4)]
 
 
+def test_encodings_on_axes_come_once_and_go_with_both_directions():
+    settings = Settings(("t5", "grid-bias"), (64,), ("no", "yes"), ("forward",), (8,), (2,), device="cpu")
+    found = [(work.encoding, work.causal) for work in settings.workloads()]
+    assert found == [("t5", False), ("t5", True), ("grid-bias", False)]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (
+            {"encodings": ("grid-bias",), "causal": ("yes",)},
+            r"causal: got \('yes',\); expected 'no' among them, for grid-bias has no past",
+        ),
+        (
+            {"encodings": ("t5", "layout"), "modes": ("forward", "decoding")},
+            "modes: got 'decoding'; expected others, for layout has no past to decode from",
+        ),
         (
             {"encodings": ("tango",)},
             "encodings: got 'tango'; expected one of 'none', 'relative', 'relative-heads', 'shaw-keys',",

@@ -7,7 +7,7 @@ import torch
 
 import relattn
 from relattn.bench.case import make_case, step
-from relattn.bench.ours import ours
+from relattn.bench.ours import arguments, ours
 from relattn.bench.workload import ENCODINGS, Workload
 
 
@@ -22,6 +22,40 @@ def test_flops_are_those_of_attention_without_encoding():
     assert workload(mode="training").flops == 3.5 * products
     assert workload(mode="forward", batch=3).flops == 3 * products
     assert workload(mode="decoding", causal=True).flops == products / 12
+
+
+@pytest.mark.parametrize(
+    ("length", "grid"), [(1, (1, 1)), (13, (1, 13)), (160, (10, 16)), (512, (16, 32)), (4096, (64, 64))]
+)
+def test_a_grid_is_as_square_as_can_be(length, grid):
+    assert workload("grid-bias", length).grid == grid
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shapes"),
+    [
+        ("grid-bias", [(5 * 7, 2)]),
+        ("decomposed", [(1, 5, 8), (1, 7, 8)]),
+        ("layout", [(32, 2), (64, 2), (64, 2)]),
+    ],
+)
+def test_what_encodings_on_axes_are(encoding, shapes):
+    """On a grid of 3 x 4."""
+    case = make_case(workload(encoding, batch=3))
+    assert [tuple(parameter.shape) for parameter in case.encoding.parameters()] == shapes
+    assert set(case.encoding.axes) - {"sequence"} == {"x", "y"}
+    assert arguments(case, "dense")["query_position"] == {"sequence": 0, **case.places}
+
+
+def test_words_stand_on_a_page_of_their_own():
+    case, same = (make_case(workload("layout", length=500, batch=2)) for _ in range(2))
+    for axis, places in case.places.items():
+        assert torch.equal(places, same.places[axis])
+        assert places.shape == (2, 500)
+        assert not torch.equal(*places)
+        assert 0 <= places.min() < 10
+        assert 990 < places.max() <= 1000
+    assert not torch.equal(case.places["x"], case.places["y"])
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -18,6 +18,7 @@ from relattn.bench.case import Case, make_case
 from relattn.bench.flex import flex
 from relattn.bench.formula import Call, plain, sdpa_with_scores
 from relattn.bench.ours import arguments, ours
+from relattn.bench.pairs import sdpa_with_pairs
 from relattn.bench.workload import Workload
 
 FLOOR = "sdpa, no encoding"
@@ -29,6 +30,7 @@ WITH_QUERIES = ("key-query", "disentangled")
 ROTATED = "a rotation adds no term to the scores"
 KEYS_ALONE = "it is written for relative keys alone"
 WHOLE = "measured on whole sequences only"
+SEQUENCE_ALONE = "measured for offsets of the sequence alone"
 TRIED_LENGTH = 8
 
 
@@ -94,6 +96,8 @@ def _never(workload: Workload) -> str | None:
 def _no_arrangement(arrangement: str, workload: Workload) -> str | None:
     if workload.encoding in WITH_QUERIES:
         return KEYS_ALONE
+    if workload.on_axes:
+        return SEQUENCE_ALONE
     if workload.encoding not in WITH_KEYS:
         return "the encoding has no relative keys to arrange"
     if workload.decoding:
@@ -108,6 +112,8 @@ def _no_plain_formula(workload: Workload) -> str | None:
         return ROTATED
     if workload.encoding in WITH_QUERIES:
         return KEYS_ALONE
+    if workload.on_axes:
+        return SEQUENCE_ALONE
     if workload.decoding or workload.encoding not in WITH_KEYS:
         return None
     return "with relative keys it is one of the four arrangements"
@@ -126,6 +132,8 @@ def _no_flex(workload: Workload) -> str | None:
         return ROTATED
     if workload.encoding in WITH_QUERIES:
         return KEYS_ALONE
+    if workload.on_axes:
+        return SEQUENCE_ALONE
     if workload.decoding:
         return WHOLE
     if workload.encoding == "shaw":
@@ -136,8 +144,11 @@ def _no_flex(workload: Workload) -> str | None:
 
 
 def _no_transformers(workload: Workload) -> str | None:
+    if workload.on_axes:
+        no_gradient = workload.encoding == "layout" and workload.training
+        return "its LayoutLMv3 gives the tables of the three biases no gradient" if no_gradient else None
     if workload.encoding not in WITH_BIAS:
-        return "measured for T5 and ALiBi only"
+        return "measured for T5, ALiBi and several axes only"
     if workload.decoding:
         return WHOLE
     if workload.encoding == "alibi" and not workload.causal:
@@ -153,10 +164,30 @@ def _no_x_transformers(workload: Workload) -> str | None:
     return None if importlib.util.find_spec("x_transformers") else "x-transformers is not installed"
 
 
+def _no_timm(workload: Workload) -> str | None:
+    if workload.encoding != "grid-bias":
+        return "measured for grid-bias only"
+    return None if importlib.util.find_spec("timm") else "timm is not installed"
+
+
+def _sdpa_with_scores(case: Case) -> Call:
+    return sdpa_with_pairs(case) if case.workload.on_axes else sdpa_with_scores(case)
+
+
 def _transformers(case: Case) -> Call:
+    if case.workload.on_axes:
+        from relattn.bench.axis_peers import transformers_on_axes
+
+        return transformers_on_axes(case)
     from relattn.bench.peers import transformers_attention
 
     return transformers_attention(case)
+
+
+def _timm(case: Case) -> Call:
+    from relattn.bench.axis_peers import timm_attention
+
+    return timm_attention(case)
 
 
 def _x_transformers(case: Case) -> Call:
@@ -176,9 +207,10 @@ CANDIDATES: dict[str, Candidate] = {
         f"plain, {name}": Candidate(partial(plain, arrangement=name), partial(_no_arrangement, name))
         for name in ("gather", "pad_reshape", "diagonals", "strided")
     },
-    "sdpa, S as mask": Candidate(sdpa_with_scores, _no_score_mask),
+    "sdpa, S as mask": Candidate(_sdpa_with_scores, _no_score_mask),
     "flex": Candidate(flex, _no_flex, compiles=True),
     "transformers": Candidate(_transformers, _no_transformers),
     "x-transformers": Candidate(_x_transformers, _no_x_transformers),
+    "timm": Candidate(_timm, _no_timm),
 }
 """Every candidate by name, in the order of the tables."""

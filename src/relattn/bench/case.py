@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from relattn.bench.on_axes import encoding_of, places_of
 from relattn.bench.workload import Workload
 from relattn.catalogue import CATALOGUE, Layer
 from relattn.encodings import RelativeEncoding
-from relattn.encodings.base import lower
+from relattn.encodings.base import EncodingSum, lower
 from relattn.score.places import Places
-from relattn.score.position import Run
+from relattn.score.position import PositionLike, Run
 from relattn.score.positions import SEQUENCE, Positions, limits
 from relattn.score.problem import TABLES
 from relattn.score.terms import ScoreTerms
@@ -29,7 +30,8 @@ class Case:
     """A workload with its tensors: query, key, value, the gradient that arrives at the output, and the encoding.
 
     Decoding: keys and values are parts of a longer buffer, as a cache that has room gives them, and keys are prepared.
-    Lowered: `encoding` holds the terms, and `query` is the one that the encoding has rewritten.
+    Lowered: `encoding` holds the terms, and `query` is the one that the encoding has rewritten. places: where the
+    tokens stand on the axes beside the sequence, by name.
     """
 
     workload: Workload
@@ -38,6 +40,7 @@ class Case:
     value: Tensor
     upstream: Tensor
     encoding: RelativeEncoding | ScoreTerms | None
+    places: Mapping[str, PositionLike] = field(default_factory=dict)
 
     @property
     def leaves(self) -> dict[str, Tensor]:
@@ -72,13 +75,10 @@ class Case:
             with torch.no_grad():
                 for parameter in encoding.parameters():
                     parameter.copy_(moved(parameter))
-            make = encoding.terms
-
-            def terms(query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
-                return _moved_on_the_way_back(make(query, key, positions), moved)
-
-            encoding.terms = terms
-        return Case(replace(self.workload, dtype="float64"), query, key, value, moved(self.upstream), encoding)
+            for part in encoding.encodings if isinstance(encoding, EncodingSum) else [encoding]:
+                _move_on_the_way_back(part, moved)
+        workload, upstream = replace(self.workload, dtype="float64"), moved(self.upstream)
+        return replace(self, workload=workload, query=query, key=key, value=value, upstream=upstream, encoding=encoding)
 
 
 def make_case(workload: Workload) -> Case:
@@ -99,14 +99,17 @@ def make_case(workload: Workload) -> Case:
         normal(shape)[:, :, : workload.length].requires_grad_(workload.training)
         for shape in (query_shape, key_shape, key_shape)
     )
-    layer = Layer(workload.heads, workload.head_dim, workload.reach, workload.causal)
-    encoding = CATALOGUE[workload.encoding].build(layer)
+    if workload.on_axes:
+        encoding, places = encoding_of(workload), places_of(workload, generator)
+    else:
+        layer = Layer(workload.heads, workload.head_dim, workload.reach, workload.causal)
+        encoding, places = CATALOGUE[workload.encoding].build(layer), {}
     if encoding is not None:
         encoding = encoding.to(workload.device, dtype)
         with torch.no_grad():
             for parameter in encoding.parameters():
                 parameter.copy_(normal(parameter.shape) * workload.head_dim**-0.5)
-    case = Case(workload, query, key, value, normal(query_shape), encoding)
+    case = Case(workload, query, key, value, normal(query_shape), encoding, places)
     return _lowered(case, encoding) if workload.lowered and encoding is not None else case
 
 
@@ -132,12 +135,18 @@ def _tensors(terms: ScoreTerms) -> dict[str, Tensor]:
     return tables if terms.relative_query is None else {"relative_query": terms.relative_query} | tables
 
 
-def _moved_on_the_way_back(terms: ScoreTerms, moved: Callable[[Tensor], Tensor]) -> ScoreTerms:
-    """The terms, whose gradients are moved before the encoding that made them gets them."""
-    for tensor in _tensors(terms).values():
-        if tensor.requires_grad and not tensor.is_leaf:
-            tensor.register_hook(moved)
-    return terms
+def _move_on_the_way_back(encoding: RelativeEncoding, moved: Callable[[Tensor], Tensor]) -> None:
+    """Have the gradients of the encoding's terms moved before the encoding that made them gets them."""
+    make = encoding.terms
+
+    def terms(query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
+        made = make(query, key, positions)
+        for tensor in _tensors(made).values():
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(moved)
+        return made
+
+    encoding.terms = terms
 
 
 def _of_tensors(terms: ScoreTerms, change: Callable[[Tensor], Tensor]) -> ScoreTerms:

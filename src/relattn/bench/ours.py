@@ -25,13 +25,15 @@ def ours(case: Case, backend: str) -> Call:
 
 def arguments(case: Case, backend: str) -> dict[str, object]:
     """What the case asks of `relative_attention`, and of `explain`."""
+    start = case.key.shape[2] - case.query.shape[2]
     return {
         "query": case.query,
         "key": case.key,
         "value": case.value,
         "is_causal": case.workload.causal,
         "encoding": case.encoding,
-        "query_position": case.key.shape[2] - case.query.shape[2],
+        "query_position": {SEQUENCE: start, **case.places},
+        "key_position": case.places,
         "window": case.workload.sides,
         "backend": backend,
     }

@@ -54,7 +54,7 @@ def _t5_attention(case: Case, encoding: relattn.T5Bias) -> Call:
     def call() -> Tensor:
         keys_and_values = torch.cat([_merged(key), _merged(value)], dim=-1)
         output = attention(_merged(case.query), key_value_states=keys_and_values)[0]
-        return _split(output, work.heads)
+        return split(output, work.heads)
 
     return call
 
@@ -73,7 +73,7 @@ def _bloom_attention(case: Case) -> Call:
         fused = torch.stack([case.query, case.key, case.value], dim=3)  # [B, H, L, 3, D], which Bloom lays out by head
         alibi = build_alibi_tensor(ones, work.heads, case.query.dtype)
         output = attention(fused.transpose(1, 2).flatten(2), nothing, alibi, future.to(case.query.dtype))[0]
-        return _split(output, work.heads)
+        return split(output, work.heads)
 
     return call
 
@@ -103,6 +103,6 @@ def _merged(tensor: Tensor) -> Tensor:
     return tensor.transpose(1, 2).flatten(2)
 
 
-def _split(tensor: Tensor, heads: int) -> Tensor:
+def split(tensor: Tensor, heads: int) -> Tensor:
     """[B, L, H D] -> [B, H, L, D]."""
     return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)

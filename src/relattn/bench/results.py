@@ -20,7 +20,7 @@ from relattn.support.machine import machine, versions
 
 FILE = "results.json"
 FORMAT = 1
-PACKAGES = ("torch", "numpy", "transformers", "x-transformers", "triton")
+PACKAGES = ("torch", "numpy", "transformers", "x-transformers", "timm", "triton")
 """Those that are measured, or measure."""
 
 

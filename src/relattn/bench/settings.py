@@ -10,7 +10,7 @@ from itertools import product
 import torch
 
 from relattn.arguments import check_choice, check_size
-from relattn.bench.workload import DECODING, ENCODINGS, MODES, Workload
+from relattn.bench.workload import DECODING, ENCODINGS, MODES, ON_AXES, Workload
 
 CAUSAL = {"no": False, "yes": True}
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -25,7 +25,8 @@ class Settings:
     """The choices of a benchmark; field names are those of the options of `relattn bench`.
 
     The grid is the product of encodings, causal, modes, head_dims, heads, batches and lengths; decoding is causal,
-    whatever `causal` names, and is measured once. seconds: time for the pairs of one candidate in one cell of the grid,
+    whatever `causal` names, and is measured once. Encodings on axes go with both directions and whole sequences: they
+    are measured once, without causality. seconds: time for the pairs of one candidate in one cell of the grid,
     15 pairs at least. patience: seconds that one step may take; a candidate that takes longer, or more memory than
     there is, is given up at that length and beyond. max_length: None, or GiB in which the longest training step is
     looked for.
@@ -61,6 +62,11 @@ class Settings:
             odd = [width for width in self.head_dims if encoding in self.encodings and width % 2]
             if odd:
                 raise ValueError(f"head_dims: got {odd[0]}; expected an even width, for {encoding}'s {part}")
+        for encoding in ON_AXES:
+            if encoding in self.encodings and "no" not in self.causal:
+                raise ValueError(f"causal: got {self.causal!r}; expected 'no' among them, for {encoding} has no past")
+            if encoding in self.encodings and DECODING in self.modes:
+                raise ValueError(f"modes: got {DECODING!r}; expected others, for {encoding} has no past to decode from")
         for name in ("seconds", "patience", "max_length"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -80,6 +86,7 @@ class Settings:
                 encoding, 1, width, heads, mode == DECODING or CAUSAL[causal], mode, self.dtype, self.device, batch
             )
             for encoding, width, heads, batch, causal, mode in grid
+            if not (CAUSAL[causal] and encoding in ON_AXES)
         )
 
     def workloads(self) -> Iterator[Workload]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
@@ -10,11 +11,16 @@ MODES = {FORWARD: "forward", TRAINING: "training step", DECODING: "decoding one 
 TRAINING_FLOPS = 3.5
 """Matrix products of a training step over those of a forward pass, with the scores recomputed: 2 and 5."""
 
+ON_AXES = ("grid-bias", "decomposed", "layout")
+"""What the benchmark has beside the catalogue, for tokens with more than one coordinate; `on_axes.py` says what."""
 ENCODINGS = (
     "none", "relative", "relative-heads", "shaw-keys", "shaw", "t5", "alibi", "transformer-xl", "rope", "key-query",
-    "disentangled",
+    "disentangled", *ON_AXES,
 )  # fmt: skip
-"""Names of the catalogue, with its own options: a relative table reaches over the whole length, Shaw's clips at 16."""
+"""Names of the catalogue, with its own options: a relative table reaches over the whole length, Shaw's clips at 16.
+
+Then those on axes.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Workload:
     "cuda". window: how many positions to either side a query sees; None: all. lowered: what the encoding adds is made
     beforehand (rows are projected and gathered outside the time), and a training step computes the gradients of these
     terms in place of the parameters'. The floor has no window, and only ours take one, or terms.
+    An encoding on axes goes with both directions, whole sequences, and neither a window nor terms.
     """
 
     encoding: str
@@ -50,6 +57,17 @@ class Workload:
     def decoding(self) -> bool:
         """Whether one query meets a cache."""
         return self.mode == DECODING
+
+    @property
+    def on_axes(self) -> bool:
+        """Whether the tokens have more than one coordinate."""
+        return self.encoding in ON_AXES
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Height and width of a grid of `length` tokens, as square as can be: 512 is 16 x 32, a prime 1 x itself."""
+        height = next(rows for rows in range(math.isqrt(self.length), 0, -1) if self.length % rows == 0)
+        return height, self.length // height
 
     @property
     def query_length(self) -> int:

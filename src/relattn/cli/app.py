@@ -188,8 +188,10 @@ def bench(
     """Measure time and memory of attention with relative positions, ours and others', on this machine.
 
     Encodings: none, relative (a row for every offset), relative-heads (the same for each head), shaw-keys, shaw (both
-    clipped at 16), t5, alibi, transformer-xl, rope, key-query, disentangled; relattn compare names them alike. Every
-    candidate is first checked against float64; one that is wrong gets no figure. Ctrl-C keeps what was measured.
+    clipped at 16), t5, alibi, transformer-xl, rope, key-query, disentangled, and for images and documents
+    grid-bias (Swin's table), decomposed (SAM's rows for dy and dx), layout (LayoutLMv3's order of words, x and y);
+    relattn compare names alike what it has. Every candidate is first checked against float64; one that is wrong gets
+    no figure. Ctrl-C keeps what was measured.
     """
     with one_sentence():
         given = {
