@@ -67,6 +67,10 @@ PAIRS_FOR_A_STEP = 2**17
 Time of native / dense, one thread, D = 64, causal, for an unclipped table, Shaw and T5: (1, 8, 32, 32) 1.13, 0.74 and
 1.00; (1, 8, 64, 64) 1.10, 0.75 and 0.95; (1, 8, 128, 128) 0.75, 0.64 and 0.74; (32, 8, 32, 32) 0.66, 0.69 and 1.03;
 (1, 8, 256, 256) 0.61, 0.51 and 0.51.
+
+On axes, processor time on a busy machine, D = 32, (batch, heads, length), for GridBias, for a table for y and one for
+x, and for T5 on the sequence, x and y: a step (1, 4, 256) 0.85, 1.09 and 0.76; (64, 4, 49) 0.94, 0.96 and 1.13; (64, 4,
+196) 0.45, 0.62 and 0.61. Forward, where no bound is, 0.26 to 0.88 from (1, 4, 16) on.
 """
 
 PAIRS_OF_LISTS = 2**17
