@@ -339,7 +339,7 @@ struct BackwardTiles {
       for (Index a = first; a < end; a++) diagonals += load(differences + (t - corner) + a * (step + 1));
       for (Index n = 0; n < LANES && t + n < corner + columns; n++) {
         const Index row = band.row_of(band.first + t + n);
-        if (row != NOTHING) sums[row] += diagonals[n];
+        if (row != NO_ROW) sums[row] += diagonals[n];
       }
     }
   }

@@ -30,7 +30,7 @@ struct Rows {
 INLINE Index wrapped_sum(Index a, Index b) { return Index(uint64_t(a) + uint64_t(b)); }
 INLINE Index wrapped_difference(Index a, Index b) { return Index(uint64_t(a) - uint64_t(b)); }
 
-constexpr Index NOTHING = -1;  // in place of a row: beyond a table that does not clamp
+constexpr int32_t NO_ROW = -1;  // beyond a table that holds nothing there
 
 // A table: `count` contiguous rows for the offsets first, first + 1, ...; head is 0 where one serves all heads.
 struct Band {
@@ -39,10 +39,10 @@ struct Band {
   Index heads, head, count, first, width;
   Index clamps;  // 1: beyond the table its edge row holds; 0: nothing does
 
-  // Which row holds for an offset, or NOTHING.
+  // Which row holds for an offset, or NO_ROW.
   Index row_of(Index offset) const {
     const Index t = wrapped_difference(offset, first), inside = std::min(std::max(t, Index(0)), count - 1);
-    return t == inside || clamps ? inside : NOTHING;
+    return t == inside || clamps ? inside : NO_ROW;
   }
 };
 

@@ -17,8 +17,6 @@ struct Covered {
   Index count() const { return end - first; }
 };
 
-constexpr int32_t NO_ROW = -1;  // of a pair beyond a table that holds nothing there
-
 // index[r * step + c] = the row of the offset SIGN * (columns[c] - rows[r]), or NO_ROW. The answer: the rows that any
 // pair looks up. near, and every row of index: room for `count` numbers rounded up to whole vectors, which are written.
 //

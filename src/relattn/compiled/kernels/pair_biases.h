@@ -50,7 +50,7 @@ struct PairBiases {
     const Index position = axis.lists.query[i];
     for (Index j = 0; j < keys; j++) {
       const Index t = band.row_of(wrapped_difference(axis.lists.key[j], position));
-      if (t != NOTHING) row[j] += rows[t];
+      if (t != NO_ROW) row[j] += rows[t];
     }
   }
 };

@@ -55,7 +55,7 @@ struct Biases {
     const float* rows = band.rows + h * band.head;
     for (Index n = 0; n < head; n++) {
       const Index t = band.row_of(first + n);
-      at[h * head + n] = t == NOTHING ? 0.0f : rows[t];
+      at[h * head + n] = t == NO_ROW ? 0.0f : rows[t];
     }
   }
 };
