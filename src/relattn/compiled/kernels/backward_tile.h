@@ -389,18 +389,33 @@ struct BackwardTiles {
       }
     }
     if (!band.clamps) return;
+    const float* last = table.rows + (band.count - 1) * width;
+    float before[LANES], beyond[LANES];
     for (Index c = 0; c < columns; c++) {
-      float before = 0.0f, beyond = 0.0f;  // over the queries so far after the key, and so far before it
-      for (Index a = std::max(Index(0), corner + c + 1); a < rows; a++) before += s.differences[a * step + c];
-      for (Index a = std::min(rows, corner + c - band.count + 1) - 1; a >= 0; a--)
-        beyond += s.differences[a * step + c];
-      const float* last = table.rows + (band.count - 1) * width;
-      add_row(s.key_by_rows + c * width, table.rows, before, width);
-      add_row(s.key_by_rows + c * width, last, beyond, width);
+      const Index n = c % LANES;
+      if (n == 0) sum_beside(band, s.differences + c, corner + c, rows, before, beyond);
+      add_row(s.key_by_rows + c * width, table.rows, before[n], width);
+      add_row(s.key_by_rows + c * width, last, beyond[n], width);
       if (!sums) continue;
-      add_row(sums, keys + c * call.key.row, before, width);
-      add_row(sums + (band.count - 1) * width, keys + c * call.key.row, beyond, width);
+      add_row(sums, keys + c * call.key.row, before[n], width);
+      add_row(sums + (band.count - 1) * width, keys + c * call.key.row, beyond[n], width);
     }
+  }
+
+  // Of LANES columns, each one's sum over the queries so far after the key that the table ends, and that over those so
+  // far before it. corner: t of the first column and the first query.
+  void sum_beside(const Band& band, const float* columns, Index corner, Index rows, float* before,
+                  float* beyond) const {
+    Vector after_key = {}, before_key = {};
+    for (Index a = std::max(Index(0), corner + 1); a < rows; a++) {
+      const int32_t lanes = int32_t(std::min(a - corner, Index(LANES)));  // so many columns have t < 0
+      after_key += counting() < lanes ? load(columns + a * step) : Vector{};
+    }
+    for (Index a = 0; a < std::min(rows, corner + LANES - band.count); a++) {
+      const int32_t first = int32_t(std::max(a - corner + band.count, Index(0)));  // from here on t >= count
+      before_key += counting() >= first ? load(columns + a * step) : Vector{};
+    }
+    store(before, after_key), store(beyond, before_key);
   }
 };
 

@@ -121,20 +121,19 @@ struct FewKeys {
       if (call.sequence.bias.rows) add_bias(r, seen);
     }
     for (Index n = call.first_listed(); n < call.axes(); n++) add_listed(n, r, seen);
-    float *row = of(r) + seen.from - begin, most = -INFINITY, total = 0.0f;
+    float* row = of(r) + seen.from - begin;
     cap_and_bias(call, b, head(r), place(r), seen.from, seen.count(), row, nullptr);
     mask_scores(call, b, head(r), place(r), seen.from, seen.to, row);
-    for (Index c = 0; c < seen.count(); c++) most = row[c] > most ? row[c] : most;
-    const float finite = most == -INFINITY ? 0.0f : most;
+    const float most = largest_of(row, seen.count()), finite = most == -INFINITY ? 0.0f : most;
     for (Index c = 0; c < seen.count(); c += LANES) {
       const Index n = std::min(seen.count() - c, Index(LANES));
       const Vector p = exponential(load_part(row + c, n) - splat(finite));
       store_part(row + c, n, p);
     }
-    for (Index c = 0; c < seen.count(); c++) total += row[c];
+    const float sum = total(row, 0, seen.count());
     if (call.drops()) drop(r);
     std::memset(to, 0, few.value_width * sizeof(float));
-    to[few.value_width] = most, to[few.value_width + 1] = total;
+    to[few.value_width] = most, to[few.value_width + 1] = sum;
     if (call.sequence.relative_values.rows && !call.sequence.lists.given()) add_relative_values(r, seen, to);
     for (Index n = call.first_listed(); n < call.axes(); n++)
       if (call.axis(n).relative_values.rows) add_listed_values(call.axis(n), r, seen, to);
@@ -284,7 +283,7 @@ struct FewKeys {
     const float* weights = of(r) - begin;
     add_rows(weights + in.from, row(band, r, corner + in.from), band.width, band.width, in.count(), to);
     if (!band.clamps) return;
-    const float before = sum_of(weights, {seen.from, in.from}), beyond = sum_of(weights, {in.to, seen.to});
+    const float before = total(weights, seen.from, in.from), beyond = total(weights, in.to, seen.to);
     add_rows(&before, row(band, r, 0), 0, band.width, 1, to);
     add_rows(&beyond, row(band, r, band.count - 1), 0, band.width, 1, to);
   }
@@ -296,11 +295,6 @@ struct FewKeys {
   void add(Index r, Seen seen, float term) const {
     float* weights = of(r) - begin;
     for (Index j = seen.from; j < seen.to; j++) weights[j] += term;
-  }
-  static float sum_of(const float* weights, Seen seen) {
-    float sum = 0.0f;
-    for (Index j = seen.from; j < seen.to; j++) sum += weights[j];
-    return sum;
   }
 };
 

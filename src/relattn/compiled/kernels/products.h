@@ -131,6 +131,16 @@ INLINE float total(const float* row, Index from, Index stop) {
   return rest;
 }
 
+// The largest of row[0] .. row[count - 1], -inf of none.
+INLINE float largest_of(const float* row, Index count) {
+  Vector most = splat(-INFINITY);
+  Index c = 0;
+  for (; c + LANES <= count; c += LANES) most = larger(most, load(row + c));
+  float rest = largest(most);
+  for (; c < count; c++) rest = std::max(rest, row[c]);
+  return rest;
+}
+
 // All panels of the rows 0 .. count - 1.
 static void pack_panels(const float* rows, Index row_step, Index width, Index count, float* panels) {
   for (Index first = 0; first < count; first += PANEL)

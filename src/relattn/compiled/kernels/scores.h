@@ -224,12 +224,9 @@ static void add_band(const Table& table, const float* factors, Index step, Index
   for (int r = 0; r < ROWS; r++) {
     const Index inside = std::min(std::max(r - corner, from), stop);                 // the first column with t >= 0
     const Index beyond = std::min(std::max(band.count + r - corner, inside), stop);  // ... with t >= count
-    const float* row = factors + r * step;
-    float before = 0.0f, after = 0.0f;
-    for (Index c = from; c < inside; c++) before += row[c];
-    for (Index c = beyond; c < stop; c++) after += row[c];
-    if (inside > from) add_row(to + r * to_step, rows, before, band.width);
-    if (stop > beyond) add_row(to + r * to_step, rows + (band.count - 1) * band.width, after, band.width);
+    const float *row = factors + r * step, *last = rows + (band.count - 1) * band.width;
+    if (inside > from) add_row(to + r * to_step, rows, total(row, from, inside), band.width);
+    if (stop > beyond) add_row(to + r * to_step, last, total(row, beyond, stop), band.width);
   }
 }
 

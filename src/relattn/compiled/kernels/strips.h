@@ -109,14 +109,13 @@ struct Strip {
   // The products with the panels first .. end - 1 of the table, to[r * to_step + column]; beyond the table what holds
   // there.
   void products(const float* x, Index first, Index end, float* to, Index to_step) const {
+    const Index from = std::min(std::max(first, Index(0)), end);
+    const Index stop = std::max(from, std::min(end, rounded_up(band.count, PANEL) / PANEL));
+    beyond(x, edges, first, from, to, to_step);
     by_width(band.width, [&](auto width) {
-      for (Index p = first; p < end; p++, to += PANEL) {
-        if (p >= 0 && p * PANEL < band.count)
-          inside<width.known>(x, p, to, to_step);
-        else
-          beyond(x, p, to, to_step);
-      }
+      for (Index p = from; p < stop; p++) inside<width.known>(x, p, to + (p - first) * PANEL, to_step);
     });
+    beyond(x, edges + (band.count - 1) * band.width, stop, end, to + (stop - first) * PANEL, to_step);
   }
 
  private:
@@ -138,15 +137,15 @@ struct Strip {
   }
 
   // One number for each row: its product with the edge row, or nothing.
-  void beyond(const float* x, Index p, float* to, Index to_step) const {
-    const float* edge = p < 0 ? edges : edges + (band.count - 1) * band.width;
+  void beyond(const float* x, const float* edge, Index first, Index end, float* to, Index to_step) const {
+    if (first >= end) return;
     for (int r = 0; r < ROWS; r++) {
       Vector s = {};
       if (band.clamps)
         for (Index d = 0; d < band.width; d += LANES) s += load(x + r * band.width + d) * load(edge + d);
       const Vector product = splat(sum(s));
-      for (int v = 0; v < PANEL_VECTORS; v++)
-        store(to + r * to_step + v * LANES, bias ? product + load(bias_of(p) + v * LANES) : product);
+      for (Index c = 0; c < (end - first) * PANEL; c += LANES)
+        store(to + r * to_step + c, bias ? product + load(bias_of(first) + c) : product);
     }
   }
 
