@@ -239,6 +239,16 @@ def test_a_joint_of_grids_is_digits_with_mixed_radix():
     assert joint.visible == (-(5 * 7 * 9 // 2), 5 * 7 * 9 // 2)
 
 
+def test_the_joint_of_equal_grids_is_made_once_and_that_of_lists_for_each_call():
+    def joint(*side: dict[str, Digits | torch.Tensor]) -> object:
+        return places(*side, (12, 12)).on(("y", "x"), "a test")
+
+    listed = {axis: digits.expand(12, torch.device("cpu")) for axis, digits in grid(3, 4).items()}
+    assert joint(grid(3, 4), grid(3, 4)) is joint(grid(3, 4), grid(3, 4))
+    assert joint(grid(3, 4), grid(3, 4)) is not joint(grid(4, 3), grid(4, 3))
+    assert joint(listed, grid(3, 4)) is not joint(listed, grid(3, 4))
+
+
 def test_parts_of_a_joint_are_its_pairs(rng):
     for _ in range(60):
         sizes, leading = tuple(int(n) for n in rng.integers(1, 4, 2)), int(rng.integers(0, 3))

@@ -50,11 +50,14 @@ class _GridTable(RelativeEncoding):
         Raises ValueError: where the grid reaches further than the table on an axis.
         """
         spans = positions.spans if isinstance(positions, JointPositions) else {self.axes[0]: positions.span}
-        box = rows.unflatten(0, [2 * size - 1 for size in self.sizes]).flip(list(range(len(self.sizes))))
+        sizes = [2 * size - 1 for size in self.sizes]
         parts = []
         for axis, size in zip(self.axes, self.sizes, strict=True):
             parts.append(self._within(axis, size, spans[axis]))
-        return box[tuple(parts)].flatten(0, len(self.sizes) - 1)
+        ascending = rows.flip(0)
+        if parts == [slice(0, size) for size in sizes]:
+            return ascending
+        return ascending.unflatten(0, sizes)[tuple(parts)].flatten(0, len(sizes) - 1)
 
     def _within(self, axis: str, size: int, span: Span) -> slice:
         """Where the offsets of one axis lie among its 2 s - 1."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -46,11 +47,13 @@ class JointPositions(Positions):
         """The smallest and the largest joint offset of the axes' visible offsets."""
         if self.query_length <= self.leading[0] or self.key_length <= self.leading[1]:
             return 0, -1
-        first, count = 0, 1
-        for span in self.spans.values():
-            assert isinstance(span.first, int)
-            first, count = first * span.count + span.first, count * span.count
-        return first, first + count - 1
+        if not self._read:
+            first, count = 0, 1
+            for span in self.spans.values():
+                assert isinstance(span.first, int)
+                first, count = first * span.count + span.first, count * span.count
+            self._read.append((first, first + count - 1))
+        return self._read[0]
 
     def part(self, queries: slice, keys: slice, batch: int | None = None) -> Positions:
         """Where some of the queries and keys stand: an offset keeps its number."""
@@ -133,7 +136,24 @@ def _apart(positions: AnyPositions) -> AnyPositions:
 
 
 def joined(by_axis: Mapping[str, Positions]) -> JointPositions:
-    """The positions on several axes as one."""
+    """The positions on several axes as one; those of digits are kept, for the layers of a model ask one by one."""
+    if torch.compiler.is_compiling() or not all(_in_digits(positions) for positions in by_axis.values()):
+        return _joined(by_axis)
+    return _joined_digits(tuple(by_axis.items()))
+
+
+def _in_digits(positions: Positions) -> bool:
+    """Whether numbers alone say where both sides stand: then equal positions have equal hashes, and hold no tensor."""
+    sides = isinstance(positions.query, Digits) and isinstance(positions.key, Digits)
+    return sides and positions.memo is None and type(positions.query_length) is type(positions.key_length) is int
+
+
+@lru_cache(maxsize=64)
+def _joined_digits(by_axis: tuple[tuple[str, Positions], ...]) -> JointPositions:
+    return _joined(dict(by_axis))
+
+
+def _joined(by_axis: Mapping[str, Positions]) -> JointPositions:
     some = next(iter(by_axis.values()))
     by_axis = {axis: _without_tensor_starts(positions) for axis, positions in by_axis.items()}
     strides, stride = [], 1

@@ -61,6 +61,7 @@ class Positions:
     origin: the offset of the first query and the first key where both sides are runs, so that an offset is a diagonal
         of the score matrix; None where a side is listed, and every pair has an offset of its own.
     known_origin: `origin` where it is an int, so that shapes alone tell which pairs are visible; None otherwise.
+    leading: how many queries and keys, from the first, stand nowhere on this axis.
     """
 
     query: Position
@@ -74,6 +75,7 @@ class Positions:
     axis: str = SEQUENCE
     origin: int | Int64[Tensor, ""] | None = field(init=False, compare=False)
     known_origin: int | None = field(init=False, compare=False)
+    leading: tuple[int, int] = field(init=False, compare=False, default=(0, 0))
     _read: list[tuple[int, int]] = field(init=False, compare=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,6 +85,8 @@ class Positions:
         known = None if isinstance(origin, Tensor) else origin
         object.__setattr__(self, "origin", origin)
         object.__setattr__(self, "known_origin", known)
+        if origin is None:
+            object.__setattr__(self, "leading", (_leading(self.query), _leading(self.key)))
         if known is None:
             return
         if self.lowest is not None and certainly(known - self.query_length + 1 >= self.lowest):
@@ -134,11 +138,6 @@ class Positions:
         if self.highest is not None:
             last = last.clamp(max=self.highest) if isinstance(last, Tensor) else min(last, self.highest)
         return first, last
-
-    @property
-    def leading(self) -> tuple[int, int]:
-        """How many queries and keys, from the first, stand nowhere on this axis."""
-        return tuple(side.leading if isinstance(side, Digits) else 0 for side in (self.query, self.key))  # pyright: ignore[reportReturnType]
 
     def _visible_in_digits(self) -> tuple[int, int] | None:
         """The extremes by arithmetic, where neither side is listed and no limit is set; None elsewhere."""
@@ -223,3 +222,7 @@ class Positions:
     ) -> Float[Tensor, "H count D"]:
         """compute(span), or what `owner` computed for a call before, where a memo keeps it."""
         return compute(span) if self.memo is None else self.memo.rows(owner, span, compute)
+
+
+def _leading(side: Position) -> int:
+    return side.leading if isinstance(side, Digits) else 0

@@ -60,7 +60,8 @@ class Inputs(NamedTuple):
     def of(cls, problem: Problem) -> Inputs:
         """Of a problem, zeros in place of its padding."""
         sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
-        problem = Sight(*(None if seen is None or seen.all() else seen for seen in sight)).cleaned(problem)
+        if sight.keys is not None or sight.queries is not None:
+            problem = Sight(*(None if seen is None or seen.all() else seen for seen in sight)).cleaned(problem)
         key, value = rows_of(problem.key), rows_of(problem.value)
         return cls._with(problem, key, value, _filled_up)
 

@@ -177,9 +177,13 @@ def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
 def _must_be_seen(problem: Problem) -> bool:
     """Whether anyone but the kernels looks at the call, or a start is still to be read."""
     given = [problem.query, problem.key, problem.value, problem.mask.explicit, problem.key_bias]
-    starts = [problem.sequence.positions.origin]
+    if isinstance(problem.sequence.positions.origin, Tensor):
+        return True
     for axis in problem.axes:
-        tables = axis.tables.values()
-        given += [axis.relative_query, *(table.values for table in tables)]
-        starts += [table.first for table in tables]
-    return any(isinstance(start, Tensor) for start in starts) or is_watched(given)
+        given.append(axis.relative_query)
+        for table in axis[2:]:
+            if table is not None:
+                given.append(table.values)
+                if isinstance(table.first, Tensor):
+                    return True
+    return is_watched(given)
