@@ -76,7 +76,9 @@ class ScoreTerms:
             raise ValueError(f"ScoreTerms on: got terms on {_named(self.axes)}; expected terms of the sequence alone")
         if not axes or not all(isinstance(axis, str) for axis in axes) or axes == ("sequence",):
             raise ValueError(f"ScoreTerms on: got {axes!r}; expected names of axes, one at least other than 'sequence'")
-        moved = {axes: replace(self, query=None, key=None)} if self.tables else {}
+        if self.query is None and self.key is None:
+            return ScoreTerms(axes={axes: self} if self.tables else NO_AXES)
+        moved = {axes: replace(self, query=None, key=None)} if self.tables else NO_AXES
         return ScoreTerms(query=self.query, key=self.key, axes=moved)
 
     @property

@@ -87,9 +87,9 @@ struct Forward {
         Vector most[ROWS];
         scores_of(head, query + a * width, i, j0, from, to, start, weights + MARGIN, step, most);
         if (looks) look_at_pairs(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
-        soften(weights + MARGIN, from, to, most, maximum + a, total + a, output + a * value_width);
+        soften(weights + MARGIN, real, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
-        add_values(head, weights + MARGIN, i, j0, begin, stop, output + a * value_width);
+        add_values(head, weights + MARGIN, i, real, j0, begin, stop, output + a * value_width);
         axes.add_values(weights + MARGIN, step, i, real, j0, {begin, stop}, output + a * value_width);
       }
     }
@@ -97,9 +97,9 @@ struct Forward {
   }
 
   // Scores to weights e^(score - maximum) against the largest so far; what was summed against an earlier one shrinks.
-  void soften(float* scores, Index from, Index to, const Vector (&most)[ROWS], float* maximum, float* total,
+  void soften(float* scores, Index real, Index from, Index to, const Vector (&most)[ROWS], float* maximum, float* total,
               float* output) const {
-    for (int r = 0; r < ROWS; r++) {
+    for (Index r = 0; r < real; r++) {
       const float before = maximum[r], now = std::max(before, largest(most[r]));
       const float finite = now == -INFINITY ? 0.0f : now;
       float* row = scores + r * step;
@@ -133,11 +133,11 @@ struct Forward {
   }
 
   // output_r += sum_c weight[r][c] * (v_c + RV[d]).
-  void add_values(const Head& head, const float* weights, Index i, Index j0, Index from, Index stop,
+  void add_values(const Head& head, const float* weights, Index i, Index real, Index j0, Index from, Index stop,
                   float* output) const {
     const Index width = call.value_width;
     const float* values = call.value.of(head.b, head.key_head, j0 + from);
-    for (int r = 0; r < ROWS; r += NN_ROWS)
+    for (Index r = 0; r < real; r += NN_ROWS)
       multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width,
                   width);
     const Table& table = head.sequence().relative_values;
