@@ -24,9 +24,10 @@ ARM := aarch64-linux-gnu.2.17
 ARM_LIBC := /usr/aarch64-linux-gnu
 WHEELS := build/wheels
 BARE := build/bare
-WHEEL_TOOLS = $(BIN)/python -c 'import auditwheel, build, ziglang' 2>/dev/null || { echo "make $@ needs tools of its own: $(BIN)/pip install -c constraints.txt -e '.[wheels]'"; exit 1; }
+RELEASE := build/release
+WHEEL_TOOLS = $(BIN)/python -c 'import auditwheel, build, ziglang' 2>/dev/null || { echo "make $@ needs tools of its own: $(BIN)/pip install -c constraints.txt --group wheels"; exit 1; }
 
-.PHONY: help install test test-all test-gpu test-sanitize test-arm wheels search repeats lint demo clean
+.PHONY: help install test test-all test-gpu test-sanitize test-arm test-versions release-check wheels search repeats lint demo clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,12 +42,14 @@ help: ## list the targets
 
 install: $(STAMP) ## set up .venv with everything that the other targets need
 
-# torch first, alone and by its exact version: an index for torch need not carry the rest.
+# pip first, for the older ones know no --group; then torch, alone and by its exact version: an index for torch need not
+# carry the rest.
 $(STAMP): pyproject.toml constraints.txt setup.py $(KERNELS)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"relattn needs Python 3.11 or later; $(PYTHON) is {v[0]}.{v[1]}: name another with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,keras,test,lint]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,keras]' --group test --group lint
 	touch $@
 
 test: install ## the tests, without the slow ones
@@ -101,6 +104,22 @@ wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribu
 	cd / && $(abspath $(BARE))/bin/python -I $(CURDIR)/tests/native/from_a_wheel.py
 	cd / && $(abspath $(BARE))/bin/relattn doctor
 	@ls -l dist
+
+test-versions: install ## the core's tests under other versions of Python and torch (versions.toml), into docs/versions.md
+	TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python -m tests.versions
+
+# What an index asks of a package, and the tests from the unpacked source distribution, in an environment of their own.
+release-check: install ## the package as it would be published: its metadata, its files, its tests, the workflow files
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group release
+	rm -rf $(RELEASE)
+	$(BIN)/python -m build --outdir $(RELEASE) .
+	$(BIN)/twine check --strict $(RELEASE)/*
+	$(BIN)/check-wheel-contents $(RELEASE)/*.whl
+	$(BIN)/pyroma --min 10 $(RELEASE)/*.tar.gz
+	$(BIN)/actionlint
+	mkdir $(RELEASE)/unpacked
+	tar -xzf $(RELEASE)/*.tar.gz --strip-components 1 -C $(RELEASE)/unpacked
+	$(MAKE) -C $(RELEASE)/unpacked test
 
 search: install ## the tests with new random numbers, again and again for MINUTES
 	$(BIN)/python -m tests.search --minutes $(MINUTES) $(WORKERS) -m '$(FAST)' $(TESTS)

@@ -4,6 +4,7 @@ It needs a C++ compiler and nothing of torch's. Where there is none, the package
 """
 
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -17,6 +18,11 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
+
+HOME = ""
+"""The project's address, as in https://github.com/OWNER/relattn; empty while it has none."""
+
+RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 
 KERNELS = Path("src/relattn/compiled/kernels")
 FLAGS = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default"]
@@ -98,6 +104,28 @@ class BuildKernels(build_ext):
         self.compiler.link_shared_object(objects, self.get_ext_fullpath(ext.name), target_lang="c++")
 
 
+def long_description(readme: str, home: str) -> str:
+    """The README as a package index shows it, where relative links lead nowhere.
+
+    With a home they become absolute. Without one their words stay, and pictures are left out.
+    """
+
+    def absolute(link: re.Match[str]) -> str:
+        picture, words, target = link.groups()
+        if home:
+            return f"{picture}[{words}]({home}/{'raw' if picture else 'blob'}/main/{target})"
+        return "" if picture else words
+
+    return RELATIVE_LINK.sub(absolute, readme)
+
+
+def urls(home: str) -> dict[str, str]:
+    """The links beside the description."""
+    if not home:
+        return {}
+    return {"Homepage": home, "Changelog": f"{home}/blob/main/CHANGELOG.md", "Issues": f"{home}/issues"}
+
+
 class WheelOfAnyPython(bdist_wheel):
     """The library is asked through ctypes: it is made for a platform, not for a Python."""
 
@@ -105,7 +133,11 @@ class WheelOfAnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(
-    ext_modules=[Extension("relattn.compiled._kernels", [str(KERNELS / "kernels.cpp")], optional=True)],
-    cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelOfAnyPython},
-)
+if __name__ == "__main__":
+    setup(
+        long_description=long_description(Path("README.md").read_text(encoding="utf-8"), HOME),
+        long_description_content_type="text/markdown",
+        project_urls=urls(HOME),
+        ext_modules=[Extension("relattn.compiled._kernels", [str(KERNELS / "kernels.cpp")], optional=True)],
+        cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelOfAnyPython},
+    )

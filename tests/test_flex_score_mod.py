@@ -189,6 +189,7 @@ def test_narrower_dtypes(name, dtype):
     assert error <= 2 * floor + 4 * torch.finfo(dtype).eps * value.abs().max()
 
 
+@pytest.mark.graphs
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "alibi", "sum"])
 def test_compiled(name):

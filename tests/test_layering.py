@@ -22,10 +22,11 @@ PACKAGE = "relattn"
 
 # From the ground up; PACKAGE is __init__.py, whose public names only the rooms after it may use.
 ROOMS = (
+    "requirements",
     "errors",
     "arguments",
-    "autocast",
     "watched",
+    "autocast",
     "compiled",
     "rope_scaling",
     "offsets",

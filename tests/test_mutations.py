@@ -134,13 +134,13 @@ def test_a_mutated_table_is_seen(
     table: str, mutation: str, name: str, backend: str, layout: str, rng: np.random.Generator, monkeypatch
 ) -> None:
     mutate = TABLE_MUTATIONS[mutation]
-    mutate_problem(monkeypatch, backend, lambda p: retabled(p, **{table: mutate(p.sequence.tables[table])}))
+    mutate_problem(monkeypatch, backend, lambda p: retabled(p, **{table: mutate(p.sequence().tables()[table])}))
     assert_red(subject_of(name, layout, rng), backend)
 
 
 def retabled(p: Problem, **fields: Any) -> Problem:
     """The sequence with other terms."""
-    return p._replace(axes=(p.sequence._replace(**fields),))
+    return p._replace(axes=(p.sequence()._replace(**fields),))
 
 
 def without(name: str) -> Callable[[Problem], Problem]:
@@ -156,7 +156,7 @@ def moved(position: Position, change: Callable[[Any], Any]) -> Position:
 
 def standing(p: Problem, query: Callable[[Any], Any], key: Callable[[Any], Any]) -> Problem:
     """Queries and keys stand elsewhere, for tables and mask alike."""
-    before = p.sequence.positions
+    before = p.sequence().positions
     positions = replace(before, query=moved(before.query, query), key=moved(before.key, key))
     return retabled(p, positions=positions)._replace(mask=p.mask._replace(positions=positions))
 
@@ -174,19 +174,19 @@ def remasked(p: Problem, **fields: Any) -> Problem:
 PROBLEM_MUTATIONS: dict[str, Callable[[Problem], Problem]] = {
     **{f"no {name}": without(name) for name in TABLES},
     "q . k with its sign flipped": lambda p: p._replace(query=-p.query),
-    "r . RK with its sign flipped": lambda p: retabled(p, relative_query=-p.sequence.relative_query),
+    "r . RK with its sign flipped": lambda p: retabled(p, relative_query=-p.sequence().relative_query),
     "values with their sign flipped": lambda p: p._replace(value=-p.value),
     "no scale": lambda p: p._replace(scale=1.0),
-    "r . RK not scaled": lambda p: retabled(p, relative_query=p.sequence.relative_query / p.scale),
-    "RQ . k not scaled": lambda p: retabled(p, relative_queries=times(p.sequence.relative_queries, 1.0 / p.scale)),
-    "bias scaled": lambda p: retabled(p, bias=times(p.sequence.bias, p.scale)),
+    "r . RK not scaled": lambda p: retabled(p, relative_query=p.sequence().relative_query / p.scale),
+    "RQ . k not scaled": lambda p: retabled(p, relative_queries=times(p.sequence().relative_queries, 1.0 / p.scale)),
+    "bias scaled": lambda p: retabled(p, bias=times(p.sequence().bias, p.scale)),
     "key mask inverted": lambda p: remasked(p, key_mask=~p.mask.key_mask),
     "no key mask": lambda p: remasked(p, key_mask=None),
     "queries one position late": lambda p: standing(p, lambda q: q + 1, lambda k: k),
     "keys one position late": lambda p: standing(p, lambda q: q, lambda k: k + 1),
     "positions negated": lambda p: standing(p, lambda q: -q, lambda k: -k),
     "key heads interleaved over the query heads": lambda p: p._replace(
-        key=p.key.repeat(1, p.num_groups, 1, 1), value=p.value.repeat(1, p.num_groups, 1, 1)
+        key=p.key.repeat(1, p.num_groups(), 1, 1), value=p.value.repeat(1, p.num_groups(), 1, 1)
     ),
     "batch rotated": lambda p: p._replace(key=p.key.roll(1, dims=0)),
 }
@@ -217,7 +217,7 @@ def test_a_mutated_gradient_is_seen(
 
     def mutated(p: Problem) -> Problem:
         of_axis = operand in ("relative_query", *TABLES)
-        old = getattr(p.sequence if of_axis else p, operand)
+        old = getattr(p.sequence() if of_axis else p, operand)
         new = GRADIENTS[mutation](old.values if operand in TABLES else old)
         changed: dict[str, Any] = {operand: replace(old, values=new) if operand in TABLES else new}
         return retabled(p, **changed) if of_axis else p._replace(**changed)

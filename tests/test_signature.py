@@ -128,6 +128,7 @@ def inputs() -> list[Tensor]:
     return [torch.randn(2, 2, length, 8) for length in (5, 6, 6)]
 
 
+@pytest.mark.graphs
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("return_lse", [False, True], ids=["output", "lse"])
 def test_relative_attention_compiles_whole(name: str, return_lse: bool, inputs: list[Tensor]) -> None:
@@ -141,6 +142,7 @@ def test_relative_attention_compiles_whole(name: str, return_lse: bool, inputs: 
     assert isinstance(compiled, tuple) is return_lse
 
 
+@pytest.mark.graphs
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_attention_weights_compile_whole(name: str, inputs: list[Tensor]) -> None:
     encoding = ENCODINGS[name]()
@@ -152,6 +154,7 @@ def test_attention_weights_compile_whole(name: str, inputs: list[Tensor]) -> Non
     torch.testing.assert_close(compiled, weights(*inputs))
 
 
+@pytest.mark.graphs
 def test_the_functions_themselves_compile_whole(inputs: list[Tensor]) -> None:
     for function in (relative_attention, attention_weights):
         compiled = torch.compile(function, fullgraph=True, backend="eager")

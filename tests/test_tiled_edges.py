@@ -86,6 +86,7 @@ def test_values_may_have_no_width(backend: str, rng) -> None:
     assert relative_attention(query, key, value[..., :0], backend=backend).shape == (1, 2, LENGTH, 0)
 
 
+@pytest.mark.graphs
 def test_the_gradient_of_a_mask_lies_as_the_compiler_is_told(rng) -> None:
     tensors = inputs()
     mask = torch.randn(LENGTH, LENGTH).t().requires_grad_()
@@ -176,6 +177,7 @@ def test_auto_takes_tiled_for_many_pairs(shape: tuple[int, int, int, int], chose
     assert explain(query, key, key, encoding=relattn.AlibiBias(heads)).chosen == chosen
 
 
+@pytest.mark.graphs
 def test_auto_guards_no_open_length(rng) -> None:
     """One graph, which takes the compiled kernels for lengths on both sides of the bound."""
     graphs = []

@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from relattn import requirements
+
 __version__ = "0.1.0"
+
+requirements.check()
 
 _HOMES = {
     "relative_attention": "relattn.functional",

@@ -7,6 +7,8 @@ import contextlib
 import torch
 from torch import Tensor
 
+from relattn.watched import constant_in_graphs
+
 _UNCHANGED = contextlib.nullcontext()
 
 NARROWED = (torch.float32, torch.bfloat16, torch.float16)
@@ -15,7 +17,12 @@ NARROWED = (torch.float32, torch.bfloat16, torch.float16)
 def is_autocast(tensor: Tensor) -> bool:
     """Whether torch.autocast is on for the tensor's device."""
     device = tensor.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return _knows_autocast(device) and torch.is_autocast_enabled(device)
+
+
+@constant_in_graphs
+def _knows_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
 
 
 def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:

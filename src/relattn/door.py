@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from relattn.score.positions import SEQUENCE
 from relattn.score.problem import Axis, Problem
 from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
+from relattn.watched import HAS_GRAPHS, refuse_graph
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
 NOTHING = ScoreTerms()
@@ -48,7 +50,7 @@ class Request(NamedTuple):
         """O * sigmoid(lse - sink), rounded once, and lse of the keys alone."""
         problem = self.problem
         assert problem.sinks is not None
-        output, lse = backend.run(problem._replace(return_lse=True, output_dtype=problem.score_dtype))
+        output, lse = backend.run(problem.replaced(return_lse=True, output_dtype=problem.score_dtype()))
         assert lse is not None
         output = (output * share(lse, problem.sinks)).to(problem.output_dtype)
         return output, lse if problem.return_lse else None
@@ -70,8 +72,10 @@ def checked(
 ) -> tuple[Float[Tensor, "B Hq Lq D"], Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"], tuple[int, ...]]:
     """q, k and v, fit for one another and narrowed as autocast narrows them, with one batch axis; and the caller's own.
 
-    Raises what `checks.check_tensors` raises.
+    Raises UnsupportedError: in a graph that this torch cannot make. And what `checks.check_tensors` raises.
     """
+    if not HAS_GRAPHS and torch.compiler.is_compiling():
+        refuse_graph()
     check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)
     batch = checks.check_tensors(query, key, value, enable_gqa)

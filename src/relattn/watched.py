@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
+
+from relattn.errors import UnsupportedError
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+HAS_GRAPHS = TorchVersion(torch.__version__) >= "2.8"
+"""Whether this torch can trace a call of ours."""
+
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+"""Whether torch.export traces the call; torch 2.6 does not tell it from torch.compile."""
+
+
+def constant_in_graphs(function: Function) -> Function:
+    """Does what torch.compiler.assume_constant_result does.
+
+    Naming that function would import torch._dynamo, which imports triton.
+    """
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
+@constant_in_graphs
+def refuse_graph() -> None:
+    """Raises UnsupportedError: for a torch that cannot trace a call; run while a graph is made, not recorded in it."""
+    raise UnsupportedError(
+        f"torch.compile, torch.export: got torch {torch.__version__}; expected 2.8 or later, which can trace relattn; "
+        "call it under torch.compiler.disable, or install a later torch"
+    )
 
 
 def under_torch_func() -> bool:

@@ -70,6 +70,7 @@ def test_key_bias_not_finite(came):
         call(key_bias=key_bias)
 
 
+@pytest.mark.graphs
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_key_bias_not_finite_in_a_graph(backend):
     key_bias = ones(2, 1, 6)

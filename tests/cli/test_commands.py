@@ -253,20 +253,18 @@ def run_without(package, *arguments):
         (
             "typer",
             ["doctor"],
-            "relattn: got a Python without typer; expected the extra `cli`; install it in the clone: pip "
-            "install '.[cli]'",
+            "relattn: got a Python without typer; expected the extra `cli`; install it: pip install 'relattn[cli]'",
         ),
         (
             "rich",
             ["doctor"],
-            "relattn: got a Python without rich; expected the extra `cli`; install it in the clone: pip install "
-            "'.[cli]'",
+            "relattn: got a Python without rich; expected the extra `cli`; install it: pip install 'relattn[cli]'",
         ),
         (
             "accelerate",
             ["compare"],
-            "relattn: got a Python without accelerate; expected the extra `lab`; install it in the clone: "
-            "pip install '.[lab]'",
+            "relattn: got a Python without accelerate; expected the extra `lab`; install it: "
+            "pip install 'relattn[lab]'",
         ),
     ],
 )

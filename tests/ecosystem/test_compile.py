@@ -22,6 +22,8 @@ from tests.ecosystem.layers import (
     of_no_axis,
 )
 
+pytestmark = pytest.mark.graphs
+
 pytest_plugins = ["tests.contract.fresh"]
 
 

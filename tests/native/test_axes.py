@@ -167,6 +167,7 @@ class OnAGrid(torch.nn.Module):
         return relative_attention(query, key, value, **asked, backend="native")
 
 
+@pytest.mark.graphs
 def test_one_graph_for_every_batch() -> None:
     attend = OnAGrid()
     compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -177,6 +178,7 @@ def test_one_graph_for_every_batch() -> None:
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.graphs
 def test_exported() -> None:
     attend, inputs = OnAGrid(), tuple(drawn(2, 2, 12, 8) for _ in range(3))
     assert torch.equal(torch.export.export(attend, inputs).module()(*inputs), attend(*inputs))

@@ -248,6 +248,7 @@ class Attends(nn.Module):
         return relative_attention(query, key, value, **asked, backend="native")
 
 
+@pytest.mark.graphs
 def test_one_graph_with_open_lengths() -> None:
     attend = Attends()
     compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -261,6 +262,7 @@ def test_one_graph_with_open_lengths() -> None:
         assert all(torch.equal(one, other) for one, other in pairs)
 
 
+@pytest.mark.graphs
 def test_an_exported_graph_takes_other_positions() -> None:
     attend, length = Attends().eval(), {2: torch.export.Dim.DYNAMIC}
     given = (*(drawn(2, 2, 9, 8) for _ in range(3)), torch.arange(9).expand(2, 9).contiguous())

@@ -206,6 +206,7 @@ def test_the_operators_pass_opcheck(kind: str, monkeypatch) -> None:
     torch.library.opcheck(torch.ops.relattn.native_backward.default, given, test_utils=utils[:2])
 
 
+@pytest.mark.graphs
 def test_one_graph_with_open_lengths() -> None:
     encoding = ShawEmbedding(8, 5)
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import torch
 
 from relattn.errors import UnsupportedError
-from relattn.watched import under_torch_func
-
-Function = TypeVar("Function", bound=Callable[..., object])
+from relattn.watched import constant_in_graphs, under_torch_func
 
 
 def reasons_of_an_operator(onnx: str) -> list[str]:
@@ -23,15 +18,6 @@ def reasons_of_an_operator(onnx: str) -> list[str]:
     elif is_traced():
         reasons.append("torch.jit.trace does not record its operator")
     return reasons
-
-
-def constant_in_graphs(function: Function) -> Function:
-    """Does what torch.compiler.assume_constant_result does.
-
-    Naming that function would import torch._dynamo, which imports triton.
-    """
-    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
-    return function
 
 
 @constant_in_graphs

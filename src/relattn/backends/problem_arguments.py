@@ -39,6 +39,7 @@ NUM_STARTS = 2 + len(TABLES)
 NAMES = [argument.split()[-1] for argument in ARGUMENTS.split(", ")]
 NUM_TENSORS = NAMES.index("numbers")
 NUM_PLAIN = NAMES.index("axis_positions")
+SEED, WORDS, DROPOUT = NAMES.index("seed"), NAMES.index("words"), NAMES.index("dropout_p")
 
 
 def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
@@ -47,7 +48,7 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     numbers: the starts of the queries, of the keys, and of each table; where any is a tensor, a tensor of all six comes
         beside them. words: what each table does beyond its rows, "" where there is none. Those of other axes follow.
     """
-    axis, positions, mask = problem.sequence, problem.sequence.positions, problem.mask
+    axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
     tables = [getattr(axis, name) for name in TABLES]
     query_positions, key_positions, starts = None, None, [0, 0]
     if isinstance(positions.query, Run) and isinstance(positions.key, Run):

@@ -18,9 +18,12 @@ from relattn.backends.operators import refusal, refuse_double_backward, refuse_v
 from relattn.backends.problem_arguments import (
     ARGUMENTS,
     DIFFERENTIABLE,
+    DROPOUT,
     NAMES,
     NUM_PLAIN,
     NUM_TENSORS,
+    SEED,
+    WORDS,
     axis_tensor_names,
     flat,
     named,
@@ -77,7 +80,7 @@ def operator_of(
     def run_forward(*arguments) -> Forward:
         problem = problem_of(*arguments)
         with without_autocast(problem.query):
-            return forward(problem, named(arguments)["seed"])
+            return forward(problem, arguments[SEED])
 
     def run_backward(
         output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
@@ -85,17 +88,17 @@ def operator_of(
         problem = problem_of(*arguments)
         answers = Answers(output, maximum, total, output_gradient, lse_gradient)
         with without_autocast(problem.query):
-            gradients = backward(problem, named(arguments)["seed"], answers, set(wanted))
+            gradients = backward(problem, arguments[SEED], answers, set(wanted))
         return [gradients[name] for name in wanted]
 
     def differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Any, ...]:
         (output, maximum, total), arguments = _restored(ctx, answers=3)
         needed = dict(zip(NAMES, ctx.needs_input_grad, strict=True))
-        names = axis_tensor_names(named(arguments)["words"])
+        names = axis_tensor_names(arguments[WORDS])
         wanted = [which for which in DIFFERENTIABLE if needed[which]]
         wanted += [which for which, one in zip(names, needed["axis_tensors"], strict=True) if one]
         if is_batched(output_gradient) or is_batched(lse_gradient):
-            if differentiable is None or named(arguments)["dropout_p"] > 0.0:
+            if differentiable is None or arguments[DROPOUT] > 0.0:
                 raise refusal(name, "it takes no batched gradients (is_grads_batched)")
             found = _gradients_of(differentiable, wanted, (output_gradient, lse_gradient), arguments)
         else:
@@ -166,10 +169,9 @@ def _tensors_among(arguments: Sequence[Any]) -> list[Tensor | None]:
 
 def _by_argument(gradients: dict[str, Tensor], arguments: Sequence[Any]) -> tuple[Any, ...]:
     """The gradients in the place of the arguments that they belong to."""
-    given = named(arguments)
-    others = [gradients.get(which) for which in axis_tensor_names(given["words"])]
-    own = (gradients.get(which) for which in NAMES[:NUM_PLAIN])
-    return *own, [None] * len(given["axis_positions"]), others
+    others = [gradients.get(which) for which in axis_tensor_names(arguments[WORDS])]
+    own = [gradients.get(which) for which in NAMES[:NUM_PLAIN]]
+    return *own, [None] * len(arguments[NUM_PLAIN]), others
 
 
 def _gradients_of(

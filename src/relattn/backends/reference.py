@@ -31,8 +31,8 @@ class ReferenceBackend:
         hidden = problem.mask.hidden()
         problem = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1]).cleaned(problem)
         q = problem.query.double()
-        k = problem.key.double().repeat_interleave(problem.num_groups, dim=1)
-        v = problem.value.double().repeat_interleave(problem.num_groups, dim=1)
+        k = problem.key.double().repeat_interleave(problem.num_groups(), dim=1)
+        v = problem.value.double().repeat_interleave(problem.num_groups(), dim=1)
         offsets = [axis.positions.offsets() for axis in problem.axes]
 
         products = torch.einsum("bhid,bhjd->bhij", q, k)
@@ -70,7 +70,7 @@ class ReferenceBackend:
         if not problem.return_lse:
             return output, None
         lse = scores.logsumexp(dim=-1).masked_fill(~alive.squeeze(-1), -torch.inf)
-        return output, lse.to(problem.score_dtype)
+        return output, lse.to(problem.score_dtype())
 
 
 def _pairs(table: OffsetTable, offsets: Tensor) -> Tensor:

@@ -22,18 +22,18 @@ class SdpaBackend:
 
     def reasons(self, problem: Problem) -> Iterator[str]:
         """What of the problem scaled_dot_product_attention has no argument for."""
-        for name in dict.fromkeys(name for axis in problem.axes for name in axis.tables):
+        for name in dict.fromkeys(name for axis in problem.axes for name in axis.tables()):
             yield f"it has no {name.replace('_', ' ')}"
-        for name in problem.terms_of_no_axis:
+        for name in problem.terms_of_no_axis():
             yield f"it has no {name}"
-        mask, positions = problem.mask, problem.sequence.positions
+        mask, positions = problem.mask, problem.sequence().positions
         if mask.key_mask is not None:
             yield "it has no key mask"
         if mask.segments is not None:
             yield "it has no segments"
-        if mask.limits_positions and not _is_plain_causal(problem):
+        if mask.limits_positions() and not _is_plain_causal(problem):
             yield "its causality compares indices: no window, no listed positions, and equal starts"
-        if mask.explicit is not None and mask.limits_positions:
+        if mask.explicit is not None and mask.limits_positions():
             yield "it takes a mask or causality, not both"
         if mask.explicit is not None and mask.explicit.dtype not in (torch.bool, problem.query.dtype):
             yield "its float mask has the dtype of the query"
@@ -52,14 +52,14 @@ class SdpaBackend:
             problem.value,
             attn_mask=problem.mask.explicit,
             dropout_p=problem.dropout_p,
-            is_causal=problem.mask.limits_positions,
+            is_causal=problem.mask.limits_positions(),
             scale=problem.scale,
-            enable_gqa=problem.num_groups > 1,
+            enable_gqa=problem.num_groups() > 1,
         )
         return output.to(problem.output_dtype), None
 
 
 def _is_plain_causal(problem: Problem) -> bool:
     """Whether the limits allow exactly key index <= query index."""
-    positions = problem.sequence.positions
+    positions = problem.sequence().positions
     return positions.lowest is None and positions.highest == 0 and positions.known_origin == 0

@@ -116,7 +116,7 @@ def select(name: str, problem: Problem) -> Backend:
     Raises UnsupportedError: with its reasons, for one that cannot run this.
     """
     if name == "auto":
-        return next(backend for backend in _by_preference(problem) if _runs(backend, problem))
+        return _first_that_runs(problem)
     reasons = list(BACKENDS[name].reasons(problem))
     if reasons:
         usable = [other for other, backend in BACKENDS.items() if _runs(backend, problem)]
@@ -154,7 +154,7 @@ def _by_preference(problem: Problem) -> list[Backend]:
     small = (
         certainly(heads * queries * problem.key.shape[2] < FEW_PAIRS_PER_ELEMENT)
         or certainly(queries < FEW_QUERIES)
-        or certainly(problem.num_pairs < FEW_PAIRS)
+        or certainly(problem.num_pairs() < FEW_PAIRS)
     )
     if not small:
         order = MANY_PAIRS_FIRST
@@ -175,15 +175,15 @@ def _outruns_sdpa(problem: Problem) -> bool:
     """
     if problem.query.device.type != "cpu" or problem.dropout_p > 0.0:
         return False
-    if problem.has_tables or problem.mask.explicit is not None or problem.terms_of_no_axis:
+    if problem.has_tables() or problem.mask.explicit is not None or problem.terms_of_no_axis():
         return False
     if is_watched((problem.query, problem.key, problem.value)):
         return False
     if has_few_queries(problem):
-        return problem.key.dtype == torch.bfloat16 and problem.num_pairs >= PLAIN_PAIRS_IF_FEW_QUERIES
+        return problem.key.dtype == torch.bfloat16 and problem.num_pairs() >= PLAIN_PAIRS_IF_FEW_QUERIES
     if problem.query.shape[2] * KEYS_PER_QUERY < problem.key.shape[2]:
         return False
-    return problem.num_pairs >= (PLAIN_PAIRS_IF_CAUSAL if problem.mask.limits_positions else PLAIN_PAIRS)
+    return problem.num_pairs() >= (PLAIN_PAIRS_IF_CAUSAL if problem.mask.limits_positions() else PLAIN_PAIRS)
 
 
 def _suits_native(problem: Problem) -> bool:
@@ -193,16 +193,24 @@ def _suits_native(problem: Problem) -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    pairs, long_enough = problem.num_pairs, problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2]
-    if not problem.asks_for_gradient:
-        listed = problem.sequence.positions.origin is None
+    pairs, long_enough = problem.num_pairs(), problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2]
+    if not problem.asks_for_gradient():
+        listed = problem.sequence().positions.origin is None
         return has_few_queries(problem) or (long_enough and (not listed or pairs >= PAIRS_OF_LISTS))
     return long_enough and problem.dropout_p == 0.0 and pairs >= PAIRS_FOR_A_STEP
 
 
+def _first_that_runs(problem: Problem) -> Backend:
+    """What "auto" takes."""
+    for backend in _by_preference(problem):
+        if _runs(backend, problem):
+            return backend
+    raise AssertionError("the reference backend runs every problem")
+
+
 def _runs(backend: Backend, problem: Problem) -> bool:
-    """Whether nothing speaks against it."""
-    return next(iter(backend.reasons(problem)), None) is None
+    """Whether nothing speaks against it; the first reason is enough."""
+    return not any(backend.reasons(problem))
 
 
 def check_backend(name: str) -> None:

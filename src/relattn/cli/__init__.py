@@ -20,7 +20,7 @@ def main() -> None:
             raise
         print(
             f"error: relattn: got a Python without {package}; expected the extra `cli`; "
-            "install it in the clone: pip install '.[cli]'",
+            "install it: pip install 'relattn[cli]'",
             file=sys.stderr,
         )
         raise SystemExit(2) from None

@@ -43,8 +43,8 @@ def one_sentence() -> Iterator[None]:
             raise
         extra = EXTRA_OF[package]
         _refuse(
-            f"relattn: got a Python without {package}; expected the extra `{extra}`; install it in the clone: "
-            f"pip install '.[{extra}]'"
+            f"relattn: got a Python without {package}; expected the extra `{extra}`; install it: pip install "
+            f"'relattn[{extra}]'"
         )
 
 

@@ -356,9 +356,8 @@ def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tenso
             f"{way_out}"
         )
     full = (*batch, query.shape[-3], query.shape[-2], key.shape[-2])
-    fits = attn_mask.dim() <= len(full) and all(
-        size in (1, whole) for size, whole in zip(reversed(attn_mask.shape), reversed(full), strict=False)
-    )
+    missing = len(full) - attn_mask.dim()
+    fits = missing >= 0 and all(size in (1, whole) for size, whole in zip(attn_mask.shape, full[missing:], strict=True))
     if not fits:
         raise ShapeError(
             f"attn_mask: got shape {shape(attn_mask)}; expected one that broadcasts to {list(full)} (batch, heads, "

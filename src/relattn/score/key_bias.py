@@ -71,7 +71,7 @@ def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor,
     largest where a only grows or only falls; 0 where listed positions come with segments, or in a graph.
     """
     assert problem.key_bias is not None
-    a, positions = problem.key_bias.to(problem.score_dtype), problem.sequence.positions
+    a, positions = problem.key_bias.to(problem.score_dtype()), problem.sequence().positions
     known = a.detach()
     if positions.key_length == 0:
         return a, known.new_zeros(*a.shape[:2], 1)

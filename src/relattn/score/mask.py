@@ -29,12 +29,10 @@ class Mask(NamedTuple):
     segments: tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]] | None = None
     explicit: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None = None
 
-    @property
     def limits_positions(self) -> bool:
         """Whether causality or window forbid any pair; starts given as ints tell without looking at a pair."""
         return not (self.positions.lowest is None and self.positions.highest is None)
 
-    @property
     def keeps_all(self) -> bool:
         """Whether there is neither key mask nor segments nor explicit mask."""
         return self.key_mask is None and self.segments is None and self.explicit is None
@@ -81,13 +79,12 @@ class Mask(NamedTuple):
             else _of_pairs(self.explicit, slice(None), slice(None), queries, keys),
         )
 
-    @property
     def may_leave_nothing(self) -> bool:
         """Whether any query might have no key left to attend to, as far as lengths and starts tell."""
         positions = self.positions
-        if positions.key_length == 0 or not self.keeps_all:
+        if positions.key_length == 0 or not self.keeps_all():
             return True
-        if not self.limits_positions:
+        if not self.limits_positions():
             return False
         first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
         if first_with_first is None:
@@ -96,13 +93,12 @@ class Mask(NamedTuple):
         last_with_last = first_with_first + positions.key_length - positions.query_length
         return (highest is not None and first_with_first > highest) or (lowest is not None and last_with_last < lowest)
 
-    @property
     def may_leave_keys_unseen(self) -> bool:
         """Whether there might be a key that no query sees, as far as lengths and starts tell."""
         positions = self.positions
-        if not self.keeps_all:
+        if not self.keeps_all():
             return True
-        if not self.limits_positions:
+        if not self.limits_positions():
             return False
         first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
         if first_with_first is None:
@@ -120,7 +116,7 @@ class Mask(NamedTuple):
 
     def beyond_limits(self) -> Bool[Tensor, "#B 1 Lq Lk"] | None:
         """Where key position - query position lies below lowest or above highest; None where it never does."""
-        if not self.limits_positions:
+        if not self.limits_positions():
             return None
         positions = self.positions
         lowest, highest, origin = positions.lowest, positions.highest, positions.known_origin

@@ -40,8 +40,8 @@ class Sight(NamedTuple):
         """Read from the pairs that `mask` hides, where they are written out anyway."""
         if hidden is None:
             return cls()
-        keys = _by_key_head(~hidden.all(dim=-2), key_heads) if mask.may_leave_keys_unseen else None
-        return cls(keys, ~hidden.all(dim=-1) if mask.may_leave_nothing else None)
+        keys = _by_key_head(~hidden.all(dim=-2), key_heads) if mask.may_leave_keys_unseen() else None
+        return cls(keys, ~hidden.all(dim=-1) if mask.may_leave_nothing() else None)
 
     @classmethod
     def of(cls, mask: Mask, batch: int, key_heads: int) -> Sight:
@@ -49,7 +49,7 @@ class Sight(NamedTuple):
         positions = mask.positions
         if positions.query_length == 0 or positions.key_length == 0:
             return cls()
-        if not (mask.may_leave_keys_unseen or mask.may_leave_nothing):
+        if not (mask.may_leave_keys_unseen() or mask.may_leave_nothing()):
             return cls()
         by_blocks = mask.explicit is not None and (mask.explicit.shape[2] != 1 or positions.query_length <= FEW)
         keys, queries = _by_blocks(mask, batch) if by_blocks else _by_sorting(mask)
@@ -62,10 +62,10 @@ class Sight(NamedTuple):
         axes = tuple(
             axis
             if axis.relative_query is None
-            else axis._replace(relative_query=with_zeros(axis.relative_query, self.queries))
+            else axis.replaced(relative_query=with_zeros(axis.relative_query, self.queries))
             for axis in problem.axes
         )
-        return problem._replace(
+        return problem.replaced(
             query=with_zeros(problem.query, self.queries),
             key=with_zeros(problem.key, self.keys),
             value=with_zeros(problem.value, self.keys),
@@ -95,15 +95,15 @@ def keys_in_reach(positions: Positions) -> tuple[int, int]:
 
 def within_reach(problem: Problem) -> Problem:
     """The problem of the keys in reach alone: views, so that a window over a long cache copies nothing."""
-    positions, mask = problem.sequence.positions, problem.mask
+    positions, mask = problem.sequence().positions, problem.mask
     first, end = keys_in_reach(positions)
     if (first, end) == (0, positions.key_length):
         return problem
     queries, keys = slice(0, positions.query_length), slice(first, end)
-    return problem._replace(
+    return problem.replaced(
         key=problem.key[:, :, keys],
         value=problem.value[:, :, keys],
-        axes=tuple(axis._replace(positions=axis.positions.part(queries, keys)) for axis in problem.axes),
+        axes=tuple(axis.replaced(positions=axis.positions.part(queries, keys)) for axis in problem.axes),
         mask=mask.part(queries, keys),
         key_bias=None if problem.key_bias is None else problem.key_bias[..., keys],
     )
@@ -140,7 +140,7 @@ def _by_sorting(mask: Mask) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#
     An explicit mask has one row for all queries: it hides keys, as the key mask does.
     """
     lowest, highest = mask.positions.lowest, mask.positions.highest
-    row = mask._replace(segments=None).kept()
+    row = Mask(mask.positions, mask.key_mask, None, mask.explicit).kept()
     if mask.segments is None and lowest is None and highest is None:
         assert row is not None
         return row.squeeze(2), row.squeeze(2).any(dim=-1, keepdim=True)

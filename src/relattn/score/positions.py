@@ -14,6 +14,7 @@ from relattn.errors import UnsupportedError
 from relattn.score.certainty import certainly
 from relattn.score.digits import Digits
 from relattn.score.position import Position, Run, counted
+from relattn.watched import is_exporting
 
 SEQUENCE = "sequence"
 """The axis that every call has, which alone decides causality and window."""
@@ -156,7 +157,7 @@ class Positions:
 
     def _visible_listed(self) -> tuple[int, int]:
         """The extremes over the queries of the offsets of the first and the last key that each can see."""
-        if torch.compiler.is_exporting():
+        if is_exporting():
             raise UnsupportedError(
                 "query_position, key_position: got listed positions in an export, and an encoding that reads them "
                 "for the rows it needs, which a graph cannot; give starts, or use an encoding whose table clamps or "

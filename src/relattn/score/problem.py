@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -29,10 +29,19 @@ class Axis(NamedTuple):
     relative_values: OffsetTable | None = None
     bias: OffsetTable | None = None
 
-    @property
     def tables(self) -> dict[str, OffsetTable]:
         """The offset tables that the axis has, by name."""
-        return {name: table for name, table in zip(TABLES, self[2:], strict=True) if table is not None}
+        given = {
+            "relative_keys": self.relative_keys,
+            "relative_queries": self.relative_queries,
+            "relative_values": self.relative_values,
+            "bias": self.bias,
+        }
+        return {name: table for name, table in given.items() if table is not None}
+
+    def replaced(self, **changes: Any) -> Axis:
+        """The axis with other fields. torch.compile does not trace _replace before torch 2.9."""
+        return Axis(**{**{name: getattr(self, name) for name in Axis._fields}, **changes})
 
 
 class Problem(NamedTuple):
@@ -60,32 +69,31 @@ class Problem(NamedTuple):
     key_bias: Float[Tensor, "#B #Hq Lk"] | None = None
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None
 
-    @property
+    def replaced(self, **changes: Any) -> Problem:
+        """The problem with other fields, as `Axis.replaced`."""
+        return Problem(**{**{name: getattr(self, name) for name in Problem._fields}, **changes})
+
     def sequence(self) -> Axis:
         """The first axis."""
         return self.axes[0]
 
-    @property
     def has_tables(self) -> bool:
         """Whether any axis has a table: else the offsets add nothing."""
-        return any(axis.tables for axis in self.axes)
+        return any(axis.tables() for axis in self.axes)
 
-    @property
     def asks_for_gradient(self) -> bool:
         """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
         if not torch.is_grad_enabled():
             return False
         given = [self.query, self.key, self.value, self.mask.explicit, self.key_bias]
         for axis in self.axes:
-            given += [axis.relative_query, *(table.values for table in axis.tables.values())]
+            given += [axis.relative_query, *(table.values for table in axis.tables().values())]
         return any(tensor is not None and tensor.requires_grad for tensor in given)
 
-    @property
     def score_dtype(self) -> torch.dtype:
         """The dtype of scores, softmax and all accumulation: float64 for float64 inputs, else float32."""
         return torch.float64 if self.output_dtype == torch.float64 else torch.float32
 
-    @property
     def terms_of_no_axis(self) -> list[str]:
         """Which of softcap, key bias and sinks the problem has."""
         if self.softcap is None and self.key_bias is None and self.sinks is None:
@@ -93,13 +101,11 @@ class Problem(NamedTuple):
         given = (("softcap", self.softcap), ("key bias", self.key_bias), ("sinks", self.sinks))
         return [name for name, value in given if value is not None]
 
-    @property
     def num_pairs(self) -> int:
         """How many pairs of queries and keys all heads of the batch have."""
         batch, heads, queries, _ = self.query.shape
         return batch * heads * queries * self.key.shape[2]
 
-    @property
     def num_groups(self) -> int:
         """How many query heads share one key head."""
         return self.query.shape[1] // self.key.shape[1]

@@ -1,7 +1,6 @@
 """load_chorales: what is kept, the cache and its accidents; the whole corpus in the slow test."""
 
 import os
-import re
 from pathlib import Path
 
 import numpy as np
@@ -148,20 +147,6 @@ def test_a_stopped_run_leaves_no_cache(tmp_path, some_files):
     with pytest.raises(KeyboardInterrupt):
         load_chorales(cache_dir=tmp_path, progress=stop)
     assert os.listdir(tmp_path) == []
-
-
-def test_without_music21(tmp_path, monkeypatch):
-    def absent(package):
-        raise chorales.metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(chorales.metadata, "version", absent)
-    said = (
-        "data: got the chorales, which come with music21; expected that package installed; in the clone: pip install "
-        "'.[lab]'"
-    )
-    with pytest.raises(ModuleNotFoundError, match=f"^{re.escape(said)}$") as caught:
-        load_chorales(cache_dir=tmp_path)
-    assert caught.value.name == "music21"
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def _masked_scores(
 
 def _scores(problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d]."""
-    dtype = problem.score_dtype
+    dtype = problem.score_dtype()
     query = problem.query.to(dtype) * problem.scale
     scores = key_products(query, problem.key)
     for axis in problem.axes:
@@ -142,9 +142,9 @@ def _relative_query_products(problem: Problem, table: OffsetTable, positions: Po
     Where queries are few the keys come a block at a time: a strip for all of them would be quadratic in the keys. A
     compiled graph would depend on the lengths.
     """
-    dtype = problem.score_dtype
+    dtype = problem.score_dtype()
     key = problem.key.to(dtype) * problem.scale
-    key = key if problem.num_groups == 1 else key.repeat_interleave(problem.num_groups, dim=1)
+    key = key if problem.num_groups() == 1 else key.repeat_interleave(problem.num_groups(), dim=1)
     if positions.query_length == 1 and positions.origin is not None:
         first, count = positions.origin, positions.key_length
         rows = table.narrowed(first, count).to(dtype).rows(first, count)

@@ -10,9 +10,10 @@ from torch.autograd import forward_ad
 
 from relattn.backends.native.inputs import MOST_AXES
 from relattn.backends.native.operator import run
-from relattn.backends.operators import constant_in_graphs, reasons_of_an_operator
+from relattn.backends.operators import reasons_of_an_operator
 from relattn.compiled.library import Kernels, kernels
 from relattn.score.problem import Problem
+from relattn.watched import constant_in_graphs
 
 
 class NativeBackend:

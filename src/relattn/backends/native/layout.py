@@ -81,7 +81,7 @@ def packed(
     blocks: how many queries and keys meet at a time. seed: of dropout; any number where there is none.
     """
     assert len(problem.axes) <= MOST_AXES  # the kernels' arrays have room for no more
-    limits, (first, *others) = _limits(problem.sequence.positions), problem.axes
+    limits, (first, *others) = _limits(problem.sequence().positions), problem.axes
     listed = inputs.axes[0].query_positions is not None
     query, key, value = inputs[:3]
     batch, heads, queries, width = query.shape

@@ -85,7 +85,7 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
     }  # fmt: skip
     for n, axis in enumerate(problem.axes):
         given[on_axis("relative_query", n)] = axis.relative_query
-        given |= {on_axis(name, n): table.values for name, table in axis.tables.items()}
+        given |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
     return {name: _like(given[name], made[name]) for name in wanted}
 
 
@@ -115,7 +115,7 @@ def _has_no_pair(problem: Problem) -> bool:
 
 def has_few_queries(problem: Problem) -> bool:
     """Whether reading the keys for every query costs less than packing them for all."""
-    return problem.num_groups * problem.query.shape[2] <= QUERIES_OF_A_KEY
+    return problem.num_groups() * problem.query.shape[2] <= QUERIES_OF_A_KEY
 
 
 def _run(
@@ -123,7 +123,7 @@ def _run(
 ) -> None:
     """Runs the backward pass where gradients are given, else a forward pass."""
     found = _kernels()
-    threads = torch.get_num_threads() if problem.num_pairs >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
+    threads = torch.get_num_threads() if problem.num_pairs() >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
     most_queries, most_keys = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
     blocks = min(most_queries, problem.query.shape[2]), min(most_keys, problem.key.shape[2])
     call = packed(problem, inputs, outputs, gradients, blocks, threads, seed)
@@ -168,7 +168,7 @@ _run_recorded = operator_of("native", _forward, _backward, differentiable=DenseB
 def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
     """O and, where the problem asks for it, lse. Dropout's seed is drawn here, from torch's generator."""
     seed = torch.randint(2**63 - 1, (), device="cpu") if problem.dropout_p > 0.0 else None
-    if not problem.asks_for_gradient and not _must_be_seen(problem):
+    if not problem.asks_for_gradient() and not _must_be_seen(problem):
         return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
     output, lse = _run_recorded(problem, seed)
     return output, lse if problem.return_lse else None
@@ -177,7 +177,7 @@ def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
 def _must_be_seen(problem: Problem) -> bool:
     """Whether anyone but the kernels looks at the call, or a start is still to be read."""
     given = [problem.query, problem.key, problem.value, problem.mask.explicit, problem.key_bias]
-    if isinstance(problem.sequence.positions.origin, Tensor):
+    if torch.compiler.is_compiling() or isinstance(problem.sequence().positions.origin, Tensor):
         return True
     for axis in problem.axes:
         given.append(axis.relative_query)

@@ -51,10 +51,12 @@ def backward(
     explicit_mask = None
     if "explicit_mask" in wanted:
         assert problem.mask.explicit is not None
-        explicit_mask = torch.zeros(problem.mask.explicit.shape, dtype=problem.score_dtype, device=problem.query.device)
+        explicit_mask = torch.zeros(
+            problem.mask.explicit.shape, dtype=problem.score_dtype(), device=problem.query.device
+        )
     key_bias = None
     if "key_bias" in wanted:
-        key_bias = problem.query.new_zeros(*problem.query.shape[:2], problem.key.shape[2], dtype=problem.score_dtype)
+        key_bias = problem.query.new_zeros(*problem.query.shape[:2], problem.key.shape[2], dtype=problem.score_dtype())
     call = Call.of(problem, sizes, gradients=wanted)
     dropout = Dropout(problem, seed)
     for heads in head_groups(problem, sizes):
@@ -66,7 +68,7 @@ def backward(
             tile.write()
         group.write()
     for number, axis in enumerate(problem.axes):
-        for name, table in axis.tables.items():
+        for name, table in axis.tables().items():
             if on_axis(name, number) in wanted:
                 sums[on_axis(name, number)] = call.bands[number][name].table_gradient(table)
     if explicit_mask is not None:

@@ -17,7 +17,7 @@ class Dropout:
     def __init__(self, problem: Problem, seed: Tensor | None):
         self.kept, self.seed = 1.0 - problem.dropout_p, None if seed is None else int(seed)
         self.num_heads = problem.query.shape[1]
-        self.dtype, self.device = problem.score_dtype, problem.query.device
+        self.dtype, self.device = problem.score_dtype(), problem.query.device
 
     def factors(self, heads: Heads, queries: slice, keys: slice) -> Float[Tensor, "H n m"] | None:
         """What a tile's weights are multiplied with, the last query first; None without dropout."""

@@ -19,7 +19,7 @@ def forward(problem: Problem, sizes: TileSizes, seed: Tensor | None) -> Forward:
     """softmax(S) @ (v + RV), tile by tile."""
     query, rows = problem.query, problem.query.shape[:3]
     output = query.new_empty((*rows, problem.value.shape[3]), dtype=problem.output_dtype)
-    maximum, total = (query.new_empty(rows, dtype=problem.score_dtype) for _ in range(2))
+    maximum, total = (query.new_empty(rows, dtype=problem.score_dtype()) for _ in range(2))
     call = Call.of(problem, sizes, gradients=set())
     dropout = Dropout(problem, seed)
     for heads in head_groups(problem, sizes):

@@ -24,7 +24,7 @@ def in_boxes(axis: Axis) -> bool:
         return False
     first, last = positions.visible
     assert isinstance(first, int) and isinstance(last, int)
-    rows = max((table.num_rows for table in axis.tables.values()), default=0)
+    rows = max((table.num_rows for table in axis.tables().values()), default=0)
     return last - first <= 2 * rows + 2 * (positions.query_length + positions.key_length)
 
 

@@ -56,7 +56,7 @@ class Call:
     @classmethod
     def of(cls, problem: Problem, sizes: TileSizes, gradients: set[str]) -> Call:
         """The call of a problem; gradients: the tables whose gradients will be collected."""
-        scratch = Scratch(problem.score_dtype, problem.query.device)
+        scratch = Scratch(problem.score_dtype(), problem.query.device)
         of_boxes = tuple(in_boxes(axis) for axis in problem.axes)
         bands = tuple(
             {
@@ -69,7 +69,7 @@ class Call:
                     factor=LOG2_E if name == "bias" else 1.0,  # the other terms get it with the scale
                     gradient=on_axis(name, number) in gradients,
                 )
-                for name, table in axis.tables.items()
+                for name, table in axis.tables().items()
             }
             for number, axis in enumerate(problem.axes)
         )
@@ -151,7 +151,7 @@ class Group:
     def per_key_head(self, rows: Float[Tensor, "H n F"]) -> Float[Tensor, "Hk G*n F"]:
         """The rows of all query heads that share a key head, below one another."""
         heads, height, width = rows.shape
-        return rows.view(heads // self.problem.num_groups, self.problem.num_groups * height, width)
+        return rows.view(heads // self.problem.num_groups(), self.problem.num_groups() * height, width)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class QueryTile:
                 scores += in_base_two.clamp_(min=torch.finfo(scores.dtype).min)
         if kept is not None and not kept.all():
             scores.masked_fill_(~kept[0].flip(1), -torch.inf)
-        for columns in _crossing(group.problem.sequence.positions, offsets[0], *scores.shape[1:]):
+        for columns in _crossing(group.problem.sequence().positions, offsets[0], *scores.shape[1:]):
             hidden = self._hidden(slice(keys.start + columns.start, keys.start + columns.stop))
             if hidden is not None:
                 scores[:, :, columns].masked_fill_(hidden, -torch.inf)
@@ -240,11 +240,11 @@ class QueryTile:
     def _mask(self, keys: slice) -> Mask | None:
         """The tile's part of the masks given as tensors, if there are any."""
         mask, heads = self.group.problem.mask, self.group.heads
-        return None if mask.keeps_all else mask.tile(heads.batch, heads.queries, self.queries, keys)
+        return None if mask.keeps_all() else mask.tile(heads.batch, heads.queries, self.queries, keys)
 
     def _hidden(self, keys: slice) -> Bool[Tensor, "n m"] | None:
         """Where causality and window hide a pair: the same for all tiles at the same offset; None for nowhere."""
-        positions = self.group.problem.sequence.positions.part(self.queries, keys, self.group.heads.batch)
+        positions = self.group.problem.sequence().positions.part(self.queries, keys, self.group.heads.batch)
         known, place = self.group.call.hidden, None
         if positions.known_origin is not None:
             place = positions.known_origin, positions.query_length, positions.key_length
@@ -262,7 +262,7 @@ class QueryTile:
         for start in range(0, width, length):
             columns = slice(start, min(start + length, width))
             key = group.key[:, keys][:, columns] * group.scale
-            key = key.repeat_interleave(group.problem.num_groups, dim=0)
+            key = key.repeat_interleave(group.problem.num_groups(), dim=0)
             yield KeyBlock(columns, key, seen_from(columns, offsets))
 
 

@@ -46,10 +46,10 @@ def tile_sizes(problem: Problem) -> TileSizes:
 
     Keys that causality and window hide from a tile do not count.
     """
-    heads, groups, length = problem.query.shape[1], problem.num_groups, problem.key.shape[2]
+    heads, groups, length = problem.query.shape[1], problem.num_groups(), problem.key.shape[2]
     keys = max(KEYS, PAIRS // 2 // (QUERIES * max(heads, 1)))
     keys = max(min(keys, PAIRS // (QUERIES * groups)), 1)
-    lowest, highest = problem.sequence.positions.lowest, problem.sequence.positions.highest
+    lowest, highest = problem.sequence().positions.lowest, problem.sequence().positions.highest
     if lowest is not None and highest is not None:
         length = min(length, highest - lowest + QUERIES)
     key_heads = PAIRS // (QUERIES * max(min(keys, length), 1) * groups)

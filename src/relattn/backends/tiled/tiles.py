@@ -27,7 +27,7 @@ class Heads(NamedTuple):
 
 def head_groups(problem: Problem, sizes: TileSizes) -> Iterator[Heads]:
     """Every head of every batch element once."""
-    num_groups, count = problem.num_groups, problem.key.shape[1]
+    num_groups, count = problem.num_groups(), problem.key.shape[1]
     for batch in range(problem.query.shape[0]):
         for first in range(0, count, sizes.key_heads):
             last = min(first + sizes.key_heads, count)
@@ -86,7 +86,7 @@ def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int
 
     Limits on runs are arithmetic; listed positions, segments and the key mask are looked at, one number per key.
     """
-    first, end = _within_limits(problem.sequence.positions, queries)
+    first, end = _within_limits(problem.sequence().positions, queries)
     candidates = _candidates(problem, batch, queries, slice(first, end)) if first < end else None
     if candidates is None:
         return first, end
@@ -105,8 +105,8 @@ def _within_limits(positions: Positions, queries: slice) -> tuple[int, int]:
 
 def _candidates(problem: Problem, batch: int, queries: slice, keys: slice) -> Bool[Tensor, "n"] | None:
     """False for keys that certainly none of the queries sees; None where that is not known of any."""
-    listed = problem.sequence.positions.known_origin is None
-    if not listed and problem.mask.keeps_all:
+    listed = problem.sequence().positions.known_origin is None
+    if not listed and problem.mask.keeps_all():
         return None
     tile = problem.mask.tile(batch, slice(0, 1), queries, keys)
     conditions = []

@@ -47,7 +47,7 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
 
     Inputs of several dtypes meet in the one that holds them all; a table stays in that, or comes in float32.
     """
-    axis, positions, mask = problem.sequence, problem.sequence.positions, problem.mask
+    axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
     inputs = (problem.query, problem.key, problem.value, axis.relative_query)
     dtype = reduce(torch.promote_types, [tensor.dtype for tensor in inputs if tensor is not None])
     tables: list[OffsetTable | None] = [getattr(axis, name) for name in TABLES]

@@ -7,9 +7,10 @@ import os
 
 import torch
 
-from relattn.backends.operators import constant_in_graphs, reasons_of_an_operator
+from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.triton.call import WIDEST
 from relattn.score.problem import Problem
+from relattn.watched import constant_in_graphs
 
 FIRST_CAPABILITY = (8, 0)
 """Ampere's: the first with tensor cores for bfloat16."""
@@ -25,10 +26,10 @@ def reasons_of(problem: Problem) -> list[str]:
 
 
 def _of_the_call(problem: Problem) -> list[str]:
-    reasons, axis, positions, explicit = [], problem.sequence, problem.sequence.positions, problem.mask.explicit
+    reasons, axis, positions, explicit = [], problem.sequence(), problem.sequence().positions, problem.mask.explicit
     given = {
         "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
-        **{name: table.values for name, table in axis.tables.items()},
+        **{name: table.values for name, table in axis.tables().items()},
     }  # fmt: skip
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
@@ -40,9 +41,9 @@ def _of_the_call(problem: Problem) -> list[str]:
         reasons.append("it takes no listed positions, only where queries and keys start")
     elif positions.known_origin is None:
         reasons.append("it takes starts as ints, not as tensors")
-    elif any(isinstance(table.first, torch.Tensor) for table in axis.tables.values()):
+    elif any(isinstance(table.first, torch.Tensor) for table in axis.tables().values()):
         reasons.append("it takes the first offset of a table as an int, not as a tensor")
-    reasons += [f"it has no {name}" for name in problem.terms_of_no_axis]
+    reasons += [f"it has no {name}" for name in problem.terms_of_no_axis()]
     if explicit is not None and explicit.dtype != torch.bool:
         reasons.append("it takes a boolean mask, not a float one")
     widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if name != "bias"}

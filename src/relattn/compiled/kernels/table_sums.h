@@ -37,13 +37,14 @@ struct TableSums {
   // The gradient of row t of a head: its copies, and all slots' where they share the table, in order.
   void write(const Band& band, Index row, float factor) const {
     const Index h = row / band.count, t = row % band.count, width = band.width;
-    for (Index d = 0; d < width; d++) {
-      float sum = 0.0f;
-      for (Index p = 0; p < parts; p++)
-        for (Index s = per_slot ? 0 : h; s < (per_slot ? copies : h + 1); s++)
-          sum += at[(p * copies + s) * copy + t * width + d];
-      band.gradient[row * width + d] = factor * sum;
-    }
+    float* __restrict const to = band.gradient + row * width;
+    std::memset(to, 0, width * sizeof(float));
+    for (Index p = 0; p < parts; p++)
+      for (Index s = per_slot ? 0 : h; s < (per_slot ? copies : h + 1); s++) {
+        const float* __restrict from = at + (p * copies + s) * copy + t * width;
+        for (Index d = 0; d < width; d++) to[d] += from[d];
+      }
+    for (Index d = 0; d < width; d++) to[d] *= factor;
   }
 };
 

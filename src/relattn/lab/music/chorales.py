@@ -30,8 +30,6 @@ def load_chorales(*, cache_dir: Path | None = None, progress: Callable[[int, int
     The first call reads the scores (about half a minute) and keeps the pieces in `cache_dir` (default ~/.cache/relattn)
     under a name with music21's version; `progress(done, total)` is then called after each file. Later calls read the
     cache; a file there that cannot be read whole is replaced. Warns when the cache cannot be written.
-
-    Raises ModuleNotFoundError: without music21.
     """
     path = _cache_path(Path.home() / ".cache" / "relattn" if cache_dir is None else cache_dir)
     pieces = _read_cache(path)
@@ -70,15 +68,7 @@ def _catalogue_order(name: str) -> list[str | int]:
 
 
 def _cache_path(folder: Path) -> Path:
-    try:
-        version = metadata.version("music21")
-    except metadata.PackageNotFoundError as error:
-        raise ModuleNotFoundError(
-            "data: got the chorales, which come with music21; expected that package installed; in the clone: pip "
-            "install '.[lab]'",
-            name="music21",
-        ) from error
-    return folder / f"chorales-{CACHE_FORMAT}-music21-{version}.npz"
+    return folder / f"chorales-{CACHE_FORMAT}-music21-{metadata.version('music21')}.npz"
 
 
 def _write_cache(path: Path, pieces: Sequence[Piece]) -> None:

@@ -1,0 +1,158 @@
+"""The package as pip and an index see it: what it requires, what it says where that is missing, its description."""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import relattn
+from relattn import door, requirements
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSIONS = tomllib.loads((ROOT / "versions.toml").read_text())
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def test_pip_and_the_import_ask_for_the_same() -> None:
+    floors = {}
+    for line in PROJECT["dependencies"]:
+        package, floor = re.match(r"([a-z]+)>=([\d.]+)", line).groups()
+        floors[package] = numbers(floor)
+    assert floors == requirements.PACKAGES
+    assert PROJECT["requires-python"] == f">={'.'.join(map(str, requirements.PYTHON))}"
+
+
+def test_the_floors_are_tried() -> None:
+    oldest = VERSIONS["environment"][0]
+    tried = {name: numbers(version) for name, version in (package.split("==") for package in oldest["packages"])}
+    assert {
+        name: version[: len(requirements.PACKAGES[name])] for name, version in tried.items()
+    } == requirements.PACKAGES
+    assert numbers(oldest["python"]) == requirements.PYTHON
+
+
+def test_every_python_of_the_classifiers_passed() -> None:
+    named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+", line)}
+    rows = re.findall(
+        r"^\| (3\.\d+)\.\d+ \|.*?\| \d+ passed", (ROOT / "docs" / "versions.md").read_text(), re.MULTILINE
+    )
+    assert named == set(rows)
+
+
+def with_versions(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], str]) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", found)
+
+
+def test_what_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_versions(monkeypatch, lambda package: {"torch": "2.5.1+cu124"}.get(package, "99"))
+    said = "relattn: got torch 2.5.1+cu124; expected torch 2.6 or later; install it: pip install 'torch>=2.6'"
+    with pytest.raises(ImportError, match=f"^{re.escape(said)}$"):
+        requirements.check()
+
+
+@pytest.mark.parametrize("version", ["2.6", "2.6.0", "2.6.0+cpu", "2.10.1", "3.0.0a0+git1234", "2.6.0rc1"])
+def test_what_is_new_enough(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    with_versions(monkeypatch, lambda package: {"torch": version}.get(package, "99"))
+    requirements.check()
+
+
+def test_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(package: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    with_versions(monkeypatch, missing)
+    requirements.check()  # the packages are there, and what noted their versions is not
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
+    said = "relattn: got a Python without torch; expected torch 2.6 or later; install it: pip install 'torch>=2.6'"
+    with pytest.raises(ModuleNotFoundError, match=f"^{re.escape(said)}$") as raised:
+        requirements.check()
+    assert raised.value.name == "torch"
+
+
+def test_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
+    with pytest.raises(
+        ImportError, match=r"^relattn: got Python 3\.10; expected 3\.11 or later; make an environment of a newer one$"
+    ):
+        requirements.check()
+
+
+def test_the_import_says_it_first(tmp_path: Path) -> None:
+    """In an environment with another torch: the sentence is the last line, and nothing of the insides stands above."""
+    noted = tmp_path / "torch-2.4.1.dist-info"
+    noted.mkdir()
+    (noted / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.4.1\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    run = subprocess.run(
+        [sys.executable, "-c", "import relattn.nn"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].startswith(
+        "ImportError: relattn: got torch 2.4.1; expected torch 2.6 or later; "
+    )
+    assert "encodings" not in run.stderr
+
+
+def test_the_description_has_no_relative_link() -> None:
+    described = runpy.run_path(str(ROOT / "setup.py"), run_name="read")["long_description"]
+    readme = (ROOT / "README.md").read_text()
+    home = "https://example.org/relattn"
+    targets = re.findall(r"\]\(([^)\s]+)\)", described(readme, home))
+    assert len(targets) == len(re.findall(r"\]\(([^)\s]+)\)", readme)) > 20
+    assert all(re.match(r"https://|#", target) for target in targets)
+    assert (
+        f"![Nats per token by window length and by position]({home}/raw/main/docs/figures/chorales.png)"
+        in described(readme, home)
+    )
+    homeless = described(readme, "")
+    assert not [target for target in re.findall(r"\]\(([^)\s]+)\)", homeless) if not re.match(r"https://|#", target)]
+    assert "The equation\nhas it in full" in homeless
+
+
+def test_one_version() -> None:
+    assert f"\nversion: {relattn.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## [{relattn.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("room", "package"), [("hf", "transformers"), ("keras", "keras"), ("lab", "music21"), ("lab", "safetensors")]
+)
+def test_a_room_names_its_extra(room: str, package: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None; import relattn.{room}"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 1
+    said = f"relattn.{room}: {package} is not installed; install it with pip install 'relattn[{room}]'"
+    assert run.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"
+
+
+def test_a_graph_that_this_torch_cannot_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "HAS_GRAPHS", False)
+    query = torch.ones(1, 2, 4, 8)
+    said = (
+        f"torch.compile, torch.export: got torch {torch.__version__}; expected 2.8 or later, which can trace relattn; "
+        "call it under torch.compiler.disable, or install a later torch"
+    )
+    torch.compiler.reset()
+    for compiled in (relattn.relative_attention, relattn.nn.RelativeMultiheadAttention(16, 2)):
+        arguments = [query] * 3 if compiled is relattn.relative_attention else [torch.ones(1, 4, 16)]
+        with pytest.raises(Exception, match=re.escape(said)):
+            torch.compile(compiled, backend="eager")(*arguments)
+    outside = torch.compiler.disable(relattn.relative_attention)
+    assert torch.compile(lambda given: outside(given, given, given), backend="eager")(query).shape == query.shape
+    torch.compiler.reset()
