@@ -36,8 +36,10 @@ class CannotBeMade(Exception):
 
 def main() -> int:
     table = tomllib.loads((ROOT / "versions.toml").read_text())
-    results = [found(environment, table["without"]) for environment in table["environment"]]
-    write(results)
+    results = []
+    for environment in table["environment"]:
+        results.append(found(environment, table["without"]))
+        write(results)
     return int(any(result["failed"] for result in results))
 
 
@@ -154,7 +156,7 @@ def write(results: list[dict]) -> None:
         "| Python | torch | NumPy | jaxtyping | compile and export | the README's code took | tests | date |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for result in results:
+    for result in sorted(results, key=lambda result: [int(n) for n in re.findall(r"\d+", result["packages"][0])]):
         wanted = {"python": result["python"], **dict(package.split("==") for package in result["packages"])}
         shown = wanted | result.get("versions", {})
         lines.append(
@@ -162,7 +164,6 @@ def write(results: list[dict]) -> None:
             f"{result.get('readme', '')} | {result['outcome']} | {result['date']} |"
         )
     table = "\n".join(lines) + "\n"
-    print(table)
     PAGE.write_text(TABLE.sub(lambda _: table, PAGE.read_text()))
 
 
