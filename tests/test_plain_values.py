@@ -66,7 +66,7 @@ def test_a_float_of_numpy_comes_back_as_a_float() -> None:
 
 
 def test_how_a_message_shows_what_came() -> None:
-    assert [came(one) for one in (4, "4", np.int64(4), 2**64 - 1)] == ["4", "'4'", "np.int64(4)", str(2**64 - 1)]
+    assert [came(one) for one in (4, "4", np.int64(4), 2**64 - 1)] == ["4", "'4'", repr(np.int64(4)), str(2**64 - 1)]
     assert [came(one) for one in (2**64, -(2**70), 10**5000)] == [
         "an int of 65 bits", "an int of 71 bits", "an int of 16610 bits",
     ]  # fmt: skip

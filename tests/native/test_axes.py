@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, grid, relative_att
 from relattn.backends import problem_operator
 from relattn.backends.native import operator
 from relattn.backends.native.inputs import MOST_AXES
-from relattn.compiled import library
 from relattn.errors import UnsupportedError
 from tests.contract.axes import AXES_CASES
 from tests.contract.check import by_formula, check
@@ -26,6 +26,7 @@ from tests.native.test_native import assert_every_number_of_threads_gives_the_sa
 
 pytestmark = pytest.mark.one_in(3)
 
+KERNELS = Path(__file__).parent.parent.parent / "src/relattn/compiled/kernels"
 HALVES = ("bfloat16", "float16")
 SIZES = {("y", "x"): (7, 9), ("t", "y", "x"): (3, 4, 5), ("x",): (60,), ("z", "x"): (8, 8), ("time", "pitch"): (12, 5)}
 
@@ -132,7 +133,7 @@ def test_every_number_of_threads_gives_the_same_bits(rng: np.random.Generator) -
 
 def test_as_many_axes_as_the_kernels_read() -> None:
     """One more than that is refused."""
-    assert f"MOST_AXES = {MOST_AXES};" in (library.SOURCES / "call.h").read_text()
+    assert f"MOST_AXES = {MOST_AXES};" in (KERNELS / "call.h").read_text()
     inputs, position = [drawn(1, 2, 12, 8) for _ in range(3)], torch.arange(12)
     for count in (MOST_AXES - 1, MOST_AXES):
         axes = {f"axis {number}": position // (number + 1) for number in range(count)}
