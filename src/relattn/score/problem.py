@@ -40,7 +40,7 @@ class Axis(NamedTuple):
         return {name: table for name, table in given.items() if table is not None}
 
     def replaced(self, **changes: Any) -> Axis:
-        """The axis with other fields. torch.compile does not trace _replace before torch 2.9."""
+        """The axis with other fields. torch.compile of torch 2.8 does not trace _replace."""
         return Axis(**{**{name: getattr(self, name) for name in Axis._fields}, **changes})
 
 
