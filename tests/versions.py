@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 WORK = ROOT / "build" / "versions"
 PAGE = ROOT / "docs" / "versions.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+OF_NO_TEST = re.compile(r"^=+ |(, \d+ warnings?)? in [\d.]+s.*")
 FAST = "not (slow or triton or gpu)"
 PACKAGES = ("torch", "numpy", "jaxtyping")
 SHOWN = 300
@@ -89,7 +90,7 @@ def tried(environment: dict, without: list[str]) -> dict:
         return {
             "versions": versions(inside),
             "readme": with_readme.stdout.strip() if with_readme.returncode == 0 else with_readme.stderr[-SHOWN:],
-            "outcome": tests.stdout.strip().splitlines()[-1].strip("= "),
+            "outcome": OF_NO_TEST.sub("", tests.stdout.strip().splitlines()[-1]),
             "failed": bool(tests.returncode or with_readme.returncode),
         }
     finally:
