@@ -100,7 +100,7 @@ def table(tree: Path, backend: str) -> dict[str, float]:
             [*command, sys.executable, __file__, "--inside", backend], env=environment, check=True, capture_output=True
         )
         found = {}
-        for file in sorted(Path(folder).glob("out.*")):
+        for file in sorted(Path(folder).glob("out.*"), key=lambda file: int(file.suffix[1:])):
             for name, instructions in ROW.findall(file.read_text()):
                 found[name] = int(instructions) / CALLS / 1e6
         return found

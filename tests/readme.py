@@ -1,4 +1,4 @@
-"""The README's code in an environment with relattn's wheel alone: forward, backward, a cache, and on request a graph.
+"""The README's code in an environment with relattn's wheel alone: forward, backward, a cache, a graph or its refusal.
 
     python -I tests/readme.py [graphs]
 
@@ -33,6 +33,14 @@ def main(graphs: bool) -> None:
     if graphs:
         compiled = torch.compile(relattn.relative_attention, fullgraph=True)
         torch.testing.assert_close(compiled(*leaves, **asked), output, atol=ROUNDING, rtol=ROUNDING)
+    else:
+        for attend, given in ((relattn.relative_attention, leaves), (names["attention"], [torch.ones(1, 4, 512)])):
+            try:
+                torch.compile(attend, backend="eager")(*given)
+            except Exception as error:
+                assert f"got torch {torch.__version__}; expected 2.8 or later" in str(error), error
+            else:
+                raise AssertionError("this torch can trace relattn after all")
     print(relattn.explain(*leaves, **asked).chosen)
 
 

@@ -4,9 +4,8 @@
 
 For each environment of versions.toml: a virtual environment with those versions and relattn's wheel, the README's
 code, the tests, and a line in the table of docs/versions.md. The environment is removed then, for one takes gigabytes.
-What was tried is kept in build/versions: an interrupted run goes on where it stopped, and begins anew where a source
-has changed.
-Ends with 1 where a test failed.
+What passed is kept in build/versions: an interrupted run goes on where it stopped, and begins anew where a source
+has changed. Ends with 1 where a test failed.
 """
 
 import datetime
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 WORK = ROOT / "build" / "versions"
 PAGE = ROOT / "docs" / "versions.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
-OF_NO_TEST = re.compile(r"^=+ |(, \d+ warnings?)? in [\d.]+s.*")
+BESIDE_COUNTS = re.compile(r"^=+ |(, \d+ warnings?)? in [\d.]+s.*")
 FAST = "not (slow or triton or gpu)"
 PACKAGES = ("torch", "numpy", "jaxtyping")
 SHOWN = 300
@@ -41,6 +40,7 @@ def main() -> int:
     for environment in table["environment"]:
         results.append(found(environment, table["without"]))
         write(results)
+    print(TABLE.search(PAGE.read_text())[0])
     return int(any(result["failed"] for result in results))
 
 
@@ -48,9 +48,10 @@ def found(environment: dict, without: list[str]) -> dict:
     """What came of an environment, now or in a run before on the same sources."""
     kept = WORK / f"{name_of(environment)}.json"
     key = digest(environment, without)
-    if kept.exists() and (result := json.loads(kept.read_text()))["key"] == key:
+    if kept.exists() and (result := json.loads(kept.read_text()))["key"] == key and result["passed"]:
+        print(f"{name_of(environment)}: {result['outcome']}, as before", flush=True)
         return result
-    result = {"key": key, **environment, "date": str(datetime.date.today()), "failed": False, "passed": 0}
+    result = {"key": key, **environment, "date": str(datetime.date.today()), "passed": False, "failed": False}
     print(f"{name_of(environment)} ...", flush=True)
     try:
         result |= tried(environment, without)
@@ -76,7 +77,9 @@ def tried(environment: dict, without: list[str]) -> dict:
         torch, *others = environment["packages"]
         index = ["--index-url", os.environ["TORCH_INDEX"]] if os.environ.get("TORCH_INDEX") else []
         asked([*pip, "install", "--quiet", *index, torch])
-        asked([*pip, "install", "--quiet", torch, *others, str(wheel)])
+        installed = said([*pip, "install", "--quiet", torch, *others, str(wheel)])
+        if installed.returncode:
+            return {"outcome": f"cannot be installed: {last_line(installed)}", "failed": True}
         with_readme = said([inside, "-I", str(ROOT / "tests" / "readme.py"), *["graphs"] * environment["graphs"]])
         asked([*pip, "install", "--quiet", torch, *others, "--group", f"{ROOT / 'pyproject.toml'}:core-test"])
         tests = said(
@@ -89,9 +92,12 @@ def tried(environment: dict, without: list[str]) -> dict:
         (WORK / f"{name_of(environment)}.log").write_text(tests.stdout + tests.stderr)
         return {
             "versions": versions(inside),
-            "readme": with_readme.stdout.strip() if with_readme.returncode == 0 else with_readme.stderr[-SHOWN:],
-            "outcome": OF_NO_TEST.sub("", tests.stdout.strip().splitlines()[-1]),
+            "readme": with_readme.stdout.strip() if with_readme.returncode == 0 else last_line(with_readme),
+            "outcome": BESIDE_COUNTS.sub("", tests.stdout.strip().splitlines()[-1])
+            if tests.stdout
+            else last_line(tests),
             "failed": bool(tests.returncode or with_readme.returncode),
+            "passed": not (tests.returncode or with_readme.returncode),
         }
     finally:
         shutil.rmtree(home, ignore_errors=True)
@@ -108,7 +114,8 @@ def interpreter(version: str) -> str:
 def built() -> Path:
     """The wheel of these sources, the same for every environment."""
     folder = WORK / "wheel"
-    shutil.rmtree(folder, ignore_errors=True)
+    for stale in (folder, *(ROOT / "build").glob("lib*")):
+        shutil.rmtree(stale, ignore_errors=True)
     asked([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)])
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -118,8 +125,13 @@ def asked(command: list[str]) -> None:
     """Run a step of the set-up; its last line says why it failed."""
     ran = said(command)
     if ran.returncode:
-        lines = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or ran.stderr.splitlines()
-        raise CannotBeMade(lines[-1][:SHOWN] if lines else f"{command[0]} ended with {ran.returncode}")
+        raise CannotBeMade(last_line(ran))
+
+
+def last_line(ran: subprocess.CompletedProcess[str]) -> str:
+    """The last error of a command that failed, as a cell of a table holds it."""
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or ran.stderr.splitlines()
+    return (lines[-1] if lines else f"ended with {ran.returncode}")[:SHOWN].replace("|", "/")
 
 
 def said(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -201,7 +201,7 @@ def _suits_native(problem: Problem) -> bool:
 
 
 def _first_that_runs(problem: Problem) -> Backend:
-    """What "auto" takes."""
+    """What "auto" takes. A loop: torch.compile of torch 2.8 follows no `next` with a generator."""
     for backend in _by_preference(problem):
         if _runs(backend, problem):
             return backend

@@ -43,7 +43,7 @@ def of_seeing_rows(
     call: Call, lse: Float[Tensor, "B Hq Lq"], by_output: Float[Tensor, "B Hq Lq Dv"], by_lse: Float[Tensor, "B Hq Lq"]
 ) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     """The gradients by output and lse, with zeros for queries that see nothing: these may hold anything there."""
-    if not _mask(call).may_leave_nothing:
+    if not _mask(call).may_leave_nothing():
         return by_output, by_lse
     seen = lse != -torch.inf
     return with_zeros(by_output, seen), by_lse.masked_fill(~seen, 0.0)
