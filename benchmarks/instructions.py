@@ -32,7 +32,7 @@ void stop(const char *name) { CALLGRIND_DUMP_STATS_AT(name); CALLGRIND_STOP_INST
 ROW = re.compile(r"desc: Trigger: Client Request: (.*)\n(?:.*\n)*?summary: (\d+)")
 
 
-def run(backend: str) -> None:
+def run() -> None:
     """Inside of valgrind: every case, announced to it by its name."""
     import torch
 
@@ -53,11 +53,11 @@ def run(backend: str) -> None:
     for name in ENCODINGS:
         for length in LENGTHS:
             for step in (False, True):
-                call = call_of(encodings[name], length, step, backend)
+                call = call_of(encodings[name], length, step)
                 counted(f"{name} {length} {'step' if step else 'forward'}", call, requests)
 
 
-def call_of(encoding, length: int, step: bool, backend: str) -> Callable[[], None]:
+def call_of(encoding, length: int, step: bool) -> Callable[[], None]:
     """A forward pass without gradients, or a training step."""
     import torch
 
@@ -71,7 +71,7 @@ def call_of(encoding, length: int, step: bool, backend: str) -> Callable[[], Non
 
     def call() -> None:
         with torch.set_grad_enabled(step):
-            output = relattn.relative_attention(*tensors, encoding=encoding, is_causal=True, backend=backend)
+            output = relattn.relative_attention(*tensors, encoding=encoding, is_causal=True, backend="native")
             if step:
                 torch.autograd.grad(output, leaves, cotangent)
 
@@ -87,7 +87,7 @@ def counted(name: str, call: Callable[[], None], requests: ctypes.CDLL) -> None:
     requests.stop(name.encode())
 
 
-def table(tree: Path, backend: str) -> dict[str, float]:
+def table(tree: Path) -> dict[str, float]:
     """Instructions of a call in millions, by case."""
     with tempfile.TemporaryDirectory() as folder:
         library, out = Path(folder, "requests.so"), Path(folder, "out")
@@ -97,7 +97,7 @@ def table(tree: Path, backend: str) -> dict[str, float]:
         }  # fmt: skip
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
         subprocess.run(
-            [*command, sys.executable, __file__, "--inside", backend], env=environment, check=True, capture_output=True
+            [*command, sys.executable, __file__, "--inside"], env=environment, check=True, capture_output=True
         )
         found = {}
         for file in sorted(Path(folder).glob("out.*"), key=lambda file: int(file.suffix[1:])):
@@ -109,15 +109,14 @@ def table(tree: Path, backend: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--beside", type=Path, metavar="FOLDER")
-    parser.add_argument("--backend", default="native")
-    parser.add_argument("--inside", metavar="BACKEND", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        run(options.inside)
+        run()
         return
-    ours = table(Path(__file__).parent.parent, options.backend)
-    other = table(options.beside, options.backend) if options.beside else {}
-    print(f"backend {options.backend}, millions of instructions a call\n")
+    ours = table(Path(__file__).parent.parent)
+    other = table(options.beside) if options.beside else {}
+    print("backend native, millions of instructions a call\n")
     print("| call | here | there | here / there |\n|---|---:|---:|---:|" if other else "| call | here |\n|---|---:|")
     for name, here in ours.items():
         there = f" {other[name]:.3f} | {here / other[name]:.3f} |" if other else ""
