@@ -116,22 +116,28 @@ def test_a_mask_of_a_shape_that_has_no_name() -> None:
         relattn_mask(1, 3, 3, mask_function=chunks)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["named", "a patched model's configuration"])
-def test_attention_that_calls_no_interface(shared: bool) -> None:
+def test_attention_that_calls_no_interface() -> None:
     """BLOOM adds its mask to the scores itself."""
     config = hf.BloomConfig(vocab_size=40, hidden_size=16, n_layer=1, n_head=4)
-    if shared:
-        model = hf.BloomModel(config)
-        relattn.hf.patch(hf.BloomModel(config))
-    else:
-        model = hf.BloomModel._from_config(config, attn_implementation="relattn")
+    model = hf.BloomModel._from_config(config, attn_implementation="relattn")
     with refused(
         UnsupportedError,
         "attn_implementation='relattn': attention that calls no interface got a mask without pairs, and calls add on "
-        "it; load the model without the name and call relattn.hf.patch, and give each model a configuration of its "
-        "own, for patch writes the name there",
+        "it; load the model without the name and call relattn.hf.patch",
     ):
         model(torch.randint(3, 40, (1, 5)))
+
+
+def test_models_of_one_configuration() -> None:
+    """`patch` writes the name into a configuration of the model's own; the other computes as before."""
+    config = hf.BloomConfig(vocab_size=40, hidden_size=16, n_layer=1, n_head=4)
+    one, other = hf.BloomModel(config), hf.BloomModel(config)
+    tokens = torch.randint(3, 40, (1, 5))
+    expected = other(tokens)[0]
+    relattn.hf.patch(one)
+    assert one.config is not config and one.config._attn_implementation == "relattn"
+    assert config._attn_implementation == "eager"
+    torch.testing.assert_close(other(tokens)[0], expected, rtol=0, atol=0)
 
 
 def test_weights_of_capped_scores_and_sinks() -> None:

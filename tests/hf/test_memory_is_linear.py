@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import relattn.hf
-from tests.peers import models
-from tests.peers.models import CASES, made
+from tests.peers.cases import CASES, made
 
 LENGTH = 384
 CHUNKED = "seamless_m4t_v2_chunks"
@@ -34,15 +33,12 @@ class Allocated(TorchDispatchMode):
         return result
 
 
-def largest(name: str, length: int, monkeypatch: pytest.MonkeyPatch, patched: bool = True) -> tuple[int, str]:
+def largest(name: str, length: int, patched: bool = True) -> tuple[int, str]:
     """(bytes, operation) of the largest tensor of one forward and backward pass over `length` tokens."""
-    monkeypatch.setattr(models, "LENGTH", length)
-    monkeypatch.setattr(models, "TARGET", length - 1)
-    monkeypatch.setitem(models.DEBERTA, "max_position_embeddings", length)
-    model = made(name, max_seq_len=length) if name.startswith("mpt") else made(name)
+    model = made(name, length)
     if patched:
         relattn.hf.patch(model, backend="tiled")
-    inputs = CASES[name].inputs()
+    inputs = CASES[name].inputs(length)
     with Allocated() as seen:
         CASES[name].output(model(**inputs), inputs).square().mean().backward()
     return seen.most
@@ -52,14 +48,14 @@ def largest(name: str, length: int, monkeypatch: pytest.MonkeyPatch, patched: bo
     "name",
     [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES if name != CHUNKED],
 )
-def test_the_largest_tensor_grows_with_the_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_tensor_grows_with_the_length(name: str) -> None:
     """Twice the tokens, at most twice the bytes: blocks of pairs have a size of their own."""
-    (short, _), (long, where) = (largest(name, length, monkeypatch) for length in (LENGTH, 2 * LENGTH))
+    (short, _), (long, where) = (largest(name, length) for length in (LENGTH, 2 * LENGTH))
     assert long <= 2.05 * short, f"{where}: {short} bytes at {LENGTH} tokens, {long} at {2 * LENGTH}"
 
 
 @pytest.mark.parametrize(("name", "patched"), [("t5", False), ("deberta_v3", False), (CHUNKED, True)])
-def test_what_is_quadratic_is_seen(name: str, patched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_quadratic_is_seen(name: str, patched: bool) -> None:
     """The originals, and the one mask of pairs that docs/hf.md tells of."""
-    (short, _), (long, _) = (largest(name, length, monkeypatch, patched) for length in (256, 512))
+    (short, _), (long, _) = (largest(name, length, patched) for length in (256, 512))
     assert long >= 3.5 * short

@@ -25,8 +25,8 @@ def test_without_transformers(statement):
 
 def test_a_transformers_that_lacks_the_names():
     assert said(TOO_OLD, "relattn.hf") == (
-        "ImportError: transformers: version 4.57.1 is installed, and relattn.hf is tested with 5.23 and later below 6; "
-        "install 'transformers>=5.23,<6'"
+        "ImportError: transformers: version 4.57.1 is installed, and relattn.hf needs 5.0 or later; install "
+        "'transformers>=5.0,<6'"
     )
 
 

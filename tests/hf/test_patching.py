@@ -10,7 +10,8 @@ from torch import nn
 import relattn.hf
 from relattn import UnsupportedError
 from tests.bad_input.refusal import refused
-from tests.peers.models import CASES, made
+from tests.peers.cases import CASES, made
+from tests.peers.cases.case import LENGTH
 
 
 def state(model: nn.Module) -> list[Any]:
@@ -135,7 +136,7 @@ def test_a_layer_of_a_stack_that_shares_its_bias(name: str, part: str) -> None:
 def test_a_layer_alone(name: str, dtype: torch.dtype) -> None:
     """Beside layers that are not patched, and with the mask that their model makes for them."""
     case, model = CASES[name], made(name)
-    inputs = case.inputs()
+    inputs = case.inputs(LENGTH)
     if inputs["attention_mask"].dtype == torch.int64:
         inputs["attention_mask"] = inputs["attention_mask"].to(dtype)
     layer = next(module for module in model.modules() if isinstance(module, nn.ModuleList))[1]
@@ -170,17 +171,6 @@ def test_a_forward_behind_a_hook() -> None:
         "model: relattn can change no attention of UMT5Stack (a hook has taken the place of UMT5Attention.forward; "
         "patch the model before, or remove the hook); it is as it was",
     )
-
-
-@pytest.mark.parametrize("version", ["5.22.1", "4.57.0", "6.0.0"])
-def test_another_version_of_transformers(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf, "__version__", version)
-    with refused(
-        UnsupportedError,
-        f"transformers: version {version} is installed, and relattn.hf is tested with 5.23 and later below 6; install "
-        "'transformers>=5.23,<6'",
-    ):
-        relattn.hf.patch(made("t5"))
 
 
 def test_a_matrix_of_relative_positions() -> None:

@@ -20,11 +20,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 import relattn.hf
 from relattn.hf import interface
-from relattn.hf.models import REPLACEMENTS
-from relattn.hf.replacement import Replacement
+from relattn.hf.models import replacement_of
+from relattn.hf.replacement import Replacement, original
 from tests import seeds
 from tests.peers.compare import Arrays, Function, assert_same_numbers, everything_in_float64, longest_sum, outcomes
-from tests.peers.models import BATCH, CASES, HEADS, LENGTH, WIDTH, Case, made
+from tests.peers.cases import CASES, made
+from tests.peers.cases.case import BATCH, HEADS, LENGTH, WIDTH, Case
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -49,28 +50,32 @@ def patched_copy(model: nn.Module, backend: str = "auto") -> nn.Module:
 
 def split(case: Case, model: nn.Module) -> tuple[Arrays, dict[str, Tensor]]:
     """(what gradients are taken by: parameters and features, the other inputs)."""
-    inputs = case.inputs()
-    features = {name: tensor for name, tensor in inputs.items() if name == "hidden_states"}
-    used = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    inputs = case.inputs(LENGTH)
+    features = {name: tensor for name, tensor in inputs.items() if name in case.features}
+    used = {
+        name: parameter.detach()
+        for name, parameter in model.named_parameters()
+        if not any(part in name for part in case.unused)
+    }
     return {**used, **features}, {name: tensor for name, tensor in inputs.items() if name not in features}
 
 
-def answer(case: Case, model: nn.Module, fixed: dict[str, Tensor], held: Arrays | None = None) -> Function:
-    """The model as a function of its parameters and features, all of it in their dtype; held: other parameters."""
+def answer(case: Case, model: nn.Module, fixed: dict[str, Tensor]) -> Function:
+    """The model as a function of its parameters and features, all of it in their dtype."""
 
     def function(arrays: dict[str, Tensor]) -> Tensor:
         dtype = next(iter(arrays.values())).dtype
         for module in model.modules():  # Wav2Vec2-Conformer's rotary angles, kept in the dtype of an earlier call
             if hasattr(module, "cached_sequence_length"):
                 module.cached_sequence_length = None
-        features = {name: arrays[name].clone() for name in arrays if name == "hidden_states"}
+        features = {name: arrays[name].clone() for name in arrays if name in case.features}
         parameters = {name: tensor for name, tensor in arrays.items() if name not in features}
-        buffers, constants = (
+        unused, buffers, constants = (
             {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
-            for tensors in (dict(model.named_buffers()), fixed)
+            for tensors in (dict(model.named_parameters()), dict(model.named_buffers()), fixed)
         )
         with everything_in_float64() if dtype == torch.float64 else contextlib.nullcontext():
-            output = functional_call(model, {**parameters, **buffers}, kwargs={**features, **constants})
+            output = functional_call(model, {**unused, **buffers, **parameters}, kwargs={**features, **constants})
         return case.output(output, fixed)
 
     return function
@@ -126,7 +131,7 @@ def without_kinks(model: nn.Module) -> nn.Module:
     return model
 
 
-@every_model
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.checkpoints])
 def test_gradient_checkpointing(name: str, rng: np.random.Generator) -> None:
     """Every layer computed again in the backward pass: the same gradients, bit by bit."""
     case, twin = CASES[name], patched_copy(made(name, use_cache=False))
@@ -171,12 +176,12 @@ def checkpointed(model: nn.Module) -> list[str]:
     return calls
 
 
-@every_model
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.dropout])
 def test_dropout(name: str, rng: np.random.Generator) -> None:
     """Attention's dropout alone: drawn by torch's seed, with the model's own probability, and not in evaluation."""
     case, twin = CASES[name], without_dropout(patched_copy(made(name)))
     set_attention_dropout(twin, 0.3)
-    fixed = case.inputs()
+    fixed = case.inputs(LENGTH)
 
     def draw(seed: int) -> Tensor:
         seeds.start_torch(seed)
@@ -219,11 +224,11 @@ def probabilities_seen(model: nn.Module, fixed: dict[str, Tensor], p: float) -> 
     return set(seen[:evaluated])
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "seamless_m4t_v2" not in name])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.attentions])
 def test_attentions(name: str, rng: np.random.Generator) -> None:
     """output_attentions=True: the same weights of every layer, rows of padding apart."""
     case, model = CASES[name], made(name)
-    fixed = case.inputs()
+    fixed = case.inputs(LENGTH)
     twin = patched_copy(model)
     use_eager(model)
     theirs, ours = (weights_of(m, fixed) for m in (model, twin))
@@ -248,7 +253,7 @@ def test_seamless_v2_s_eager_attention_adds_its_boolean_mask_as_numbers(rng: np.
     """
     name = "seamless_m4t_v2_chunks"
     case, model = CASES[name], made(name)
-    twin, fixed = patched_copy(model), case.inputs()
+    twin, fixed = patched_copy(model), case.inputs(LENGTH)
     hidden = ~fixed["attention_mask"][:, None, None, :].expand(-1, HEADS, LENGTH, -1)
     use_eager(model)
     assert all((weights[hidden] > 0.0).all() for weights in weights_of(model, fixed))
@@ -261,7 +266,7 @@ def weights_of(model: nn.Module, inputs: dict[str, Tensor]) -> list[Tensor]:
     hooks = [
         module.register_forward_hook(lambda _, __, output: found.extend(x for x in output if looks_like_weights(x)))
         for module in model.modules()
-        if "Attention" in type(module).__name__ and {type(module)} & {*REPLACEMENTS, *REPLACEMENTS.values()}
+        if "Attention" in type(module).__name__ and replacement_of(original(type(module))) is not None
     ]
     with torch.no_grad():
         model(**{key: x.clone() for key, x in inputs.items()}, output_attentions=True)
@@ -280,7 +285,7 @@ def looks_like_weights(x: object) -> bool:
 def test_generation(name: str, how: str, rng: np.random.Generator) -> None:
     """The same tokens with the same seed, through the cache and without it, from prompts padded on the left."""
     case, model = CASES[name], made(name)
-    prompt = {key: tensor for key, tensor in case.inputs().items() if key != "decoder_input_ids"}
+    prompt = {key: tensor for key, tensor in case.inputs(LENGTH).items() if key != "decoder_input_ids"}
     prompt["attention_mask"][0] = 1  # one row whole, the other padded on the left, as decoders are prompted
     found = []
     for one in (model, patched_copy(model)):
@@ -300,7 +305,7 @@ def test_checkpoints_are_interchangeable(name: str, tmp_path: Path, rng: np.rand
     torch.save(twin.state_dict(), tmp_path / "patched.pt")
     model.load_state_dict(torch.load(tmp_path / "patched.pt", weights_only=True))
     twin.load_state_dict(before)
-    fixed = case.inputs()
+    fixed = case.inputs(LENGTH)
     copies = (twin, copy.deepcopy(twin), pickle.loads(pickle.dumps(twin)))
     with torch.no_grad():
         expected = case.output(model(**{key: x.clone() for key, x in fixed.items()}), fixed)
@@ -322,6 +327,6 @@ def test_unpatch(name: str, rng: np.random.Generator) -> None:
     before = state()
     with relattn.hf.patched(model) as report:
         assert sum(" -> " in how for how in report.changed.values()) == CASES[name].replaced
-        assert not report.left
+        assert not report.left and not report.remains
         assert state() != before
     assert state() == before

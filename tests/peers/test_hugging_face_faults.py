@@ -14,7 +14,9 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_po
 
 import relattn.hf
 from tests import seeds
-from tests.peers.models import BATCH, BOTH, CASES, DEBERTA, HEADS, LENGTH, VOCABULARY, WIDTH, made, padding
+from tests.peers.cases import CASES, made
+from tests.peers.cases.case import BATCH, HEADS, LENGTH, VOCABULARY, WIDTH, padding
+from tests.peers.cases.deberta import BOTH, DEBERTA
 
 TOLERANCE: dict[str, float] = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -124,7 +126,7 @@ def test_layers_checkpointed_with_reentry(name: str) -> None:
 def gradients(model: Any, name: str) -> dict[str, Tensor]:
     """Of every parameter, from the same inputs."""
     seeds.start_torch(1)
-    inputs = CASES[name].inputs()
+    inputs = CASES[name].inputs(LENGTH)
     CASES[name].output(model(**inputs), inputs).square().sum().backward()
     return {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
 
@@ -163,14 +165,14 @@ def test_projections_wrapped_by_adapters(name: str) -> None:
         model, changes = hf.LlamaForCausalLM(config).eval(), 2
         inputs = {"input_ids": ids()}
     else:
-        model, changes, inputs = made(name), CASES[name].replaced, CASES[name].inputs()
+        model, changes, inputs = made(name), CASES[name].replaced, CASES[name].inputs(LENGTH)
     adapt(model)
     twin = copy.deepcopy(model)
     report = relattn.hf.patch(twin)
     assert (len(report.changed), report.left) == (changes, {})
     with torch.no_grad():
         ours, theirs = (one(**{key: x.clone() for key, x in inputs.items()})[0] for one in (twin, model))
-    real = padding().bool() if "attention_mask" in inputs and ours.shape[1] == LENGTH else slice(None)
+    real = padding(LENGTH).bool() if "attention_mask" in inputs and ours.shape[1] == LENGTH else slice(None)
     torch.testing.assert_close(ours[real], theirs[real], **TOLERANCE)
 
 
@@ -227,7 +229,7 @@ def test_deberta_s_heads() -> None:
     """The model for masked words, whole."""
     settings = {"position_buckets": 6, "max_relative_positions": 8, "share_att_key": True, "pos_att_type": BOTH}
     model = hf.DebertaV2ForMaskedLM(hf.DebertaV2Config(**DEBERTA, **settings)).eval()
-    tokens, mask = ids(), padding()
+    tokens, mask = ids(), padding(LENGTH)
     with torch.no_grad():
         theirs, ours = (one(tokens, attention_mask=mask).logits[mask.bool()] for one in (model, patched_copy(model)))
     torch.testing.assert_close(ours, theirs, **TOLERANCE)

@@ -3,7 +3,8 @@
 from relattn.hf import installed as installed  # before all others: it says what is missing
 from relattn.hf.interface import register
 from relattn.hf.masks import MaskStructure
-from relattn.hf.patching import Report, patch, patched, unpatch
+from relattn.hf.patching import patch, patched, unpatch
+from relattn.hf.report import Report
 
 register()
 

@@ -45,8 +45,7 @@ class MaskStructure:
         """
         raise UnsupportedError(
             f"attn_implementation='relattn': attention that calls no interface got a mask without pairs, and calls "
-            f"{function.__name__} on it; load the model without the name and call relattn.hf.patch, and give each "
-            "model a configuration of its own, for patch writes the name there"
+            f"{function.__name__} on it; load the model without the name and call relattn.hf.patch"
         )
 
     def to(self, *_: object, **__: object) -> MaskStructure:

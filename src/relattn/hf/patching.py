@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
-from relattn.hf.installed import check_version
 from relattn.hf.interface import NAME
-from relattn.hf.models import REPLACEMENTS
-from relattn.hf.replacement import Replacement
-
-ORIGINALS = {replacement: original for original, replacement in REPLACEMENTS.items()}
-"""What stood where a replacement stands."""
+from relattn.hf.replacement import original
+from relattn.hf.report import KINDS, Report
+from relattn.hf.verdict import Modules, Verdict, around, verdict
 
 
-@dataclass(frozen=True)
-class Report:
-    """What `patch` did: changed[name of a module] says how, left[name] why not. Prints as a list."""
-
-    changed: dict[str, str]
-    left: dict[str, str]
-
-    def __str__(self) -> str:
-        lines = [f"changed  {name or '(the whole)'}: {how}" for name, how in self.changed.items()]
-        lines += [f"left     {name or '(the whole)'}: {why}" for name, why in self.left.items()]
-        return "\n".join(lines)
-
-
-def patch(model: nn.Module, backend: str = "auto") -> Report:
+def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Report:
     """The model's own outputs from its own weights, with its attention computed by relattn; in place.
 
-    model: a loaded transformers model, or a module that holds some. backend: as in `relative_attention`.
+    model: a loaded transformers model, or a module that holds some. backend: as in `relative_attention`. strict: every
+    attention module must be changed.
 
     Modules that add a position bias are switched to a relattn subclass of their own class, with the same weights under
-    the same names. Where a model takes an attn_implementation, that becomes "relattn". Checkpoints saved before and
-    after are interchangeable.
+    the same names. Where a model takes an attn_implementation, that becomes "relattn", in a configuration of the
+    model's own: other models made from the same object keep theirs. Checkpoints saved before and after are
+    interchangeable.
 
-    Raises UnsupportedError: when nothing in the model can be changed, or when relattn is not tested with the installed
-    version of transformers; ValueError: when the model is patched already, or when there is no such backend; TypeError:
-    when it is no module. The model is then as it was.
+    Raises UnsupportedError: when nothing in the model can be changed, or with strict=True not everything; ValueError:
+    when the model is patched already, or when there is no such backend; TypeError: when it is no module. The model is
+    then as it was.
     """
-    check_version()
     check_backend(backend)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: got {type(model).__name__}; expected a transformers model")
@@ -58,30 +41,21 @@ def patch(model: nn.Module, backend: str = "auto") -> Report:
         raise ValueError(
             "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
         )
-    verdicts = {name: said for name, module in modules.items() if (said := _verdict(name, module, modules)) is not None}
-    changed = {name: how for name, (can, how) in verdicts.items() if can}
-    left = {name: why for name, (can, why) in verdicts.items() if not can}
-    if not changed:
-        raise UnsupportedError(
-            f"model: relattn can change no attention of {type(model).__name__} "
-            f"({'; '.join(sorted(set(left.values()))) or 'it has none'}); it is as it was"
-        )
-    configs = _configs(changed, modules)
-    torn = next((name for name in left if set(_configs([name], modules)) & set(configs)), None)
-    if torn is not None:
-        raise UnsupportedError(
-            f"model: {torn} cannot be changed ({left[torn]}) and takes its masks from where others take theirs; "
-            "nothing was changed"
-        )
-    for module in (modules[name] for name in changed):
-        module.__class__ = REPLACEMENTS.get(type(module), type(module))
-        module.relattn_backend = backend  # pyright: ignore[reportArgumentType]
-    model._relattn_configs = [  # pyright: ignore[reportArgumentType]
-        (config, config._attn_implementation) for config in configs.values()
-    ]
-    for config in configs.values():
+    verdicts = {name: said for name in modules if (said := verdict(name, modules)) is not None}
+    report = Report(*({name: v.said for name, v in verdicts.items() if v.kind == kind} for kind in KINDS))
+    _refuse(model, report, strict)
+    _refuse_a_torn_model(verdicts, modules)
+    named = [name for name, v in verdicts.items() if v.by_name]
+    for name in (*report.changed, *report.remains):
+        modules[name].__class__ = verdicts[name].replacement or type(modules[name])
+        modules[name].relattn_backend = backend  # pyright: ignore[reportArgumentType]
+    if named:
+        _own_configs(modules)
+    configs = _configs(named, modules)
+    model._relattn_configs = [(config, config._attn_implementation) for config in configs]  # pyright: ignore[reportArgumentType]
+    for config in configs:
         config._attn_implementation_internal = NAME
-    return Report(changed, left)
+    return report
 
 
 def unpatch(model: nn.Module) -> None:
@@ -96,80 +70,59 @@ def unpatch(model: nn.Module) -> None:
         config._attn_implementation_internal = implementation
     for module in model.modules():
         vars(module).pop("relattn_backend", None)
-        module.__class__ = ORIGINALS.get(type(module), type(module))
+        module.__class__ = original(type(module))
     del model._relattn_configs
 
 
 @contextmanager
-def patched(model: nn.Module, backend: str = "auto") -> Iterator[Report]:
+def patched(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Iterator[Report]:
     """`patch` inside, `unpatch` on the way out."""
-    report = patch(model, backend)
+    report = patch(model, backend, strict=strict)
     try:
         yield report
     finally:
         unpatch(model)
 
 
-def _verdict(name: str, module: nn.Module, modules: dict[str, nn.Module]) -> tuple[bool, str] | None:
-    """Whether it can be changed, and how or why not; None for what is no attention."""
-    kind = type(module).__name__
-    if type(module) in REPLACEMENTS:
-        replacement = REPLACEMENTS[type(module)]
-        reason = replacement.cannot(module) or _cannot_here(replacement, name, modules)
-        return (False, reason) if reason else (True, f"{kind} -> {replacement.__name__}")
-    if isinstance(module, tuple(REPLACEMENTS)):
-        return False, f"{kind} is a subclass, and may compute something else than its base"
-    if not _attends(module):
-        return None
-    owner = _around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
-    if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(type(module)):
-        return False, f"{kind} takes no attn_implementation, and relattn has no replacement"
-    return True, f"{kind} with attn_implementation={NAME!r}"
+def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
+    """Raises UnsupportedError: when nothing can be changed, or, where that is asked for, when anything cannot."""
+    kind, short = type(model).__name__, {**report.remains, **report.left}
+    if not report.changed and not report.remains:
+        reasons = "; ".join(sorted(set(report.left.values()))) or "it has none"
+        raise UnsupportedError(f"model: relattn can change no attention of {kind} ({reasons}); it is as it was")
+    if strict and short:
+        name, why = next(iter(short.items()))
+        raise UnsupportedError(
+            f"model: with strict=True every attention of {kind} must be changed, and {len(short)} cannot be, the first "
+            f"of them {name} ({why}); it is as it was; with strict=False the report names them all"
+        )
 
 
-def _around(name: str, modules: dict[str, nn.Module], wanted: Callable[[nn.Module], bool]) -> Any:
-    """The innermost of a module and those around it that is `wanted`."""
-    while not wanted(modules[name]):
-        if not name:
-            return None
-        name = name.rpartition(".")[0]
-    return modules[name]
+def _refuse_a_torn_model(verdicts: dict[str, Verdict], modules: Modules) -> None:
+    """Raises UnsupportedError: when a module that is left takes its masks from where others take theirs."""
+    named = [name for name, v in verdicts.items() if v.by_name]
+    configs = {id(config) for config in _configs(named, modules)}
+    for name, found in verdicts.items():
+        if found.kind == "left" and any(id(config) in configs for config in _configs([name], modules)):
+            raise UnsupportedError(
+                f"model: {name} cannot be changed ({found.said}) and takes its masks from where others take theirs; "
+                "nothing was changed"
+            )
 
 
-def _cannot_here(replacement: type[Replacement], name: str, modules: dict[str, nn.Module]) -> str | None:
-    """Why the replacement would not run, or not be understood, where this module stands; None where it would."""
-    kind, stack = type(modules[name]).__name__, replacement.stack
-    if "forward" in vars(modules[name]):
-        return f"a hook has taken the place of {kind}.forward; patch the model before, or remove the hook"
-    if stack is not None and _around(name, modules, lambda outer: isinstance(outer, stack)) is None:
-        return f"{kind} shares its bias with the other layers of a {stack.__name__}; patch that, or the model"
-    return None
-
-
-def _configs(names: Iterable[str], modules: dict[str, nn.Module]) -> dict[int, PreTrainedConfig]:
-    """The configurations, by identity, by which masks are made for these modules."""
+def _configs(names: Iterable[str], modules: Modules) -> list[PreTrainedConfig]:
+    """The configurations by which masks are made for these modules, each once."""
     holders = (
-        _around(name, modules, lambda outer: isinstance(getattr(outer, "config", None), PreTrainedConfig))
+        around(name, modules, lambda outer: isinstance(getattr(outer, "config", None), PreTrainedConfig))
         for name in names
     )
-    return {id(holder.config): holder.config for holder in holders if holder is not None}
+    return list({id(holder.config): holder.config for holder in holders if holder is not None}.values())
 
 
-def _attends(module: nn.Module) -> bool:
-    """Whether it is an attention module of transformers itself, rather than one that wraps another."""
-    return _is_attention(module) and sum(map(_is_attention, module.modules())) == 1
-
-
-def _is_attention(module: nn.Module) -> bool:
-    """By its name or its base; what it projects with may be wrapped, by adapters for instance."""
-    named = "Attention" in type(module).__name__ and type(module).__module__.startswith("transformers.")
-    known = named or isinstance(module, tuple(REPLACEMENTS))
-    return known and any(True for _ in module.parameters())
-
-
-@functools.cache
-def _asks_the_interface(kind: type[nn.Module]) -> bool:
-    """Whether this class calls the attention that its configuration names; beside it, another class may."""
-    return any(
-        "ALL_ATTENTION_FUNCTIONS" in inspect.getsource(one) for one in kind.__mro__[: kind.__mro__.index(nn.Module)]
-    )
+def _own_configs(modules: Modules) -> None:
+    """Give the model copies of its configurations; what is one object in it stays one, and what is in another, too."""
+    copies: dict[int, Any] = {}
+    for module in modules.values():
+        for name, value in vars(module).items():
+            if isinstance(value, PreTrainedConfig):
+                vars(module)[name] = copy.deepcopy(value, copies)

@@ -1,4 +1,4 @@
-"""Replacement: what the subclasses have in common that take the place of transformers' attention modules."""
+"""Replacement: what the subclasses have in common that take the place of transformers' modules."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from torch import nn
 
 
 class Replacement:
-    """Mixed into a subclass of an attention module, whose objects change their class and keep everything else."""
+    """Mixed into a subclass of a module of transformers, whose objects change their class and keep everything else."""
 
     relattn_backend: str
     """The backend that `patch` was called with."""
     stack: type[nn.Module] | None = None
     """What must be patched as a whole, for its layers hand on to each other what only the replacements understand."""
+    by_name: bool = True
+    """Whether its masks are made by the name of the attention in a configuration, which `patch` then sets."""
+    needs: tuple[str, ...] = ()
+    """Methods of the original that this one relies on; those that it overrides are checked without being named."""
 
     @staticmethod
     def cannot(module: nn.Module) -> str | None:
         """Why this object of the original class cannot be replaced, as configured; None where it can."""
         return None
+
+
+def original(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class that a replacement replaces; any other class itself."""
+    return next(base for base in kind.__mro__ if not issubclass(base, Replacement))
