@@ -4,7 +4,6 @@ import copy
 import pickle
 from typing import Any
 
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -81,6 +80,7 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in module.named_parameters()}
 
 
+@pytest.mark.graphs
 @pytest.mark.slow
 @every_backend
 @every_encoding
@@ -100,6 +100,7 @@ def test_compiled_in_one_graph_for_every_batch(name: str, backend: str) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.graphs
 @every_backend
 def test_compiled_with_lists(backend: str) -> None:
     """Positions that come with the call, for tables that have an end."""
@@ -115,6 +116,7 @@ def test_compiled_with_lists(backend: str) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.graphs
 @every_backend
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "all" else pytest.mark.slow) for n in ENCODINGS])
 def test_exported(name: str, backend: str) -> None:
@@ -128,6 +130,7 @@ def test_exported(name: str, backend: str) -> None:
         assert_equal(program.module()(x), module(x))
 
 
+@pytest.mark.graphs
 def test_exported_with_lists_for_tables_that_have_an_end() -> None:
     encoding = RelativeEmbedding(HEAD_DIM, 3, beyond="clamp").on("y") + ShawEmbedding(HEAD_DIM, 1).on("x")
     module = WithLists(encoding)
@@ -136,21 +139,6 @@ def test_exported_with_lists_for_tables_that_have_an_end() -> None:
     others = torch.randint(0, 5, (2, LENGTH)).unbind(0)
     x = inputs()
     assert_equal(program.module()(x, *others), module(x, *others))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@every_encoding
-def test_onnx(name: str) -> None:
-    module = OnAGrid(ENCODINGS[name]()).float().eval()
-    program = torch.onnx.export(module, (inputs(dtype=torch.float32),), verbose=False)
-    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
-    x = inputs(dtype=torch.float32)
-    (ours,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    with torch.no_grad():
-        plain, truth = module(x).double().numpy(), module.double()(x.double()).numpy()
-    terms = 2 * WIDTH + 2 * HEADS * HEAD_DIM + LENGTH
-    assert_within_budget(ours, truth, max_error(plain, truth), terms, "float32", name)
 
 
 @every_backend

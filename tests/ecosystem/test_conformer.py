@@ -22,7 +22,6 @@ from tests.ecosystem.test_compile import assert_one_graph, nothing_compiled  # n
 from tests.ecosystem.test_copies import COPIES, assert_copied, assert_saved
 from tests.ecosystem.test_export import assert_exported
 from tests.ecosystem.test_functional_call import loss, weights_of
-from tests.ecosystem.test_onnx import assert_runs_in_onnx, quietly
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -90,21 +89,21 @@ def test_autocast(dtype: str, backend: str, rng: np.random.Generator) -> None:
     assert_errs_like_the_formula(draw, getattr(torch, dtype))
 
 
-@pytest.mark.slow
+@pytest.mark.graphs
 @pytest.mark.parametrize(
-    ("backend", "compiler"), [("dense", "aot_eager"), ("tiled", "aot_eager"), ("auto", "inductor")]
+    ("backend", "compiler"),
+    [
+        pytest.param("dense", "aot_eager", marks=pytest.mark.slow),
+        ("tiled", "aot_eager"),
+        pytest.param("auto", "inductor", marks=pytest.mark.slow),
+    ],
 )
 def test_one_graph_for_every_length(backend: str, compiler: str, rng: np.random.Generator) -> None:
     assert_one_graph(conformer(backend), compiler)
 
 
+@pytest.mark.graphs
 @pytest.mark.slow
 @every_backend
 def test_exported_with_open_lengths(backend: str, rng: np.random.Generator) -> None:
     assert_exported(conformer(backend))
-
-
-@pytest.mark.slow
-@quietly
-def test_onnx(rng: np.random.Generator) -> None:
-    assert_runs_in_onnx(conformer())

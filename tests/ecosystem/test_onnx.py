@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.ecosystem import test_axes as axes
 from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_encoding, inputs, of_no_axis
+from tests.ecosystem.test_conformer import conformer
 from tests.oracle import assert_within_budget, max_error
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -61,6 +63,27 @@ def assert_runs_in_onnx(module: Attention) -> None:
 @every_encoding
 def test_every_length(name: str, rng: np.random.Generator) -> None:
     assert_runs_in_onnx(attention(name, rng))
+
+
+@quietly
+@pytest.mark.slow
+def test_the_conformer_s_layer(rng: np.random.Generator) -> None:
+    assert_runs_in_onnx(conformer())
+
+
+@quietly
+@pytest.mark.slow
+@axes.every_encoding
+def test_encodings_of_several_axes(name: str) -> None:
+    module, x = axes.OnAGrid(axes.ENCODINGS[name]()).float().eval(), axes.inputs(dtype=torch.float32)
+    program = torch.onnx.export(module, (x,), verbose=False)
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    x = axes.inputs(dtype=torch.float32)
+    (ours,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    with torch.no_grad():
+        plain, truth = module(x).double().numpy(), module.double()(x.double()).numpy()
+    terms = 2 * axes.WIDTH + 2 * axes.HEADS * axes.HEAD_DIM + axes.LENGTH
+    assert_within_budget(ours, truth, max_error(plain, truth), terms, "float32", name)
 
 
 @quietly
