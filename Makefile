@@ -25,7 +25,6 @@ ARM_LIBC := /usr/aarch64-linux-gnu
 WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
-WHEEL_TOOLS = $(BIN)/python -c 'import auditwheel, build, ziglang' 2>/dev/null || { echo "make $@ needs tools of its own: $(BIN)/pip install -c constraints.txt --group wheels"; exit 1; }
 
 .PHONY: help install test test-all test-gpu test-sanitize test-arm test-versions release-check wheels search repeats lint demo clean
 .DEFAULT_GOAL := help
@@ -81,7 +80,7 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 # The wheel's own library, asked by a program of C++: no Python and no torch run there. Zig compiles its C++ library the
 # first time, which takes some minutes.
 test-arm: install ## the kernels for ARM (aarch64), compiled by zig and run by qemu; one thread
-	@$(WHEEL_TOOLS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group wheels
 	@type qemu-aarch64 >/dev/null 2>&1 && test -d $(ARM_LIBC) || { echo 'make $@ needs qemu and a C library for ARM: apt-get install qemu-user libc6-arm64-cross'; exit 1; }
 	rm -rf $(WHEELS)/arm
 	_PYTHON_HOST_PLATFORM=linux-aarch64 CC='$(ZIG) cc -target $(ARM)' CXX='$(ZIG) c++ -target $(ARM)' LDFLAGS=-Wl,-s $(BIN)/python -m build --outdir $(WHEELS)/arm .

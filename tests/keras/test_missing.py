@@ -43,9 +43,13 @@ def said(blocked: tuple[str, ...] = (), before: str = "", backend: str = "jax") 
             "ModuleNotFoundError: relattn.keras: Keras cannot start its backend, for 'jax' is not installed; install "
             "it, or set the environment variable KERAS_BACKEND to 'tensorflow', 'jax' or 'torch' before Python starts",
         ),
-        (
-            {"before": "keras = sys.modules['keras'] = types.ModuleType('keras'); keras.__version__ = '2.15.0'"},
-            "ImportError: relattn.keras: got Keras 2.15.0; expected Keras 3: pip install 'relattn[keras]'",
+        *(
+            (
+                {"before": f"keras = sys.modules['keras'] = types.ModuleType('keras'); keras.__version__ = {old!r}"},
+                f"ImportError: relattn.keras: got Keras {old}; expected 3.15 or later below 4: pip install "
+                "'relattn[keras]'",
+            )
+            for old in ("2.15.0", "3.14.1", "4.0.0")
         ),
         (
             {

@@ -1,4 +1,4 @@
-"""Keras 3 with one of its three backends, or one sentence that says what is missing.
+"""Keras from 3.15 on with one of its three backends, or one sentence that says what is missing.
 
 Every module of `relattn.keras` takes `keras` and `ops` from here.
 """
@@ -20,8 +20,13 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-if not keras.__version__.startswith("3."):
-    raise ImportError(f"relattn.keras: got Keras {keras.__version__}; expected Keras 3: pip install 'relattn[keras]'")
+FIRST, END = (3, 15), (4,)
+"""From 3.15 on `MultiHeadAttention` hands its `_compute_attention`, which ours overrides, `use_causal_mask`."""
+
+if not FIRST <= tuple(int(part) for part in keras.__version__.split(".")[:2]) < END:
+    raise ImportError(
+        f"relattn.keras: got Keras {keras.__version__}; expected 3.15 or later below 4: pip install 'relattn[keras]'"
+    )
 
 ops: Any = keras.ops  # whose own annotations are guesses
 
