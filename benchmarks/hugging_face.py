@@ -1,10 +1,13 @@
-"""What does a training step of a Hugging Face model cost, patched and as it was? Memory, and time side by side.
+"""What `relattn.hf.patch` buys: peak memory and time of Hugging Face models, as they were and patched.
 
-Encoder layers of a model's published size with random weights, batch 1, float32, the configuration's own dropout, no
-gradient checkpointing. Memory: each step in a process of its own, what it adds to the parameters at its highest, their
-gradients included. Time: turns taken one after the other in one process, where both fit.
+Models of published sizes with two layers and random weights (`hugging_face_models.py`), batch 1, float32, the
+configuration's own dropout, no gradient checkpointing. As it was: transformers' own choice of attention. Memory: one
+call in a process of its own, what it adds to the parameters at its highest; in a training step their gradients are
+included. Time: the same model patched and not, in turn in one process, seven pairs and more; the median ratio with its
+quartiles. What was measured is kept in figures.json: an interrupted run goes on where it stopped.
 
-    python benchmarks/hugging_face.py --memory --time --out benchmarks/results/hugging_face
+    python benchmarks/hugging_face.py                   measures, and writes the table and the picture
+    python benchmarks/hugging_face.py --models sam t5   these anew
 """
 
 from __future__ import annotations
@@ -13,16 +16,15 @@ import argparse
 import contextlib
 import gc
 import json
-import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
+import hugging_face_table as table
 import torch
 import transformers as hf
+from hugging_face_models import SUBJECTS, Subject
 from torch import Tensor, nn
 
 import relattn.hf
@@ -38,82 +40,22 @@ from relattn.bench.memory import (
     peak,
     reset_peak,
 )
-from relattn.hf.models import alibi, conformer, deberta, t5, vits
+from relattn.bench.timing import Spread
+from relattn.support.machine import machine
 
-PATIENCE = 400.0
-"""Seconds for one step, beyond which it is given up."""
-WARM_LENGTH = 128
-SPARE = 2 * GIB
-"""Left to everybody else on the machine."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model of `layers` layers, a random input of a length for it, the lengths measured and the implementations."""
-
-    make: Callable[[int, str], nn.Module]
-    inputs: Callable[[int], dict[str, Tensor]]
-    lengths: tuple[int, ...]
-    implementations: tuple[str, ...]
+OUT = Path(__file__).parent / "results" / "hugging_face"
+LAYERS = 2
+PAIRS, SECONDS = 7, 4.0
+PATIENCE = 500.0
+"""Seconds for one call, beyond which it is given up."""
+LIMIT, SPARE = 14 * GIB, 2 * GIB
+"""What a call may add at most, and what is left to everybody else on the machine."""
 
 
-def t5_base(layers: int, implementation: str) -> nn.Module:
-    """The encoder of t5-base: d_model 768, 12 heads of 64, d_ff 3072."""
-    config = hf.T5Config(vocab_size=32, d_model=768, d_kv=64, d_ff=3072, num_layers=layers, num_heads=12)
-    return hf.T5EncoderModel._from_config(config, attn_implementation=implementation)
-
-
-def deberta_v3_base(layers: int, implementation: str) -> nn.Module:
-    """deberta-v3-base: 12 heads of 64, 256 buckets over 512 positions, both terms, shared projections."""
-    config = hf.DebertaV2Config(
-        vocab_size=32, hidden_size=768, num_hidden_layers=layers, num_attention_heads=12, intermediate_size=3072,
-        relative_attention=True, pos_att_type=["c2p", "p2c"], position_buckets=256, max_position_embeddings=512,
-        norm_rel_ebd="layer_norm", share_att_key=True, position_biased_input=False, type_vocab_size=0,
-    )  # fmt: skip
-    return hf.DebertaV2Model._from_config(config, attn_implementation=implementation)
-
-
-def wav2vec2_bert(layers: int, implementation: str) -> nn.Module:
-    """w2v-bert-2.0: 16 heads of 64, Shaw keys from -64 to 8; its encoder alone, without layer drop."""
-    config = hf.Wav2Vec2BertConfig(num_hidden_layers=layers, layerdrop=0.0, apply_spec_augment=False)
-    return hf.Wav2Vec2BertModel._from_config(config, attn_implementation=implementation).encoder
-
-
-def text(length: int) -> dict[str, Tensor]:
-    return {"input_ids": torch.randint(3, 32, (1, length))}
-
-
-def speech(length: int) -> dict[str, Tensor]:
-    return {"hidden_states": torch.randn(1, length, 1024)}
-
-
-SUBJECTS = {
-    "t5": Subject(t5_base, text, (1024, 2048, 4096, 8192), ("sdpa", "eager")),
-    "deberta_v2": Subject(deberta_v3_base, text, (1024, 2048, 4096), ("eager",)),
-    "wav2vec2_bert": Subject(wav2vec2_bert, speech, (750, 1500, 3000), ("sdpa", "eager")),
-}
-
-
-def prepared(name: str, layers: int, implementation: str) -> nn.Module:
-    """The model in training mode; implementation: one of its own, "relattn", or "nothing" (see `without_attention`)."""
-    subject = SUBJECTS[name]
-    ours = implementation not in subject.implementations
-    model = subject.make(layers, subject.implementations[0] if ours else implementation).train()
-    if ours:
-        relattn.hf.patch(model)
-    return model
-
-
-def without_attention() -> contextlib.AbstractContextManager[Any]:
-    """Attention replaced by its values: what the rest of a layer needs is all that remains."""
-
-    def values_alone(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, None]:
-        return value.transpose(1, 2).contiguous(), None
-
-    stack = contextlib.ExitStack()
-    for family in (alibi, conformer, deberta, t5, vits):
-        stack.enter_context(mock.patch.object(family, "attend", values_alone))
-    return stack
+def forward(model: nn.Module, inputs: dict[str, Tensor]) -> None:
+    """Without gradients."""
+    with torch.no_grad():
+        model(**inputs)
 
 
 def step(model: nn.Module, inputs: dict[str, Tensor]) -> None:
@@ -121,103 +63,117 @@ def step(model: nn.Module, inputs: dict[str, Tensor]) -> None:
     model(**inputs)[0].square().mean().backward()
 
 
-def measure_memory(
-    began: Callable[[], None], name: str, layers: int, length: int, implementation: str, threads: int
-) -> Memory:
-    """One step's, after a short one that brings in the libraries' pages."""
+CALLS: dict[str, Callable[[nn.Module, dict[str, Tensor]], None]] = {"forward": forward, "training": step}
+
+
+def made(subject: Subject, patched: bool) -> nn.Module:
+    """In training mode."""
+    torch.manual_seed(0)
+    model = subject.make(LAYERS).train()
+    if patched:
+        relattn.hf.patch(model)
+    return model
+
+
+def measure_memory(began: Callable[[], None], name: str, length: int, kind: str, patched: bool, threads: int) -> Memory:
+    """One call's, after a short one."""
     torch.set_num_threads(threads)
-    model = prepared(name, layers, implementation)
+    subject, call = SUBJECTS[name], CALLS[kind]
+    model = made(subject, patched)
     held = sum(parameter.nbytes for parameter in model.parameters())
-    with without_attention() if implementation == "nothing" else contextlib.nullcontext():
-        step(model, SUBJECTS[name].inputs(WARM_LENGTH))
-        model.zero_grad(set_to_none=True)
-        inputs = SUBJECTS[name].inputs(length)
-        gc.collect()
-        before = current("cpu")
-        began()
-        reset_peak("cpu")
-        start = time.perf_counter()
-        step(model, inputs)
-        seconds = time.perf_counter() - start
+    call(model, subject.inputs(subject.warm))
+    model.zero_grad(set_to_none=True)
+    inputs = subject.inputs(length)
+    gc.collect()
+    before = current("cpu")
+    began()
+    reset_peak("cpu")
+    start = time.perf_counter()
+    call(model, inputs)
+    seconds = time.perf_counter() - start
     returned = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     return Memory(held, peak("cpu") - before, returned, seconds)
 
 
-def memory(name: str, layers: int, length: int, implementation: str, gib: float) -> dict[str, Any]:
-    """The figures of one step as JSON holds them, or why there are none."""
-    limit = min(int(gib * GIB), available("cpu") - SPARE)
-    entry = {"layers": layers, "length": length, "implementation": implementation, "limit_gib": round(limit / GIB, 1)}
-    arguments = (name, layers, length, implementation, torch.get_num_threads())
+def memory(name: str, length: int, kind: str, patched: bool) -> dict[str, Any]:
+    """MiB of one call, or why there are none."""
+    limit = min(LIMIT, available("cpu") - SPARE)
     try:
-        found = in_own_process(measure_memory, arguments, limit, PATIENCE)
-    except (OverMemoryError, OverTimeError) as error:
-        return entry | {"failed": str(error)}
-    mib = {"peak_mib": found.peak, "parameter_gradients_mib": found.returned, "parameters_mib": found.held}
-    return entry | {key: round(size / MIB) for key, size in mib.items()} | {"seconds": round(found.seconds, 2)}
+        found = in_own_process(measure_memory, (name, length, kind, patched, torch.get_num_threads()), limit, PATIENCE)
+    except OverMemoryError:
+        return {"over_gib": round(limit / GIB, 1)}
+    except OverTimeError as error:
+        return {"failed": str(error)}
+    return {"mib": round(found.peak / MIB), "seconds": round(found.seconds, 2)}
 
 
-def times(name: str, layers: int, length: int, implementation: str, seconds: float) -> dict[str, Any]:
-    """Seconds of a step, patched and as it was, turn by turn on the same model."""
-    model, inputs = prepared(name, layers, implementation), SUBJECTS[name].inputs(length)
-    taken: dict[str, list[float]] = {"relattn": [], implementation: []}
-    end = time.perf_counter() + seconds
-    while len(taken["relattn"]) < 3 or time.perf_counter() < end:
-        for which, found in taken.items():
-            with relattn.hf.patched(model) if which == "relattn" else contextlib.nullcontext():
+def times(name: str, length: int, kind: str) -> dict[str, Any]:
+    """The time of a patched call over that of the original, in turn on the same model."""
+    subject, call = SUBJECTS[name], CALLS[kind]
+    model, inputs = made(subject, patched=False), subject.inputs(length)
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    end = None
+    while end is None or len(taken[True]) <= PAIRS or time.perf_counter() < end:
+        for patched, found in taken.items():
+            with relattn.hf.patched(model) if patched else contextlib.nullcontext():
                 start = time.perf_counter()
-                step(model, inputs)
+                call(model, inputs)
                 found.append(time.perf_counter() - start)
             model.zero_grad(set_to_none=True)
-    ratios = [ours / theirs for ours, theirs in zip(*taken.values(), strict=True)]
-    return {
-        "layers": layers,
-        "length": length,
-        "implementation": implementation,
-        "turns": len(ratios),
-        "seconds": {which: round(statistics.median(found), 3) for which, found in taken.items()},
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
-    }
+        end = time.perf_counter() + SECONDS if end is None else end
+    ratios = [
+        ours / theirs for theirs, ours in zip(taken[False][1:], taken[True][1:], strict=True)
+    ]  # the first warms up
+    spread = Spread.of(ratios)
+    return {"ratio": [round(x, 3) for x in (spread.median, spread.lower, spread.upper)], "pairs": len(ratios)}
 
 
-def add(path: Path, kind: str, entry: dict[str, Any]) -> None:
-    """Write a measurement into a JSON file, in place of an earlier one of the same thing."""
-    print(path.stem, kind, entry, flush=True)
-    document = json.loads(path.read_text()) if path.exists() else {}
-    versions = {package.__name__: package.__version__ for package in (relattn, torch, hf)}
-    key = ("layers", "length", "implementation")
-    others = [old for old in document.get(kind, []) if any(old[k] != entry[k] for k in key)]
-    entries = sorted([*others, entry], key=lambda one: [str(one[k]).zfill(6) for k in key])
-    path.write_text(json.dumps(document | {"versions": versions, kind: entries}, indent=1) + "\n")
+def wanted(name: str) -> Iterator[tuple[int, str, bool]]:
+    """(length, kind, whether the time is taken, too) of everything that is measured of a model."""
+    subject = SUBJECTS[name]
+    for length in subject.lengths:
+        yield from ((length, kind, True) for kind in CALLS)
+    for length in subject.memory:
+        yield from ((length, kind, False) for kind in CALLS)
+    for length in subject.forward:
+        yield length, "forward", False
+
+
+def measure(name: str, length: int, kind: str, timed: bool) -> dict[str, Any]:
+    """An entry of figures.json."""
+    entry: dict[str, Any] = {"model": name, "length": length, "kind": kind}
+    for which, patched in (("original", False), ("patched", True)):
+        entry[which] = memory(name, length, kind, patched)
+    if timed and "mib" in entry["original"]:
+        entry |= times(name, length, kind)
+    return entry
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Measure what figures.json has not yet, and write the table and the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
-    parser.add_argument("--layers", type=int, nargs="+", default=[2])
-    parser.add_argument("--lengths", type=int, nargs="+", help="those of each model unless given")
-    parser.add_argument("--implementations", nargs="+", help="the model's own; for memory also relattn and nothing")
-    parser.add_argument("--memory", action="store_true")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--gib", type=float, default=14.0, help="what a step may add, at most")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for the turns of one timing")
+    parser.add_argument("--models", nargs="+", choices=SUBJECTS, default=[], help="to be measured anew")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "hugging_face")
+    parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.models:
-        path, subject = arguments.out / f"{name}.json", SUBJECTS[name]
-        for layers in arguments.layers:
-            for length in arguments.lengths or subject.lengths:
-                own = arguments.implementations or subject.implementations
-                if arguments.memory:
-                    for which in arguments.implementations or (*own, "relattn", "nothing"):
-                        add(path, "memory", memory(name, layers, length, which, arguments.gib))
-                if arguments.time:
-                    for which in own:
-                        add(path, "time", times(name, layers, length, which, arguments.seconds))
+    path = arguments.out / "figures.json"
+    entries = json.loads(path.read_text())["entries"] if path.exists() else []
+    entries = [entry for entry in entries if entry["model"] not in arguments.models]
+    known = {(entry["model"], entry["length"], entry["kind"]) for entry in entries}
+    todo = [(name, *what) for name in SUBJECTS for what in wanted(name) if (name, *what[:2]) not in known]
+    for done, (name, length, kind, timed) in enumerate(todo):
+        print(f"{done + 1}/{len(todo)}: {name} {length} {kind}", end="", flush=True)
+        entry = measure(name, length, kind, timed)
+        print(f" {entry}", flush=True)
+        entries.append(entry)
+        versions = {package.__name__: package.__version__ for package in (relattn, torch, hf)}
+        path.write_text(
+            json.dumps({"machine": machine(), "versions": versions, "layers": LAYERS, "entries": entries}, indent=1)
+            + "\n"
+        )
+    table.write(arguments.out)
 
 
 if __name__ == "__main__":

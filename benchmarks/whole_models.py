@@ -1,11 +1,11 @@
 """Whole models, a training step before and after: in the original code, on `tiled`, and on the compiled kernels.
 
 Random weights, float32, the configuration's own dropout, two threads. The Hugging Face models have the published sizes
-with two layers (`benchmarks/hugging_face.py`), batch 1; the original is transformers' code, with PyTorch's attention
-where it has that, and eager else. The lab's model is `relattn compare`'s with its own settings, and a larger one; its
-code is relattn's, so that it has no original. All copies have the same weights. Before the time is taken, the outputs
-are compared, without dropout: that of the native copy may be no further from the same model in float64 than ten times
-as far as the original's (the lab's: the tiled copy's).
+with two layers (`benchmarks/hugging_face_models.py`), batch 1; the original is transformers' code, with PyTorch's
+attention where it has that, and eager else. The lab's model is `relattn compare`'s with its own settings, and a larger
+one; its code is relattn's, so that it has no original. All copies have the same weights. Before the time is taken, the
+outputs are compared, without dropout: that of the native copy may be no further from the same model in float64 than ten
+times as far as the original's (the lab's: the tiled copy's).
 
 Each ratio is the median of at least fifteen pairs of steps, forward and backward, taken in turn
 (`relattn.bench.timing`), with its quartiles. One table: `python benchmarks/whole_models.py`.
@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from hugging_face import SUBJECTS, step
+from hugging_face import step
+from hugging_face_models import SUBJECTS
 from native import header
 from torch import Tensor, nn
 
@@ -43,11 +44,11 @@ class Model(NamedTuple):
 
 
 def of_transformers(name: str, lengths: tuple[int, ...]) -> Model:
-    """A model of `benchmarks/hugging_face.py`."""
+    """A model of `benchmarks/hugging_face_models.py`."""
     subject = SUBJECTS[name]
 
     def copies() -> dict[str, nn.Module]:
-        original = subject.make(LAYERS, subject.implementations[0]).train()
+        original = subject.make(LAYERS).train()
         found = {"original": original}
         for backend in ("tiled", "native"):
             found[backend] = copy.deepcopy(original)

@@ -10,6 +10,7 @@ from transformers import masking_utils
 
 import relattn.hf
 from relattn import UnsupportedError
+from relattn.functional import attention_weights
 from relattn.hf import MaskStructure, interface
 from relattn.hf.masks import relattn_mask
 from tests import seeds
@@ -17,9 +18,14 @@ from tests.bad_input.refusal import refused
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 DECODER = {**SIZES, "intermediate_size": 24, "num_key_value_heads": 2, "pad_token_id": 0}
+LLAMA4 = {
+    **DECODER, "intermediate_size_mlp": 24, "head_dim": 4, "attention_chunk_size": 4, "num_local_experts": 2,
+    "layer_types": ["chunked_attention", "full_attention"], "no_rope_layers": [1, 0],
+}  # fmt: skip
 MODELS: dict[str, Any] = {
     "llama": lambda **how: hf.LlamaForCausalLM._from_config(hf.LlamaConfig(**DECODER), **how),
     "mistral": lambda **how: hf.MistralForCausalLM._from_config(hf.MistralConfig(**DECODER, sliding_window=3), **how),
+    "llama4": lambda **how: hf.Llama4ForCausalLM._from_config(hf.Llama4TextConfig(**LLAMA4), **how),
     "bert": lambda **how: hf.BertModel._from_config(hf.BertConfig(**SIZES, intermediate_size=24), **how),
 }
 
@@ -105,15 +111,106 @@ def test_no_padding_is_no_key_mask() -> None:
     assert relattn_mask(1, 3, 3, attention_mask=torch.ones(1, 3, dtype=torch.bool)) == MaskStructure(is_causal=True)
 
 
-def test_a_mask_of_a_shape_that_has_no_name() -> None:
-    chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
-    with refused(
-        UnsupportedError,
-        "attn_implementation='relattn': the model asks for a mask by chunked_overlay.<locals>.inner_mask, and relattn "
-        "knows causal, bidirectional, sliding-window and packed masks; give a mask of pairs [batch, 1, queries, keys], "
-        "or load the model with attn_implementation='sdpa'",
-    ):
-        relattn_mask(1, 3, 3, mask_function=chunks)
+def allowed(mask: MaskStructure, queries: int, keys: int) -> Tensor:
+    """[B, queries, keys]: which pairs the structure lets attend."""
+    held = [*(mask.segment_ids or ()), mask.key_mask, mask.attn_mask]
+    batch = max((len(tensor) for tensor in held if tensor is not None), default=1)
+    query, key = torch.zeros(batch, 1, queries, 4), torch.zeros(batch, 1, keys, 4)
+    return attention_weights(query, key, key, **mask.keywords())[:, 0] > 0
+
+
+def theirs(queries: int, keys: int, mask_function: Any, **more: Any) -> Tensor:
+    """The same by transformers."""
+    batch = len(more["attention_mask"]) if "attention_mask" in more else 1
+    made = masking_utils.sdpa_mask(
+        batch, queries, keys, mask_function=mask_function, allow_is_causal_skip=False, **more
+    )
+    assert made is not None
+    return made[:, 0]
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 9])
+@pytest.mark.parametrize(("queries", "q_offset", "kv_offset"), [(9, 0, 0), (2, 7, 0), (1, 8, 0), (3, 6, 4)])
+@pytest.mark.parametrize("left", [0, 2, 5])
+def test_chunks(size: int, queries: int, q_offset: int, kv_offset: int, left: int) -> None:
+    """Llama 4: whole, through caches, and counted from the first real token; exact where a query is no padding."""
+    keys = 9 - kv_offset
+    attention_mask = torch.ones(2, 9, dtype=torch.bool)
+    attention_mask[1, :left] = False
+    chunks = masking_utils.chunked_causal_mask_function(size, torch.tensor([0, left]))
+    places = {"q_offset": q_offset, "kv_offset": kv_offset, "attention_mask": attention_mask}
+    mask = relattn_mask(2, queries, keys, mask_function=chunks, **places)
+    assert mask.attn_mask is None and (mask.segment_ids is None) == (size == 9)
+    found = allowed(mask, queries, keys).expand(2, -1, -1)
+    real = attention_mask[:, q_offset : q_offset + queries]
+    assert torch.equal(found[real], theirs(queries, keys, chunks, **places)[real])
+
+
+@pytest.mark.parametrize("pads", [0, 2])
+@pytest.mark.parametrize("vmap", [False, True])
+def test_a_mask_function_that_has_no_name(pads: int, vmap: bool) -> None:
+    """The pairs are written down, as for sdpa; what the caller keeps out stays out."""
+    attention_mask = torch.ones(2, 5, dtype=torch.bool)
+    attention_mask[1, :pads] = False
+
+    def every_other(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query - key) % 2 == 0
+
+    function = masking_utils.and_masks(every_other, masking_utils.causal_mask_function)
+    places = {"attention_mask": attention_mask, "use_vmap": vmap}
+    mask = relattn_mask(2, 5, 5, mask_function=function, **places)
+    assert mask.attn_mask is not None and mask.attn_mask.shape == (2, 1, 5, 5) and not mask.is_causal
+    assert torch.equal(allowed(mask, 5, 5), theirs(5, 5, function, **places))
+
+
+def test_images_in_a_text() -> None:
+    """Tokens of one image see each other; where there is no image, the mask is causal, and says so."""
+    without = torch.full((1, 6), -1)
+    image = torch.tensor([[-1, 0, 0, 0, -1, -1]])
+    functions = [
+        masking_utils.or_masks(masking_utils.causal_mask_function, masking_utils.blockwise_overlay(ids))
+        for ids in (without, image)
+    ]
+    assert relattn_mask(1, 6, 6, mask_function=functions[0]) == MaskStructure(is_causal=True)
+    mask = relattn_mask(1, 6, 6, mask_function=functions[1])
+    assert torch.equal(allowed(mask, 6, 6), theirs(6, 6, functions[1]))
+    within = masking_utils.and_masks(functions[0], masking_utils.sliding_window_overlay(3))
+    assert relattn_mask(1, 6, 6, mask_function=within) == MaskStructure(is_causal=True, window=(2, None))
+
+
+def test_two_kinds_of_segments() -> None:
+    """Packed sequences with chunks of their own have no structure here: pairs."""
+    packed, positions = torch.tensor([[0, 0, 0, 0, 1, 1]]), torch.tensor([[0, 1, 2, 3, 0, 1]])
+    chunks = masking_utils.chunked_causal_mask_function(3, torch.zeros(1, dtype=torch.long))
+    function = masking_utils.packed_sequence_compatibility_function(chunks, positions, packed)
+    mask = relattn_mask(1, 6, 6, mask_function=function)
+    assert mask.attn_mask is not None
+    assert torch.equal(allowed(mask, 6, 6), theirs(6, 6, function))
+
+
+def test_mask_functions_of_another_module() -> None:
+    """A maker of the same name elsewhere may mean something else."""
+
+    def sliding_window_overlay(sliding_window: int) -> Any:
+        return lambda batch, head, query, key: (query - key).abs() < sliding_window
+
+    function = sliding_window_overlay(2)
+    mask = relattn_mask(1, 5, 5, mask_function=function)
+    assert torch.equal(allowed(mask, 5, 5), theirs(5, 5, function))
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_model_with_chunks(cache: str, seen: list[dict[str, Any]]) -> None:
+    """Llama 4 beyond its chunks, in one pass and by generation."""
+    tokens, mask = torch.randint(1, 40, (2, 11)), torch.ones(2, 11, dtype=torch.long)
+    mask[0, :3] = 0
+    ours, theirs = run("llama4", input_ids=tokens, attention_mask=mask)
+    torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], rtol=1e-4, atol=1e-5)
+    assert all(call["attn_mask"] is None for call in seen)
+    assert {call["segment_ids"] is None for call in seen} == {True, False}
+    how = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": cache, "disable_compile": True}
+    first, second = (made("llama4", one).generate(tokens, attention_mask=mask, **how) for one in ("relattn", "sdpa"))
+    assert torch.equal(first, second)
 
 
 def test_attention_that_calls_no_interface() -> None:

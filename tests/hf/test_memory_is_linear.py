@@ -10,10 +10,6 @@ import relattn.hf
 from tests.peers.cases import CASES, made
 
 LENGTH = 384
-CHUNKED = "seamless_m4t_v2_chunks"
-"""The model itself hands over a mask of pairs for its chunks: docs/hf.md."""
-
-
 QUICK = ("t5", "deberta_v3", "wav2vec2_bert")
 """A bias, disentangled attention and relative keys."""
 
@@ -45,8 +41,7 @@ def largest(name: str, length: int, patched: bool = True) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES if name != CHUNKED],
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in CASES]
 )
 def test_the_largest_tensor_grows_with_the_length(name: str) -> None:
     """Twice the tokens, at most twice the bytes: blocks of pairs have a size of their own."""
@@ -54,8 +49,8 @@ def test_the_largest_tensor_grows_with_the_length(name: str) -> None:
     assert long <= 2.05 * short, f"{where}: {short} bytes at {LENGTH} tokens, {long} at {2 * LENGTH}"
 
 
-@pytest.mark.parametrize(("name", "patched"), [("t5", False), ("deberta_v3", False), (CHUNKED, True)])
-def test_what_is_quadratic_is_seen(name: str, patched: bool) -> None:
-    """The originals, and the one mask of pairs that docs/hf.md tells of."""
-    (short, _), (long, _) = (largest(name, length, patched) for length in (256, 512))
+@pytest.mark.parametrize("name", ["t5", "deberta_v3", "seamless_m4t_v2_chunks"])
+def test_what_is_quadratic_is_seen(name: str) -> None:
+    """The originals."""
+    (short, _), (long, _) = (largest(name, length, patched=False) for length in (256, 512))
     assert long >= 3.5 * short

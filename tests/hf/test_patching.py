@@ -34,6 +34,13 @@ def deberta(**changes: Any) -> hf.DebertaModel:
     return hf.DebertaModel(config)
 
 
+def rembert() -> hf.RemBertModel:
+    config = hf.RemBertConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24
+    )
+    return hf.RemBertModel(config)
+
+
 def test_patched_twice() -> None:
     model = made("t5")
     relattn.hf.patch(model)
@@ -70,12 +77,11 @@ def test_a_model_without_attention() -> None:
 
 
 def test_a_model_that_relattn_does_not_know() -> None:
-    """Funnel writes its attention itself."""
-    model = hf.FunnelModel(hf.FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1]))
+    """RemBERT writes its attention itself."""
     assert_refused_and_unchanged(
-        model,
-        "model: relattn can change no attention of FunnelModel (FunnelRelMultiheadAttention takes no "
-        "attn_implementation, and relattn has no replacement); it is as it was",
+        rembert(),
+        "model: relattn can change no attention of RemBertModel (RemBertSelfAttention takes no attn_implementation, "
+        "and relattn has no replacement); it is as it was",
     )
 
 
@@ -107,8 +113,7 @@ def test_some_of_a_model() -> None:
 
 def test_the_report_names_what_was_left() -> None:
     """Two models in one module: one is changed, the other says why not."""
-    funnel = hf.FunnelModel(hf.FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1]))
-    both = nn.ModuleDict({"text": made("t5").encoder, "other": funnel})
+    both = nn.ModuleDict({"text": made("t5").encoder, "other": rembert()})
     report = relattn.hf.patch(both)
     assert set(report.changed) == {f"text.block.{i}.layer.0.SelfAttention" for i in (0, 1)}
     assert all(name.startswith("other.") for name in report.left)

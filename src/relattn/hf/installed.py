@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
 
 if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < tuple(map(int, FIRST.split("."))):
     raise ImportError(
-        f"transformers: version {transformers.__version__} is installed, and relattn.hf needs {FIRST} or later; install "
-        f"'transformers>={FIRST},<6'",
+        f"transformers: version {transformers.__version__} is installed, and relattn.hf needs {FIRST} or later; "
+        f"install 'transformers>={FIRST},<6'",
         name="transformers",
     )

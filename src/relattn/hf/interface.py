@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,10 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from relattn.errors import UnsupportedError
 from relattn.functional import attention_weights, relative_attention
+from relattn.hf.fitting import without_masks
 from relattn.hf.masks import MaskStructure, as_structure, relattn_mask
 
 if TYPE_CHECKING:
+    from relattn.encodings.base import RelativeEncoding
     from relattn.score.terms import ScoreTerms
 
 NAME = "relattn"
@@ -22,7 +26,15 @@ NAME = "relattn"
 def register() -> None:
     """Make "relattn" a name for `attn_implementation`: with the attention alone, causality would be lost."""
     AttentionInterface.register(NAME, relattn_attention)
-    AttentionMaskInterface.register(NAME, relattn_mask)
+    AttentionMaskInterface.register(NAME, relattn_mask if without_masks() is None else _no_mask)
+
+
+def _no_mask(*_: object, **__: object) -> None:
+    """What an older transformers gets, which asks for masks in another form.
+
+    Raises UnsupportedError: always.
+    """
+    raise UnsupportedError(f"attn_implementation='relattn': {without_masks()}; install 'transformers>=5.4'")
 
 
 def relattn_attention(
@@ -64,12 +76,13 @@ def attend(
     key: Float[Tensor, "B Hk Lk D"],
     value: Float[Tensor, "B Hk Lk Dv"],
     structure: MaskStructure,
-    terms: ScoreTerms | None,
+    terms: RelativeEncoding | ScoreTerms | None,
     scale: float | None,
     dropout_p: float,
     with_weights: bool,
     *,
     softcap: float | None = None,
+    key_bias: Float[Tensor, "#B #Hq Lk"] | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None,
 ) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
     """relative_attention for a transformers module; the weights, before dropout, where they are asked for.
@@ -78,13 +91,23 @@ def attend(
     """
     keywords = {
         **structure.keywords(), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1], "encoding": terms,
-        "softcap": softcap, "sinks": sinks,
+        "key_bias": key_bias, "softcap": softcap, "sinks": sinks,
     }  # fmt: skip
     output = relative_attention(
         query, key, value, dropout_p=dropout_p, backend=getattr(module, "relattn_backend", "auto"), **keywords
     )
-    weights = attention_weights(query, key, value, **keywords) if with_weights else None
+    weights = None
+    if with_weights:
+        with _kept():
+            weights = attention_weights(query, key, value, **keywords)
     return output.transpose(1, 2).contiguous(), weights
+
+
+def _kept() -> AbstractContextManager[object]:
+    """What gradients need is kept, in a layer that is checkpointed too: computed again, it may not ask for weights."""
+    if torch.compiler.is_compiling():
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)
 
 
 def asks_for_weights(module: nn.Module, kwargs: dict[str, object]) -> bool:

@@ -13,9 +13,10 @@ from transformers import PreTrainedConfig
 from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import NAME
+from relattn.hf.models import package
 from relattn.hf.replacement import original
 from relattn.hf.report import KINDS, Report
-from relattn.hf.verdict import Modules, Verdict, around, verdict
+from relattn.hf.verdict import Modules, Verdict, around, is_told_of_masks, verdict
 
 
 def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Report:
@@ -42,6 +43,7 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
             "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
         )
     verdicts = {name: said for name in modules if (said := verdict(name, modules)) is not None}
+    verdicts = _without_unfit_families(verdicts, modules)
     report = Report(*({name: v.said for name, v in verdicts.items() if v.kind == kind} for kind in KINDS))
     _refuse(model, report, strict)
     _refuse_a_torn_model(verdicts, modules)
@@ -98,14 +100,24 @@ def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
         )
 
 
+def _without_unfit_families(verdicts: dict[str, Verdict], modules: Modules) -> dict[str, Verdict]:
+    """A family is replaced as a whole, for its modules hand on what only the replacements understand; or left."""
+    unfit = {package(type(modules[name])): found for name, found in verdicts.items() if found.unfit}
+    return {
+        name: unfit.get(package(type(modules[name])), found) if found.replacement is not None else found
+        for name, found in verdicts.items()
+    }
+
+
 def _refuse_a_torn_model(verdicts: dict[str, Verdict], modules: Modules) -> None:
     """Raises UnsupportedError: when a module that is left takes its masks from where others take theirs."""
     named = [name for name, v in verdicts.items() if v.by_name]
     configs = {id(config) for config in _configs(named, modules)}
-    for name, found in verdicts.items():
-        if found.kind == "left" and any(id(config) in configs for config in _configs([name], modules)):
+    told = [name for name, v in verdicts.items() if v.kind == "left" and is_told_of_masks(name, modules)]
+    for name in told:
+        if any(id(config) in configs for config in _configs([name], modules)):
             raise UnsupportedError(
-                f"model: {name} cannot be changed ({found.said}) and takes its masks from where others take theirs; "
+                f"model: {name} cannot be changed ({verdicts[name].said}) and takes its masks from where others take theirs; "
                 "nothing was changed"
             )
 

@@ -1,7 +1,8 @@
 """The families of transformers that speak of relative positions and have no replacement here, each with its reason.
 
 `relative` finds them: a modeling file that it finds must be among `models.FILES` or in one of these tables, which a
-test asserts for every file of the installed transformers.
+test asserts for every file of the installed transformers. A table has packages of transformers.models, or single
+classes of them as PACKAGE.CLASS, beside which nothing else in the package has a relative position.
 """
 
 from __future__ import annotations
@@ -9,22 +10,57 @@ from __future__ import annotations
 import re
 
 MARKS = re.compile(
-    r"rel_pos|relative_pos|relative_attention|relative_embedding|relative_key|rel_h\b|rel_shift|rel_embeddings|alibi"
-    r"|distance_embedding|position_bias|pos_bias_[uv]|attention_biases|relative_bias|rel_bias|dist_att",
+    r"rel(ative)?[_ -]?pos|relative_(attention|embedding|key)|rel(ative)?_bias|rel_h\b|rel_shift|rel_embeddings|alibi"
+    r"|distance_embedding|position(al)?[_ ]bias|pos_bias_[uv]|attention_biases|dist_att|rpb|bbox_pos_emb",
     re.IGNORECASE,
 )
 """What a modeling file says that adds something to its scores by relative position."""
 
-LEFT: dict[str, str] = {}
-"""Left as they are: by the package in transformers.models, why."""
+LEFT: dict[str, str] = {
+    "bros": "two boxes have an embedding of their own, made of the corners of both: no table of offsets holds it",
+    "cpmant": "the bias of two tokens in different segments is a number for these two segments, whatever the offset",
+    "dinat": "natten computes its neighbourhoods, which are no windows at the edges, in linear memory as it is",
+    "esmfold2": "the bias of two tokens comes of a state that the model keeps for every two",
+    "gemma3n.Gemma3nAudioAttention": "it computes its scores in chunks, in linear memory as it is",
+    "gemma4.Gemma4AudioAttention": "it computes its scores in chunks, in linear memory as it is",
+    "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "the bias of two boxes is computed of the places and "
+    "sizes of both: no table of offsets holds it",
+    "slanext.SLANeXtAttentionGRUCell": "it attends with one query at a time, by a sum and not a product",
+}  # fmt: skip
+"""Left as they are: why."""
 
-REMAINS: dict[str, str] = {}
+REMAINS: dict[str, str] = {
+    "sam3.Sam3Attention": "the decoder's bias of a box and a place is computed of both",
+    "sam3_lite_text.Sam3LiteTextAttention": "the decoder's bias of a box and a place is computed of both",
+    "udop.UdopAttention": "the encoder rounds the difference of two places on the page, which are fractions: no table "
+    "of offsets holds it",
+}
 """Their attention goes by its name to relattn, and their bias of queries x keys remains: why."""
 
-NO_BIAS: dict[str, str] = {}
+NO_BIAS: dict[str, str] = {
+    "deepseek_v4": "position_bias gates the tokens that become one compressed token",
+    "esm": "ESMFold embeds relative positions in its states of two residues, whose attention is its own",
+    "grounding_dino": "names in checkpoints of its Swin backbone, which is another package",
+    "led": "the words for the entries of its attentions, which are counted from the query",
+    "longformer": "the words for the entries of its attentions, which are counted from the query",
+    "mm_grounding_dino": "names in checkpoints of its Swin backbone, which is another package",
+    "nemotron3_5_asr": "a word about its encoder, which is another package",
+    "pp_doclayout_v3": "names of weights that it does not have",
+    "tapas": "positions within a cell, whose embeddings are added to the tokens",
+}
 """Those whose marks mean something else: what."""
 
 
 def relative(source: str) -> bool:
     """Whether the code of a modeling file speaks of relative positions."""
     return MARKS.search(source) is not None
+
+
+def reason(table: dict[str, str], package: str, kind: str) -> str | None:
+    """What a table says of a class, by itself or with its whole package."""
+    return table.get(package) or table.get(f"{package}.{kind}")
+
+
+def is_told(package: str) -> bool:
+    """Whether a table says something of a package, or of a class in it."""
+    return any(name.partition(".")[0] == package for table in (LEFT, REMAINS, NO_BIAS) for name in table)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
-from transformers import __version__ as version
 
+from relattn.hf.fitting import lacks, unlike, without_masks
 from relattn.hf.interface import NAME
 from relattn.hf.models import FILES, package, replacement_of
-from relattn.hf.replacement import Replacement, original
+from relattn.hf.replacement import Replacement
 from relattn.hf.report import Kind
-from relattn.hf.uncovered import LEFT, NO_BIAS, REMAINS, relative
+from relattn.hf.uncovered import LEFT, REMAINS, is_told, reason, relative
+
+WORKS_ON_ITS_MASK = re.compile(
+    r"attention_mask(\[| & |\.(shape|masked_fill))|_attn_implementation (in |== \"sdpa\")|merged_attention_mask"
+)
+"""Such as DeepSeek's indexers, which choose keys for every query: they would fail, or choose nothing. T5Gemma 2 joins
+the masks of text and memory."""
 
 Modules = dict[str, nn.Module]
 """The modules of a model by their names."""
@@ -25,11 +31,15 @@ Modules = dict[str, nn.Module]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What happens to a module, how or why, and what takes its place (None: it keeps its class)."""
+    """What happens to a module, how or why, and what takes its place (None: it keeps its class).
+
+    unfit: left because this version of transformers lacks something, so that its whole family has to be left.
+    """
 
     kind: Kind
     said: str
     replacement: type[Replacement] | None = None
+    unfit: bool = False
 
     @property
     def by_name(self) -> bool:
@@ -44,9 +54,12 @@ def verdict(name: str, modules: Modules) -> Verdict | None:
     try:
         replacement = replacement_of(kind)
     except ImportError as error:
-        return Verdict("left", f"{_lacks(kind)}: {error}") if _attends(module) else None
+        return Verdict("left", f"{lacks(kind)}: {error}", unfit=True) if _attends(module) else None
     if replacement is not None:
-        reason = _unlike(replacement, module) or replacement.cannot(module) or _cannot_here(replacement, name, modules)
+        lacking = unlike(replacement, module)
+        if lacking is not None:
+            return Verdict("left", lacking, unfit=True)
+        reason = replacement.cannot(module) or _cannot_here(replacement, name, modules)
         said = f"{kind.__name__} -> {replacement.__name__}"
         return Verdict("left", reason) if reason else Verdict("changed", said, replacement)
     if _has_a_replaced_base(kind):
@@ -63,19 +76,46 @@ def around(name: str, modules: Modules, wanted: Callable[[nn.Module], bool]) -> 
     return modules[name]
 
 
+def is_told_of_masks(name: str, modules: Modules) -> bool:
+    """Whether a mask that is made by the name of the attention may reach this module.
+
+    Not where one on the way takes no mask, as SigLIP's pooling heads. torch's own modules get masks of tokens, unless
+    what holds them makes another, as SigLIP 2's heads do.
+    """
+    found = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel) or _takes_no_mask(outer))
+    if found is not None and not isinstance(found, PreTrainedModel):
+        return False
+    holder = modules.get(name.rpartition(".")[0])
+    is_torch_s = type(modules[name]).__module__.startswith("torch.")
+    return not is_torch_s or holder is None or "create_bidirectional_mask" in _code_of(type(holder))
+
+
+def _takes_no_mask(module: nn.Module) -> bool:
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        return False
+    parameters = inspect.signature(type(module).forward).parameters.values()
+    return not any("mask" in p.name or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
 def _by_name(name: str, modules: Modules) -> Verdict:
     """Of an attention module without a replacement: whether the name "relattn" serves it."""
     kind = type(modules[name])
     family = package(kind)
-    if family in LEFT:
-        return Verdict("left", f"{kind.__name__}: {LEFT[family]}")
+    why = reason(LEFT, family, kind.__name__)
+    if why is not None:
+        return Verdict("left", f"{kind.__name__}: {why}")
     owner = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
     if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(kind):
         return Verdict("left", f"{kind.__name__} takes no attn_implementation, and relattn has no replacement")
+    if _works_on_its_mask(kind):
+        return Verdict("left", f"{kind.__name__} works on a mask of queries x keys")
+    if (unfit := without_masks()) is not None:
+        return Verdict("left", unfit)
     said = f"{kind.__name__} with attn_implementation={NAME!r}"
-    if family in REMAINS:
-        return Verdict("remains", f"{said}; {REMAINS[family]}")
-    if family not in FILES and family not in NO_BIAS and relative(_code_beside(kind)):
+    why = reason(REMAINS, family, kind.__name__)
+    if why is not None:
+        return Verdict("remains", f"{said}; {why}")
+    if family not in FILES and not is_told(family) and relative(_code_beside(kind)):
         return Verdict("left", f"{kind.__name__} stands beside relative positions in code that relattn does not know")
     return Verdict("changed", said)
 
@@ -90,42 +130,11 @@ def _cannot_here(replacement: type[Replacement], name: str, modules: Modules) ->
     return None
 
 
-def _unlike(replacement: type[Replacement], module: nn.Module) -> str | None:
-    """Why the replacement does not fit the original as this version of transformers has it; None where it does."""
-    theirs = original(replacement)
-    missing = next((need for need in replacement.needs if not hasattr(module, need)), None)
-    if missing is not None:
-        return f"{_lacks(theirs)}: {theirs.__name__} has no {missing}"
-    differing = next((method for method in _overridden(replacement) if not _takes(replacement, theirs, method)), None)
-    return differing and f"{_lacks(theirs)}: {theirs.__name__}.{differing} takes other arguments"
-
-
-def _lacks(kind: type[nn.Module]) -> str:
-    return f"transformers {version} lacks what relattn needs of {package(kind)}"
-
-
-def _overridden(replacement: type[Replacement]) -> list[str]:
-    """The methods of the original that the replacement has in another form."""
-    theirs = original(replacement)
-    ours = (base for base in replacement.__mro__ if issubclass(base, Replacement) and base is not Replacement)
-    methods = {method for base in ours for method, found in vars(base).items() if isinstance(found, FunctionType)}
-    return sorted(method for method in methods if hasattr(theirs, method))
-
-
-def _takes(ours: type, theirs: type, method: str) -> bool:
-    """Whether the method of `ours` can be called as that of `theirs`: the same names in the same places."""
-    one, other = ([*inspect.signature(getattr(kind, method)).parameters.values()] for kind in (ours, theirs))
-    loose = {p.kind for p in one if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    if inspect.Parameter.VAR_POSITIONAL in loose:
-        return True
-    named, expected = ([p for p in each if p.kind is p.POSITIONAL_OR_KEYWORD] for each in (one, other))
-    same = all(a.name == b.name for a, b in zip(named, expected, strict=False))
-    known = len(expected) <= len(named) or inspect.Parameter.VAR_KEYWORD in loose
-    return same and known and all(p.default is not p.empty for p in named[len(expected) :])
-
-
 def _has_a_replaced_base(kind: type[nn.Module]) -> bool:
-    return any(issubclass(base, nn.Module) and replacement_of(base) is not None for base in kind.__mro__[1:])
+    try:
+        return any(issubclass(base, nn.Module) and replacement_of(base) is not None for base in kind.__mro__[1:])
+    except ImportError:  # of a family that this version of transformers lacks something of
+        return False
 
 
 def _attends(module: nn.Module) -> bool:
@@ -143,8 +152,18 @@ def _is_attention(module: nn.Module) -> bool:
 @functools.cache
 def _asks_the_interface(kind: type[nn.Module]) -> bool:
     """Whether this class calls the attention that its configuration names; beside it, another class may."""
-    own = kind.__mro__[: kind.__mro__.index(nn.Module)]
-    return any("ALL_ATTENTION_FUNCTIONS" in _source(one) for one in own)
+    return "ALL_ATTENTION_FUNCTIONS" in _code_of(kind)
+
+
+@functools.cache
+def _works_on_its_mask(kind: type[nn.Module]) -> bool:
+    """Whether it reads or changes the mask before it calls the attention, or asks what the attention is called."""
+    return WORKS_ON_ITS_MASK.search(_code_of(kind)) is not None
+
+
+def _code_of(kind: type[nn.Module]) -> str:
+    """That of a class and of its bases up to nn.Module."""
+    return "\n".join(_source(one) for one in kind.__mro__[: kind.__mro__.index(nn.Module)])
 
 
 @functools.cache

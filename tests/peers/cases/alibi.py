@@ -1,13 +1,26 @@
-"""BLOOM and MPT."""
+"""BLOOM, Falcon and MPT."""
+
+from typing import Any
 
 import transformers as hf
 from torch import nn
 
-from tests.peers.cases.case import VOCABULARY, Case, at_tokens, tokens
+from tests.peers.cases.case import TEXT, VOCABULARY, Case, at_tokens, tokens
+
 
 def bloom(heads: int) -> Case:
     settings = {"vocab_size": VOCABULARY, "hidden_size": 4 * heads, "n_layer": 2, "n_head": heads, "pad_token_id": 0}
     return Case(lambda _: hf.BloomForCausalLM(hf.BloomConfig(**settings)), tokens, 2, at_tokens, generates=True)
+
+
+def falcon(alibi: bool, **settings: Any) -> Case:
+    """With ALiBi the original's eager attention adds it twice, and its static cache fails: tests/hf/test_falcon.py."""
+    sizes = {**TEXT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = hf.FalconConfig(**sizes, alibi=alibi, **settings)
+    return Case(
+        lambda _: hf.FalconForCausalLM(config), tokens, 3, at_tokens,
+        attentions=not alibi, generates=not alibi, dropout=alibi,
+    )  # fmt: skip
 
 
 def mpt(heads: int) -> Case:
@@ -20,4 +33,13 @@ def mpt(heads: int) -> Case:
     return Case(make, tokens, 4, at_tokens, generates=True)
 
 
-CASES = {"bloom": bloom(4), "bloom_6_heads": bloom(6), "mpt": mpt(4), "mpt_6_heads": mpt(6)}
+CASES = {
+    "bloom": bloom(4),
+    "bloom_6_heads": bloom(6),
+    "falcon": falcon(False),
+    "falcon_alibi": falcon(True, multi_query=False, parallel_attn=False),
+    "falcon_alibi_one_key_head": falcon(True),
+    "falcon_alibi_new": falcon(True, new_decoder_architecture=True, num_kv_heads=2),
+    "mpt": mpt(4),
+    "mpt_6_heads": mpt(6),
+}

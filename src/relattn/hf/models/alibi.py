@@ -1,24 +1,32 @@
-"""BLOOM and MPT: ALiBi, each with the numbers that its model makes."""
+"""BLOOM, Falcon and MPT: ALiBi, each with the numbers that its model makes."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers.models.bloom.modeling_bloom import BloomAttention, dropout_add
+from transformers.models.falcon.modeling_falcon import (
+    FalconAttention,
+    FalconModel,
+    apply_rotary_pos_emb,
+    build_alibi_tensor,
+)
 from transformers.models.mpt.modeling_mpt import MptAttention, MptBlock
 
 from relattn.hf.interface import add_to_scores, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
+from relattn.hf.whole import WholeModel
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
 
 class RelattnBloomAttention(Replacement, BloomAttention):
-    """BloomAttention on relattn: slope times the number of real tokens before the key, one number for each key.
+    """BloomAttention on relattn: a_j = slope times the number of real tokens before key j.
 
     A row of scores may be moved by a constant, so these are ALiBi's biases of the distance. They are taken as the model
     made them, in its dtype and past holes in the attention mask.
@@ -47,12 +55,76 @@ class RelattnBloomAttention(Replacement, BloomAttention):
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
         structure = as_structure(attention_mask, True, key.shape[2] - query.shape[2])
-        structure = add_to_scores(structure, alibi.unflatten(0, (-1, self.num_heads)))
         dropout = self.attention_dropout.p if self.training else 0.0
         output, weights = attend(
-            self, query, key, value, structure, None, self.inv_norm_factor, dropout, output_attentions
-        )
+            self, query, key, value, structure, None, self.inv_norm_factor, dropout, output_attentions,
+            key_bias=_of_keys(alibi, self.num_heads, query),
+        )  # fmt: skip
         return dropout_add(self.dense(output.flatten(2)), residual, self.hidden_dropout, self.training), weights
+
+
+class RelattnFalconAttention(Replacement, FalconAttention):
+    """FalconAttention on relattn: a_j = slope / sqrt(D) times the number of real tokens before key j; or turned q, k.
+
+    A model that is patched leaves the numbers of the keys to this module; one that is not has added them to its mask.
+    """
+
+    needs = ("_split_heads",)
+
+    @staticmethod
+    def cannot(module: Any) -> str | None:
+        """transformers 5.23: the eager formula adds ALiBi to the scores that its model's mask has added it to."""
+        if module.config.alibi and module.config._attn_implementation == "eager":
+            return "attn_implementation='eager' adds Falcon's ALiBi twice; load the model with 'sdpa'"
+        return None
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "B Lq width"],
+        alibi: Tensor | None,
+        attention_mask: MaskStructure | Tensor | None,
+        position_ids: Tensor | None = None,
+        layer_past: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(output, attention weights if asked for), under FalconAttention's arguments."""
+        query, key, value = (part.transpose(1, 2) for part in self._split_heads(self.query_key_value(hidden_states)))
+        if not self.config.alibi:
+            query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+        if layer_past is not None:
+            key, value = layer_past.update(key, value, self.layer_idx)
+        structure = as_structure(attention_mask, True, key.shape[2] - query.shape[2])
+        key_bias = self._numbers_of_keys(query, key, structure) if self.config.alibi and alibi is None else None
+        dropout = self.attention_dropout.p if self.training and self.config.alibi else 0.0
+        output, weights = attend(
+            self, query, key, value, structure, None, self.inv_norm_factor, dropout, output_attentions,
+            key_bias=key_bias,
+        )  # fmt: skip
+        return self.dense(output.flatten(2)), weights
+
+    def _numbers_of_keys(self, query: Tensor, key: Tensor, structure: MaskStructure) -> Float[Tensor, "#B H Lk"]:
+        """As the model makes them: slopes and products in bfloat16, whatever its dtype."""
+        kept = structure.key_mask
+        real = key.new_ones(1, key.shape[2], dtype=torch.long) if kept is None else kept.long()
+        alibi = build_alibi_tensor(real, self.num_heads, query.dtype)
+        return _of_keys(alibi, self.num_heads, query) / math.sqrt(self.head_dim)
+
+
+class RelattnFalconModel(WholeModel, FalconModel):
+    """FalconModel, which leaves ALiBi to its attention, and so adds nothing to its mask."""
+
+    needs = ("use_alibi",)
+    use_alibi = property(lambda self: False)  # pyright: ignore[reportAssignmentType]
+    """What its forward asks before it makes a mask of pairs; the object's own answer is kept for unpatch."""
+
+
+def _of_keys(alibi: Float[Tensor, "BH 1 Lk"], num_heads: int, query: Tensor) -> Float[Tensor, "B H Lk"]:
+    """The model's numbers, [B, H, Lk], in a dtype that key_bias may have: the query's or float32."""
+    per_head = alibi.unflatten(0, (-1, num_heads)).squeeze(2)
+    return per_head.to(torch.promote_types(alibi.dtype, query.dtype))
 
 
 class RelattnMptAttention(Replacement, MptAttention):
@@ -101,5 +173,11 @@ class RelattnMptBlock(Replacement, MptBlock):
         return super().forward(*args, output_attentions=output_attentions, **kwargs)
 
 
-REPLACEMENTS = {BloomAttention: RelattnBloomAttention, MptAttention: RelattnMptAttention, MptBlock: RelattnMptBlock}
+REPLACEMENTS = {
+    BloomAttention: RelattnBloomAttention,
+    FalconAttention: RelattnFalconAttention,
+    FalconModel: RelattnFalconModel,
+    MptAttention: RelattnMptAttention,
+    MptBlock: RelattnMptBlock,
+}
 """The modules of transformers, and what takes their place."""

@@ -14,6 +14,7 @@ from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import (
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
 from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerSelfAttention
 
+from relattn.hf.chunks import Chunks, placed
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -23,6 +24,8 @@ from relattn.score.terms import ScoreTerms
 
 class _ConformerAttention(Replacement):
     """What all four compute, by `position_embeddings_type`."""
+
+    needs = ("scaling",)
 
     def forward(
         self: Any,
@@ -53,25 +56,30 @@ class _ConformerAttention(Replacement):
         terms = None
         if kind == "relative":
             assert sinusoids is not None
-            terms = _transformer_xl_terms(self, query, sinusoids)
+            rows = self.linear_pos(sinusoids[0])
+            terms = transformer_xl_terms(query, self.pos_bias_u, self.pos_bias_v, rows)
         elif kind == "relative_key":
             rows = self.distance_embedding.weight.unsqueeze(0)
             terms = ScoreTerms(relative_keys=OffsetTable(rows, -self.left_max_position_embeddings, "clamp"))
         structure = as_structure(attention_mask, False, 0)
         dropout = self.dropout.p if self.training else 0.0
         with_weights = asks_for_weights(self, kwargs)
+        terms = placed(terms, structure)
         output, weights = attend(self, query, key, value, structure, terms, self.scaling, dropout, with_weights)
         return self.linear_out(output.flatten(2)), weights
 
 
-def _transformer_xl_terms(
-    module: Any, query: Float[Tensor, "B H L D"], sinusoids: Float[Tensor, "1 2L-1 width"]
+def transformer_xl_terms(
+    query: Float[Tensor, "B H L D"],
+    content_bias: Float[Tensor, "H D"],
+    position_bias: Float[Tensor, "H D"],
+    projected: Float[Tensor, "R HD"],
 ) -> ScoreTerms:
-    """q + u, q + v and W R, whose rows the encoder lists from the most distant past on."""
-    rows = module.linear_pos(sinusoids[0]).unflatten(-1, (module.num_heads, module.head_size)).transpose(0, 1)
+    """q + u, q + v and W R, projected rows of R offsets that the encoder lists from the most distant past on."""
+    rows = projected.unflatten(-1, position_bias.shape).transpose(0, 1)
     return ScoreTerms(
-        query=query + module.pos_bias_u.unsqueeze(1),
-        relative_query=query + module.pos_bias_v.unsqueeze(1),
+        query=query + content_bias.unsqueeze(1),
+        relative_query=query + position_bias.unsqueeze(1),
         relative_keys=OffsetTable(rows, -(rows.shape[1] // 2), "refuse"),
     )
 
@@ -93,14 +101,21 @@ class RelattnSeamlessM4Tv2ConformerSelfAttention(_ConformerAttention, SeamlessM4
 
 
 class RelattnSeamlessM4Tv2ConformerEncoder(Replacement, SeamlessM4Tv2ConformerEncoder):
-    """SeamlessM4Tv2ConformerEncoder, which makes no mask of pairs where one chunk holds the whole of the speech."""
+    """SeamlessM4Tv2ConformerEncoder, which tells its layers the chunks of the speech instead of their pairs."""
 
     def _apply_chunk_attention(
         self, attention_mask: Bool[Tensor, "B L"] | None, hidden_states: Float[Tensor, "B L width"]
-    ) -> Tensor | None:
-        if hidden_states.shape[1] <= self.config.speech_encoder_chunk_size:
+    ) -> Chunks | Tensor | None:
+        size, before = self.config.speech_encoder_chunk_size, self.config.speech_encoder_left_chunk_num
+        length = hidden_states.shape[1]
+        if length <= size:
             return attention_mask
-        return super()._apply_chunk_attention(attention_mask, hidden_states)
+        return Chunks(
+            key_mask=None if attention_mask is None else attention_mask.bool(),
+            size=size,
+            left=before if before >= 0 else None,
+            lengths=(length, length),
+        )
 
 
 REPLACEMENTS = {

@@ -20,7 +20,7 @@ from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
 
-class _Encoder(Replacement):
+class DisentangledEncoder(Replacement):
     """Hands its layers a key mask instead of a mask of pairs, and no matrix of relative positions."""
 
     @staticmethod
@@ -51,11 +51,11 @@ class _Encoder(Replacement):
             )
 
 
-class RelattnDebertaEncoder(_Encoder, v1.DebertaEncoder):
+class RelattnDebertaEncoder(DisentangledEncoder, v1.DebertaEncoder):
     """DebertaEncoder for attention on relattn."""
 
 
-class RelattnDebertaV2Encoder(_Encoder, v2.DebertaV2Encoder):
+class RelattnDebertaV2Encoder(DisentangledEncoder, v2.DebertaV2Encoder):
     """DebertaV2Encoder for attention on relattn."""
 
 
@@ -87,9 +87,13 @@ class _Attention(Replacement):
             attention_mask = attention_mask.bool()
         structure = as_structure(attention_mask, False, 0)
         scale = (query.shape[3] * self.scale_factor()) ** -0.5
-        dropout = self.dropout.p if self.training else 0.0
+        dropout = self.dropout_probability() if self.training else 0.0
         output, weights = attend(self, query, key, value, structure, terms, scale, dropout, output_attentions)
         return output.flatten(2), weights
+
+    def dropout_probability(self: Any) -> float:
+        """With which a weight is dropped in training."""
+        return self.dropout.p
 
     def heads(self: Any, features: Float[Tensor, "B L HD"]) -> Float[Tensor, "B H L D"]:
         """Head by head."""
@@ -130,22 +134,22 @@ class RelattnDisentangledSelfAttention(_Attention, v1.DisentangledSelfAttention)
         )
 
 
-class RelattnDisentangledSelfAttentionV2(_Attention, v2.DisentangledSelfAttention):
-    """DeBERTa-v2's DisentangledSelfAttention on relattn."""
+class DisentangledAttentionV2(_Attention):
+    """What DeBERTa-v2 computes."""
 
-    def projected(self, hidden_states: Tensor, query_states: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def projected(self: Any, hidden_states: Tensor, query_states: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v."""
         query = hidden_states if query_states is None else query_states
         projections = (self.query_proj, query), (self.key_proj, hidden_states), (self.value_proj, hidden_states)
         query, key, value = (self.heads(projection(features)) for projection, features in projections)
         return query, key, value
 
-    def scale_factor(self) -> int:
+    def scale_factor(self: Any) -> int:
         """How many terms the scores have."""
         return 1 + ("c2p" in self.pos_att_type) + ("p2c" in self.pos_att_type)
 
     def tables(
-        self, embeddings: Float[Tensor, "2K width"], positions: Positions
+        self: Any, embeddings: Float[Tensor, "2K width"], positions: Positions
     ) -> tuple[OffsetTable | None, OffsetTable | None]:
         """Relative keys (c2p) and relative queries (p2c), by projections of their own or by those of the content."""
         c2p, p2c = ("c2p" in self.pos_att_type, "p2c" in self.pos_att_type)
@@ -161,6 +165,10 @@ class RelattnDisentangledSelfAttentionV2(_Attention, v2.DisentangledSelfAttentio
             self.table(key_proj, embeddings, positions) if c2p else None,
             self.table(query_proj, embeddings, positions) if p2c else None,
         )
+
+
+class RelattnDisentangledSelfAttentionV2(DisentangledAttentionV2, v2.DisentangledSelfAttention):
+    """DeBERTa-v2's DisentangledSelfAttention on relattn."""
 
 
 REPLACEMENTS = {

@@ -6,12 +6,12 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
-from transformers import EncoderDecoderCache
 from transformers.models.mt5.modeling_mt5 import MT5Attention, MT5Stack
 from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 from transformers.models.umt5.modeling_umt5 import UMT5Attention
 
 from relattn.encodings.t5 import bias_table
+from relattn.hf.caches import cached
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -19,8 +19,15 @@ from relattn.score.positions import Span
 from relattn.score.terms import ScoreTerms
 
 
-class _SharedBias(Replacement):
-    """T5 and mT5: the first layer makes the position bias, and the stack hands it on to the others.
+class _Projected(Replacement):
+    """What projects queries, keys, values and the output, under these names."""
+
+    needs = ("is_causal",)
+    projections: tuple[str, str, str, str] = ("q", "k", "v", "o")
+
+
+class SharedBias(_Projected):
+    """The first layer makes the position bias, and the stack hands it on to the others.
 
     What is handed on here are the biases of the buckets, [num_buckets, H], instead of [1, H, Lq, Lk].
     """
@@ -42,19 +49,19 @@ class _SharedBias(Replacement):
         return output, position_bias, weights
 
 
-class RelattnT5Attention(_SharedBias, T5Attention):
+class RelattnT5Attention(SharedBias, T5Attention):
     """T5Attention on relattn."""
 
     stack = T5Stack
 
 
-class RelattnMT5Attention(_SharedBias, MT5Attention):
+class RelattnMT5Attention(SharedBias, MT5Attention):
     """MT5Attention on relattn."""
 
     stack = MT5Stack
 
 
-class RelattnUMT5Attention(Replacement, UMT5Attention):
+class RelattnUMT5Attention(_Projected, UMT5Attention):
     """UMT5Attention on relattn: every layer has a bias of its own."""
 
     def forward(
@@ -80,41 +87,34 @@ def _forward(
     kwargs: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """Project, append to the cache or read the memory's keys from it, attend, project."""
-    query = _heads(module, module.q(hidden_states))
+    query_of, key_of, value_of, output_of = (getattr(module, name) for name in module.projections)
+    query = heads(module, query_of(hidden_states))
     start = 0 if memory is not None or cache is None else cache.get_seq_length(module.layer_idx)
     start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # which a static cache counts on in
-    key, value = _keys_and_values(module, hidden_states, memory, cache)
+    source = hidden_states if memory is None else memory
+    key, value = cached(
+        cache, module.layer_idx, memory is not None,
+        lambda: (heads(module, key_of(source)), heads(module, value_of(source))),
+    )  # fmt: skip
+    if isinstance(mask, Tensor):  # of pairs, and maybe of more keys than there are
+        mask = mask[..., : key.shape[2]]
     structure = as_structure(mask, module.is_causal, start)
-    terms = None
-    if bias is not None:
-        furthest = module.relative_attention_max_distance
-        bidirectional = not module.is_decoder
-        terms = ScoreTerms(bias=bias_table(bias, furthest, bidirectional, Span(-furthest, 2 * furthest + 1)))
+    terms = None if bias is None else bucket_terms(module, bias)
     dropout = module.dropout if module.training else 0.0
     with_weights = asks_for_weights(module, kwargs)
     output, weights = attend(module, query, key, value, structure, terms, module.scaling, dropout, with_weights)
-    return module.o(output.flatten(2)), weights
+    return output_of(output.flatten(2)), weights
 
 
-def _heads(module: Any, features: Float[Tensor, "B L inner"]) -> Float[Tensor, "B H L D"]:
+def bucket_terms(module: Any, bias: Float[Tensor, "num_buckets H"]) -> ScoreTerms:
+    """b[bucket(d)]; a module that does not say whether it decodes does."""
+    furthest, bidirectional = module.relative_attention_max_distance, not getattr(module, "is_decoder", True)
+    return ScoreTerms(bias=bias_table(bias, furthest, bidirectional, Span(-furthest, 2 * furthest + 1)))
+
+
+def heads(module: Any, features: Float[Tensor, "B L inner"]) -> Float[Tensor, "B H L D"]:
+    """Head by head."""
     return features.unflatten(-1, (module.n_heads, module.key_value_proj_dim)).transpose(1, 2)
-
-
-def _keys_and_values(module: Any, hidden_states: Tensor, memory: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
-    """Keys and values [B, H, Lk, D], those of a memory computed once where an encoder-decoder cache holds them."""
-    crossing = memory is not None
-    both = isinstance(cache, EncoderDecoderCache)
-    mine = (cache.cross_attention_cache if crossing else cache.self_attention_cache) if both else cache
-    if crossing and both and cache.is_updated.get(module.layer_idx):
-        held = mine.layers[module.layer_idx]
-        return held.keys, held.values
-    source = memory if memory is not None else hidden_states
-    key, value = _heads(module, module.k(source)), _heads(module, module.v(source))
-    if mine is not None:
-        key, value = mine.update(key, value, module.layer_idx)
-        if crossing and both:
-            cache.is_updated[module.layer_idx] = True
-    return key, value
 
 
 REPLACEMENTS = {

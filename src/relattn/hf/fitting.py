@@ -1,0 +1,58 @@
+"""Whether a replacement fits the original as the installed version of transformers has it."""
+
+from __future__ import annotations
+
+import inspect
+from types import FunctionType
+
+from torch import nn
+from transformers import __version__ as version
+from transformers import masking_utils
+
+from relattn.hf.models import package
+from relattn.hf.replacement import Replacement, original
+
+MASKS_HAVE_LENGTHS = "q_length" in inspect.signature(masking_utils.sdpa_mask).parameters
+"""Whether masks are asked for by the number of queries, which before 5.4 came as a tensor of their places."""
+
+
+def unlike(replacement: type[Replacement], module: nn.Module) -> str | None:
+    """Why the replacement does not fit the module's class; None where it does."""
+    theirs = original(replacement)
+    missing = next((need for need in replacement.needs if not hasattr(module, need)), None)
+    if missing is not None:
+        return f"{lacks(theirs)}: {theirs.__name__} has no {missing}"
+    differing = next((method for method in _overridden(replacement) if not _takes(replacement, theirs, method)), None)
+    if differing is not None:
+        return f"{lacks(theirs)}: {theirs.__name__}.{differing} takes other arguments"
+    return without_masks() if replacement.by_name else None
+
+
+def without_masks() -> str | None:
+    """Why masks cannot be asked for by name; None where they can."""
+    return None if MASKS_HAVE_LENGTHS else f"transformers {version} asks for masks in another form than 5.4 and later"
+
+
+def lacks(kind: type[nn.Module]) -> str:
+    """The beginning of a reason."""
+    return f"transformers {version} lacks what relattn needs of {package(kind)}"
+
+
+def _overridden(replacement: type[Replacement]) -> list[str]:
+    """The methods of the original that the replacement has in another form."""
+    theirs = original(replacement)
+    ours = (base for base in replacement.__mro__ if issubclass(base, Replacement) and base is not Replacement)
+    methods = {method for base in ours for method, found in vars(base).items() if isinstance(found, FunctionType)}
+    return sorted(method for method in methods if hasattr(theirs, method))
+
+
+def _takes(ours: type, theirs: type, method: str) -> bool:
+    """Whether the method of `ours` can be called as that of `theirs`: the same names in the same places."""
+    one, other = ([*inspect.signature(getattr(kind, method)).parameters.values()] for kind in (ours, theirs))
+    loose = {p.kind for p in one if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    if inspect.Parameter.VAR_POSITIONAL in loose:
+        return True
+    named, expected = ([p for p in each if p.kind is p.POSITIONAL_OR_KEYWORD] for each in (one, other))
+    same = all(a.name == b.name for a, b in zip(named, expected, strict=False))
+    known = len(expected) <= len(named) or inspect.Parameter.VAR_KEYWORD in loose
+    return same and known and all(p.default is not p.empty for p in named[len(expected) :])

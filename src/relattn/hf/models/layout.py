@@ -1,0 +1,169 @@
+"""LayoutLMv2 and LayoutLMv3: S = q . k / sqrt(D) + b[d] + bx[dx] + by[dy], T5's buckets of the text and of the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from transformers.models.layoutlmv2.modeling_layoutlmv2 import LayoutLMv2Encoder, LayoutLMv2SelfAttention
+from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder, LayoutLMv3SelfAttention
+
+from relattn.encodings.t5 import bias_table
+from relattn.hf.interface import attend
+from relattn.hf.masks import MaskStructure, as_structure
+from relattn.hf.recording import recording
+from relattn.hf.replacement import Replacement
+from relattn.score.positions import SEQUENCE, Span
+from relattn.score.table import wide
+from relattn.score.terms import ScoreTerms
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Biases, and where the tokens stand on their axes: what an encoder hands its layers in place of pairs."""
+
+    terms: ScoreTerms
+    positions: Mapping[str, Int64[Tensor, "#B L"]]
+
+
+class _Encoder(Replacement):
+    """Hands its layers tables and positions. As in the original, the biases get no gradients."""
+
+    def divisor(self) -> float:
+        """What the biases are divided by."""
+        return 1.0
+
+    def on_sequence(self: Any, position_ids: Int64[Tensor, "#B L"]) -> Placed:
+        """By the order of the text; the visual tokens count from 0 again."""
+        terms = _bias(self.rel_pos_bias, self.max_rel_pos, self.divisor())
+        return Placed(terms, {SEQUENCE: position_ids})
+
+    def on_page(self: Any, bbox: Int64[Tensor, "#B L 4"]) -> Placed:
+        """By the left and the lower edge of the tokens' boxes."""
+        x, y = (
+            _bias(layer, self.max_rel_2d_pos, self.divisor()).on(axis)
+            for axis, layer in (("x", self.rel_pos_x_bias), ("y", self.rel_pos_y_bias))
+        )
+        return Placed(x + y, {"x": bbox[:, :, 0], "y": bbox[:, :, 3]})
+
+
+def _bias(buckets: nn.Linear, furthest: int, divisor: float) -> ScoreTerms:
+    """The biases of a layer [H, num_buckets] by offset."""
+    with torch.no_grad():
+        rows = wide(buckets.weight.t()) / divisor
+        return ScoreTerms(bias=bias_table(rows, furthest, True, Span(-furthest, 2 * furthest + 1)))
+
+
+class RelattnLayoutLMv2Encoder(_Encoder, LayoutLMv2Encoder):
+    """LayoutLMv2Encoder for attention on relattn."""
+
+    def _calculate_1d_position_embeddings(self, position_ids: Int64[Tensor, "#B L"]) -> Placed:
+        return self.on_sequence(position_ids)
+
+    def _calculate_2d_position_embeddings(self, bbox: Int64[Tensor, "#B L 4"]) -> Placed:
+        return self.on_page(bbox)
+
+
+class RelattnLayoutLMv3Encoder(_Encoder, LayoutLMv3Encoder):
+    """LayoutLMv3Encoder for attention on relattn."""
+
+    def divisor(self) -> float:
+        """sqrt(D): the scale is of the biases, too."""
+        return math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
+
+    def _cal_1d_pos_emb(self, position_ids: Int64[Tensor, "#B L"]) -> Placed:
+        return self.on_sequence(position_ids)
+
+    def _cal_2d_pos_emb(self, bbox: Int64[Tensor, "#B L 4"]) -> Placed:
+        return self.on_page(bbox)
+
+
+class RelattnLayoutLMv2SelfAttention(Replacement, LayoutLMv2SelfAttention):
+    """LayoutLMv2SelfAttention on relattn."""
+
+    stack = LayoutLMv2Encoder
+    needs = ("compute_qkv",)
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "B L width"],
+        attention_mask: Tensor | None = None,
+        rel_pos: Placed | None = None,
+        rel_2d_pos: Placed | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(output, attention weights if asked for), under LayoutLMv2SelfAttention's arguments.
+
+        attention_mask [B, 1, 1 or Lq, Lk]: any number but 0 hides a pair.
+        """
+        structure = MaskStructure()
+        if attention_mask is not None:
+            shown = ~attention_mask.bool()
+            of_keys = shown.shape[1:3] == (1, 1)
+            structure = MaskStructure(key_mask=shown[:, 0, 0]) if of_keys else MaskStructure(attn_mask=shown)
+        projected = self.compute_qkv(hidden_states)
+        return _attend(self, projected, structure, _used(self, rel_pos, rel_2d_pos), kwargs)
+
+
+class RelattnLayoutLMv3SelfAttention(Replacement, LayoutLMv3SelfAttention):
+    """LayoutLMv3SelfAttention on relattn. Its softmax is the softmax, by numbers that do not overflow."""
+
+    stack = LayoutLMv3Encoder
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "B L width"],
+        attention_mask: MaskStructure | Tensor | None = None,
+        rel_pos: Placed | None = None,
+        rel_2d_pos: Placed | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(output, attention weights if asked for), under LayoutLMv3SelfAttention's arguments.
+
+        Without those of the text the biases of the page are not added, as in the original.
+        """
+        projected = self.query(hidden_states), self.key(hidden_states), self.value(hidden_states)
+        used = _used(self, rel_pos, rel_2d_pos) if self.has_relative_attention_bias else []
+        return _attend(self, projected, as_structure(attention_mask, False, 0), used, kwargs)
+
+
+def _used(module: Any, rel_pos: Placed | None, rel_2d_pos: Placed | None) -> list[Placed]:
+    """The biases that the configuration turns on."""
+    on_sequence, on_page = module.has_relative_attention_bias, module.has_spatial_attention_bias
+    return [one for one, wanted in ((rel_pos, on_sequence), (rel_2d_pos, on_page)) if wanted and one is not None]
+
+
+def _attend(
+    module: Any,
+    projected: tuple[Tensor, Tensor, Tensor],
+    structure: MaskStructure,
+    biases: list[Placed],
+    kwargs: dict[str, Any],
+) -> tuple[Float[Tensor, "B L HD"], Float[Tensor, "B H L L"] | None]:
+    """Attend with the biases, and put the heads side by side."""
+    head_dim = module.attention_head_size
+    query, key, value = (features.unflatten(-1, (-1, head_dim)).transpose(1, 2) for features in projected)
+    terms = None
+    if biases:
+        terms = sum((one.terms for one in biases), ScoreTerms())
+        where = {axis: place.expand(query.shape[0], -1) for one in biases for axis, place in one.positions.items()}
+        structure = replace(structure, query_position=where, key_position=where)
+    asked = kwargs.get("output_attentions")
+    with_weights = recording() if asked is None else asked
+    dropout = module.dropout.p if module.training else 0.0
+    output, weights = attend(module, query, key, value, structure, terms, head_dim**-0.5, dropout, with_weights)
+    return output.flatten(2), weights
+
+
+REPLACEMENTS = {
+    LayoutLMv2Encoder: RelattnLayoutLMv2Encoder,
+    LayoutLMv2SelfAttention: RelattnLayoutLMv2SelfAttention,
+    LayoutLMv3Encoder: RelattnLayoutLMv3Encoder,
+    LayoutLMv3SelfAttention: RelattnLayoutLMv3SelfAttention,
+}
+"""The modules of transformers, and what takes their place."""

@@ -1,0 +1,80 @@
+"""LeViT: S = q . k / sqrt(D) + b[|dy|, |dx|]; its downsampling attention has queries on a coarser grid than its keys."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers.models.levit.modeling_levit import LevitAttention, LevitAttentionSubsample
+
+from relattn.encodings.grid import YX
+from relattn.hf.interface import attend
+from relattn.hf.masks import MaskStructure
+from relattn.hf.replacement import Replacement
+from relattn.score.digits import Digits, grid
+from relattn.score.table import OffsetTable, gather_rows
+from relattn.score.terms import ScoreTerms
+
+
+class _DistanceAttention(Replacement):
+    """Attention by vertical and horizontal distance. It hides nothing, and returns no weights."""
+
+    by_name = False
+
+    def attended(
+        self: Any,
+        query: Float[Tensor, "B Lq H D"],
+        key: Float[Tensor, "B Lk H D"],
+        value: Float[Tensor, "B Lk H Dv"],
+        stride: int,
+    ) -> Float[Tensor, "B Lq width"]:
+        """Queries stand on every stride-th row and column of the keys' square grid; the projected output."""
+        side, coarse = math.isqrt(key.shape[1]), math.isqrt(query.shape[1])
+        structure = MaskStructure(query_position=_strided(coarse, stride), key_position=grid(side, side))
+        terms = _terms(self.attention_biases, side, stride * (coarse - 1))
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        output, _ = attend(self, query, key, value, structure, terms, self.scale, 0.0, False)
+        return self.projection(self.activation(output.flatten(2)))
+
+
+class RelattnLevitAttention(_DistanceAttention, LevitAttention):
+    """LevitAttention on relattn."""
+
+    def forward(self, hidden_state: Float[Tensor, "B L width"]) -> Float[Tensor, "B L width"]:
+        """The output, under LevitAttention's arguments."""
+        widths = [self.key_dim, self.key_dim, self.attention_ratio * self.key_dim]
+        projected = self.queries_keys_values(hidden_state).unflatten(-1, (self.num_attention_heads, -1))
+        query, key, value = projected.split(widths, dim=3)
+        return self.attended(query, key, value, 1)
+
+
+class RelattnLevitAttentionSubsample(_DistanceAttention, LevitAttentionSubsample):
+    """LevitAttentionSubsample on relattn."""
+
+    def forward(self, hidden_state: Float[Tensor, "B L width"]) -> Float[Tensor, "B coarse out"]:
+        """The output, under LevitAttentionSubsample's arguments."""
+        projected = self.keys_values(hidden_state).unflatten(-1, (self.num_attention_heads, -1))
+        key, value = projected.split([self.key_dim, self.attention_ratio * self.key_dim], dim=3)
+        query = self.queries(self.queries_subsample(hidden_state)).unflatten(-1, (self.num_attention_heads, -1))
+        return self.attended(query, key, value, self.queries_subsample.stride)
+
+
+def _strided(side: int, stride: int) -> dict[str, Digits]:
+    """A square grid of every stride-th row and column."""
+    y, x = YX
+    return {y: Digits(((stride, side, side),)), x: Digits(((stride, 1, side),))}
+
+
+def _terms(biases: Float[Tensor, "H side*side"], side: int, reach: int) -> ScoreTerms:
+    """b[dy, dx] = biases[|dy| * side + |dx|] for the offsets -reach .. side - 1 on both axes."""
+    distances = torch.arange(-reach, side, device=biases.device).abs()
+    rows = gather_rows(biases, (distances.unsqueeze(1) * side + distances).flatten())
+    first = -reach * (distances.shape[0] + 1)
+    return ScoreTerms(bias=OffsetTable(rows, first, "refuse")).on(*YX)
+
+
+REPLACEMENTS = {LevitAttention: RelattnLevitAttention, LevitAttentionSubsample: RelattnLevitAttentionSubsample}
+"""The module of transformers, and what takes its place."""

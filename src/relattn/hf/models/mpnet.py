@@ -1,0 +1,78 @@
+"""MPNet: S = q . k / sqrt(D) + b[bucket(d)], one bias for all layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAttention
+
+from relattn.encodings.t5 import bias_table
+from relattn.errors import UnsupportedError
+from relattn.hf.interface import attend
+from relattn.hf.masks import MaskStructure, as_structure
+from relattn.hf.replacement import Replacement
+from relattn.score.positions import Span
+from relattn.score.terms import ScoreTerms
+
+BUCKETS, FURTHEST = 32, 128
+"""MPNet's rule, whatever its configuration says of buckets: so many, the last of them from this distance on."""
+
+
+class RelattnMPNetEncoder(Replacement, MPNetEncoder):
+    """MPNetEncoder, which hands its layers the biases of the buckets, [32, H], instead of [B, H, L, L]."""
+
+    @staticmethod
+    def cannot(module: Any) -> str | None:
+        """A smaller table lacks buckets that its own rule asks for."""
+        rows = module.relative_attention_bias.num_embeddings
+        return (
+            f"relative_attention_num_buckets={rows} is below the {BUCKETS} of MPNet's rule" if rows < BUCKETS else None
+        )
+
+    def compute_position_bias(
+        self, x: Tensor, position_ids: Tensor | None = None, num_buckets: int = BUCKETS
+    ) -> Float[Tensor, "num_buckets H"]:
+        """The biases of the buckets.
+
+        Raises UnsupportedError: for position_ids, which the model never gives.
+        """
+        if position_ids is not None:
+            raise UnsupportedError(
+                "position_ids: got a tensor; relattn counts offsets from the tokens' places; leave it out, or call "
+                "relattn.hf.unpatch"
+            )
+        return self.relative_attention_bias.weight[:num_buckets]
+
+
+class RelattnMPNetSelfAttention(Replacement, MPNetSelfAttention):
+    """MPNetSelfAttention on relattn."""
+
+    stack = MPNetEncoder
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "B L width"],
+        attention_mask: MaskStructure | Tensor | None = None,
+        position_bias: Float[Tensor, "num_buckets H"] | None = None,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        """(output, attention weights if asked for), under MPNetSelfAttention's arguments."""
+        query, key, value = (
+            projection(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
+            for projection in (self.q, self.k, self.v)
+        )
+        terms = None
+        if position_bias is not None:
+            terms = ScoreTerms(bias=bias_table(position_bias, FURTHEST, True, Span(-FURTHEST, 2 * FURTHEST + 1)))
+        structure = as_structure(attention_mask, False, 0)
+        dropout = self.dropout.p if self.training else 0.0
+        output, weights = attend(self, query, key, value, structure, terms, None, dropout, output_attentions)
+        output = self.o(output.flatten(2))
+        return (output,) if weights is None else (output, weights)
+
+
+REPLACEMENTS = {MPNetEncoder: RelattnMPNetEncoder, MPNetSelfAttention: RelattnMPNetSelfAttention}
+"""The module of transformers, and what takes its place."""

@@ -1,0 +1,77 @@
+"""WavLM: S = q . k / sqrt(D) + g_i b[bucket(d)], a gate g for each query and head, made from the layer's input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.models.wavlm.modeling_wavlm import WavLMAttention
+
+from relattn.hf.interface import asks_for_weights, attend
+from relattn.hf.masks import MaskStructure
+from relattn.hf.replacement import Replacement
+from relattn.score.table import OffsetTable, wide
+from relattn.score.terms import ScoreTerms
+
+
+class RelattnWavLMAttention(Replacement, WavLMAttention):
+    """WavLMAttention on relattn: the gate is a relative query of width one, the bias its relative key.
+
+    The first layer makes the biases, and the encoder hands them on to the others: here those of the offsets
+    -max_distance .. max_distance, [H, offsets], instead of [B * H, L, L].
+    """
+
+    stack = nn.ModuleList
+    """Both kinds of encoder keep their layers in one."""
+    by_name = False
+    needs = ("_relative_positions_bucket",)
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "B L width"],
+        attention_mask: Tensor | None = None,
+        position_bias: Float[Tensor, "H offsets"] | None = None,
+        index: int = 0,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """(output, attention weights if asked for, the biases of the offsets), under WavLMAttention's arguments.
+
+        attention_mask [B, L]: 1 or True for what is heard. The weights are those of all heads' mean, as the original's.
+        """
+        if position_bias is None:
+            position_bias = self._biases()
+        query, key, value = (
+            projection(hidden_states).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        terms = ScoreTerms(
+            relative_query=self._gate(hidden_states) / self.scaling,
+            relative_keys=OffsetTable(position_bias.unsqueeze(-1), -self.max_distance, "clamp"),
+        )
+        structure = MaskStructure(key_mask=None if attention_mask is None else attention_mask == 1)
+        dropout = self.dropout if self.training else 0.0
+        with_weights = asks_for_weights(self, kwargs)
+        output, weights = attend(self, query, key, value, structure, terms, self.scaling, dropout, with_weights)
+        if weights is not None:
+            weights = weights.mean(dim=1, keepdim=True).expand_as(weights)
+        return self.out_proj(output.flatten(2)), weights, position_bias
+
+    def _biases(self) -> Float[Tensor, "H offsets"]:
+        """b[bucket(d)] of every offset that may have a bucket of its own."""
+        table = self.rel_attn_embed.weight
+        offsets = torch.arange(-self.max_distance, self.max_distance + 1, device=table.device)
+        return F.embedding(self._relative_positions_bucket(offsets), wide(table)).transpose(0, 1)
+
+    def _gate(self, hidden_states: Float[Tensor, "B L width"]) -> Float[Tensor, "B H L 1"]:
+        """g = a (c b - 1) + 2, with gates a and b of each head's features."""
+        features = hidden_states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        gates = self.gru_rel_pos_linear(features).unflatten(-1, (2, 4)).sum(dim=-1)
+        a, b = gates.sigmoid().chunk(2, dim=-1)
+        return a * (b * self.gru_rel_pos_const - 1.0) + 2.0
+
+
+REPLACEMENTS = {WavLMAttention: RelattnWavLMAttention}
+"""The module of transformers, and what takes its place."""

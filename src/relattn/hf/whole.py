@@ -1,0 +1,30 @@
+"""WholeModel: what the replacements of whole models have in common, beside those of their modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers.utils import output_capturing
+
+from relattn.hf.replacement import Replacement, original
+
+
+class WholeModel(Replacement):
+    """Mixed into the replacement of a model, which transformers knows by the name of its class.
+
+    By that name it keeps which hidden states and attention weights are to be recorded, and saves a configuration.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        recorded = getattr(cls, "_can_record_outputs", None)
+        dict.__setitem__(output_capturing._CAN_RECORD_REGISTRY, str(cls), recorded)  # its own asks for an object
+
+    def save_pretrained(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Saved under the original's name."""
+        kind = type(self)
+        self.__class__ = original(kind)
+        try:
+            return self.save_pretrained(*args, **kwargs)
+        finally:
+            self.__class__ = kind

@@ -1,0 +1,58 @@
+"""Every family of the installed transformers that speaks of relative positions has a replacement or a reason."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import transformers
+
+from relattn.hf.models import FILES
+from relattn.hf.uncovered import LEFT, NO_BIAS, REMAINS, is_told, relative
+
+CODE = {path: path.read_text() for path in Path(transformers.__file__).parent.glob("models/*/modeling_*.py")}
+TABLES = {"FILES": FILES, "LEFT": LEFT, "REMAINS": REMAINS, "NO_BIAS": NO_BIAS}
+
+
+def files(package: str) -> dict[str, str]:
+    return {path.name: code for path, code in CODE.items() if path.parent.name == package}
+
+
+def entries() -> Iterator[tuple[str, str, str]]:
+    """(table, package, class or "")."""
+    for table, names in TABLES.items():
+        for name in names:
+            package, _, kind = name.partition(".")
+            yield table, package, kind
+
+
+def test_every_family_is_covered_or_has_a_reason() -> None:
+    found = {path.parent.name for path, code in CODE.items() if relative(code)}
+    assert len(found) > 50, "the walk has found no families"
+    assert not sorted(package for package in found if package not in FILES and not is_told(package))
+
+
+def test_no_family_stands_in_two_tables() -> None:
+    whole = [package for _, package, kind in entries() if not kind]
+    assert not {package for package in whole if whole.count(package) > 1}
+    single = [(package, kind) for _, package, kind in entries() if kind]
+    assert len(single) == len(set(single))
+    elsewhere = {package for table, package, kind in entries() if not kind and table != "FILES"}
+    assert not {package for package, _ in single if package in elsewhere}, "its whole package has a reason, too"
+
+
+def test_every_entry_is_there() -> None:
+    """With a mark in its files if it has a reason, and, of a single class, with that class."""
+    for table, package, kind in entries():
+        code = files(package)
+        assert code, f"{table}: no {package}"
+        marked = table == "FILES" or any(relative(text) for text in code.values())
+        assert marked, f"{table}: {package} has no relative position"
+        defined = re.compile(rf"^class {kind}\b", re.MULTILINE)
+        assert not kind or any(defined.search(text) for text in code.values()), f"{table}: no {package}.{kind}"
+
+
+def test_reasons_are_given() -> None:
+    """They go into the report behind a colon or a semicolon."""
+    for table in (LEFT, REMAINS, NO_BIAS):
+        for name, why in table.items():
+            assert re.fullmatch(r"[a-zA-Z].*[^.]", why), name

@@ -1,0 +1,56 @@
+"""WavLM as a whole model, and its buckets where its own rounding decides them."""
+
+import pytest
+import torch
+import transformers as hf
+
+import relattn.hf
+from relattn import UnsupportedError
+from tests.bad_input.refusal import refused
+from tests.peers.cases import made
+from tests.peers.cases.case import HEADS, drawn
+from tests.peers.cases.wavlm import WAVLM
+
+
+def test_every_bucket_of_the_published_models() -> None:
+    """320 buckets up to a distance of 800: the original rounds the sum of two parts, not the logarithm alone."""
+    attention = drawn(hf.WavLMModel(hf.WavLMConfig(**WAVLM))).encoder.layers[0].attention
+    expected = attention.compute_bias(1700, 1700)
+    relattn.hf.patch(torch.nn.ModuleList([attention]))
+    biases = attention._biases()
+    ends = biases[:, :1].expand(-1, 1700), biases[:, -1:].expand(-1, 1700)
+    every = torch.cat([ends[0], biases, ends[1]], dim=1)
+    middle = every.shape[1] // 2
+    assert torch.equal(every[:, middle : middle + 1700], expected[:, 0])
+    assert torch.equal(every[:, middle - 1699 : middle + 1], expected[:, -1])
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_the_whole_model(stable: bool) -> None:
+    """From samples, with the attention weights among the outputs, which are the mean of all heads."""
+    config = hf.WavLMConfig(**WAVLM, num_buckets=16, max_bucket_distance=8, do_stable_layer_norm=stable)
+    model = drawn(hf.WavLMModel(config))
+    samples, mask = torch.randn(2, 100), torch.ones(2, 100, dtype=torch.long)
+    mask[0, 60:] = 0
+    with torch.no_grad():
+        expected = model(samples, attention_mask=mask, output_attentions=True)
+        with relattn.hf.patched(model):
+            found = model(samples, attention_mask=mask, output_attentions=True)
+            assert model(samples).attentions is None
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    assert len(found.attentions) == len(expected.attentions) == 2
+    for ours, theirs in zip(found.attentions, expected.attentions, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_alone() -> None:
+    """It would hand its biases to a layer that expects those of the pairs, or get these."""
+    layer = made("wavlm").layers[1]
+    with refused(
+        UnsupportedError,
+        "model: relattn can change no attention of WavLMEncoderLayer (WavLMAttention shares its bias with the other "
+        "layers of a ModuleList; patch that, or the model); it is as it was",
+    ):
+        relattn.hf.patch(layer)
+    assert layer.attention.num_heads == HEADS
