@@ -139,18 +139,35 @@ def wanted(name: str) -> Iterator[tuple[int, str, bool]]:
         yield length, "forward", False
 
 
-def measure(name: str, length: int, kind: str, timed: bool) -> dict[str, Any]:
-    """An entry of figures.json."""
-    entry: dict[str, Any] = {"model": name, "length": length, "kind": kind}
-    for which, patched in (("original", False), ("patched", True)):
-        entry[which] = memory(name, length, kind, patched)
-    if timed and "mib" in entry["original"]:
-        entry |= times(name, length, kind)
-    return entry
+class Figures:
+    """figures.json: what is measured of each model, length and kind of call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: list[dict[str, Any]] = json.loads(path.read_text())["entries"] if path.exists() else []
+
+    def forget(self, names: list[str]) -> None:
+        """What is to be measured anew."""
+        self.entries = [entry for entry in self.entries if entry["model"] not in names]
+
+    def of(self, name: str, length: int, kind: str) -> dict[str, Any]:
+        """An entry, empty where nothing is measured yet."""
+        key = {"model": name, "length": length, "kind": kind}
+        found = next((entry for entry in self.entries if entry.items() >= key.items()), None)
+        if found is None:
+            found = dict(key)
+            self.entries.append(found)
+        return found
+
+    def write(self) -> None:
+        """With the machine and the versions."""
+        versions = {package.__name__: package.__version__ for package in (relattn, torch, hf)}
+        document = {"machine": machine(), "versions": versions, "layers": LAYERS, "entries": self.entries}
+        self.path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def main() -> None:
-    """Measure what figures.json has not yet, and write the table and the picture."""
+    """Measure what figures.json has not yet, memory first, and write the table and the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=SUBJECTS, default=[], help="to be measured anew")
     parser.add_argument("--threads", type=int, default=2)
@@ -158,21 +175,22 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / "figures.json"
-    entries = json.loads(path.read_text())["entries"] if path.exists() else []
-    entries = [entry for entry in entries if entry["model"] not in arguments.models]
-    known = {(entry["model"], entry["length"], entry["kind"]) for entry in entries}
-    todo = [(name, *what) for name in SUBJECTS for what in wanted(name) if (name, *what[:2]) not in known]
-    for done, (name, length, kind, timed) in enumerate(todo):
-        print(f"{done + 1}/{len(todo)}: {name} {length} {kind}", end="", flush=True)
-        entry = measure(name, length, kind, timed)
-        print(f" {entry}", flush=True)
-        entries.append(entry)
-        versions = {package.__name__: package.__version__ for package in (relattn, torch, hf)}
-        path.write_text(
-            json.dumps({"machine": machine(), "versions": versions, "layers": LAYERS, "entries": entries}, indent=1)
-            + "\n"
-        )
+    figures = Figures(arguments.out / "figures.json")
+    figures.forget(arguments.models)
+    everything = [(name, *what) for name in SUBJECTS for what in wanted(name)]
+    for name, length, kind, _ in everything:
+        entry = figures.of(name, length, kind)
+        for which, patched in (("original", False), ("patched", True)):
+            if which not in entry:
+                entry[which] = memory(name, length, kind, patched)
+                print(name, length, kind, which, entry[which], flush=True)
+                figures.write()
+    for name, length, kind, timed in everything:
+        entry = figures.of(name, length, kind)
+        if timed and "ratio" not in entry and "mib" in entry["original"]:
+            entry |= times(name, length, kind)
+            print(name, length, kind, "time", entry["ratio"], flush=True)
+            figures.write()
     table.write(arguments.out)
 
 

@@ -150,15 +150,15 @@ def recording(frames: int) -> dict[str, Tensor]:
 
 
 SUBJECTS = {
-    "t5": Subject("T5-base, encoder", t5, text, (512, 2048), memory=(8192,)),
-    "longt5": Subject("LongT5-base, encoder", longt5, text, (4096,)),
+    "t5": Subject("T5-base, encoder", t5, text, (512, 2048)),
+    "longt5": Subject("LongT5-base, encoder", longt5, text, (2048,)),
     "mpnet": Subject("MPNet-base", mpnet, text, (512,), memory=(8192,)),
-    "deberta_v2": Subject("DeBERTa-v3-base", deberta_v3, text, (512, 2048), memory=(4096,)),
+    "deberta_v2": Subject("DeBERTa-v3-base", deberta_v3, text, (512, 2048)),
     "xlnet": Subject("XLNet-base", xlnet, text, (2048,)),
     "funnel": Subject("Funnel, one block", funnel, text, (2048,)),
     "bloom": Subject("BLOOM-560m", bloom, text, (2048,)),
     "falcon": Subject("Falcon-RW-1B", falcon, text, (2048,)),
-    "wav2vec2_bert": Subject("Wav2Vec2-Bert, encoder", wav2vec2_bert, speech(1024), (1500,), "frames", (3000,)),
+    "wav2vec2_bert": Subject("Wav2Vec2-Bert, encoder", wav2vec2_bert, speech(1024), (1500,), "frames"),
     "wavlm": Subject("WavLM-base, encoder", wavlm, speech(768), (3000,), "frames (60 s)"),
     "speecht5": Subject("SpeechT5, encoder", speecht5, speech(768), (1500,), "frames"),
     "sew_d": Subject("SEW-D, encoder", sew_d, speech(768), (3000,), "frames"),
@@ -166,6 +166,6 @@ SUBJECTS = {
     "sam": Subject("SAM-B, vision encoder", sam, image, (1024,), "pixels a side", warm=1024),
     "beit": Subject("BEiT-base at 384", beit, image, (384,), "pixels a side", warm=384),
     "swin_v2": Subject("Swin-v2-B, first stage", swin_v2, image, (256,), "pixels a side", warm=256),
-    "layoutlm": Subject("LayoutLMv3-base", layoutlm, document, (512, 2048), memory=(4096,)),
+    "layoutlm": Subject("LayoutLMv3-base", layoutlm, document, (512,), memory=(4096,)),
 }
 """By a short name, the key of the committed figures."""

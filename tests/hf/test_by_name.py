@@ -21,6 +21,8 @@ GEMMA = {**SIZES, **LAYERS, **TOKENS, "head_dim": 4}
 GEMMA_3N = {"intermediate_size": [24, 24], "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 4,
             "laurel_rank": 4, "activation_sparsity_pattern": None, "num_kv_shared_layers": 0}  # fmt: skip
 GEMMA_4 = {"global_head_dim": 4, "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 4}
+SHARED = {"num_hidden_layers": 4, "layer_types": 2 * LAYERS["layer_types"], "num_kv_shared_layers": 2}
+NUMBERS = ["2", "3n", "4", "4 with shared keys", "4 unified with shared keys"]
 LENGTH = 11
 
 
@@ -29,6 +31,10 @@ def gemma(number: str) -> nn.Module:
         "2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**GEMMA, attn_logit_softcapping=2.0)),
         "3n": lambda: hf.Gemma3nForCausalLM(hf.Gemma3nTextConfig(**{**GEMMA, **GEMMA_3N})),
         "4": lambda: hf.Gemma4ForCausalLM(hf.Gemma4TextConfig(**GEMMA, **GEMMA_4)),
+        "4 with shared keys": lambda: hf.Gemma4ForCausalLM(hf.Gemma4TextConfig(**{**GEMMA, **GEMMA_4, **SHARED})),
+        "4 unified with shared keys": lambda: hf.Gemma4UnifiedForCausalLM(
+            hf.Gemma4UnifiedTextConfig(**{**GEMMA, **GEMMA_4, **SHARED})
+        ),
     }
     seeds.start_torch(0)
     model = made[number]()
@@ -49,18 +55,32 @@ def assert_the_same(model: Any, twin: Any, **inputs: torch.Tensor) -> None:
     torch.testing.assert_close(ours[kept], theirs[kept], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("number", ["2", "3n", "4"])
+@pytest.mark.parametrize("number", NUMBERS)
 def test_gemma(number: str) -> None:
     """Caps, windows, keys shared by heads; with the audio's own attention in the same file."""
     model, inputs = gemma(number), prompt()
     twin = copy.deepcopy(model)
     report = relattn.hf.patch(twin)
-    assert len(report.changed) == 2 and not report.left and not report.remains
+    assert len(report.changed) >= 2 and not report.left and not report.remains
     assert_the_same(model, twin, **inputs)
 
 
+@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("number", NUMBERS[3:])
+def test_the_last_logits(number: str, keep: int) -> None:
+    """Layers that share keys are asked of the last tokens alone, under masks of these."""
+    model, inputs = gemma(number), prompt()
+    inputs["attention_mask"] = inputs["attention_mask"].flip(0)
+    twin = copy.deepcopy(model)
+    relattn.hf.patch(twin)
+    with torch.no_grad():
+        found, expected = (one(**inputs, logits_to_keep=keep)[0] for one in (twin, model))
+    assert found.shape[1] == keep
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("cache", [None, "dynamic", "static"])
-@pytest.mark.parametrize("number", ["2", "3n", "4"])
+@pytest.mark.parametrize("number", NUMBERS)
 def test_gemma_generates(number: str, cache: str | None) -> None:
     model, inputs = gemma(number), prompt()
     how = {"max_new_tokens": 6, "do_sample": False, "disable_compile": True}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from torch import Tensor, nn
+from torch import Tensor
 
 import relattn.hf
 from relattn.hf import interface
@@ -76,28 +76,22 @@ def test_weights_by_blocks(kind: str, length: int) -> None:
 
 
 def test_dropout_of_both_sets_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model's probability for the window and for the blocks."""
-    model, seen = encoder("transient-global"), []
+    """The model's probability for the window and for the blocks, in both layers."""
+    model, seen = encoder("transient-global", dropout_rate=0.3), []
     original = interface.relative_attention
     monkeypatch.setattr(
         interface, "relative_attention", lambda *a, **k: seen.append(k["dropout_p"]) or original(*a, **k)
     )
     relattn.hf.patch(model)
-    for train, p in ((True, T5_DROPOUT), (False, 0.0)):
-        model.train(train)(**text(9))
+    for training, p in ((True, 0.3), (False, 0.0)):
+        model.train(training)(**text(9))
         assert seen == [p] * 4
         seen.clear()
 
 
-T5_DROPOUT = hf.LongT5Config().dropout_rate
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_a_mask(kind: str) -> None:
-    model = encoder(kind)
+@pytest.mark.parametrize("name", ["LocalSelfAttention", "TransientGlobalSelfAttention"])
+def test_without_a_mask(name: str) -> None:
+    model = encoder("local" if name.startswith("Local") else "transient-global")
     relattn.hf.patch(model)
-    attention = next(
-        m for m in model.modules() if isinstance(m, nn.Module) and "LongT5" in type(m).__name__ and hasattr(m, "q")
-    )
     with refused(ValueError, "mask: got None; expected the mask that LongT5Stack makes, which says where tokens are"):
-        attention(torch.randn(1, 5, 16))
+        getattr(model.encoder.block[0].layer[0], name)(torch.randn(1, 5, 16))

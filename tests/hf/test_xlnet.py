@@ -11,6 +11,7 @@ import relattn.hf
 from relattn import UnsupportedError
 from tests import seeds
 from tests.bad_input.refusal import refused
+from tests.hf.test_memory_is_linear import Allocated
 from tests.hf.twins import FLOAT32, assert_same, twins
 from tests.peers.cases.case import BATCH, HEADS, LENGTH, VOCABULARY, drawn, padding
 from tests.peers.cases.xlnet import XLNET
@@ -132,6 +133,21 @@ def test_generation(how: dict[str, Any]) -> None:
         seeds.start_torch(3)
         found.append(model.generate(prompt, max_new_tokens=6, **how))
     assert torch.equal(*found)
+
+
+@pytest.mark.slow
+def test_memory_of_two_streams() -> None:
+    """Of a few targets it is linear in the length of a padded text with a memory."""
+    largest = []
+    for length in (300, 600):
+        model, targets = drawn(xlnet()), torch.zeros(BATCH, TARGETS, length)
+        targets[:, range(TARGETS), range(TARGETS)] = 1.0
+        relattn.hf.patch(model, backend="tiled")
+        mems = list(torch.randn(2, length, BATCH, XLNET["d_model"]))
+        with Allocated() as seen:
+            model(**text(length), attention_mask=padding(length), target_mapping=targets, mems=mems)[0].sum().backward()
+        largest.append(seen.most[0])
+    assert largest[1] <= 2.05 * largest[0]
 
 
 def test_saved_under_the_name_of_the_original(tmp_path: Any) -> None:

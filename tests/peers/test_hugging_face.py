@@ -23,9 +23,9 @@ from relattn.hf import interface
 from relattn.hf.models import replacement_of
 from relattn.hf.replacement import original
 from tests import seeds
-from tests.peers.compare import Arrays, Function, assert_same_numbers, everything_in_float64, longest_sum, outcomes
 from tests.peers.cases import CASES, made
 from tests.peers.cases.case import BATCH, HEADS, LENGTH, WIDTH, Case
+from tests.peers.compare import Arrays, Function, assert_same_numbers, everything_in_float64, longest_sum, outcomes
 
 pytest_plugins = ["tests.contract.fresh"]
 

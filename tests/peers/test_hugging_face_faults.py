@@ -104,7 +104,7 @@ def test_deberta_under_autocast() -> None:
 # --- ways to use a patched model ---
 
 
-@pytest.mark.parametrize("name", ["t5", "mt5", "umt5", "bloom", "mpt"])
+@pytest.mark.parametrize("name", ["t5", "mt5", "umt5", "longt5_transient_global", "bloom", "mpt"])
 def test_layers_checkpointed_with_reentry(name: str) -> None:
     """use_reentrant=True makes whatever a layer returns its own output, a shared position bias among it."""
     model = made(name, use_cache=False)

@@ -58,6 +58,17 @@ class MaskStructure:
         """Itself."""
         return self
 
+    def from_query(self, first: int) -> MaskStructure:
+        """What it says of the queries from that one on."""
+        ids, pairs = self.segment_ids, self.attn_mask
+        if ids is not None:
+            query_ids, key_ids = ids if isinstance(ids, tuple) else (ids, ids)
+            ids = query_ids[:, first:], key_ids
+        if pairs is not None and pairs.shape[-2] > 1:
+            pairs = pairs[..., first:, :]
+        position: Any = self.query_position
+        return replace(self, query_position=position + first, segment_ids=ids, attn_mask=pairs)
+
     def keywords(self) -> dict[str, Any]:
         """As arguments of `relative_attention`."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -87,8 +98,9 @@ def relattn_mask(
     structure = _structure(mask_function, Sides(q_offset, q_length, kv_offset, kv_length))
     if structure is None:
         made = {**more, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        first: Any = q_offset  # which transformers annotates as an int
         pairs = masking_utils.sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **made
+            batch_size, q_length, kv_length, first, kv_offset, mask_function, attention_mask, **made
         )
         return MaskStructure(query_position=q_offset, key_position=kv_offset, attn_mask=pairs)
     key_mask = None

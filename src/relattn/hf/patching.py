@@ -49,7 +49,7 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
     _refuse_a_torn_model(verdicts, modules)
     named = [name for name, v in verdicts.items() if v.by_name]
     for name in (*report.changed, *report.remains):
-        modules[name].__class__ = verdicts[name].replacement or type(modules[name])
+        modules[name].__class__ = verdicts[name].replacement or type(modules[name])  # pyright: ignore[reportAttributeAccessIssue]
         modules[name].relattn_backend = backend  # pyright: ignore[reportArgumentType]
     if named:
         _own_configs(modules)
@@ -117,8 +117,8 @@ def _refuse_a_torn_model(verdicts: dict[str, Verdict], modules: Modules) -> None
     for name in told:
         if any(id(config) in configs for config in _configs([name], modules)):
             raise UnsupportedError(
-                f"model: {name} cannot be changed ({verdicts[name].said}) and takes its masks from where others take theirs; "
-                "nothing was changed"
+                f"model: {name} cannot be changed ({verdicts[name].said}) and takes its masks from where others take "
+                "theirs; nothing was changed"
             )
 
 

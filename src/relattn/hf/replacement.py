@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 
@@ -23,6 +25,6 @@ class Replacement:
         return None
 
 
-def original(kind: type[nn.Module]) -> type[nn.Module]:
+def original(kind: type[Any]) -> type[nn.Module]:
     """The class that a replacement replaces; any other class itself."""
     return next(base for base in kind.__mro__ if not issubclass(base, Replacement))

@@ -22,7 +22,7 @@ LEFT: dict[str, str] = {
     "dinat": "natten computes its neighbourhoods, which are no windows at the edges, in linear memory as it is",
     "esmfold2": "the bias of two tokens comes of a state that the model keeps for every two",
     "gemma3n.Gemma3nAudioAttention": "it computes its scores in chunks, in linear memory as it is",
-    "gemma4.Gemma4AudioAttention": "it computes its scores in chunks, in linear memory as it is",
+    "gemma4.Gemma4AudioAttention": "it computes its scores in chunks, for which its encoder cuts a mask of pairs",
     "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "the bias of two boxes is computed of the places and "
     "sizes of both: no table of offsets holds it",
     "slanext.SLANeXtAttentionGRUCell": "it attends with one query at a time, by a sum and not a product",

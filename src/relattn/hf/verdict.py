@@ -64,7 +64,7 @@ def verdict(name: str, modules: Modules) -> Verdict | None:
         return Verdict("left", reason) if reason else Verdict("changed", said, replacement)
     if _has_a_replaced_base(kind):
         return Verdict("left", f"{kind.__name__} is a subclass, and may compute something else than its base")
-    return _by_name(name, modules) if _attends(module) else None
+    return _by_name(name, modules) if _attends(module) and not _is_a_part(name, modules) else None
 
 
 def around(name: str, modules: Modules, wanted: Callable[[nn.Module], bool]) -> Any:
@@ -79,15 +79,12 @@ def around(name: str, modules: Modules, wanted: Callable[[nn.Module], bool]) -> 
 def is_told_of_masks(name: str, modules: Modules) -> bool:
     """Whether a mask that is made by the name of the attention may reach this module.
 
-    Not where one on the way takes no mask, as SigLIP's pooling heads. torch's own modules get masks of tokens, unless
-    what holds them makes another, as SigLIP 2's heads do.
+    torch's own modules get masks of tokens; and some module on the way may take none, as SigLIP's pooling heads.
     """
-    found = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel) or _takes_no_mask(outer))
-    if found is not None and not isinstance(found, PreTrainedModel):
+    if _is_torch_s(modules[name]):
         return False
-    holder = modules.get(name.rpartition(".")[0])
-    is_torch_s = type(modules[name]).__module__.startswith("torch.")
-    return not is_torch_s or holder is None or "create_bidirectional_mask" in _code_of(type(holder))
+    found = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel) or _takes_no_mask(outer))
+    return found is None or isinstance(found, PreTrainedModel)
 
 
 def _takes_no_mask(module: nn.Module) -> bool:
@@ -135,6 +132,16 @@ def _has_a_replaced_base(kind: type[nn.Module]) -> bool:
         return any(issubclass(base, nn.Module) and replacement_of(base) is not None for base in kind.__mro__[1:])
     except ImportError:  # of a family that this version of transformers lacks something of
         return False
+
+
+def _is_a_part(name: str, modules: Modules) -> bool:
+    """Whether it is a module of torch's own that a replaced one holds and calls."""
+    holder = modules.get(name.rpartition(".")[0])
+    return _is_torch_s(modules[name]) and holder is not None and replacement_of(type(holder)) is not None
+
+
+def _is_torch_s(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
 
 
 def _attends(module: nn.Module) -> bool:

@@ -74,7 +74,7 @@ def whole(output: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def drawn(model: nn.Module) -> nn.Module:
-    """The model in evaluation mode with parameters drawn anew, so that all of them matter and scores are of size one."""
+    """The model in evaluation mode, its parameters drawn anew: all of them matter, and scores are of size one."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:

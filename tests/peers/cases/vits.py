@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tests.peers.cases.case import TEXT, Case, at_tokens, frames
 
+
 def vits(**changes: Any) -> Case:
     settings = {**TEXT, "ffn_dim": 24, "flow_size": 8, "layerdrop": 0.0, **changes}
 

@@ -93,7 +93,9 @@ class RelattnFalconAttention(Replacement, FalconAttention):
         """(output, attention weights if asked for), under FalconAttention's arguments."""
         query, key, value = (part.transpose(1, 2) for part in self._split_heads(self.query_key_value(hidden_states)))
         if not self.config.alibi:
-            query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+            assert position_embeddings is not None
+            cos, sin = position_embeddings
+            query, key = apply_rotary_pos_emb(query, key, cos, sin)
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
         structure = as_structure(attention_mask, True, key.shape[2] - query.shape[2])

@@ -1,0 +1,52 @@
+"""Gemma 4: attention that is served by its name; layers that share keys may be asked of the last tokens alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
+
+from relattn.hf.masks import MaskStructure
+from relattn.hf.whole import WholeModel
+
+
+class LastTokens(WholeModel):
+    """A Gemma 4, which cuts its masks to the tokens whose logits are kept before the layers that share keys."""
+
+    needs = ("_maybe_slice_kv_shared_inputs",)
+
+    def _maybe_slice_kv_shared_inputs(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """As the original's, whose masks by the kind of layer may be structures."""
+        held = (_each(arg, lambda mask: _Rows(mask, hidden_states.shape[1]), MaskStructure) for arg in args)
+        found = super()._maybe_slice_kv_shared_inputs(hidden_states, *held, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        return tuple(_each(one, lambda rows: rows.structure, _Rows) for one in found)
+
+
+def _each(held: Any, change: Callable[[Any], Any], kind: type) -> Any:
+    """A mapping with its values of one kind changed; anything else itself."""
+    if not isinstance(held, dict):
+        return held
+    return {name: change(value) if isinstance(value, kind) else value for name, value in held.items()}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A structure that can be indexed as its mask of pairs, [:, :, queries, :], which go on to the end."""
+
+    structure: MaskStructure
+    length: int
+
+    def __getitem__(self, index: tuple[slice, slice, slice, slice]) -> _Rows:
+        first = index[2].indices(self.length)[0]
+        return _Rows(self.structure.from_query(first), self.length - first)
+
+
+class RelattnGemma4TextModel(LastTokens, Gemma4TextModel):
+    """Gemma4TextModel on relattn."""
+
+
+REPLACEMENTS = {Gemma4TextModel: RelattnGemma4TextModel}
+"""The module of transformers, and what takes its place."""
