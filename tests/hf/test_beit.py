@@ -11,6 +11,7 @@ from transformers.models.beit.modeling_beit import BeitAttention
 import relattn.hf
 from relattn import UnsupportedError
 from relattn.hf.models.beit import GridMask
+from tests import seeds
 from tests.bad_input.refusal import refused
 from tests.peers.cases import made
 from tests.peers.cases.beit import PATCH, SETTINGS
@@ -20,7 +21,7 @@ from tests.peers.cases.case import HEADS, LENGTH, drawn, padding
 def beit(rows: int, columns: int, **changes: Any) -> hf.BeitModel:
     settings = {**SETTINGS, "use_relative_position_bias": True, **changes}
     config = hf.BeitConfig(image_size=(PATCH * rows, PATCH * columns), **settings)
-    return drawn(hf.BeitModel(config, add_pooling_layer=False))  # pyright: ignore[reportReturnType]
+    return drawn(hf.BeitModel(config, add_pooling_layer=False))
 
 
 def pixels(rows: int, columns: int) -> Tensor:
@@ -70,7 +71,7 @@ def test_transformers_counts_a_boolean_mask_as_a_number() -> None:
     inputs = pixels(5, 5)
     outputs = {}
     for name in ("eager", "sdpa"):
-        torch.manual_seed(0)
+        seeds.start_torch(0)
         outputs[name] = both(beit(5, 5, attn_implementation=name), inputs, attention_mask=mask)
     ours, theirs = outputs["eager"]
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -42,7 +42,7 @@ def test_biases_that_change_in_evaluation() -> None:
             found = model(patches)[0]
         for module in model.modules():
             if hasattr(module, "attention_bias_cache"):
-                module.attention_bias_cache = {}  # pyright: ignore[reportArgumentType]
+                module.attention_bias_cache = {}
         expected = model(patches)[0]
     assert (expected - before).abs().max() > 0.01
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

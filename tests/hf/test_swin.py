@@ -86,7 +86,7 @@ def test_weights(name: str) -> None:
 
 def swin(rows: int, columns: int, **changes: Any) -> hf.SwinModel:
     settings = {"embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4], "window_size": 3, "patch_size": 2, **changes}
-    return drawn(hf.SwinModel(hf.SwinConfig(image_size=(2 * rows, 2 * columns), **settings)))  # pyright: ignore
+    return drawn(hf.SwinModel(hf.SwinConfig(image_size=(2 * rows, 2 * columns), **settings)))
 
 
 @pytest.mark.parametrize("image", [(7, 10), (3, 8), (12, 4)], ids=str)

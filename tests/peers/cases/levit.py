@@ -19,7 +19,7 @@ def side(length: int) -> int:
 
 def forget(module: nn.Module, *_: Any) -> None:
     """In evaluation LeViT keeps the biases of its first call, whatever becomes of the parameters."""
-    module.attention_bias_cache = {}  # pyright: ignore[reportArgumentType]
+    module.attention_bias_cache = {}
 
 
 def encoder(length: int) -> nn.Module:
