@@ -139,3 +139,14 @@ def test_images_that_see_all_of_themselves() -> None:
     types = (torch.arange(LENGTH) >= 6).long().expand(2, -1)
     inputs = {"pixel_values": torch.randn(2, 3, 8, 8), "input_ids": tokens, "token_type_ids": types}
     assert_the_same(model, twin, **inputs)
+
+
+def test_the_report_names_models_that_ask_for_masks_of_their_own() -> None:
+    """Gemma 3 lets the patches of an image see each other; Llama asks for causality and padding alone."""
+    config = hf.Gemma3TextConfig(**{**SIZES, **LAYERS, **TOKENS, "head_dim": 4})
+    reports = [
+        relattn.hf.patch(hf.Gemma3ForCausalLM(config)),
+        relattn.hf.patch(hf.LlamaModel(hf.LlamaConfig(**SIZES, num_key_value_heads=2))),
+    ]
+    said = "; where its model asks for a mask of its own form, the pairs are written down"
+    assert [all(how.endswith(said) for how in report.changed.values()) for report in reports] == [True, False]

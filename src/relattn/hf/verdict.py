@@ -25,6 +25,9 @@ WORKS_ON_ITS_MASK = re.compile(
 """Such as DeepSeek's indexers, which choose keys for every query: they would fail, or choose nothing. T5Gemma 2 joins
 the masks of text and memory."""
 
+MASKS_OF_ITS_OWN = re.compile(r"(or|and)_mask_function=|block_sequence_ids=")
+"""How a model asks for a mask that is more than causality, windows, chunks and padding: Gemma 3 for its images."""
+
 Modules = dict[str, nn.Module]
 """The modules of a model by their names."""
 
@@ -109,6 +112,8 @@ def _by_name(name: str, modules: Modules) -> Verdict:
     if (unfit := without_masks()) is not None:
         return Verdict("left", unfit)
     said = f"{kind.__name__} with attn_implementation={NAME!r}"
+    if MASKS_OF_ITS_OWN.search(_code_beside(kind)):
+        said += "; where its model asks for a mask of its own form, the pairs are written down"
     why = reason(REMAINS, family, kind.__name__)
     if why is not None:
         return Verdict("remains", f"{said}; {why}")
