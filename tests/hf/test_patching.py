@@ -209,3 +209,17 @@ def test_mpt_beyond_its_table() -> None:
     relattn.hf.patch(model)
     with refused(ValueError, "bias: got visible offsets -39..0 and rows for -31..0; ..."):
         model(torch.randint(3, 40, (1, 40)))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("wavlm", "WavLMAttention"), ("parakeet", "ParakeetEncoderAttention")])
+def test_a_hook_in_a_stack_that_hands_something_on(name: str, kind: str) -> None:
+    """The other layers would hand it, or get from it, what only one side understands."""
+    model = made(name)
+    one = next(module for module in model.modules() if type(module).__name__ == kind)
+    one.forward = one.forward
+    assert_refused_and_unchanged(
+        model,
+        f"model: ... cannot be changed (a hook has taken the place of {kind}.forward; patch the model before, or "
+        "remove the hook) and gets from the other layers of its stack what only changed ones understand; nothing was "
+        "changed",
+    )

@@ -98,12 +98,12 @@ def attend(
     )
     weights = None
     if with_weights:
-        with _kept():
+        with kept():
             weights = attention_weights(query, key, value, **keywords)
     return output.transpose(1, 2).contiguous(), weights
 
 
-def _kept() -> AbstractContextManager[object]:
+def kept() -> AbstractContextManager[object]:
     """What gradients need is kept, in a layer that is checkpointed too: computed again, it may not ask for weights."""
     if torch.compiler.is_compiling():
         return nullcontext()

@@ -43,12 +43,13 @@ def attend_jointly(
     joint = torch.lerp(wide(output), wide(other), share).to(output.dtype).transpose(1, 2).contiguous()
     if not with_weights:
         return joint, None
-    weights, other_weights = (
-        attention_weights(
-            query, keys.key, keys.value, scale=scale, encoding=keys.terms, **keys.structure.keywords()
-        )
-        for keys in (first, second)
-    )  # fmt: skip
+    with interface.kept():
+        weights, other_weights = (
+            attention_weights(
+                query, keys.key, keys.value, scale=scale, encoding=keys.terms, **keys.structure.keywords()
+            )
+            for keys in (first, second)
+        )  # fmt: skip
     return joint, ((weights * (1.0 - share)).to(weights.dtype), (other_weights * share).to(weights.dtype))
 
 

@@ -63,6 +63,8 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
 def unpatch(model: nn.Module) -> None:
     """Put back what `patch` changed.
 
+    The model keeps the copies of its configurations, with what was set in them meanwhile.
+
     Raises ValueError: when `patch` was not called with this module.
     """
     configs: list[tuple[PreTrainedConfig, str | None]] | None = getattr(model, "_relattn_configs", None)
@@ -110,7 +112,14 @@ def _without_unfit_families(verdicts: dict[str, Verdict], modules: Modules) -> d
 
 
 def _refuse_a_torn_model(verdicts: dict[str, Verdict], modules: Modules) -> None:
-    """Raises UnsupportedError: when a module that is left takes its masks from where others take theirs."""
+    """Raises UnsupportedError: when a module that is left shares masks, or what a stack hands on, with changed ones."""
+    handed_on = {package(type(modules[name])) for name, v in verdicts.items() if v.kind == "changed" and v.in_a_stack}
+    for name, found in verdicts.items():
+        if found.kind == "left" and found.in_a_stack and package(type(modules[name])) in handed_on:
+            raise UnsupportedError(
+                f"model: {name} cannot be changed ({found.said}) and gets from the other layers of its stack what only "
+                "changed ones understand; nothing was changed"
+            )
     named = [name for name, v in verdicts.items() if v.by_name]
     configs = {id(config) for config in _configs(named, modules)}
     told = [name for name, v in verdicts.items() if v.kind == "left" and is_told_of_masks(name, modules)]

@@ -14,8 +14,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class Report:
     """What `patch` did with each attention module. Prints as a list.
 
-    changed[name of a module]: how; it makes no tensor of queries x keys of its own. remains[name]: it is computed by
-    relattn, but the model's bias of queries x keys remains; why. left[name]: it is as it was; why.
+    changed[name of a module]: how; the model makes no bias of queries x keys for it, and where it may ask for a mask
+    that has to be written down pair by pair, the words say so. remains[name]: it is computed by relattn, but the
+    model's bias of queries x keys remains; why. left[name]: it is as it was; why.
     """
 
     changed: dict[str, str]

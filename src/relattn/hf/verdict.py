@@ -34,7 +34,7 @@ Modules = dict[str, nn.Module]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What happens to a module, how or why, and what takes its place (None: it keeps its class).
+    """What happens to a module, how or why, and what takes its place (None: it keeps its class), or would if it could.
 
     unfit: left because this version of transformers lacks something, so that its whole family has to be left.
     """
@@ -49,6 +49,11 @@ class Verdict:
         """Whether the masks of the module are made by the name of its attention."""
         return self.kind != "left" and (self.replacement is None or self.replacement.by_name)
 
+    @property
+    def in_a_stack(self) -> bool:
+        """Whether it shares with the other layers of a stack what only replacements understand."""
+        return self.replacement is not None and self.replacement.stack is not None
+
 
 def verdict(name: str, modules: Modules) -> Verdict | None:
     """What can be done with the module of this name; None for what neither attends nor has a replacement."""
@@ -61,12 +66,13 @@ def verdict(name: str, modules: Modules) -> Verdict | None:
     if replacement is not None:
         lacking = unlike(replacement, module)
         if lacking is not None:
-            return Verdict("left", lacking, unfit=True)
+            return Verdict("left", lacking, replacement, unfit=True)
         reason = replacement.cannot(module) or _cannot_here(replacement, name, modules)
         said = f"{kind.__name__} -> {replacement.__name__}"
-        return Verdict("left", reason) if reason else Verdict("changed", said, replacement)
-    if _has_a_replaced_base(kind):
-        return Verdict("left", f"{kind.__name__} is a subclass, and may compute something else than its base")
+        return Verdict("left" if reason else "changed", reason or said, replacement)
+    base = _of_a_base(kind)
+    if base is not None:
+        return Verdict("left", f"{kind.__name__} is a subclass, and may compute something else than its base", base)
     return _by_name(name, modules) if _attends(module) and not _is_a_part(name, modules) else None
 
 
@@ -132,11 +138,13 @@ def _cannot_here(replacement: type[Replacement], name: str, modules: Modules) ->
     return None
 
 
-def _has_a_replaced_base(kind: type[nn.Module]) -> bool:
+def _of_a_base(kind: type[nn.Module]) -> type[Replacement] | None:
+    """The replacement of one of its bases; None where none has one."""
     try:
-        return any(issubclass(base, nn.Module) and replacement_of(base) is not None for base in kind.__mro__[1:])
+        found = (replacement_of(base) for base in kind.__mro__[1:] if issubclass(base, nn.Module))
+        return next((replacement for replacement in found if replacement is not None), None)
     except ImportError:  # of a family that this version of transformers lacks something of
-        return False
+        return None
 
 
 def _is_a_part(name: str, modules: Modules) -> bool:
@@ -158,7 +166,7 @@ def _is_attention(module: nn.Module) -> bool:
     """By its name or its base; what it projects with may be wrapped, by adapters for instance."""
     kind = type(module)
     named = "Attention" in kind.__name__ and not kind.__module__.startswith("relattn.")
-    return (named or _has_a_replaced_base(kind)) and any(True for _ in module.parameters())
+    return (named or _of_a_base(kind) is not None) and any(True for _ in module.parameters())
 
 
 @functools.cache

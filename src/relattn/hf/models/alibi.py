@@ -172,7 +172,10 @@ class RelattnMptBlock(Replacement, MptBlock):
     def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> Any:
         """As MptBlock's."""
         self.attn.with_weights = output_attentions  # pyright: ignore[reportArgumentType]
-        return super().forward(*args, output_attentions=output_attentions, **kwargs)
+        try:
+            return super().forward(*args, output_attentions=output_attentions, **kwargs)
+        finally:
+            del self.attn.with_weights
 
 
 REPLACEMENTS = {
