@@ -14,6 +14,7 @@ from transformers.models.deepseek_ocr2.configuration_deepseek_ocr2 import Deepse
 from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2VisionModel
 
 import relattn.hf
+from tests.hf.twins import assert_same_weights
 from tests.peers.cases import CASES, made
 from tests.peers.cases.case import BATCH, HEADS, LENGTH, WIDTH, drawn
 from tests.peers.cases.decomposed import SAM
@@ -28,17 +29,7 @@ IMAGE = 8
 )  # fmt: skip
 def test_attention_weights(name: str) -> None:
     """output_attentions=True: those of all windows and all heads, as the original lays them out; else none."""
-    case, model = CASES[name], made(name)
-    inputs = case.inputs(LENGTH)
-    with torch.no_grad():
-        expected = model(**inputs, output_attentions=True).attentions
-        with relattn.hf.patched(model):
-            found = model(**inputs, output_attentions=True).attentions
-            assert model(**inputs).attentions is None
-    assert len(found) == len(expected) == 2
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.shape == theirs.shape
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert_same_weights(made(name), **CASES[name].inputs(LENGTH))
 
 
 @pytest.mark.parametrize("name", ["sam", "sam_hq", "deepseek_ocr2", "unlimited_ocr"])

@@ -7,6 +7,7 @@ import transformers as hf
 import relattn.hf
 from relattn.hf import interface
 from tests import seeds
+from tests.hf.twins import assert_same_weights
 from tests.peers.cases import made
 from tests.peers.cases.case import LENGTH, drawn, frames
 from tests.peers.cases.sew_d import BOTH, SEW_D
@@ -17,16 +18,9 @@ def test_the_whole_model() -> None:
     model = drawn(hf.SEWDModel(hf.SEWDConfig(**SEW_D, pos_att_type=BOTH, position_buckets=6)))
     samples, mask = torch.randn(2, 100), torch.ones(2, 100, dtype=torch.long)
     mask[0, 60:] = 0
-    with torch.no_grad():
-        expected = model(samples, attention_mask=mask, output_attentions=True)
-        with relattn.hf.patched(model):
-            found = model(samples, attention_mask=mask, output_attentions=True)
-            assert model(samples).attentions is None
+    found, expected = assert_same_weights(model, samples, attention_mask=mask)
     heard = torch.tensor([[True] * 14 + [False] * 10, [True] * 24])
     torch.testing.assert_close(found[0][heard], expected[0][heard], rtol=1e-4, atol=1e-5)
-    assert len(found.attentions) == len(expected.attentions) == 2
-    for ours, theirs in zip(found.attentions, expected.attentions, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout(monkeypatch: pytest.MonkeyPatch) -> None:

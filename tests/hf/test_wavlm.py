@@ -7,6 +7,7 @@ import transformers as hf
 import relattn.hf
 from relattn import UnsupportedError
 from tests.bad_input.refusal import refused
+from tests.hf.twins import assert_same_weights
 from tests.peers.cases import made
 from tests.peers.cases.case import HEADS, drawn
 from tests.peers.cases.wavlm import WAVLM
@@ -32,16 +33,8 @@ def test_the_whole_model(stable: bool) -> None:
     model = drawn(hf.WavLMModel(config))
     samples, mask = torch.randn(2, 100), torch.ones(2, 100, dtype=torch.long)
     mask[0, 60:] = 0
-    with torch.no_grad():
-        expected = model(samples, attention_mask=mask, output_attentions=True)
-        with relattn.hf.patched(model):
-            found = model(samples, attention_mask=mask, output_attentions=True)
-            assert model(samples).attentions is None
+    found, expected = assert_same_weights(model, samples, attention_mask=mask)
     torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-5)
-    assert len(found.attentions) == len(expected.attentions) == 2
-    for ours, theirs in zip(found.attentions, expected.attentions, strict=True):
-        assert ours.shape == theirs.shape
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_alone() -> None:

@@ -1,4 +1,4 @@
-"""A model in float64 and its patched copy, and that both answer the same."""
+"""A model in float64 and its patched copy, and that both answer the same, attention weights among it."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -36,6 +36,23 @@ def assert_same(pair: Iterable[nn.Module], answer: Callable[[Any], Tensor | tupl
         torch.testing.assert_close(
             our_gradients[name], expected, rtol=1e-7, atol=1e-8, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+def assert_same_weights(model: Any, *inputs: Tensor, **keywords: Any) -> tuple[Any, Any]:
+    """The attention weights of two layers, patched and not, where they are asked for, and else none.
+
+    Returns the outputs, patched and not.
+    """
+    with torch.no_grad():
+        expected = model(*inputs, **keywords, output_attentions=True)
+        with relattn.hf.patched(model):
+            found = model(*inputs, **keywords, output_attentions=True)
+            assert model(*inputs, **keywords).attentions is None
+    assert len(found.attentions) == len(expected.attentions) == 2
+    for ours, theirs in zip(found.attentions, expected.attentions, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, **FLOAT32)
+    return found, expected
 
 
 def _answered(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from types import FunctionType
 
@@ -22,7 +23,7 @@ def unlike(replacement: type[Replacement], module: nn.Module) -> str | None:
     missing = next((need for need in replacement.needs if not hasattr(module, need)), None)
     if missing is not None:
         return f"{lacks(theirs)}: {theirs.__name__} has no {missing}"
-    differing = next((method for method in _overridden(replacement) if not _takes(replacement, theirs, method)), None)
+    differing = _differing(replacement)
     if differing is not None:
         return f"{lacks(theirs)}: {theirs.__name__}.{differing} takes other arguments"
     return without_masks() if replacement.by_name else None
@@ -36,6 +37,13 @@ def without_masks() -> str | None:
 def lacks(kind: type[nn.Module]) -> str:
     """The beginning of a reason."""
     return f"transformers {version} lacks what relattn needs of {package(kind)}"
+
+
+@functools.cache  # a model has many modules of one class
+def _differing(replacement: type[Replacement]) -> str | None:
+    """The first method that the original is called by otherwise; None where all agree."""
+    theirs = original(replacement)
+    return next((method for method in _overridden(replacement) if not _takes(replacement, theirs, method)), None)
 
 
 def _overridden(replacement: type[Replacement]) -> list[str]:

@@ -20,6 +20,7 @@ from transformers.models.data2vec.modeling_data2vec_vision import (
 
 from relattn.errors import UnsupportedError
 from relattn.hf.grids import HeldGridBias, on_grid
+from relattn.hf.heads import projected
 from relattn.hf.interface import add_to_scores, asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -162,9 +163,7 @@ def _attend(
     with_weights: bool,
 ) -> tuple[Float[Tensor, "B L H D"], Float[Tensor, "B H L L"] | None]:
     """Project, and attend with the bias of the grid."""
-    query, key, value = (
-        projection(hidden_states).unflatten(-1, (-1, head_dim)).transpose(1, 2) for projection in projections
-    )
+    query, key, value = projected(hidden_states, projections, head_dim)
     encoding = None
     if isinstance(mask, GridMask):
         structure = mask.structure

@@ -17,6 +17,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from relattn.hf.chunks import placed
+from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.models.conformer import transformer_xl_terms
@@ -54,10 +55,7 @@ def relative_attention_of(
     kwargs: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """Project, append to the cache, attend, project."""
-    query, key, value = (
-        projection(hidden_states).unflatten(-1, (-1, module.head_dim)).transpose(1, 2)
-        for projection in (module.q_proj, module.k_proj, module.v_proj)
-    )
+    query, key, value = projected(hidden_states, (module.q_proj, module.k_proj, module.v_proj), module.head_dim)
     if cache is not None:
         key, value = cache.update(key, value, module.layer_idx)
     rows = module.relative_k_proj(sinusoids[0])

@@ -15,6 +15,7 @@ from transformers.models.phi4_multimodal.modeling_phi4_multimodal import (
     Phi4MultimodalAudioRelativeAttentionBias,
 )
 
+from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -64,10 +65,7 @@ class RelattnPhi4MultimodalAudioAttention(Replacement, Phi4MultimodalAudioAttent
             structure, terms = attention_mask
         else:
             structure, terms = as_structure(attention_mask, True, 0), None
-        query, key, value = (
-            projection(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
         dropout = self.attention_dropout if self.training else 0.0
         output, _ = attend(self, query, key, value, structure, terms, self.scaling, dropout, False)
         return self.o_proj(output.flatten(2))

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.models.clap.modeling_clap import ClapAudioLayer, ClapAudioSelfAttention
 from transformers.models.donut.modeling_donut_swin import DonutSwinLayer, DonutSwinSelfAttention
 from transformers.models.maskformer.modeling_maskformer_swin import MaskFormerSwinLayer, MaskFormerSwinSelfAttention
 from transformers.models.swin.modeling_swin import SwinAttention, SwinLayer
 
 from relattn.hf.grids import HeldGridBias, on_grid
+from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
@@ -74,7 +75,7 @@ class RelattnSwinAttention(Replacement, SwinAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if asked for), under SwinAttention's arguments."""
-        query, key, value = heads(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
+        query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
         encoding = HeldGridBias(
             self.relative_position_bias.relative_position_bias_table, self.relative_position_bias.window_size
         )
@@ -99,7 +100,7 @@ class WindowAttention(Replacement):
         output_attentions: bool | None = False,
     ) -> tuple[Tensor] | tuple[Tensor, Tensor | None]:
         """(output, attention weights if asked for), under the original's arguments."""
-        query, key, value = heads(hidden_states, (self.query, self.key, self.value), self.attention_head_size)
+        query, key, value = projected(hidden_states, (self.query, self.key, self.value), self.attention_head_size)
         query, key, scale = self.compared(query, key)
         if isinstance(attention_mask, Tensor):
             attention_mask = attention_mask * self.times_masked
@@ -128,13 +129,6 @@ class RelattnMaskFormerSwinSelfAttention(WindowAttention, MaskFormerSwinSelfAtte
 
 class RelattnClapAudioSelfAttention(WindowAttention, ClapAudioSelfAttention):
     """ClapAudioSelfAttention on relattn."""
-
-
-def heads(
-    hidden_states: Float[Tensor, "B L width"], projections: tuple[nn.Module, ...], head_dim: int
-) -> list[Float[Tensor, "B H L D"]]:
-    """The projections, head by head."""
-    return [projection(hidden_states).unflatten(-1, (-1, head_dim)).transpose(1, 2) for projection in projections]
 
 
 def of_windows(

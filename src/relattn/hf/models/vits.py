@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.models.vits.modeling_vits import VitsAttention
 
+from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -24,10 +25,7 @@ class RelattnVitsAttention(Replacement, VitsAttention):
         output_attentions: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if asked for), under the original's arguments, which attends to itself alone."""
-        query, key, value = (
-            projection(hidden_states).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
         terms = None
         if self.window_size:
             keys, values = (OffsetTable(rows, -self.window_size, "zero") for rows in (self.emb_rel_k, self.emb_rel_v))
