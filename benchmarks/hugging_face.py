@@ -147,8 +147,9 @@ class Figures:
         self.entries: list[dict[str, Any]] = json.loads(path.read_text())["entries"] if path.exists() else []
 
     def forget(self, names: list[str]) -> None:
-        """What is to be measured anew."""
-        self.entries = [entry for entry in self.entries if entry["model"] not in names]
+        """What is to be measured anew, and what is measured no longer."""
+        kept = {(name, length, kind) for name in SUBJECTS if name not in names for length, kind, _ in wanted(name)}
+        self.entries = [entry for entry in self.entries if (entry["model"], entry["length"], entry["kind"]) in kept]
 
     def of(self, name: str, length: int, kind: str) -> dict[str, Any]:
         """An entry, empty where nothing is measured yet."""

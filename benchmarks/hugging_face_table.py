@@ -45,15 +45,15 @@ def shown(memory: dict[str, Any]) -> str:
 
 
 def draw(entries: list[dict[str, Any]], path: Path) -> None:
-    """Two bars for each training step: as it was and patched. A bar that ends at the limit has an arrow."""
+    """Two bars for each model's training step: as it was and patched."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "relattn"
     from matplotlib import pyplot
 
-    steps = [entry for entry in entries if entry["kind"] == "training" and "mib" in entry["patched"]][::-1]
-    figure, axes = pyplot.subplots(figsize=(8, 0.42 * len(steps) + 1.2), layout="constrained")
+    steps = longest_steps(entries)[::-1]
+    figure, axes = pyplot.subplots(figsize=(9, 0.36 * len(steps) + 1.2), layout="constrained")
     for y, entry in enumerate(steps):
         whole = entry["original"].get("mib", 1024 * entry["original"].get("over_gib", 0)) / GIB
         ours = entry["patched"]["mib"] / GIB
@@ -62,7 +62,7 @@ def draw(entries: list[dict[str, Any]], path: Path) -> None:
         over = "over " if "over_gib" in entry["original"] else ""
         axes.text(whole, y + 0.2, f" {over}{whole:.2f}", va="center", fontsize=8)
         axes.text(ours, y - 0.2, f" {ours:.2f}", va="center", fontsize=8)
-    axes.set_yticks(range(len(steps)), [label(entry) for entry in steps], fontsize=8)
+    axes.set_yticks(range(len(steps)), [label(entry) for entry in steps], fontsize=7)
     axes.set_xscale("log")
     axes.set_xlabel("GiB that a training step of two layers adds (grey: as it was, blue: patched)")
     axes.margins(x=0.12, y=0.01)
@@ -70,6 +70,12 @@ def draw(entries: list[dict[str, Any]], path: Path) -> None:
         axes.spines[side].set_visible(False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
+
+
+def longest_steps(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each model's training step at the greatest length at which it ends patched, where it has one."""
+    steps = [entry for entry in entries if entry["kind"] == "training" and "mib" in entry["patched"]]
+    return list({entry["model"]: entry for entry in steps}.values())
 
 
 def label(entry: dict[str, Any]) -> str:

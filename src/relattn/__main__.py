@@ -1,4 +1,4 @@
-"""`python -m relattn`, the command `relattn`; also for launchers, as in `accelerate launch -m relattn compare`."""
+"""`python -m relattn`, the command `relattn`."""
 
 from relattn.cli import main
 

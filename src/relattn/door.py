@@ -24,6 +24,7 @@ from relattn.score.positions import SEQUENCE
 from relattn.score.problem import Axis, Problem
 from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
+from relattn.spread import refuse_context_parallel
 from relattn.watched import HAS_GRAPHS, refuse_graph
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
@@ -72,10 +73,12 @@ def checked(
 ) -> tuple[Float[Tensor, "B Hq Lq D"], Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"], tuple[int, ...]]:
     """q, k and v, fit for one another and narrowed as autocast narrows them, with one batch axis; and the caller's own.
 
-    Raises UnsupportedError: in a graph that this torch cannot make. And what `checks.check_tensors` raises.
+    Raises UnsupportedError: in a graph that this torch cannot make, and under torch's `context_parallel`. And what
+    `checks.check_tensors` raises.
     """
     if not HAS_GRAPHS and torch.compiler.is_compiling():
         refuse_graph()
+    refuse_context_parallel()
     check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)
     batch = checks.check_tensors(query, key, value, enable_gqa)

@@ -57,6 +57,22 @@ def test_a_static_cache() -> None:
     assert torch.equal(generated(model, **STATIC), expected)
 
 
+@pytest.mark.parametrize("name", ALIBI)
+def test_a_mask_of_pairs(name: str) -> None:
+    """Nobody knows from it which tokens are real; the original fails."""
+    model, tokens = made(name), torch.randint(3, 40, (1, 5))
+    pairs = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    with pytest.raises(ValueError):
+        model(tokens, attention_mask=pairs)
+    relattn.hf.patch(model)
+    with refused(
+        UnsupportedError,
+        "attention_mask: got shape [1, 1, 5, 5]; expected a mask of tokens, [batch, keys], for Falcon's ALiBi counts "
+        "the real ones",
+    ):
+        model(tokens, attention_mask=pairs)
+
+
 @pytest.mark.parametrize("name", ["falcon", *ALIBI])
 def test_a_layer_alone(name: str) -> None:
     """Its model adds the numbers to the mask that this layer gets, too."""

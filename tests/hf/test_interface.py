@@ -12,7 +12,7 @@ import relattn.hf
 from relattn import UnsupportedError
 from relattn.functional import attention_weights
 from relattn.hf import MaskStructure, interface
-from relattn.hf.masks import relattn_mask
+from relattn.hf.mask_functions import relattn_mask
 from tests import seeds
 from tests.bad_input.refusal import refused
 
@@ -160,6 +160,8 @@ def test_a_mask_function_that_has_no_name(pads: int, vmap: bool) -> None:
     places = {"attention_mask": attention_mask, "use_vmap": vmap}
     mask = relattn_mask(2, 5, 5, mask_function=function, **places)
     assert mask.attn_mask is not None and mask.attn_mask.shape == (2, 1, 5, 5) and not mask.is_causal
+    assert (mask.key_mask is None) == (pads == 0), "the real tokens are told, too, for ALiBi that counts them"
+    assert mask.key_mask is None or torch.equal(mask.key_mask, attention_mask)
     assert torch.equal(allowed(mask, 5, 5), theirs(5, 5, function, **places))
 
 

@@ -1,16 +1,21 @@
 """Every family of the installed transformers that speaks of relative positions has a replacement or a reason."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import transformers
 
-from relattn.hf.models import FILES
-from relattn.hf.uncovered import LEFT, NO_BIAS, REMAINS, is_told, relative
+from relattn.hf.models import FILES, replacements
+from relattn.hf.uncovered import LEFT, NO_BIAS, REMAINS, is_told, reason, relative
 
 CODE = {path: path.read_text() for path in Path(transformers.__file__).parent.glob("models/*/modeling_*.py")}
 TABLES = {"FILES": FILES, "LEFT": LEFT, "REMAINS": REMAINS, "NO_BIAS": NO_BIAS}
+
+CALLS = re.compile(r"scaled_dot_product_attention\(|flash_attention_forward\(|ALL_ATTENTION_FUNCTIONS")
+FORMULA = re.compile(r"(?s)(matmul|einsum|baddbmm)\(.*softmax|softmax.*(matmul|einsum|baddbmm)\(", re.IGNORECASE)
+"""What the code of a class says that attends: by another's function, or itself."""
 
 
 def files(package: str) -> dict[str, str]:
@@ -29,6 +34,32 @@ def test_every_family_is_covered_or_has_a_reason() -> None:
     found = {path.parent.name for path, code in CODE.items() if relative(code)}
     assert len(found) > 50, "the walk has found no families"
     assert not sorted(package for package in found if package not in FILES and not is_told(package))
+
+
+def attending() -> Iterator[tuple[str, ast.ClassDef]]:
+    """(package, class) of the covered families: those that attend, and speak of relative positions in their code."""
+    for path, code in CODE.items():
+        for node in ast.parse(code).body if path.parent.name in FILES else ():
+            if isinstance(node, ast.ClassDef):
+                for part in ast.walk(node):
+                    if isinstance(part, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(part) is not None:
+                        part.body = part.body[1:]
+                written = ast.unparse(node)  # without comments and documentation
+                if relative(written) and (CALLS.search(written) or FORMULA.search(written)):
+                    yield path.parent.name, node
+
+
+def test_every_attention_of_a_covered_family_is_replaced_or_has_a_reason() -> None:
+    """A subclass of one that is replaced is left, and its report says so."""
+    replaced = {kind.__name__ for file in set(FILES.values()) for kind in replacements(file)}
+    found = list(attending())
+    assert len(found) > 40, "the walk has found no classes"
+    assert not [
+        f"{package}.{node.name}"
+        for package, node in found
+        if not {node.name, *map(ast.unparse, node.bases)} & replaced
+        and not any(reason(table, package, node.name) for table in (LEFT, REMAINS))
+    ]
 
 
 def test_no_family_stands_in_two_tables() -> None:

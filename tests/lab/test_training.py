@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import TrainingArguments
 
-from relattn.lab import training
+from relattn.lab import trainer
 from relattn.lab.material import Material
 from relattn.lab.music.data import MusicData, Piece
 from relattn.lab.music.voices import FourVoices
@@ -90,13 +90,13 @@ def test_a_run_stopped_within_an_entry_of_its_curve_makes_the_same_entry(materia
 
 def test_an_entry_of_the_curve_is_the_mean_of_its_steps(material, tmp_path, monkeypatch):
     losses = []
-    check = training._check_finite
+    check = trainer._check_finite
 
     def remembering(loss, config, seed, step):
         losses.append((step, loss))
         check(loss, config, seed, step)
 
-    monkeypatch.setattr(training, "_check_finite", remembering)
+    monkeypatch.setattr(trainer, "_check_finite", remembering)
     found = run(material, tmp_path, TrainingPlan(steps=125, batch=1, learning_rate=1e-3))
     monkeypatch.undo()
     by_step = dict(losses[::-1])  # of each step the first: the validation's comes after

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import Unsupported, UserError
 from torch.func import functional_call
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -35,10 +35,6 @@ every_model = pytest.mark.parametrize("name", CASES)
 one_in_four = pytest.mark.one_in(4)  # the others are slow: there are over a hundred models
 LAYERS = 2
 DRAWS = 5
-COMPILED = ("t5", "deberta_v3", "xlnet", "mpnet", "parakeet", "wavlm", "sam", "beit", "swin_v2", "layoutlmv3", "bloom")
-"""A model of each kind of terms; a graph takes long to make."""
-SEVERAL_GRAPHS = ("beit", "swin_v2")
-"""Their tables become encodings in the forward pass, which breaks the graph: docs/hf_models.md."""
 GENERATION: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "greedy, no cache": {"do_sample": False, "use_cache": False},
@@ -343,8 +339,8 @@ def test_saved_and_loaded(name: str, tmp_path: Path, rng: np.random.Generator) -
     assert b"relattn" not in written[1]["config.json"].lower()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.one_in(16)
+@every_model
 def test_compiled(name: str, rng: np.random.Generator) -> None:
     """In one graph where the original compiles into one, else in several; the numbers stay."""
     case, model = CASES[name], made(name)
@@ -358,8 +354,8 @@ def test_compiled(name: str, rng: np.random.Generator) -> None:
 
     try:
         answer_of(model, fullgraph=True)
-        whole = name not in SEVERAL_GRAPHS
-    except Unsupported:
+        whole = True
+    except (Unsupported, UserError):  # VITS counts its frames in the graph, Nemotron warns
         whole = False
     with torch.no_grad():
         expected = case.output(twin(**{key: x.clone() for key, x in fixed.items()}), fixed)
@@ -390,5 +386,6 @@ def test_unpatch(name: str, rng: np.random.Generator) -> None:
         assert sum(" -> " in how for how in report.changed.values()) == CASES[name].replaced
         assert not report.left and not report.remains
         assert state() != before
+        output()
     assert state() == before
     assert torch.equal(output(), expected)

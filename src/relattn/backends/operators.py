@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from relattn.errors import UnsupportedError
+from relattn.score.problem import Problem
 from relattn.watched import constant_in_graphs, under_torch_func
 
 
@@ -18,6 +19,13 @@ def reasons_of_an_operator(onnx: str) -> list[str]:
     elif is_traced():
         reasons.append("torch.jit.trace does not record its operator")
     return reasons
+
+
+def reasons_of_dropout(problem: Problem) -> list[str]:
+    """Why a backend that draws for all of its pairs at once does not run dropout of a part of a call."""
+    if problem.seed is None or problem.dropout_p == 0.0:
+        return []
+    return ["its dropout draws no number for each pair, and this is a part of a call whose parts must agree"]
 
 
 @constant_in_graphs

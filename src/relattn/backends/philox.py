@@ -8,14 +8,23 @@ head counted over the batch; the key is the seed's two halves; the pair's word i
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
+
+from relattn.score.problem import Problem
 
 LOW = 2**32 - 1
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
 """What the key grows by from round to round: the golden ratio and sqrt(3) - 1, as fractions of 2^32."""
 ROUNDS = 10
+
+
+def seed_of(problem: Problem) -> Int64[Tensor, ""] | None:
+    """The problem's own seed, or one drawn from torch's generator; None where nothing is dropped."""
+    if problem.dropout_p == 0.0:
+        return None
+    return torch.randint(2**63 - 1, (), device="cpu") if problem.seed is None else torch.tensor(problem.seed)
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ from relattn.score.digits import Digits
 from relattn.score.mask import Mask
 from relattn.score.position import Listed, Position, Run
 from relattn.score.positions import Positions
-from relattn.score.problem import TABLES, Axis, Problem
+from relattn.score.problem import TABLES, Axis, Part, Problem
 from relattn.score.table import OffsetTable
 
 ARGUMENTS = (
@@ -35,6 +35,7 @@ DIFFERENTIABLE: tuple[str, ...] = (
 """What may have a gradient, less what stands on other axes (`axis_tensor_names`)."""
 OF_AN_AXIS = ("relative_query", *TABLES)
 NUM_STARTS = 2 + len(TABLES)
+NUM_COUNTED = len(Part._fields)
 
 NAMES = [argument.split()[-1] for argument in ARGUMENTS.split(", ")]
 NUM_TENSORS = NAMES.index("numbers")
@@ -46,7 +47,7 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     """The problem as the operators' ARGUMENTS.
 
     numbers: the starts of the queries, of the keys, and of each table; where any is a tensor, a tensor of all six comes
-        beside them. words: what each table does beyond its rows, "" where there is none. Those of other axes follow.
+        beside them. Then where dropout counts the pairs. words: what each table does beyond its rows, "" where there is none. Those of other axes follow.
     """
     axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
     tables = [getattr(axis, name) for name in TABLES]
@@ -67,7 +68,7 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
         problem.query, problem.key, problem.value, axis.relative_query,
         *(None if table is None else table.values for table in tables), mask.explicit, problem.key_bias,
         query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
-        [*starts, *numbers], beyond + words, positions.lowest, positions.highest,
+        [*starts, *problem.counted(), *numbers], beyond + words, positions.lowest, positions.highest,
         problem.scale, problem.dropout_p, problem.output_dtype, problem.softcap, listed, axis_tensors,
     )  # fmt: skip
 
@@ -79,6 +80,7 @@ def problem_of(
 ) -> Problem:  # fmt: skip
     """The problem that `flat` took apart, its starts read as ints."""
     starts, beyond = numbers[:NUM_STARTS], words[: len(TABLES)]
+    counted, of_axes = numbers[NUM_STARTS:][:NUM_COUNTED], numbers[NUM_STARTS + NUM_COUNTED :]
     if starts_tensor is not None:
         starts = starts_tensor.tolist()
     query_start, key_start, *firsts = starts
@@ -94,11 +96,11 @@ def problem_of(
         if rows is not None
     }
     segments = None if query_segments is None else (query_segments, key_segments)
-    others = _axes_of(numbers[NUM_STARTS:], words[len(TABLES) :], axis_positions, axis_tensors, positions)
+    others = _axes_of(of_axes, words[len(TABLES) :], axis_positions, axis_tensors, positions)
     return Problem(
         query, key, value, (Axis(positions, relative_query, **tables), *others),
         Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
-        softcap=softcap, key_bias=key_bias,
+        softcap=softcap, key_bias=key_bias, part=Part(*counted),
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from relattn.backends.problem_arguments import (
     tensors_of,
     with_tensors,
 )
+from relattn.score.key_bias import lowered
 from relattn.score.problem import Problem
 from relattn.watched import is_batched, is_watched
 
@@ -56,6 +57,18 @@ class Answers(NamedTuple):
     total: Float[Tensor, "B Hq Lq"]
     output_gradient: Float[Tensor, "B Hq Lq Dv"]
     lse_gradient: Float[Tensor, "B Hq Lq"]
+
+
+def of_whole(
+    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor
+) -> Answers:
+    """The answers of a whole call as those of a part of it, whose weights then are exp(S - lse), in base e.
+
+    maximum is lse less what the part subtracts of its key bias, total 1, or 0 in a row that sees no key of any part.
+    """
+    seeing = lse != -torch.inf
+    maximum = lse if problem.key_bias is None else lse - lowered(problem)[1]
+    return Answers(output, maximum.masked_fill(~seeing, 0.0), seeing.to(lse.dtype), output_gradient, lse_gradient)
 
 
 def operator_of(

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relattn.backends.operators import reasons_of_dropout
 from relattn.score.padding import Sight
 from relattn.score.problem import Problem
 from relattn.score.table import OffsetTable
@@ -23,8 +24,8 @@ class ReferenceBackend:
     name = "reference"
 
     def reasons(self, problem: Problem) -> list[str]:
-        """It runs everything."""
-        return []
+        """It runs everything but dropout of a part of a call."""
+        return reasons_of_dropout(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """The equation, as written, with zeros in place of padding."""

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relattn.backends.operators import reasons_of_dropout
 from relattn.score.problem import Problem
 
 
@@ -43,6 +44,7 @@ class SdpaBackend:
             yield "it returns no log-sum-exp"
         if positions.query_length == 0 or positions.key_length == 0:
             yield "it is not defined without queries or without keys"
+        yield from reasons_of_dropout(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, None]:
         """softmax(scale * q . k + causal) @ v."""

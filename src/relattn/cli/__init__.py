@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+REFUSED = 2
+"""The exit code after an error that one sentence tells."""
 STOPPED = 130
 """The exit code after Ctrl-C: 128 and the signal's number, as shells have it."""
 
@@ -23,6 +25,6 @@ def main() -> None:
             "install it: pip install 'relattn[cli]'",
             file=sys.stderr,
         )
-        raise SystemExit(2) from None
+        raise SystemExit(REFUSED) from None
     except KeyboardInterrupt:  # while modules are loaded; the commands answer it themselves
         raise SystemExit(STOPPED) from None

@@ -78,6 +78,12 @@ def compare(
     width: Annotated[int | None, typer.Option(help="Width of the model.", show_default="96")] = None,
     depth: Annotated[int | None, typer.Option(help="Blocks of the model.", show_default="3")] = None,
     heads: Annotated[int | None, typer.Option(help="Attention heads of each block.", show_default="4")] = None,
+    context_parallel: Annotated[
+        int | None,
+        typer.Option(
+            help="Split every window over so many of the processes that torchrun has started.", show_default="1"
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the comparison that --out holds, after Ctrl-C or a kill.")
     ] = False,
@@ -88,6 +94,8 @@ def compare(
     kerple-power, sandwich, rope, none, sinusoid; relattn bench names them alike. Relative tables hold their edge row
     beyond the trained length, Shaw's clip at 64 tokens of the past. All are trained for the same number of steps on the
     same windows; an n-gram is always among the rows. Ctrl-C keeps what was done.
+
+    Several processes share the work: torchrun --nproc-per-node 2 -m relattn.cli compare ...
     """
     with one_sentence():
         given = {
@@ -100,6 +108,7 @@ def compare(
             "width": width,
             "depth": depth,
             "heads": heads,
+            "context_parallel": context_parallel,
         }
         from relattn.cli.compare import run
 

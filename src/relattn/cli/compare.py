@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import typer
-from accelerate import PartialState
 from rich.table import Table
 
-from relattn.cli import STOPPED
+from relattn.cli import REFUSED, STOPPED
 from relattn.cli.console import Bar, err, out, terminated_as_interrupted
 from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
 from relattn.lab.lock import alone_in
+from relattn.lab.processes import ElsewhereError, Processes
 from relattn.lab.settings import Settings
+from relattn.lab.trainer import DivergedError
 from relattn.support.progress import Silent
 
 
 def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
-    """Carry out a comparison; on Ctrl-C and SIGTERM say what is kept and how to go on, and exit with code 130."""
-    comparison = None
+    """Carry out a comparison; on Ctrl-C and SIGTERM say what is kept and how to go on, and exit with code 130.
+
+    Of several processes the main one alone speaks, but for what fails in another alone.
+    """
+    comparison, processes = None, Processes()
     try:
-        main = PartialState().is_main_process
-        with alone_in(folder) if main else nullcontext(), terminated_as_interrupted(), Bar() as bar:
-            progress = bar if main else Silent()
-            comparison = (
-                resume(folder, given, progress) if go_on else start(Settings.from_dict(given), folder, progress)
-            )
+        with ExitStack() as stack:
+            processes.on_main(lambda: _enter(stack, folder))
+            stack.enter_context(terminated_as_interrupted())
+            progress = stack.enter_context(Bar()) if processes.is_main else Silent()
+            if go_on:
+                comparison = resume(folder, given, progress)
+            else:
+                comparison = start(processes.on_main(lambda: Settings.from_dict(given)), folder, progress)
             progress.say(f"{comparison.count} runs of {comparison.plan.steps} steps")
             results = comparison.run()
+            processes.part()
     except KeyboardInterrupt:
-        _say_how_to_go_on(comparison, folder)
+        if processes.is_main:
+            _say_how_to_go_on(comparison, folder, processes.count)
         raise typer.Exit(STOPPED) from None
-    if results is not None:
+    except ElsewhereError:
+        raise typer.Exit(REFUSED) from None
+    except DivergedError:
+        if processes.is_main:
+            raise
+        raise typer.Exit(REFUSED) from None
+    if processes.is_main:
         out.print(table(results))
         out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
         model = comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model"
@@ -59,11 +73,17 @@ def _figure(summary: dict[str, float | None]) -> str:
     return f"{summary['mean']:.3f}{spread}"
 
 
-def _say_how_to_go_on(comparison: Comparison | None, folder: Path) -> None:
+def _enter(stack: ExitStack, folder: Path) -> None:
+    """Until the stack is left, no other command works in the folder."""
+    stack.enter_context(alone_in(folder))
+
+
+def _say_how_to_go_on(comparison: Comparison | None, folder: Path, processes: int) -> None:
     if comparison is None:
         err.print("stopped before the first step; nothing was kept")
         return
     err.print(
         f"stopped; {comparison.finished()} of {comparison.count} runs are done and kept. Go on with:", soft_wrap=True
     )
-    err.print(f"relattn compare --resume --out {quote(str(folder))}", soft_wrap=True)
+    command = "relattn" if processes == 1 else f"torchrun --nproc-per-node {processes} -m relattn.cli"
+    err.print(f"{command} compare --resume --out {quote(str(folder))}", soft_wrap=True)

@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from relattn.cli import REFUSED
+
 EXTRA_OF = dict.fromkeys(("accelerate", "filelock", "matplotlib", "mido", "music21", "transformers"), "lab") | {
     "safetensors": "cli"
 }
@@ -65,7 +67,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 def _refuse(text: str) -> NoReturn:
     shown = text.encode(errors="backslashreplace").decode()  # names of files may hold bytes that are no UTF-8
     err.print(Text("error: ", style="bold red") + Text(shown), soft_wrap=True)
-    raise typer.Exit(2)
+    raise typer.Exit(REFUSED)
 
 
 class Bar:

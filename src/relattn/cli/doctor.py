@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from rich.table import Table
 from rich.text import Text
 
@@ -18,9 +19,10 @@ TOLERANCE = 1e-4
 
 
 def run() -> None:
-    """Print the three tables."""
+    """Print the tables."""
     out.print(_versions())
     out.print(_devices())
+    out.print(_several())
     for device in _device_names():
         out.print(_backends(device))
 
@@ -47,6 +49,28 @@ def _devices() -> Table:
     if not torch.cuda.is_available():
         why = "torch was built without CUDA" if torch.version.cuda is None else "no GPU found"
         table.add_row("cuda", f"none: {why}")
+    return table
+
+
+def _several() -> Table:
+    """What is there for several processes that work together."""
+    table = Table(title="Several processes", title_justify="left")
+    table.add_column("engine")
+    table.add_column("what is there")
+    without = "not in this build of torch"
+    if not dist.is_available():
+        table.add_row("torch.distributed", without)
+    else:
+        found = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
+        devices = {"gloo": "CPUs", "nccl": "one GPU to a process", "mpi": "what the MPI library sends from"}
+        for name, there in found.items():
+            table.add_row(name, f"there, for {devices[name]}" if there else without)
+        table.add_row("DeviceMesh", "there: relattn.distributed splits sequences and heads over one")
+    accelerate = versions("accelerate")["accelerate"]
+    starts = "by which relattn compare shares its work"
+    table.add_row("accelerate", "not installed" if accelerate is None else f"{accelerate}, {starts}")
+    gpus = torch.cuda.device_count()
+    table.add_row("devices", f"{gpus} GPUs" if gpus > 1 else "1 GPU" if gpus else "CPU alone")
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float, Float64
@@ -34,6 +35,8 @@ class AlibiBias(RelativeEncoding):
     Source: Press et al. 2022 (ALiBi), section 3, and the code it is published with for other head counts.
     """
 
+    head_axes = MappingProxyType({"slopes": 0})
+
     def __init__(
         self,
         num_heads: int,
@@ -43,6 +46,7 @@ class AlibiBias(RelativeEncoding):
     ) -> None:
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
+        self.heads = range(self.num_heads)
         check_flag("learned", learned)
         check_flag("signed", signed)
         self.learned, self.signed = learned, signed
@@ -54,7 +58,7 @@ class AlibiBias(RelativeEncoding):
 
     def reset_parameters(self) -> None:
         """Learned slopes back to where they started."""
-        if isinstance(self.slopes, nn.Parameter):
+        if isinstance(self.slopes, Tensor):
             start = alibi_slopes(self.num_heads).tolist() if self.given_slopes is None else self.given_slopes
             with torch.no_grad():
                 self.slopes.copy_(torch.tensor(start, dtype=torch.float64))
@@ -63,8 +67,8 @@ class AlibiBias(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """b[d] = -slope_h * |d|, or slope_h * d, on the span."""
-        parameter = self.slopes if isinstance(self.slopes, nn.Parameter) else None
-        check_heads("AlibiBias", self.num_heads, None, query, parameter)
+        parameter = self.slopes if isinstance(self.slopes, Tensor) else None
+        check_heads("AlibiBias", len(self.heads), None, query, parameter)
         if parameter is not None:
             check_kind("slopes", parameter, query)
         span = positions.span
@@ -75,12 +79,18 @@ class AlibiBias(RelativeEncoding):
         return ScoreTerms(bias=OffsetTable(bias, span.first, "refuse"))
 
     def _slopes(self, device: torch.device) -> Float64[Tensor, "H"]:
-        """slope_h of every head."""
+        """slope_h of every head that it has."""
+        if isinstance(self.slopes, Tensor):
+            return self.slopes.double()
         if self.slopes is None:
-            return _paper_slopes(self.num_heads, device)
-        if isinstance(self.slopes, tuple):
-            return torch.tensor(self.slopes, dtype=torch.float64, device=device)
-        return self.slopes.double()
+            slopes = _paper_slopes(self.num_heads, device)
+        else:
+            slopes = torch.tensor(self.slopes, dtype=torch.float64, device=device)
+        return slopes if len(self.heads) == self.num_heads else slopes[self.heads.start : self.heads.stop]
+
+    def keep_heads(self, first: int, count: int) -> None:
+        """The slopes of these heads; the paper's go by how many there are in all."""
+        self.heads = range(first, first + count)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from types import MappingProxyType
+from typing import Protocol
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -20,8 +22,17 @@ from relattn.score.places import Places
 from relattn.score.position import Position
 from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.terms import ScoreTerms
+from relattn.spread import is_dtensor, refuse_spread
 
 ON_SEQUENCE = (SEQUENCE,)
+
+
+class Split(Protocol):
+    """How several processes share an encoding: each has some of its heads."""
+
+    def own(self, encoding: RelativeEncoding) -> RelativeEncoding:
+        """A copy for one call, whose parameters are ordinary tensors, those of the heads of this process."""
+        ...
 
 
 class RelativeEncoding(nn.Module, ABC):
@@ -34,13 +45,16 @@ class RelativeEncoding(nn.Module, ABC):
 
     axes: the names of the axes whose positions it reads: the sequence alone, unless it says otherwise. With several,
         an offset stands for one combination of theirs (`JointPositions`).
-    answers_for_leading: whether its table has rows for the tokens before a grid. Else such pairs get nothing.
     has_tables: whether its terms have any: else positions on several axes are not joined, and `by_axis` alone holds.
+    head_axes: which axis of a parameter counts the heads, by the parameter's name in `named_parameters`; a parameter
+        that is not named is shared by the heads, and so are all where `num_heads` is None.
+    split: how processes share the heads, which `relattn.distributed.HeadwiseParallel` sets; None: one has them all.
     """
 
     axes: tuple[str, ...] = ON_SEQUENCE
-    answers_for_leading = False
     has_tables = True
+    head_axes: Mapping[str, int] = MappingProxyType({})
+    split: Split | None = None
 
     @property
     def rewrites_keys(self) -> bool:
@@ -75,6 +89,14 @@ class RelativeEncoding(nn.Module, ABC):
         Whatever depends on the offset is evaluated on `positions.span`, one row an offset, never on pairs.
         """
 
+    def keep_heads(self, first: int, count: int) -> None:
+        """Become the encoding of `count` heads, from `first` on; the parameters are those heads' already.
+
+        `Split.own` calls it on a copy. What makes numbers for each head of anything but a parameter overrides it.
+        """
+        if getattr(self, "num_heads", None) is not None:
+            self.num_heads = count
+
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """What the error names where a visible offset has no row in the table called `table`, and the way out."""
         return more_rows(table, positions)
@@ -102,9 +124,14 @@ def prepare(
     missing = [axis for axis in encoding.axes if axis not in key_places]
     if missing:
         raise ValueError(f"key_position: got no axis {missing[0]!r}; expected where the keys stand on it")
+    encoding = _own(encoding)
     with without_autocast(key):
         of_sequence = encoding.axes == ON_SEQUENCE
-        prepared = encoding.prepare_keys(key, key_places[SEQUENCE] if of_sequence else key_places)
+        try:
+            prepared = encoding.prepare_keys(key, key_places[SEQUENCE] if of_sequence else key_places)
+        except Exception:
+            _refuse_spread_parameters(encoding)
+            raise
     name = f"{_name(encoding)}.prepare_keys"
     if not isinstance(prepared, Tensor):
         raise TypeError(f"{name}: returned {type(prepared).__name__}; expected a tensor")
@@ -128,17 +155,34 @@ def lower(
         if isinstance(encoding, EncodingSum):
             parts = [lower(operand, query, key, value, places) for operand in encoding.encodings]
             return encoding.added(parts, query, places.sequence)
+        encoding = _own(encoding)
         axes, positions = encoding.axes, places.sequence
         if axes != ON_SEQUENCE:
             who = _name(encoding)
             positions = places.on(axes, who) if encoding.has_tables else places.apart(axes, who)
-        terms = encoding.terms(query, key, positions)
+        try:
+            terms = encoding.terms(query, key, positions)
+        except Exception:
+            _refuse_spread_parameters(encoding)
+            raise
     if not isinstance(terms, ScoreTerms):
         raise TypeError(f"{_name(encoding)}.terms: returned {type(terms).__name__}; expected ScoreTerms")
     check_terms(terms, query, key, value, positions, encoding.out_of_rows)
     if axes == ON_SEQUENCE:
         return terms
-    return (terms if encoding.answers_for_leading else _standing(terms, positions)).on(*axes)
+    return _standing(terms, positions).on(*axes)
+
+
+def _own(encoding: RelativeEncoding) -> RelativeEncoding:
+    """The encoding of the heads that this process has."""
+    return encoding if encoding.split is None else encoding.split.own(encoding)
+
+
+def _refuse_spread_parameters(encoding: RelativeEncoding) -> None:
+    """Raises TypeError: for a parameter that is a DTensor, where nobody splits the encoding."""
+    for name, parameter in encoding.named_parameters():
+        if is_dtensor(parameter):
+            refuse_spread(f"{_name(encoding)} {name}", parameter)
 
 
 def _name(encoding: RelativeEncoding) -> str:
@@ -166,7 +210,9 @@ def placed_terms(
 
 
 def _standing(terms: ScoreTerms, positions: Positions) -> ScoreTerms:
-    """The terms where every pair of a token that leads a grid gets nothing."""
+    """The terms where every pair of a token that leads a grid gets nothing, unless they answer for such."""
+    if terms.answers_for_leading:
+        return replace(terms, answers_for_leading=False)  # they have answered, and add to any others
     if positions.leading == (0, 0):
         return terms
     first, last = positions.visible
@@ -224,6 +270,10 @@ class OnAxis(RelativeEncoding):
         (axis,) = self.axes
         assert isinstance(key_position, Mapping)
         return self.encoding.prepare_keys(key, key_position[axis])
+
+    def keep_heads(self, first: int, count: int) -> None:
+        """The encoding keeps them."""
+        self.encoding.keep_heads(first, count)
 
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions

@@ -11,6 +11,7 @@ from torch import Tensor
 from relattn.arguments import came, check_size
 from relattn.errors import ShapeError
 from relattn.score.checks import shape
+from relattn.spread import heads_elsewhere
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ def check_heads(
     if query.shape[1] != num_heads:
         raise ShapeError(
             f"{encoding} num_heads: got {num_heads}; expected {query.shape[1]}, the heads of query {shape(query)}; "
-            f"make it with num_heads={query.shape[1]}"
+            f"make it with num_heads={query.shape[1]}{heads_elsewhere(num_heads, query.shape[1])}"
         )
     if width is not None and query.shape[3] != width:
         raise ShapeError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -32,6 +34,10 @@ class DisentangledEmbedding(RelativeEncoding):
     Source: He et al. 2021 (DeBERTa), eq. 3 and 4; the buckets: DeBERTa-v2's published code. Eq. 4 writes delta(j, i) in
     the third term; the published code, and with it every checkpoint, takes delta(i, j) there too, and so does this.
     """
+
+    head_axes = MappingProxyType(
+        {"pos_key_proj.weight": 0, "pos_key_proj.bias": 0, "pos_query_proj.weight": 0, "pos_query_proj.bias": 0}
+    )
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from relattn.arguments import came, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_axes, check_heads
-from relattn.errors import ShapeError
+from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.check_terms import check_kind
 from relattn.score.checks import shape
 from relattn.score.places import JointPositions
@@ -56,6 +56,7 @@ class FunctionBias(RelativeEncoding):
         if not callable(function):
             raise TypeError(f"function: got {came(function)}; expected a Module or a function of the offsets")
         self.num_heads = check_size("num_heads", num_heads)
+        self.heads = range(self.num_heads)
         self.axes = check_axes("FunctionBias axes", axes)
         self.function = function
 
@@ -63,7 +64,7 @@ class FunctionBias(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """b[d] = f(d) on the span."""
-        check_heads("FunctionBias", self.num_heads, None, query)
+        check_heads("FunctionBias", len(self.heads), None, query)
         span = positions.span
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
         offsets = (
@@ -71,7 +72,25 @@ class FunctionBias(RelativeEncoding):
         ).to(dtype)
         rows = self._called(offsets, query)
         self._check_rows(rows, offsets)
-        return ScoreTerms(bias=OffsetTable(rows, span.first, "refuse"))
+        return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "refuse"))
+
+    def keep_heads(self, first: int, count: int) -> None:
+        """What the function returns for these heads; it is called for all."""
+        self.heads = range(first, first + count)
+
+    def _of_heads(self, rows: Float[Tensor, "H n"]) -> Float[Tensor, "own n"]:
+        """The rows of the heads that it has.
+
+        Raises UnsupportedError: where the gradients of the others would be lost, as what they are of is not known.
+        """
+        if len(self.heads) == self.num_heads:
+            return rows
+        if rows.requires_grad and not isinstance(self.function, nn.Module):
+            raise UnsupportedError(
+                "FunctionBias function: got one that is no Module and learns, while processes share the heads; "
+                "expected a Module, whose gradients relattn.distributed.HeadwiseParallel adds up"
+            )
+        return rows[self.heads.start : self.heads.stop]
 
     def _called(self, offsets: Float[Tensor, "n *axes"], query: Tensor) -> Float[Tensor, "H n"]:
         """function(offsets), of a Module with its half-precision numbers widened."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -97,6 +98,8 @@ class GridBias(_GridTable):
         )
     """
 
+    head_axes = MappingProxyType({"bias": 1})
+
     def __init__(
         self, sizes: Sequence[int], num_heads: int, *, axes: tuple[str, ...] = YX, extra: Literal[0, 3] = 0
     ) -> None:
@@ -116,24 +119,16 @@ class GridBias(_GridTable):
         """Biases drawn from N(0, 0.02^2), cut off at two standard deviations, as Swin starts."""
         nn.init.trunc_normal_(self.bias, std=0.02, a=-0.04, b=0.04)
 
-    @property
-    def answers_for_leading(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether it has rows for a class token."""
-        return self.extra == CLASS_ROWS
-
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """b over the joint offsets; a class token's rows lie beside them, where `positions_on` puts its offsets."""
+        """b over the joint offsets, with a class token's rows where it has them."""
         check_heads("GridBias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)
         first = positions.span.first
         assert isinstance(first, int)
         rows = self._of_offsets(self.bias[: self.num_rows], positions)
-        if not self.extra:
-            return ScoreTerms(bias=OffsetTable(rows.t(), first, "refuse"))
-        from_it, to_it, both = self.bias[self.num_rows :].unsqueeze(1).unbind(0)
-        return ScoreTerms(bias=OffsetTable(torch.cat([from_it, rows, both, to_it]).t(), first - 1, "clamp"))
+        return joint_bias(rows, first, self.bias[self.num_rows :])
 
     def resized(self, sizes: Sequence[int], *, interpolation: Literal["bicubic", "bilinear"] = "bicubic") -> GridBias:
         """The encoding for a grid of other sizes, its biases interpolated; those of a class token stay.
@@ -151,6 +146,18 @@ class GridBias(_GridTable):
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
         return f"{self.sizes}, {self.num_heads}, axes={self.axes}, extra={self.extra}"
+
+
+def joint_bias(rows: Float[Tensor, "count H"], first: int, of_class_token: Float[Tensor, "extra H"]) -> ScoreTerms:
+    """b over joint offsets, ascending from `first`; a class token's rows, 3 or none, beside them.
+
+    They lie where `positions_on` puts the offsets of leading tokens.
+    """
+    if not of_class_token.shape[0]:
+        return ScoreTerms(bias=OffsetTable(rows.t(), first, "refuse"))
+    from_it, to_it, both = of_class_token.unsqueeze(1).unbind(0)
+    table = OffsetTable(torch.cat([from_it, rows, both, to_it]).t(), first - 1, "clamp")
+    return ScoreTerms(bias=table, answers_for_leading=True)
 
 
 class GridEmbedding(_GridTable):
@@ -174,6 +181,8 @@ class GridEmbedding(_GridTable):
             query, key, value, encoding=GridEmbedding(16, (4, 6)), query_position=where, key_position=where
         )
     """
+
+    head_axes = MappingProxyType({"relative_keys": 0})
 
     def __init__(
         self, head_dim: int, sizes: Sequence[int], *, num_heads: int | None = None, axes: tuple[str, ...] = YX

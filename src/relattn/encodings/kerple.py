@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -39,6 +40,8 @@ class KerpleBias(RelativeEncoding):
         query, key, value = torch.randn(3, 2, 4, 10, 16).unbind(0)
         output = relative_attention(query, key, value, is_causal=True, encoding=KerpleBias(num_heads=4))
     """
+
+    head_axes = MappingProxyType({"r1": 0, "r2": 0})
 
     def __init__(self, num_heads: int, kind: Literal["log", "power"] = "log") -> None:
         super().__init__()

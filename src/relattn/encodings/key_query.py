@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -30,6 +32,8 @@ class KeyQueryEmbedding(RelativeEncoding):
     Source: Huang, Liang, Xu and Xiang 2020 ("Improve Transformer Models with Better Relative Position Embeddings"),
     method 4.
     """
+
+    head_axes = MappingProxyType({"relative_embeddings": 0})
 
     def __init__(self, head_dim: int, max_length: int, *, num_heads: int | None = None) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
@@ -44,6 +45,8 @@ class LogGridBias(FunctionBias):
         )
     """
 
+    head_axes = MappingProxyType({"function.mlp.2.weight": 0})
+
     def __init__(
         self,
         sizes: Sequence[int],
@@ -65,6 +68,10 @@ class LogGridBias(FunctionBias):
         hidden, num_heads = check_size("hidden", hidden), check_size("num_heads", num_heads)
         super().__init__(_LogSpaced(divisors, num_heads, hidden), num_heads, axes=axes)
         self.sizes, self.pretrained_sizes, self.hidden = self_sizes, divisors, hidden
+
+    def keep_heads(self, first: int, count: int) -> None:
+        """The network has them: its last layer is split."""
+        self.num_heads, self.heads = count, range(count)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -31,6 +33,8 @@ class RelativeEmbedding(RelativeEncoding):
 
     Source: Huang et al. 2018 (Music Transformer), section 3.4 and eq. 3.
     """
+
+    head_axes = MappingProxyType({"relative_keys": 0})
 
     def __init__(
         self,

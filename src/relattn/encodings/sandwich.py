@@ -39,6 +39,7 @@ class SandwichBias(RelativeEncoding):
     def __init__(self, num_heads: int, width: int = 128) -> None:
         super().__init__()
         self.num_heads = check_size("num_heads", num_heads)
+        self.heads = range(self.num_heads)
         self.width = check_size("width", width)
         if self.width % 2:
             raise ValueError(f"width: got {self.width}; expected an even width, a sine and a cosine for each frequency")
@@ -47,17 +48,23 @@ class SandwichBias(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """b[d] = p_i . p_j / c_h on the span; a cache keeps the rows."""
-        check_heads("SandwichBias", self.num_heads, None, query)
+        check_heads("SandwichBias", len(self.heads), None, query)
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+
+        first, last = self.heads.start + 1, self.heads.stop + 1
 
         def rows(span: Span) -> Float[Tensor, "H count 1"]:
             frequencies = inverse_frequencies(self.width, 10000.0, query.device)
             products = (span.offsets(query.device).double().unsqueeze(-1) * frequencies).cos().sum(-1)
-            heads = torch.arange(1, self.num_heads + 1, dtype=torch.float64, device=query.device)
+            heads = torch.arange(first, last, dtype=torch.float64, device=query.device)
             return (products * (self.num_heads / (8.0 * heads)).unsqueeze(-1)).to(dtype).unsqueeze(-1)
 
         span = positions.span
         return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "refuse"))
+
+    def keep_heads(self, first: int, count: int) -> None:
+        """The biases of these heads; their ratios go by how many there are in all."""
+        self.heads = range(first, first + count)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""

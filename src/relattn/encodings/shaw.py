@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -29,6 +31,8 @@ class ShawEmbedding(RelativeEncoding):
 
     Source: Shaw et al. 2018, eq. 1 to 4, section 3.2.
     """
+
+    head_axes = MappingProxyType({"relative_keys": 0, "relative_values": 0})
 
     def __init__(
         self,

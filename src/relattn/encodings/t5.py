@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,8 @@ class T5Bias(RelativeEncoding):
 
     Source: Raffel et al. 2020 (T5), section 2.1; the rule in full at `relattn.offsets.t5_buckets`.
     """
+
+    head_axes = MappingProxyType({"bias": 1})
 
     def __init__(
         self, num_heads: int, *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True

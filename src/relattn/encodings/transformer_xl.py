@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float, Int64
@@ -39,6 +40,8 @@ class TransformerXLEmbedding(RelativeEncoding):
 
     Source: Dai et al. 2019 (Transformer-XL), section 3.3, terms (a) to (d).
     """
+
+    head_axes = MappingProxyType({"linear_pos.weight": 0, "pos_bias_u": 0, "pos_bias_v": 0, "relative_keys": 0})
 
     def __init__(
         self,

@@ -22,26 +22,20 @@ FRAMES = "frames"
 class Chunks(MaskStructure):
     """Frame i sees frame j where 0 <= i // size - j // size <= left; left=None: where 0 <= i // size - j // size.
 
-    query_position, key_position: the numbers i and j of the first query and key. lengths: how many queries and keys
-    there are; the last of both is the same frame. On the sequence stand the chunks, whose window is `left`.
+    query_position, key_position: the numbers i and j of the first query and key; the last of both, by the lengths, is
+    the same frame. On the sequence stand the chunks, whose window is `left`.
     """
 
     query_position: int = 0
     key_position: int = 0
     size: int = 1
     left: int | None = None
-    lengths: tuple[int, int] = (0, 0)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Queries x keys, which transformers asks of a mask that has been made already."""
-        return self.lengths
 
     def keywords(self) -> dict[str, Any]:
         """As arguments of `relative_attention`, for terms that `placed` made."""
         queries, keys = self.lengths
         return {
-            **{name: getattr(self, name) for name in MaskStructure.__dataclass_fields__},
+            **super().keywords(),
             "query_position": {"sequence": self._numbers(self.query_position, queries), FRAMES: keys - queries},
             "key_position": {"sequence": self._numbers(self.key_position, keys), FRAMES: 0},
             "window": (self.left, 0),

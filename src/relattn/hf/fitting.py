@@ -55,12 +55,23 @@ def _overridden(replacement: type[Replacement]) -> list[str]:
 
 
 def _takes(ours: type, theirs: type, method: str) -> bool:
-    """Whether the method of `ours` can be called as that of `theirs`: the same names in the same places."""
+    """Whether the method of `ours` can be called as that of `theirs`, and reads whatever it is called with.
+
+    The same names in the same places; what only ours names has a default. Beside them **kwargs take what the original
+    does not name either. *args hand everything on.
+    """
     one, other = ([*inspect.signature(getattr(kind, method)).parameters.values()] for kind in (ours, theirs))
-    loose = {p.kind for p in one if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    if inspect.Parameter.VAR_POSITIONAL in loose:
+    if any(p.kind is p.VAR_POSITIONAL for p in one):
         return True
-    named, expected = ([p for p in each if p.kind is p.POSITIONAL_OR_KEYWORD] for each in (one, other))
-    same = all(a.name == b.name for a, b in zip(named, expected, strict=False))
-    known = len(expected) <= len(named) or inspect.Parameter.VAR_KEYWORD in loose
-    return same and known and all(p.default is not p.empty for p in named[len(expected) :])
+    places, expected = ([p.name for p in each if p.kind is p.POSITIONAL_OR_KEYWORD] for each in (one, other))
+    named, called = ({p.name: p for p in each if p.kind in _BY_NAME} for each in (one, other))
+    optional = all(p.default is not p.empty for name, p in named.items() if name not in called)
+    loose = not _takes_any(other) or _takes_any(one)
+    return places[: len(expected)] == expected and called.keys() <= named.keys() and optional and loose
+
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _takes_any(parameters: list[inspect.Parameter]) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)

@@ -6,26 +6,23 @@ from dataclasses import replace
 from functools import lru_cache
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from relattn.encodings.grid import YX, GridBias
+from relattn.encodings.grid import YX, joint_bias
 from relattn.hf.masks import MaskStructure
 from relattn.score.digits import Digits, grid
+from relattn.score.terms import ScoreTerms
 
 
-class HeldGridBias(GridBias):
-    """GridBias of a table that a model holds, or makes anew in each call.
+def grid_terms(bias: Float[Tensor, "rows H"], sizes: tuple[int, int]) -> ScoreTerms:
+    """b[dy, dx] of a table that a model holds, or makes anew in each call, over a whole grid.
 
-    bias [prod(2 s - 1), H], in the order of `GridBias.bias`, which is Swin's and BEiT's; or three rows more, those of a
-    class token.
+    bias [(2 height - 1) (2 width - 1), H], in the order of `GridBias.bias`, which is Swin's and BEiT's; or three rows
+    more, those of a class token.
     """
-
-    def __init__(self, bias: Float[Tensor, "rows H"], sizes: tuple[int, int]) -> None:
-        nn.Module.__init__(self)
-        self._set_grid(sizes, YX)
-        self.num_heads = bias.shape[1]
-        self.extra = bias.shape[0] - self.num_rows
-        self.bias = bias  # pyright: ignore[reportAttributeAccessIssue]
+    height, width = sizes
+    count = (2 * height - 1) * (2 * width - 1)
+    return joint_bias(bias[:count].flip(0), -(count // 2), bias[count:]).on(*YX)
 
 
 def on_grid(structure: MaskStructure, sizes: tuple[int, int], leading: int = 0) -> MaskStructure:

@@ -13,7 +13,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from relattn.errors import UnsupportedError
 from relattn.functional import attention_weights, relative_attention
 from relattn.hf.fitting import without_masks
-from relattn.hf.masks import MaskStructure, as_structure, relattn_mask
+from relattn.hf.handed import check_handed, check_mask
+from relattn.hf.mask_functions import relattn_mask
+from relattn.hf.masks import MaskStructure, as_structure
 
 if TYPE_CHECKING:
     from relattn.encodings.base import RelativeEncoding
@@ -58,9 +60,13 @@ def relattn_attention(
     modules that make one.
 
     softcap caps the scores (Gemma 2). s_aux are sinks per head (gpt-oss), sinks those per token and head (Inkling 2).
+
+    Raises ShapeError: for a mask of tokens; UnsupportedError: for keywords that change the result otherwise.
     """
+    check_mask(module, attention_mask)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     structure = as_structure(attention_mask, bool(causal), key.shape[2] - query.shape[2])
+    check_handed(module, structure, kwargs)
     if position_bias is not None:
         structure = add_to_scores(structure, position_bias)
     with_weights = asks_for_weights(module, kwargs)

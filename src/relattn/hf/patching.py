@@ -73,7 +73,8 @@ def unpatch(model: nn.Module) -> None:
     for config, implementation in configs:
         config._attn_implementation_internal = implementation
     for module in model.modules():
-        vars(module).pop("relattn_backend", None)
+        for held in ("relattn_backend", "relattn_with_weights"):
+            vars(module).pop(held, None)
         module.__class__ = original(type(module))
     del model._relattn_configs
 

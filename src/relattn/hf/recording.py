@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from transformers.utils import output_capturing
+
+from relattn.hf.private import of_recording
+
+_ACTIVE: Any = of_recording("_active_collector", "get", "global_var")
 
 
 def recording() -> bool:
     """Whether a model that was called with output_attentions=True is at work, in this thread."""
-    active = output_capturing._active_collector
-    collected = active.global_var if torch.compiler.is_compiling() else active.get()
+    collected = _ACTIVE.global_var if torch.compiler.is_compiling() else _ACTIVE.get()
     return collected is not None and any("attentions" in name for name in collected)

@@ -12,6 +12,8 @@ class Replacement:
 
     relattn_backend: str
     """The backend that `patch` was called with."""
+    relattn_with_weights: bool = False
+    """Whether the weights are wanted, of an attention whose layer is asked for them, sets this, and does not say so."""
     stack: type[nn.Module] | None = None
     """What must be patched as a whole, for its layers hand on to each other what only the replacements understand."""
     by_name: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,8 +140,13 @@ def _cannot_here(replacement: type[Replacement], name: str, modules: Modules) ->
 
 def _of_a_base(kind: type[nn.Module]) -> type[Replacement] | None:
     """The replacement of one of its bases; None where none has one."""
+    return _of_bases(kind.__mro__[1:])
+
+
+def _of_bases(kinds: Iterable[type]) -> type[Replacement] | None:
+    """The first replacement of one of these classes; None where none has one."""
     try:
-        found = (replacement_of(base) for base in kind.__mro__[1:] if issubclass(base, nn.Module))
+        found = (replacement_of(kind) for kind in kinds if issubclass(kind, nn.Module))
         return next((replacement for replacement in found if replacement is not None), None)
     except ImportError:  # of a family that this version of transformers lacks something of
         return None
@@ -150,7 +155,7 @@ def _of_a_base(kind: type[nn.Module]) -> type[Replacement] | None:
 def _is_a_part(name: str, modules: Modules) -> bool:
     """Whether it is a module of torch's own that a replaced one holds and calls."""
     holder = modules.get(name.rpartition(".")[0])
-    return _is_torch_s(modules[name]) and holder is not None and replacement_of(type(holder)) is not None
+    return _is_torch_s(modules[name]) and holder is not None and _of_bases((type(holder),)) is not None
 
 
 def _is_torch_s(module: nn.Module) -> bool:

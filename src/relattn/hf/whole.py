@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers.utils import output_capturing
-
+from relattn.hf.private import of_recording
 from relattn.hf.replacement import Replacement, original
+
+_RECORDED: dict[str, Any] = of_recording("_CAN_RECORD_REGISTRY", "__setitem__")
 
 
 class WholeModel(Replacement):
@@ -18,7 +19,7 @@ class WholeModel(Replacement):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         recorded = getattr(cls, "_can_record_outputs", None)
-        dict.__setitem__(output_capturing._CAN_RECORD_REGISTRY, str(cls), recorded)  # its own asks for an object
+        dict.__setitem__(_RECORDED, str(cls), recorded)  # its own asks for an object
 
     def save_pretrained(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Saved under the original's name."""

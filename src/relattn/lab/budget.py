@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from relattn.lab.division import Division
 from relattn.lab.evaluate import TOKENS_PER_BATCH, evaluate
 from relattn.lab.material import Material
 from relattn.lab.model import LabModel
@@ -30,16 +31,19 @@ class Cost:
     evaluation: float
 
 
-def measure(settings: Settings, encoding: str, material: Material, validations: int) -> Cost:
+def measure(settings: Settings, encoding: str, material: Material, validations: int, division: Division) -> Cost:
     """Time the model of `settings` under one encoding: steps on tokens that mean nothing, and parts of the evaluations.
 
-    A run evaluates the validation windows `validations` times, and the held-out ones once at each length.
+    A run evaluates the validation windows `validations` times, and the held-out ones once at each length. All processes
+    of the division call it, and measure alike.
     """
+    torch.manual_seed(0)  # processes that split a window must have one encoding
     model = LabModel(settings.model_config(material.vocabulary.size, encoding))
     model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
-    evaluation = validations * _evaluation_seconds(model, material.validation)
-    evaluation += sum(_evaluation_seconds(model, windows) for windows in material.held_out.values())
-    return Cost(_step_seconds(model, settings), evaluation)
+    division.lay(model)
+    evaluation = validations * _evaluation_seconds(model, material.validation, division)
+    evaluation += sum(_evaluation_seconds(model, windows, division) for windows in material.held_out.values())
+    return Cost(_step_seconds(model, settings, division), evaluation)
 
 
 def affordable_steps(minutes: float, spent: float, seeds: int, costs: dict[str, Cost]) -> int:
@@ -61,16 +65,20 @@ def _step_of_all(seeds: int, costs: dict[str, Cost]) -> float:
     return seeds * sum(cost.step for cost in costs.values()) * TRAINER_OVERHEAD
 
 
-def _step_seconds(model: LabModel, settings: Settings) -> float:
-    tokens = torch.randint(model.config.vocab_size, (settings.batch, settings.length), device=model.device)
+def _step_seconds(model: LabModel, settings: Settings, division: Division) -> float:
+    shape = settings.batch // division.groups, settings.length
+    tokens = torch.randint(model.config.vocab_size, shape).numpy()
+    part = division.part({"input_ids": tokens, "labels": tokens})
+    inputs, labels, positions = (one.to(model.device) for one in (part.input_ids, part.labels, part.positions))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     model.train()
     taken = 0
     start = time.perf_counter()
-    while taken < WARM_STEPS + 1 or time.perf_counter() - start < TIMED_SECONDS:
+    while taken < WARM_STEPS + 1 or division.all_of(time.perf_counter() - start < TIMED_SECONDS, model.device):
         if taken == WARM_STEPS:
             start = time.perf_counter()
-        model(tokens, shift_labels=tokens).loss.backward()
+        model(inputs, shift_labels=labels, positions=positions).loss.backward()
+        division.total(torch.nn.utils.parameters_to_vector(_gradients(model)))  # as long as what DDP sends
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -79,13 +87,17 @@ def _step_seconds(model: LabModel, settings: Settings) -> float:
     return (time.perf_counter() - start) / (taken - WARM_STEPS)
 
 
-def _evaluation_seconds(model: LabModel, windows: Windows) -> float:
-    """Seconds that `evaluate` takes over all windows, from two of its batches."""
-    rows = max(1, TOKENS_PER_BATCH // windows.labels.shape[1])
+def _gradients(model: LabModel) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def _evaluation_seconds(model: LabModel, windows: Windows, division: Division) -> float:
+    """Seconds that `evaluate` takes over all windows, from two of its batches in every group of processes."""
+    rows = division.groups * max(1, TOKENS_PER_BATCH // windows.labels.shape[1])
     few = Windows(*(getattr(windows, name)[:rows] for name in ("input_ids", "labels", "lengths", "piece", "start")))
-    evaluate(model, few)
+    evaluate(model, few, division=division)
     start = time.perf_counter()
-    evaluate(model, few)
+    evaluate(model, few, division=division)
     _synchronize()
     return (time.perf_counter() - start) * float(windows.lengths.sum() / few.lengths.sum())
 

@@ -8,22 +8,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
-
 from relattn.lab.budget import affordable_steps, measure, seconds_of
 from relattn.lab.checkpoint import save_checkpoint
+from relattn.lab.division import Division
 from relattn.lab.evaluate import evaluate
 from relattn.lab.lock import LOCK
 from relattn.lab.losses import Losses
 from relattn.lab.material import Material
+from relattn.lab.processes import Processes
 from relattn.lab.records import FILE as RECORD_FILE
 from relattn.lab.records import read_record
 from relattn.lab.report import page
 from relattn.lab.results import FORMAT, PACKAGES, losses_record, summarize
 from relattn.lab.settings import FILE as SETTINGS_FILE
 from relattn.lab.settings import Plan, Settings
-from relattn.lab.training import VALIDATIONS, TrainingPlan, train
+from relattn.lab.trainer import VALIDATIONS
+from relattn.lab.training import Trained, TrainingPlan, train
 from relattn.lab.writing import kept
 from relattn.support.files import DRAFT, check_folder, remove_drafts, write_json, write_text
 from relattn.support.machine import machine, versions
@@ -37,48 +37,38 @@ CHECKPOINTS = 20
 class Comparison:
     """One comparison in its folder `out`: material and plan; `run()` carries it out, skipping what is done already.
 
-    Under `accelerate launch` every process holds one and calls `run()`; the main one evaluates, writes and reports.
+    Where a launcher has started several processes, each holds one and calls `run()`: they train and evaluate together,
+    and the main one writes and reports.
     """
 
     def __init__(self, settings: Settings, out: Path, progress: Progress, plan: Plan | None = None):
         self.settings, self.out, self.progress = settings, out, progress
-        self.process = PartialState()
-        if settings.batch % self.process.num_processes:
+        self.processes = Processes()
+        self.division = Division.of(self.processes, settings.batch, settings.context_parallel)
+        # the main process fills the cache that the others then read
+        fingerprint = self.processes.on_main(lambda: self._load_material(plan))
+        if not self.processes.is_main:
+            self._load_material(None)
+        if fingerprint != self.material.fingerprint:
             raise ValueError(
-                f"batch: got {settings.batch} windows for {self.process.num_processes} processes; expected a number of "
-                "processes that divides it; launch another number"
+                f"data: got {settings.data}, which is another in process {self.processes.index} than in the main one; "
+                "expected the same; give every machine the same data"
             )
-        # the first process fills the cache that the others then read
-        with self.process.main_process_first():
-            self.material = Material.load(settings.data, settings.length, progress)
-        if plan is not None and plan.data_fingerprint != self.material.fingerprint:
-            raise ValueError(
-                f"data: got {settings.data}, which has changed; expected what the comparison in {out} began with; "
-                "bring it back, or choose another --out"
-            )
-        self.plan = plan or Plan(settings, self._steps(), self.material.fingerprint)
-        if self.process.is_main_process:
-            out.mkdir(parents=True, exist_ok=True)
-            remove_drafts(out)
-            if plan is None:
-                self.plan.save(out)
-        self.process.wait_for_everyone()
-        for encoding, seed in self._runs():  # what is damaged is told now, not after the others are trained
-            if self._is_done(encoding, seed):
-                self._record(encoding, seed)
-                shutil.rmtree(self.folder(encoding, seed) / "trainer", ignore_errors=True)
+        self.plan = plan or Plan(settings, self._steps(), fingerprint)
+        self.processes.on_main(lambda: self._prepare_folder(is_new=plan is None))
 
-    def run(self) -> dict[str, Any] | None:
-        """Train, evaluate and report; returns what `results.json` holds, in the main process.
+    def run(self) -> dict[str, Any]:
+        """Train, evaluate and report; returns what `results.json` holds.
 
         Raises KeyboardInterrupt: on Ctrl-C and SIGTERM, with all finished runs and a checkpoint of the one in work on
-        disk; OSError: when something cannot be written; ValueError: when a run diverges.
+        disk; OSError: when something cannot be written; DivergedError: when a run diverges; ElsewhereError: where the
+        main process has failed.
         """
-        for encoding, seed in self._runs():
-            if not self._is_done(encoding, seed):
-                self._train_and_evaluate(encoding, seed)
-        if not self.process.is_main_process:
-            return None
+        for encoding, seed in self.processes.on_main(self._open):
+            self._train_and_evaluate(encoding, seed)
+        return self.processes.on_main(self._report)
+
+    def _report(self) -> dict[str, Any]:
         results = self._results()
         text = page(results)
         with kept("the report", self.out):
@@ -102,12 +92,36 @@ class Comparison:
     def _runs(self) -> list[tuple[str, int]]:
         return [(encoding, seed) for seed in self.settings.seeds for encoding in self.settings.encodings]
 
+    def _open(self) -> list[tuple[str, int]]:
+        return [(encoding, seed) for encoding, seed in self._runs() if not self._is_done(encoding, seed)]
+
     def _is_done(self, encoding: str, seed: int) -> bool:
         return (self.folder(encoding, seed) / RECORD_FILE).is_file()
 
     def _record(self, encoding: str, seed: int) -> dict[str, Any]:
         path = self.folder(encoding, seed) / RECORD_FILE
         return read_record(path, encoding, seed, self.plan.steps, self.material.held_out)
+
+    def _load_material(self, plan: Plan | None) -> str:
+        """Of these settings; returns its fingerprint, which is the plan's."""
+        self.material = Material.load(self.settings.data, self.settings.length, self.progress)
+        if plan is not None and plan.data_fingerprint != self.material.fingerprint:
+            raise ValueError(
+                f"data: got {self.settings.data}, which has changed; expected what the comparison in {self.out} began "
+                "with; bring it back, or choose another --out"
+            )
+        return self.material.fingerprint
+
+    def _prepare_folder(self, is_new: bool) -> None:
+        """Write the plan of a new comparison; read what is done already, so that what is damaged is told now."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        remove_drafts(self.out)
+        if is_new:
+            self.plan.save(self.out)
+        for encoding, seed in self._runs():
+            if self._is_done(encoding, seed):
+                self._record(encoding, seed)
+                shutil.rmtree(self.folder(encoding, seed) / "trainer", ignore_errors=True)
 
     def _steps(self) -> int:
         if self.settings.steps is not None:
@@ -116,7 +130,7 @@ class Comparison:
         started, costs = time.perf_counter(), {}
         self.progress.begin("measuring the speed", len(self.settings.encodings))
         for done, encoding in enumerate(self.settings.encodings, 1):
-            costs[encoding] = measure(self.settings, encoding, self.material, VALIDATIONS)
+            costs[encoding] = measure(self.settings, encoding, self.material, VALIDATIONS, self.division)
             self.progress.advance(done)
         minutes, spent, seeds = self.settings.minutes, time.perf_counter() - started, len(self.settings.seeds)
         steps = affordable_steps(minutes, spent, seeds, costs)
@@ -127,7 +141,7 @@ class Comparison:
                 f"about {needed:.1f} minutes with their evaluations"
             )
         # the processes measure different times, but must take the same number of steps
-        return broadcast_object_list([steps])[0]
+        return self.processes.on_main(lambda: steps)
 
     def _train_and_evaluate(self, encoding: str, seed: int) -> None:
         folder, steps, material = self.folder(encoding, seed), self.plan.steps, self.material
@@ -136,37 +150,44 @@ class Comparison:
             steps, self.settings.batch, self.settings.learning_rate, save_every=max(1, steps // CHECKPOINTS)
         )
         self.progress.begin(f"{encoding}, seed {seed}", steps)
-        trained = train(config, training, seed, material, folder / "trainer", self.progress.advance)
-        if self.process.is_main_process:
-            with kept("the trained model", folder):
-                save_checkpoint(folder / "model", trained.model, material.card)
-            evaluation = self._evaluate(trained.model, f"{encoding}, seed {seed}: evaluation")
-            record = {
-                "encoding": encoding,
-                "seed": seed,
-                "steps": steps,
-                "parameters": trained.model.num_parameters(),
-                "seconds_per_step": trained.seconds_per_step,
-                "training": trained.training_curve,
-                "validation": trained.validation_curve,
-                "evaluation": {length: losses_record(losses) for length, losses in evaluation.items()},
-            }
-            with kept("the run's figures", folder):
-                write_json(folder / RECORD_FILE, record)
-            shutil.rmtree(folder / "trainer")
-            self.progress.say(f"{encoding}, seed {seed}: {evaluation[self.settings.length].mean:.3f} nats per token")
-        self.process.wait_for_everyone()
+        trained = train(config, training, seed, material, folder / "trainer", self.progress.advance, self.division)
+        self.processes.on_main(lambda: self._save(trained, folder))
+        evaluation = self._evaluate(trained.model, f"{encoding}, seed {seed}: evaluation")
+        record = {
+            "encoding": encoding,
+            "seed": seed,
+            "steps": steps,
+            "processes": self.processes.count,
+            "parameters": trained.model.num_parameters(),
+            "seconds_per_step": trained.seconds_per_step,
+            "training": trained.training_curve,
+            "validation": trained.validation_curve,
+            "evaluation": {length: losses_record(losses) for length, losses in evaluation.items()},
+        }
+        self.processes.on_main(lambda: self._finish(record, folder))
+        self.progress.say(f"{encoding}, seed {seed}: {evaluation[self.settings.length].mean:.3f} nats per token")
+
+    def _save(self, trained: Trained, folder: Path) -> None:
+        with kept("the trained model", folder):
+            save_checkpoint(folder / "model", trained.model, self.material.card)
+
+    def _finish(self, record: dict[str, Any], folder: Path) -> None:
+        """Its record is what makes a run done."""
+        with kept("the run's figures", folder):
+            write_json(folder / RECORD_FILE, record)
+        shutil.rmtree(folder / "trainer")
 
     def _evaluate(self, model, label: str) -> dict[int, Losses]:
-        self.progress.begin(label, sum(int((windows.labels >= 0).sum()) for windows in self.material.held_out.values()))
-        done = 0
+        total, done = sum(int((windows.labels >= 0).sum()) for windows in self.material.held_out.values()), 0
+        self.progress.begin(label, total)
 
         def advance(tokens: int) -> None:
             nonlocal done
-            done += tokens
+            done = min(done + tokens, total)  # the others' share is a guess
             self.progress.advance(done)
 
-        return {length: evaluate(model, windows, advance) for length, windows in self.material.held_out.items()}
+        held_out = self.material.held_out.items()
+        return {length: evaluate(model, windows, advance, self.division) for length, windows in held_out}
 
     def _results(self) -> dict[str, Any]:
         runs = [self._record(encoding, seed) for encoding in self.settings.encodings for seed in self.settings.seeds]
@@ -200,6 +221,15 @@ def start(settings: Settings, out: Path, progress: Progress) -> Comparison:
     Raises FileExistsError: when something is in it; ValueError: when its name is no UTF-8; and what `Material.load`
     raises.
     """
+    Processes().on_main(lambda: _check_new(out))
+    return Comparison(settings, out, progress)
+
+
+def _check_new(out: Path) -> None:
+    """An empty folder, or none yet.
+
+    Raises FileExistsError: when something is in it; ValueError: when its name is no UTF-8.
+    """
     check_folder("out", out)
     held = {path.name for path in out.iterdir()} if out.is_dir() else set()
     if SETTINGS_FILE in held:
@@ -209,7 +239,6 @@ def start(settings: Settings, out: Path, progress: Progress) -> Comparison:
         )
     if any(name != LOCK and not name.startswith(DRAFT) for name in held):
         raise FileExistsError(f"out: got {out}, which holds files already; expected a new folder; choose another --out")
-    return Comparison(settings, out, progress)
 
 
 def resume(out: Path, given: dict[str, Any], progress: Progress) -> Comparison:
@@ -218,6 +247,10 @@ def resume(out: Path, given: dict[str, Any], progress: Progress) -> Comparison:
     Raises ValueError: when the data have changed, or the record of a finished run is damaged; and what `Plan.load`
     raises.
     """
-    check_folder("out", out)
-    plan = Plan.load(out, given)
+    plan = Processes().on_main(lambda: _read_plan(out, given))
     return Comparison(plan.settings, out, progress, plan)
+
+
+def _read_plan(out: Path, given: dict[str, Any]) -> Plan:
+    check_folder("out", out)
+    return Plan.load(out, given)

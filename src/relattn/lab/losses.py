@@ -27,11 +27,21 @@ class Losses:
         return float(self.total.sum() / self.count.sum())
 
 
-def collect_losses(length: int, losses: np.ndarray, labels: np.ndarray, into: Losses | None = None) -> Losses:
-    """Add up `losses` [N, K] by position, leaving out where `labels` [N, K] are IGNORED; K <= length."""
+def collect_losses(
+    length: int,
+    losses: np.ndarray,
+    labels: np.ndarray,
+    into: Losses | None = None,
+    positions: np.ndarray | None = None,
+) -> Losses:
+    """Add up `losses` [N, K] by position, leaving out where `labels` [N, K] are IGNORED; K <= length.
+
+    positions: of the columns in their windows, [K]; 0, 1, ... unless given.
+    """
     counted = labels != IGNORED
     total = np.zeros(length) if into is None else into.total.copy()
     count = np.zeros(length, dtype=np.int64) if into is None else into.count.copy()
-    total[: labels.shape[1]] += np.where(counted, losses, 0.0).sum(0)
-    count[: labels.shape[1]] += counted.sum(0)
+    places = np.arange(labels.shape[1]) if positions is None else positions
+    np.add.at(total, places, np.where(counted, losses, 0.0).sum(0))
+    np.add.at(count, places, counted.sum(0))
     return Losses(total, count)

@@ -138,6 +138,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
         use_cache: bool = False,
         logits_to_keep: int = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
+        positions: torch.Tensor | None = None,
     ) -> CausalLMOutputWithPast:
         """Logits of the next token, and the mean negative log-likelihood in nats when labels are given.
 
@@ -150,6 +151,8 @@ class LabModel(PreTrainedModel, GenerationMixin):
             use_cache: start a cache when none is given.
             logits_to_keep: only the last so many positions' logits; 0: all.
             num_items_in_batch: divisor of the summed loss, the tokens counted in a whole step over all devices.
+            positions: int64 [L], where the tokens stand in their window, for the absolute baseline where a process
+                holds a part of it; one after the other unless given. Attention that is split knows it by itself.
 
         Raises ShapeError: when the mask does not cover the cached and the given tokens.
         """
@@ -168,7 +171,9 @@ class LabModel(PreTrainedModel, GenerationMixin):
             numbers = (key_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
         x = self.embedding(input_ids) * math.sqrt(self.config.width)
         if entry.absolute:
-            x = x + self._sinusoids(given, seen, numbers, x)
+            if positions is None:
+                positions = torch.arange(seen, seen + given, device=x.device)
+            x = x + self._sinusoids(positions[None] if numbers is None else numbers, x)
         x = self.dropout(x)
         on_axes = places_of(input_ids, seen, numbers) if entry.axes else None
         for layer, block in enumerate(self.blocks):
@@ -184,9 +189,8 @@ class LabModel(PreTrainedModel, GenerationMixin):
             loss = summed / ((shift_labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 
-    def _sinusoids(self, length: int, seen: int, numbers: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    def _sinusoids(self, positions: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """sin and cos of position / 10000^(2i / width), [B or 1, length, width]; a position counts no padding."""
-        positions = torch.arange(seen, seen + length, device=like.device)[None] if numbers is None else numbers
         frequencies = torch.from_numpy(inverse_frequencies(self.config.width)).to(like.device, torch.float32)
         angles = positions[..., None] * frequencies
         return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)

@@ -32,7 +32,8 @@ def _check(record: dict[str, Any], run: dict[str, Any], lengths: Collection[int]
     for name, expected in run.items():
         if record[name] != expected or isinstance(record[name], bool):
             raise ValueError(f"{name}: got {record[name]!r}; expected {expected!r}")
-    _check_number("parameters", record["parameters"])
+    for name in ("parameters", "processes"):
+        _check_number(name, record[name])
     if record["seconds_per_step"] is not None:
         _check_number("seconds_per_step", record["seconds_per_step"])
     for name in ("training", "validation"):

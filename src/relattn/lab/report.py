@@ -117,8 +117,12 @@ def _method_table(results: dict[str, Any]) -> str:
         "steps": settings["steps_taken"],
         "seeds": ",".join(map(str, settings["seeds"])),
     } | {name: settings[name] for name in ("data", "length", "width", "depth", "heads")}
+    processes = max(run["processes"] for run in results["runs"])
+    launcher = ["relattn"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "relattn.cli"]
+    if settings["context_parallel"] > 1:
+        options["context-parallel"] = settings["context_parallel"]
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    command = shlex.join(["relattn", "compare", *words])
+    command = shlex.join([*launcher, "compare", *words])
     told = [_told(encoding, settings["length"]) for encoding in settings["encodings"]]
     rows = {
         "encodings": "; ".join(told),
@@ -128,6 +132,7 @@ def _method_table(results: dict[str, Any]) -> str:
         "training": f"{settings['steps_taken']} steps of {settings['batch']} windows of {settings['length']} tokens; "
         f"AdamW, cosine from {settings['learning_rate']:g}, dropout {settings['dropout']:g}; "
         f"seeds {options['seeds']}",
+        "processes": _shared_work(results),
         "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
         "machine": ", ".join(
             [machine["processor"], f"{machine['cores']} cores", f"{machine['torch_threads']} threads"]
@@ -139,6 +144,30 @@ def _method_table(results: dict[str, Any]) -> str:
     ]
     lines.append(f'<tr><td class="name">again</td><td class="text"><code>{escape(command)}</code></td></tr>')
     return _table("", lines)
+
+
+def _shared_work(results: dict[str, Any]) -> str:
+    """How many processes took the steps, and what each of them had."""
+    settings, machine = results["settings"], results["machine"]
+    counts = sorted({run["processes"] for run in results["runs"]})
+    told = "; ".join(_share(count, settings) for count in counts)
+    if counts[-1] == 1:
+        return told
+    threads = _count(machine["torch_threads"], "thread")
+    equal = "steps and losses are those of one process up to rounding, each token evaluated once"
+    different = "" if settings["dropout"] == 0 else ", but for dropout, which every process draws by itself"
+    return f"{told}, {threads} each; {equal}{different}"
+
+
+def _share(processes: int, settings: dict[str, Any]) -> str:
+    """What each of so many processes had of a step."""
+    context = settings["context_parallel"]
+    windows = _count(settings["batch"] * context // processes, "window")
+    if processes == 1:
+        return "1"
+    if context == 1:
+        return f"{processes} processes, each with {windows} of a step's {settings['batch']}"
+    return f"{processes} processes, each with one of {context} parts of {windows} of a step's {settings['batch']}"
 
 
 def _told(encoding: str, length: int) -> str:

@@ -29,7 +29,7 @@ class Settings:
 
     Either `minutes`, shared over all encodings and seeds, evaluation included (reading the data comes before), or
     `steps` of every run. `length` is in tokens, in four-part music four to a 16th note; `batch` in windows of that
-    length.
+    length, over all processes. `context_parallel` processes split every window among them.
 
     Raises ValueError: for a choice that cannot be carried out, naming the field.
     """
@@ -46,6 +46,7 @@ class Settings:
     batch: int = 4
     learning_rate: float = 6e-3
     dropout: float = 0.0
+    context_parallel: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str):
@@ -65,7 +66,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not _is_within(value, most):
                 raise ValueError(f"{name}: got {value!r}; expected a number above 0, at most {most:g}")
-        for name in ("steps", "length", "width", "depth", "heads", "batch"):
+        for name in ("steps", "length", "width", "depth", "heads", "batch", "context_parallel"):
             number = getattr(self, name)
             if number is not None:
                 check_size(name, number)

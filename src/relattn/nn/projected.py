@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -26,6 +28,9 @@ class ProjectedAttention(nn.Module):
     """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)): the forward pass of every module.
 
     A subclass brings the attributes below, as its own or as other names of what it has.
+
+    attend: what is called for attention without a cache, under the arguments of `relative_attention`. A style of
+        `relattn.distributed` gives a module another, for sequences that several processes hold.
     """
 
     q_proj: nn.Linear
@@ -39,6 +44,7 @@ class ProjectedAttention(nn.Module):
     dropout: float
     scale: float | None
     backend: str
+    attend: Callable[..., Tensor] = staticmethod(relative_attention)
 
     def forward(
         self,
@@ -84,6 +90,11 @@ class ProjectedAttention(nn.Module):
         dropout_p, enable_gqa = self.dropout if self.training else 0.0, self.num_kv_heads != self.num_heads
         if cache is not None:
             _check_cache(cache, key, key_position)
+            if self.attend is not relative_attention:
+                raise UnsupportedError(
+                    "cache: came to a layer whose sequences are split over processes (ContextParallel), each of which "
+                    "would hold keys of its own; decode with a layer that is not"
+                )
             check_flag("is_causal", is_causal)
             within = limits(is_causal, _rolling_window(check_window(window), is_causal, cache))
             with cache.serving(self, self.encoding):
@@ -103,7 +114,7 @@ class ProjectedAttention(nn.Module):
                 raise ShapeError(
                     f"key: got batch {key.shape[0]} ({shape(key)}) beside query {shape(query)}; expected the same"
                 )
-            output = relative_attention(
+            output = self.attend(
                 q, k, v, attn_mask, dropout_p, is_causal, self.scale, enable_gqa, encoding=self.encoding,
                 query_position=0 if query_position is None else query_position,
                 key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,

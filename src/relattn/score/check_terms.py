@@ -12,6 +12,7 @@ from relattn.score.checks import shape
 from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
+from relattn.spread import heads_elsewhere, is_dtensor, refuse_spread
 
 
 def more_rows(table: str, positions: Positions) -> tuple[str, str]:
@@ -77,6 +78,7 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
         raise ShapeError(
             f"{name}: got {values.shape[0]} heads ({shape(values)}); expected {query.shape[1]}, the query's; make the "
             f"encoding for {query.shape[1]} heads, or for one head shared by all"
+            f"{heads_elsewhere(values.shape[0], query.shape[1])}"
         )
     if width is not None and values.shape[2] != width:
         way_out = (
@@ -91,7 +93,9 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
 
 
 def check_kind(name: str, tensor: Tensor, query: Tensor) -> None:
-    """The query's dtype, or float32 beside a narrower one; the query's device."""
+    """An ordinary tensor of the query's dtype, or float32 beside a narrower one, on the query's device."""
+    if is_dtensor(tensor):
+        refuse_spread(name, tensor)
     if tensor.dtype != query.dtype and (tensor.dtype != torch.float32 or query.dtype == torch.float64):
         raise TypeError(
             f"{name}: got dtype {tensor.dtype}; expected {query.dtype}, the query's; convert the encoding with "

@@ -15,6 +15,7 @@ from relattn.score.digits import Digits
 from relattn.score.places import Places, positions_on, run_as_list
 from relattn.score.position import Listed, Position, Run
 from relattn.score.positions import SEQUENCE, Positions, Window
+from relattn.spread import is_dtensor, refuse_spread_input
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 FAR = 2**60
@@ -76,6 +77,8 @@ def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
     """A float tensor [..., heads, length, width], of the query's dtype and device."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
+    if is_dtensor(tensor):
+        refuse_spread_input(name, tensor)
     check_layout(name, tensor, PADDED)
     if tensor.dim() < 3:
         raise ShapeError(

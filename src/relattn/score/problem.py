@@ -44,6 +44,18 @@ class Axis(NamedTuple):
         return Axis(**{**{name: getattr(self, name) for name in Axis._fields}, **changes})
 
 
+class Part(NamedTuple):
+    """Where the first query, key and head of a problem stand in a whole call, which has so many query heads.
+
+    Dropout counts pairs in the whole call.
+    """
+
+    query: int
+    key: int
+    head: int
+    heads: int
+
+
 class Problem(NamedTuple):
     """One call of relative attention, checked and lowered: the equation's symbols under the field's names.
 
@@ -54,6 +66,8 @@ class Problem(NamedTuple):
     output_dtype: the dtype of the caller's query, in which the output is returned.
     softcap, key_bias a: S becomes softcap * tanh(S / softcap) + a_j, before any mask. sinks [Hq] or [B, Hq, Lq]: what
         `sinks.share` asks for, which the door multiplies outputs with.
+    part: where it stands in the call that it is a part of; None where it is one by itself. seed: of dropout, where the
+        parts of a call share one; None where the backend draws it.
     """
 
     query: Float[Tensor, "B Hq Lq D"]
@@ -68,6 +82,8 @@ class Problem(NamedTuple):
     softcap: float | None = None
     key_bias: Float[Tensor, "#B #Hq Lk"] | None = None
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None
+    part: Part | None = None
+    seed: int | None = None
 
     def replaced(self, **changes: Any) -> Problem:
         """The problem with other fields, as `Axis.replaced`."""
@@ -100,6 +116,10 @@ class Problem(NamedTuple):
             return []
         given = (("softcap", self.softcap), ("key bias", self.key_bias), ("sinks", self.sinks))
         return [name for name, value in given if value is not None]
+
+    def counted(self) -> Part:
+        """Where dropout counts the pairs."""
+        return Part(0, 0, 0, self.query.shape[1]) if self.part is None else self.part
 
     def num_pairs(self) -> int:
         """How many pairs of queries and keys all heads of the batch have."""

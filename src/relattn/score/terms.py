@@ -28,6 +28,8 @@ class ScoreTerms:
 
     axes: the terms on other axes than the sequence, by the names of the axis or, for joint offsets, of the axes. Their
         query and key are None: rewriting is of the whole call. `on` makes such terms.
+    answers_for_leading: whether the tables of terms on a grid have rows for the tokens before it. Else such pairs get
+        nothing.
 
     The sum of two holds both encodings' terms, axis by axis: biases, relative queries and relative values add; relative
     keys over the caller's own query add; over other relative queries, these and the tables are joined along the feature
@@ -42,6 +44,7 @@ class ScoreTerms:
     relative_values: OffsetTable | None = None
     bias: OffsetTable | None = None
     axes: Mapping[tuple[str, ...], ScoreTerms] = field(default_factory=lambda: NO_AXES)
+    answers_for_leading: bool = False
 
     def __post_init__(self) -> None:
         for name, tensor in (("query", self.query), ("key", self.key), ("relative_query", self.relative_query)):
@@ -96,6 +99,11 @@ class ScoreTerms:
     def __add__(self, other: ScoreTerms) -> ScoreTerms:
         if not isinstance(other, ScoreTerms):
             return NotImplemented
+        if self.answers_for_leading != other.answers_for_leading and self.tables and other.tables:
+            raise ValueError(
+                "ScoreTerms sum: got terms with answers_for_leading=True and others without on the same axes; "
+                "expected rows for the tokens before a grid in all of them, or in none"
+            )
         axes = NO_AXES
         if self.axes or other.axes:
             both = {names: self.axes[names] + other.axes[names] for names in self.axes.keys() & other.axes.keys()}
@@ -110,6 +118,7 @@ class ScoreTerms:
             relative_values=_add_optional(self.relative_values, other.relative_values),
             bias=_add_optional(self.bias, other.bias),
             axes=axes,
+            answers_for_leading=self.answers_for_leading or other.answers_for_leading,
         )
 
     def standing(self, first: int, last: int) -> ScoreTerms:

@@ -122,6 +122,7 @@ class Laid {
     give_masks();
     call.query = query.rows, call.key = key.rows, call.value = value.rows;
     call.scale = p.scale, call.softcap = p.softcap, call.kept = p.kept, call.seed = Index(p.seed);
+    call.whole_heads = p.heads;
     call.output = output.at(), call.lse = lse.at(), call.maximum = maximum.at(), call.total = total.at();
     call.query_block = layout.query_block, call.key_block = layout.key_block;
     call.threads = layout.threads, call.narrow = layout.narrow;

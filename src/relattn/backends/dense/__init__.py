@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relattn.backends.dense.arrangement import add, arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
+from relattn.backends.operators import reasons_of_dropout
 from relattn.score.key_bias import lowered
 from relattn.score.padding import Sight, with_zeros, within_reach
 from relattn.score.positions import Positions
@@ -38,8 +39,8 @@ class DenseBackend:
     name = "dense"
 
     def reasons(self, problem: Problem) -> list[str]:
-        """It runs everything."""
-        return []
+        """It runs everything but dropout of a part of a call."""
+        return reasons_of_dropout(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), the weights dropped out once for both."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from relattn.backends.native.inputs import MOST_AXES
-from relattn.backends.native.operator import run
+from relattn.backends.native.operator import gradients, run
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.compiled.library import Kernels, kernels
 from relattn.score.problem import Problem
@@ -43,6 +43,18 @@ class NativeBackend:
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, where asked for, lse."""
         return run(problem)
+
+    def gradients(
+        self,
+        problem: Problem,
+        output: Tensor,
+        lse: Tensor,
+        output_gradient: Tensor,
+        lse_gradient: Tensor,
+        wanted: list[str],
+    ) -> dict[str, Tensor]:
+        """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+        return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)
 
 
 @constant_in_graphs

@@ -26,7 +26,7 @@ NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
 NO_KEY_BIAS = (0,) * 7
 FORWARD_ALONE = (0,) * 14
 """What stands in the place of gradients where none is asked."""
-CALL = struct.Struct("=84q3d24q")
+CALL = struct.Struct("=84q3d28q")
 AXIS = struct.Struct("=44q")
 WORKSPACE = CALL.size - 8
 """Where in the call the workspace's address stands."""
@@ -100,7 +100,7 @@ def packed(
         *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.less)),
         batch, heads, key_heads, queries, keys, width, value_width,
         first.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
-        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed,
+        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.counted(),
         _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
         *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
         int(key.dtype == torch.bfloat16), 0,

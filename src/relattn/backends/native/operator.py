@@ -12,8 +12,9 @@ from torch import Tensor
 from relattn.backends.dense import DenseBackend
 from relattn.backends.native.inputs import Inputs, rows_of
 from relattn.backends.native.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
+from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
-from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.backends.problem_operator import Answers, Forward, of_whole, operator_of
 from relattn.compiled.library import Kernels, kernels
 from relattn.errors import UnsupportedError
 from relattn.score.problem import Problem
@@ -166,12 +167,20 @@ _run_recorded = operator_of("native", _forward, _backward, differentiable=DenseB
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """O and, where the problem asks for it, lse. Dropout's seed is drawn here, from torch's generator."""
-    seed = torch.randint(2**63 - 1, (), device="cpu") if problem.dropout_p > 0.0 else None
+    """O and, where the problem asks for it, lse."""
+    seed = seed_of(problem)
     if not problem.asks_for_gradient() and not _must_be_seen(problem):
         return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
     output, lse = _run_recorded(problem, seed)
     return output, lse if problem.return_lse else None
+
+
+def gradients(
+    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
+) -> dict[str, Tensor]:
+    """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+    answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
+    return _backward(problem, seed_of(problem), answers, set(wanted))
 
 
 def _must_be_seen(problem: Problem) -> bool:

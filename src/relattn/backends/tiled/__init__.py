@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from relattn.backends.operators import reasons_of_an_operator
-from relattn.backends.tiled.operator import run
+from relattn.backends.philox import seed_of
+from relattn.backends.tiled.operator import gradients, run
 from relattn.score.problem import Problem
 
 
@@ -26,7 +26,18 @@ class TiledBackend:
         return reasons_of_an_operator("ONNX has no operator for its tiles")
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """O and, where asked for, lse. Dropout's seed is drawn here, from torch's generator."""
-        seed = torch.randint(2**63 - 1, ()) if problem.dropout_p > 0.0 else None
-        output, lse = run(problem, seed)
+        """O and, where asked for, lse."""
+        output, lse = run(problem, seed_of(problem))
         return output, lse if problem.return_lse else None
+
+    def gradients(
+        self,
+        problem: Problem,
+        output: Tensor,
+        lse: Tensor,
+        output_gradient: Tensor,
+        lse_gradient: Tensor,
+        wanted: list[str],
+    ) -> dict[str, Tensor]:
+        """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+        return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)

@@ -16,14 +16,19 @@ class Dropout:
 
     def __init__(self, problem: Problem, seed: Tensor | None):
         self.kept, self.seed = 1.0 - problem.dropout_p, None if seed is None else int(seed)
-        self.num_heads = problem.query.shape[1]
+        self.first_query, self.first_key, self.first_head, self.num_heads = problem.counted()
         self.dtype, self.device = problem.score_dtype(), problem.query.device
 
     def factors(self, heads: Heads, queries: slice, keys: slice) -> Float[Tensor, "H n m"] | None:
         """What a tile's weights are multiplied with, the last query first; None without dropout."""
         if self.seed is None:
             return None
-        first = heads.batch * self.num_heads
+        first = heads.batch * self.num_heads + self.first_head
         counted = torch.arange(first + heads.queries.start, first + heads.queries.stop, device=self.device)
-        kept = kept_pairs(self.seed, self.kept, counted, queries, keys, self.dtype).flip(1)
+        pairs = _moved(queries, self.first_query), _moved(keys, self.first_key)
+        kept = kept_pairs(self.seed, self.kept, counted, *pairs, self.dtype).flip(1)
         return kept.mul_(1.0 / self.kept) if self.kept > 0.0 else kept
+
+
+def _moved(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.backends.philox import seed_of
+from relattn.backends.problem_operator import Answers, Forward, of_whole, operator_of
 from relattn.backends.tiled.backward import backward
+from relattn.backends.tiled.base_two import LOG2_E
 from relattn.backends.tiled.forward import forward
 from relattn.backends.tiled.sizes import tile_sizes
 from relattn.score.problem import Problem
@@ -21,3 +23,11 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
 
 run = operator_of("tiled", _forward, _backward)
 """O and lse of a problem, and of the seed of its dropout."""
+
+
+def gradients(
+    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
+) -> dict[str, Tensor]:
+    """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+    answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
+    return _backward(problem, seed_of(problem), answers._replace(maximum=answers.maximum * LOG2_E), set(wanted))

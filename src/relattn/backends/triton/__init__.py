@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relattn.backends.triton.operator import run
+from relattn.backends.triton.operator import gradients, run
 from relattn.backends.triton.reasons import reasons_of
 from relattn.score.problem import Problem
 
@@ -31,3 +31,15 @@ class TritonBackend:
             seed = torch.randint(2**63 - 1, (), device=problem.query.device)
         output, lse = run(problem, seed)
         return output.to(problem.output_dtype), lse if problem.return_lse else None
+
+    def gradients(
+        self,
+        problem: Problem,
+        output: Tensor,
+        lse: Tensor,
+        output_gradient: Tensor,
+        lse_gradient: Tensor,
+        wanted: list[str],
+    ) -> dict[str, Tensor]:
+        """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+        return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)

@@ -42,6 +42,15 @@ def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     return torch.ops.relattn.triton(*flat(problem, seed))
 
 
+def gradients(
+    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: Sequence[str]
+) -> dict[str, Tensor]:
+    """What a part of a call, without dropout, adds to its gradients; output and lse are those of the whole call."""
+    arguments = flat(problem, None)
+    found = _backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
+    return dict(zip(wanted, found, strict=True))
+
+
 def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     """The problem as the operators' ARGUMENTS.
 

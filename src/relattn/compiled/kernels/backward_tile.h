@@ -230,7 +230,7 @@ struct BackwardTiles {
   // With dropout's factors F: the weights P become P F, and what lies in place of dS, dO . (v + RV), P (F dO . (v + RV)
   // - delta).
   void drop(const Head& head, Index i, Index a, Index j0, Index from, Index to, const Scratch& s) const {
-    Dropout(call).each(head.counted(), i, ROWS, j0, from, to, [&](Index r, Index column, Vector factor) {
+    Dropout(call).each(head.b, head.h, i, ROWS, j0, from, to, [&](Index r, Index column, Vector factor) {
       float *weight = s.weights + (a + r) * step + column, *difference = s.differences + (a + r) * step + column;
       const Vector p = load(weight);
       store(difference, p * (load(difference) * factor - splat(s.delta[a + r])));

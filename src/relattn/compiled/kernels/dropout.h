@@ -2,7 +2,7 @@
 //
 // Philox4x32-10 (Salmon et al. 2011) makes four words of the counter (j, i / 4, n, 0), n the head counted over the
 // batch, and of the seed's two halves as its key. Word i % 4 is that of pair (i, j): below kept * 2^32 the pair is
-// kept.
+// kept. i, j and n are counted in the whole call of which this one may be a part.
 #pragma once
 #include "call.h"
 
@@ -22,22 +22,29 @@ INLINE void multiply_words(Words x, uint32_t m, Words& high, Words& low) {
 struct Dropout {
   const uint32_t low, high, limit;  // the seed's halves; words below the limit keep
   const float factor;               // of the kept
+  const Index query, key, head, heads;  // the first ones in the whole call, and how many heads that has
 
   explicit Dropout(const Call& call)
       : low(uint32_t(call.seed)),
         high(uint32_t(uint64_t(call.seed) >> 32U)),
         limit(uint32_t(call.kept * 4294967296.0)),
-        factor(call.kept > 0.0 ? float(1.0 / call.kept) : 0.0f) {}
+        factor(call.kept > 0.0 ? float(1.0 / call.kept) : 0.0f),
+        query(call.whole_query),
+        key(call.whole_key),
+        head(call.whole_head),
+        heads(call.whole_heads) {}
 
-  // use(r, column, factors): for the rows i + r, r < rows, and the columns from .. to - 1, a vector of them at a time.
+  // use(r, column, factors): for the rows i + r, r < rows, of head h of batch element b, and the columns from .. to - 1,
+  // a vector of them at a time.
   template <class Use>
-  void each(Index n, Index i, Index rows, Index j0, Index from, Index to, const Use& use) const {
-    for (Index quad = i / 4; quad * 4 < i + rows; quad++)
+  void each(Index b, Index h, Index i, Index rows, Index j0, Index from, Index to, const Use& use) const {
+    const Index first = query + i, n = b * heads + head + h;
+    for (Index quad = first / 4; quad * 4 < first + rows; quad++)
       for (Index column = from; column < to; column += LANES) {
         Words words[4];
-        draw(uint32_t(n), uint32_t(quad), uint32_t(j0 + column), words);
+        draw(uint32_t(n), uint32_t(quad), uint32_t(key + j0 + column), words);
         for (int w = 0; w < 4; w++) {
-          const Index r = quad * 4 + w - i;
+          const Index r = quad * 4 + w - first;
           if (r >= 0 && r < rows) use(r, column, words[w] < limit ? splat(factor) : Vector{});
         }
       }

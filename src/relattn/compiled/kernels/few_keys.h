@@ -140,8 +140,8 @@ struct FewKeys {
   }
 
   void drop(Index r) const {
-    const Index counted = b * call.heads + head(r), columns = rounded_up(end - begin, LANES);
-    Dropout(call).each(counted, place(r), 1, begin, 0, columns, [&](Index, Index column, Vector factor) {
+    const Index columns = rounded_up(end - begin, LANES);
+    Dropout(call).each(b, head(r), place(r), 1, begin, 0, columns, [&](Index, Index column, Vector factor) {
       store(of(r) + column, load(of(r) + column) * factor);
     });
   }

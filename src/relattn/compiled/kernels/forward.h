@@ -126,7 +126,7 @@ struct Forward {
   }
 
   void drop(const Head& head, float* weights, Index i, Index real, Index j0, Index from, Index to) const {
-    Dropout(call).each(head.counted(), i, real, j0, from, to, [&](Index r, Index column, Vector factor) {
+    Dropout(call).each(head.b, head.h, i, real, j0, from, to, [&](Index r, Index column, Vector factor) {
       float* weight = weights + r * step + column;
       store(weight, load(weight) * factor);
     });

@@ -17,6 +17,7 @@ from transformers.models.falcon.modeling_falcon import (
 )
 from transformers.models.mpt.modeling_mpt import MptAttention, MptBlock
 
+from relattn.errors import UnsupportedError
 from relattn.hf.interface import add_to_scores, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -90,7 +91,15 @@ class RelattnFalconAttention(Replacement, FalconAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under FalconAttention's arguments."""
+        """(output, attention weights if asked for), under FalconAttention's arguments.
+
+        Raises UnsupportedError: for a mask of pairs beside ALiBi, which the original refuses, too.
+        """
+        if self.config.alibi and alibi is None and isinstance(attention_mask, Tensor):
+            raise UnsupportedError(
+                f"attention_mask: got shape {list(attention_mask.shape)}; expected a mask of tokens, [batch, keys], "
+                "for Falcon's ALiBi counts the real ones"
+            )
         query, key, value = (part.transpose(1, 2) for part in self._split_heads(self.query_key_value(hidden_states)))
         if not self.config.alibi:
             assert position_embeddings is not None
@@ -132,9 +141,6 @@ def _of_keys(alibi: Float[Tensor, "BH 1 Lk"], num_heads: int, query: Tensor) -> 
 class RelattnMptAttention(Replacement, MptAttention):
     """MptAttention on relattn: the model's row of biases, which ends at the query's own position, is the table."""
 
-    with_weights = False
-    """Set by the block, which is asked for the weights and does not say so."""
-
     def forward(
         self,
         hidden_states: Float[Tensor, "B Lq width"],
@@ -161,7 +167,7 @@ class RelattnMptAttention(Replacement, MptAttention):
             terms = ScoreTerms(bias=OffsetTable(position_bias[:, 0], 1 - position_bias.shape[2], "refuse"))
         dropout = self.attn_dropout_p if self.training else 0.0
         output, weights = attend(
-            self, query, key, value, structure, terms, self.softmax_scale, dropout, self.with_weights
+            self, query, key, value, structure, terms, self.softmax_scale, dropout, self.relattn_with_weights
         )
         return self.out_proj(output.flatten(2)), weights
 
@@ -171,11 +177,8 @@ class RelattnMptBlock(Replacement, MptBlock):
 
     def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> Any:
         """As MptBlock's."""
-        self.attn.with_weights = output_attentions  # pyright: ignore[reportArgumentType]
-        try:
-            return super().forward(*args, output_attentions=output_attentions, **kwargs)
-        finally:
-            del self.attn.with_weights
+        self.attn.relattn_with_weights = output_attentions  # pyright: ignore[reportArgumentType]
+        return super().forward(*args, output_attentions=output_attentions, **kwargs)
 
 
 REPLACEMENTS = {

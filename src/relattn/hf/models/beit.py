@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from transformers.models.data2vec.modeling_data2vec_vision import (
 )
 
 from relattn.errors import UnsupportedError
-from relattn.hf.grids import HeldGridBias, on_grid
+from relattn.hf.grids import grid_terms, on_grid
 from relattn.hf.heads import projected
 from relattn.hf.interface import add_to_scores, asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
@@ -38,7 +38,7 @@ class GridMask:
 
     table: Float[Tensor, "rows H"] | None
     sizes: tuple[int, int]
-    structure: MaskStructure = field(default_factory=MaskStructure)
+    structure: MaskStructure
 
     @classmethod
     def __torch_function__(cls, function: Callable, *_: object) -> None:
@@ -81,7 +81,7 @@ class _RelativePositionBias(Replacement):
         image = table[:-CLASS_ROWS].reshape(1, 2 * own_width - 1, 2 * own_height - 1, -1).permute(0, 3, 1, 2)
         image = F.interpolate(image, size=(2 * height - 1, 2 * width - 1), mode="bilinear")
         rows = image.permute(0, 2, 3, 1).flatten(0, 2)
-        return GridMask(torch.cat([rows, table[-CLASS_ROWS:]]), (height, width))
+        return GridMask(torch.cat([rows, table[-CLASS_ROWS:]]), (height, width), MaskStructure())
 
 
 class RelattnBeitRelativePositionBias(_RelativePositionBias, BeitRelativePositionBias):
@@ -164,15 +164,15 @@ def _attend(
 ) -> tuple[Float[Tensor, "B L H D"], Float[Tensor, "B H L L"] | None]:
     """Project, and attend with the bias of the grid."""
     query, key, value = projected(hidden_states, projections, head_dim)
-    encoding = None
+    terms = None
     if isinstance(mask, GridMask):
         structure = mask.structure
         if mask.table is not None:
             structure = on_grid(structure, mask.sizes, leading=1)
-            encoding = HeldGridBias(mask.table, mask.sizes)
+            terms = grid_terms(mask.table, mask.sizes)
     else:
         structure = as_structure(mask, False, 0)
-    return attend(module, query, key, value, structure, encoding, 1.0 / math.sqrt(head_dim), dropout, with_weights)
+    return attend(module, query, key, value, structure, terms, 1.0 / math.sqrt(head_dim), dropout, with_weights)
 
 
 REPLACEMENTS = {

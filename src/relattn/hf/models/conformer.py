@@ -15,6 +15,7 @@ from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2Ber
 from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerSelfAttention
 
 from relattn.hf.chunks import Chunks, placed
+from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -47,12 +48,8 @@ class _ConformerAttention(Replacement):
         source = hidden_states
         if kind == "rotary":  # these models rotate before they project
             source = self._apply_rotary_embedding(hidden_states, sinusoids)
-        query, key, value = (
-            projection(features).unflatten(-1, (self.num_heads, self.head_size)).transpose(1, 2)
-            for projection, features in (
-                (self.linear_q, source), (self.linear_k, source), (self.linear_v, hidden_states)
-            )
-        )  # fmt: skip
+        query, key = projected(source, (self.linear_q, self.linear_k), self.head_size)
+        (value,) = projected(hidden_states, (self.linear_v,), self.head_size)
         terms = None
         if kind == "relative":
             assert sinusoids is not None
@@ -73,10 +70,10 @@ def transformer_xl_terms(
     query: Float[Tensor, "B H L D"],
     content_bias: Float[Tensor, "H D"],
     position_bias: Float[Tensor, "H D"],
-    projected: Float[Tensor, "R HD"],
+    listed: Float[Tensor, "R HD"],
 ) -> ScoreTerms:
     """q + u, q + v and W R, projected rows of R offsets that the encoder lists from the most distant past on."""
-    rows = projected.unflatten(-1, position_bias.shape).transpose(0, 1)
+    rows = listed.unflatten(-1, position_bias.shape).transpose(0, 1)
     return ScoreTerms(
         query=query + content_bias.unsqueeze(1),
         relative_query=query + position_bias.unsqueeze(1),

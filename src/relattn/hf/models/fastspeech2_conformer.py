@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer import FastSpeech2ConformerAttention
 
+from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.models.conformer import transformer_xl_terms
@@ -26,10 +27,7 @@ class RelattnFastSpeech2ConformerAttention(Replacement, FastSpeech2ConformerAtte
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if asked for), under FastSpeech2ConformerAttention's arguments."""
         assert pos_emb is not None
-        query, key, value = (
-            projection(hidden_states).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
-            for projection in (self.linear_q, self.linear_k, self.linear_v)
-        )
+        query, key, value = projected(hidden_states, (self.linear_q, self.linear_k, self.linear_v), self.head_dim)
         terms = transformer_xl_terms(query, self.pos_bias_u, self.pos_bias_v, self.linear_pos(pos_emb[0]))
         mask = None if attention_mask is None else attention_mask.ne(0).reshape(hidden_states.shape[:2])
         dropout = self.dropout.p if self.training else 0.0

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.models.levit.modeling_levit import LevitAttention, LevitAttentionSubsample
 
 from relattn.encodings.grid import YX
+from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
@@ -40,16 +41,15 @@ class _DistanceAttention(Replacement):
 
     def attended(
         self: Any,
-        query: Float[Tensor, "B Lq H D"],
-        key: Float[Tensor, "B Lk H D"],
-        value: Float[Tensor, "B Lk H Dv"],
+        query: Float[Tensor, "B H Lq D"],
+        key: Float[Tensor, "B H Lk D"],
+        value: Float[Tensor, "B H Lk Dv"],
         stride: int,
     ) -> Float[Tensor, "B Lq width"]:
         """Queries stand on every stride-th row and column of the keys' square grid; the projected output."""
-        side, coarse = math.isqrt(key.shape[1]), math.isqrt(query.shape[1])
+        side, coarse = math.isqrt(key.shape[2]), math.isqrt(query.shape[2])
         structure = MaskStructure(query_position=_strided(coarse, stride), key_position=grid(side, side))
         terms = _terms(self.attention_biases, side, stride * (coarse - 1))
-        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         output, _ = attend(self, query, key, value, structure, terms, self.scale, 0.0, False)
         return self.projection(self.activation(output.flatten(2)))
 
@@ -60,8 +60,8 @@ class RelattnLevitAttention(_DistanceAttention, LevitAttention):
     def forward(self, hidden_state: Float[Tensor, "B L width"]) -> Float[Tensor, "B L width"]:
         """The output, under LevitAttention's arguments."""
         widths = [self.key_dim, self.key_dim, self.attention_ratio * self.key_dim]
-        projected = self.queries_keys_values(hidden_state).unflatten(-1, (self.num_attention_heads, -1))
-        query, key, value = projected.split(widths, dim=3)
+        (together,) = projected(hidden_state, (self.queries_keys_values,), sum(widths))
+        query, key, value = together.split(widths, dim=3)
         return self.attended(query, key, value, 1)
 
 
@@ -70,9 +70,10 @@ class RelattnLevitAttentionSubsample(_DistanceAttention, LevitAttentionSubsample
 
     def forward(self, hidden_state: Float[Tensor, "B L width"]) -> Float[Tensor, "B coarse out"]:
         """The output, under LevitAttentionSubsample's arguments."""
-        projected = self.keys_values(hidden_state).unflatten(-1, (self.num_attention_heads, -1))
-        key, value = projected.split([self.key_dim, self.attention_ratio * self.key_dim], dim=3)
-        query = self.queries(self.queries_subsample(hidden_state)).unflatten(-1, (self.num_attention_heads, -1))
+        widths = [self.key_dim, self.attention_ratio * self.key_dim]
+        (together,) = projected(hidden_state, (self.keys_values,), sum(widths))
+        key, value = together.split(widths, dim=3)
+        (query,) = projected(self.queries_subsample(hidden_state), (self.queries,), self.key_dim)
         return self.attended(query, key, value, self.queries_subsample.stride)
 
 

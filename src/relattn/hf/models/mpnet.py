@@ -10,6 +10,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAtte
 
 from relattn.encodings.t5 import bias_table
 from relattn.errors import UnsupportedError
+from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -60,10 +61,7 @@ class RelattnMPNetSelfAttention(Replacement, MPNetSelfAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         """(output, attention weights if asked for), under MPNetSelfAttention's arguments."""
-        query, key, value = (
-            projection(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
-            for projection in (self.q, self.k, self.v)
-        )
+        query, key, value = projected(hidden_states, (self.q, self.k, self.v), self.attention_head_size)
         terms = None
         if position_bias is not None:
             terms = ScoreTerms(bias=bias_table(position_bias, FURTHEST, True, Span(-FURTHEST, 2 * FURTHEST + 1)))

@@ -18,7 +18,8 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from relattn.hf.chunks import Chunks
-from relattn.hf.masks import as_structure, relattn_mask
+from relattn.hf.mask_functions import relattn_mask
+from relattn.hf.masks import as_structure
 from relattn.hf.models.parakeet import relative_attention_of, through_layers
 from relattn.hf.replacement import Replacement
 from relattn.hf.whole import WholeModel

@@ -23,6 +23,7 @@ from transformers.models.prophetnet.modeling_prophetnet import (
 
 from relattn.functional import attention_weights, relative_attention
 from relattn.hf.caches import KeysAndValues, cached
+from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -45,11 +46,12 @@ class RelattnProphetNetAttention(Replacement, ProphetNetAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, the masked scores if attention weights are asked for, as the original), under its arguments."""
-        query = _heads(self, self.query_proj(hidden_states))
+        (query,) = projected(hidden_states, (self.query_proj,), self.head_dim)
 
         def project() -> KeysAndValues:
             source = hidden_states if key_value_states is None else key_value_states
-            return _heads(self, self.key_proj(source)), _heads(self, self.value_proj(source))
+            key, value = projected(source, (self.key_proj, self.value_proj), self.head_dim)
+            return key, value
 
         key, value = cached(past_key_values, self.layer_idx, key_value_states is not None, project)
         mask = None if attention_mask is None or attention_mask.dim() == 0 else attention_mask
@@ -67,8 +69,6 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
 
     by_name = False
     stack = ProphetNetDecoder
-    with_weights = False
-    """Set by the layer, which is asked for the weights and does not say so."""
 
     def forward(
         self,
@@ -85,8 +85,8 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
 
         attention_mask: None for one token after a cache, where the original lets every stream attend to all keys.
         """
-        projected = (_heads(self, p(hidden_states)) for p in (self.query_proj, self.key_proj, self.value_proj))
-        streams = (features.chunk(1 + self.ngram, dim=2) for features in projected)
+        features = projected(hidden_states, (self.query_proj, self.key_proj, self.value_proj), self.head_dim)
+        streams = (of_all.chunk(1 + self.ngram, dim=2) for of_all in features)
         (query, key, value, relative), *others = zip(*streams, self._relative(hidden_states), strict=True)
         start = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
         start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # which a static cache counts on in
@@ -94,13 +94,13 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
         structure = as_structure(attention_mask, True, start)
         scale, dropout = self.head_dim**-0.5, self.attention_dropout if self.training else 0.0
         terms = self._terms(relative, 0)
-        output, weights = attend(self, query, key, value, structure, terms, scale, dropout, self.with_weights)
+        output, weights = attend(self, query, key, value, structure, terms, scale, dropout, self.relattn_with_weights)
         ahead = [
             self._ahead(0 if attention_mask is None else stream, key, value, structure, *own)
             for stream, own in enumerate(others)
         ]
         output = self.out_proj(torch.cat([output, *(out for out, _ in ahead)], dim=1).flatten(2))
-        predicting = torch.stack([w for _, w in ahead if w is not None], dim=1) if self.with_weights else None
+        predicting = torch.stack([w for _, w in ahead if w is not None], dim=1) if self.relattn_with_weights else None
         return F.dropout(output, self.dropout, self.training), weights, predicting
 
     def _relative(self, hidden_states: Float[Tensor, "B streams*L width"]) -> list[Float[Tensor, "B H L buckets"]]:
@@ -146,7 +146,7 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
             scores.append(F.pad(first.to(lse.dtype), (0, length - early), value=float("-inf")))
         shares = torch.stack(scores, dim=-1).softmax(dim=-1).to(query.dtype)
         weights = None
-        if self.with_weights:
+        if self.relattn_with_weights:
             main = attention_weights(query, key, value, **keywords) * shares[..., :1]
             if early:
                 main = main + F.pad(shares[..., 2:], (0, key.shape[2] - 1))
@@ -176,7 +176,7 @@ class RelattnProphetNetDecoderLayer(Replacement, ProphetNetDecoderLayer):
 
     def forward(self, *args: Any, output_attentions: bool | None = False, **kwargs: Any) -> Any:
         """As ProphetNetDecoderLayer's."""
-        self.self_attn.with_weights = bool(output_attentions)  # pyright: ignore[reportArgumentType]
+        self.self_attn.relattn_with_weights = bool(output_attentions)  # pyright: ignore[reportArgumentType]
         return super().forward(*args, output_attentions=output_attentions, **kwargs)
 
 
@@ -196,10 +196,6 @@ class RelattnProphetNetDecoder(Replacement, ProphetNetDecoder):
     def prepare_predict_attention_mask(self, hidden_states: Tensor, attention_mask: Tensor | None) -> MaskStructure:
         """The main stream's: a predicting stream masks no key of its own."""
         return self.prepare_attention_mask(hidden_states, attention_mask)
-
-
-def _heads(module: Any, features: Float[Tensor, "B L width"]) -> Float[Tensor, "B H L D"]:
-    return features.unflatten(-1, (module.num_attn_heads, module.head_dim)).transpose(1, 2)
 
 
 REPLACEMENTS = {

@@ -13,6 +13,7 @@ from transformers.models.speecht5.modeling_speecht5 import (
 )
 
 from relattn.hf.caches import KeysAndValues, cached
+from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -47,11 +48,12 @@ class RelattnSpeechT5Attention(Replacement, SpeechT5Attention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if asked for), under SpeechT5Attention's arguments."""
-        query = self._heads(self.q_proj(hidden_states))
+        (query,) = projected(hidden_states, (self.q_proj,), self.head_dim)
 
         def project() -> KeysAndValues:
             source = hidden_states if key_value_states is None else key_value_states
-            return self._heads(self.k_proj(source)), self._heads(self.v_proj(source))
+            key, value = projected(source, (self.k_proj, self.v_proj), self.head_dim)
+            return key, value
 
         key, value = cached(past_key_values, self.layer_idx, key_value_states is not None, project)
         terms = None
@@ -62,9 +64,6 @@ class RelattnSpeechT5Attention(Replacement, SpeechT5Attention):
         dropout = float(self.dropout or 0.0) if self.training else 0.0
         output, weights = attend(self, query, key, value, structure, terms, self.scaling, dropout, output_attentions)
         return self.out_proj(output.flatten(2)), weights
-
-    def _heads(self, features: Float[Tensor, "B L width"]) -> Float[Tensor, "B H L D"]:
-        return features.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
 REPLACEMENTS = {

@@ -12,7 +12,7 @@ from transformers.models.donut.modeling_donut_swin import DonutSwinLayer, DonutS
 from transformers.models.maskformer.modeling_maskformer_swin import MaskFormerSwinLayer, MaskFormerSwinSelfAttention
 from transformers.models.swin.modeling_swin import SwinAttention, SwinLayer
 
-from relattn.hf.grids import HeldGridBias, on_grid
+from relattn.hf.grids import grid_terms, on_grid
 from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
@@ -76,13 +76,12 @@ class RelattnSwinAttention(Replacement, SwinAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if asked for), under SwinAttention's arguments."""
         query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
-        encoding = HeldGridBias(
-            self.relative_position_bias.relative_position_bias_table, self.relative_position_bias.window_size
-        )
-        structure = of_windows(attention_mask, encoding.sizes, query)
+        height, width = self.relative_position_bias.window_size
+        terms = grid_terms(self.relative_position_bias.relative_position_bias_table, (height, width))
+        structure = of_windows(attention_mask, (height, width), query)
         dropout = self.attention_dropout if self.training else 0.0
         with_weights = asks_for_weights(self, kwargs)
-        output, weights = attend(self, query, key, value, structure, encoding, self.scaling, dropout, with_weights)
+        output, weights = attend(self, query, key, value, structure, terms, self.scaling, dropout, with_weights)
         return self.o_proj(output.flatten(2)), weights
 
 
@@ -104,10 +103,11 @@ class WindowAttention(Replacement):
         query, key, scale = self.compared(query, key)
         if isinstance(attention_mask, Tensor):
             attention_mask = attention_mask * self.times_masked
-        encoding = HeldGridBias(self.bias_table(), tuple(self.window_size))
-        structure = of_windows(attention_mask, encoding.sizes, query)
+        height, width = self.window_size
+        terms = grid_terms(self.bias_table(), (height, width))
+        structure = of_windows(attention_mask, (height, width), query)
         dropout = self.dropout.p if self.training else 0.0
-        output, weights = attend(self, query, key, value, structure, encoding, scale, dropout, bool(output_attentions))
+        output, weights = attend(self, query, key, value, structure, terms, scale, dropout, bool(output_attentions))
         return (output.flatten(2), weights) if output_attentions else (output.flatten(2),)
 
     def compared(self: Any, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -132,7 +132,7 @@ class RelattnClapAudioSelfAttention(WindowAttention, ClapAudioSelfAttention):
 
 
 def of_windows(
-    mask: MaskStructure | Tensor | None, sizes: tuple[int, ...], query: Float[Tensor, "B H L D"]
+    mask: MaskStructure | Tensor | None, sizes: tuple[int, int], query: Float[Tensor, "B H L D"]
 ) -> MaskStructure:
     """The mask of one image's windows, [windows, n, n] or their regions [windows, n], for all the images of a batch."""
     structure = MaskStructure()
@@ -142,8 +142,7 @@ def of_windows(
     elif mask is not None and isinstance(mask.segment_ids, Tensor):
         ids = mask.segment_ids
         structure = MaskStructure(segment_ids=ids.repeat(query.shape[0] // ids.shape[0], 1))
-    height, width = sizes
-    return on_grid(structure, (height, width))
+    return on_grid(structure, sizes)
 
 
 def _regions(height: int, width: int, window: int, shift: int, device: torch.device | None) -> MaskStructure | None:

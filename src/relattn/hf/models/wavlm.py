@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 
+from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
@@ -43,10 +44,7 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
         """
         if position_bias is None:
             position_bias = self._biases()
-        query, key, value = (
-            projection(hidden_states).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
         terms = ScoreTerms(
             relative_query=self._gate(hidden_states) / self.scaling,
             relative_keys=OffsetTable(position_bias.unsqueeze(-1), -self.max_distance, "clamp"),

@@ -1,0 +1,15 @@
+"""Attention over several processes: sequences split over them (`context_parallel_attention`), or heads.
+
+On torch.distributed, DeviceMesh and ParallelStyle; imported by its name, as `import relattn` needs none of them.
+"""
+
+from relattn.distributed.attention import context_parallel_attention, explain
+from relattn.distributed.choose import Choice
+from relattn.distributed.headwise import HeadwiseParallel
+from relattn.distributed.parts import join, split, unpadded
+from relattn.distributed.styles import ContextParallel, plan
+
+__all__ = [
+    "Choice", "ContextParallel", "HeadwiseParallel", "context_parallel_attention", "explain", "join", "plan", "split",
+    "unpadded",
+]  # fmt: skip

@@ -1,0 +1,92 @@
+"""Agree: the ranks compare what they were called with, so that all raise the same sentence and none waits."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from relattn.distributed.group import Group
+from relattn.errors import ShapeError
+from relattn.spread import local
+
+PRIME = 65521
+"""The weights of a checksum's numbers count up to it, so that rows in another order are found."""
+
+_checked: WeakKeyDictionary[nn.Module, set[tuple[int, ...]]] = WeakKeyDictionary()
+"""The encodings whose parameters were compared, and between which ranks."""
+
+
+def agree(
+    group: Group, lengths: Mapping[str, int], others: Mapping[str, object], error: Exception | None, number: int = 0
+) -> list[int]:
+    """The number that each rank brings, where all have the rest alike.
+
+    lengths: what a rank holds, by its name. others: anything else, by the name of its argument, compared by its text.
+    error: what speaks against this rank's arguments; None where nothing does.
+
+    All ranks of the group call it, and all raise or none.
+
+    Raises RuntimeError: where another rank has an error; ShapeError, ValueError: where the lengths, or any others,
+    differ; and the error, where there is one.
+    """
+    own = [
+        number,
+        int(error is not None),
+        *lengths.values(),
+        *(zlib.crc32(str(value).encode()) for value in others.values()),
+    ]
+    found = group.all_numbers(own)
+    if error is not None:
+        raise error
+    refusing = [rank for rank, (_, refuses, *_) in enumerate(found) if refuses]
+    if refusing:
+        raise RuntimeError(
+            f"relattn.distributed: rank {refusing[0]} of {group.world} refused its arguments, so that no rank goes on; "
+            "see what it raised"
+        )
+    for place, name in enumerate((*lengths, *others), start=2):
+        seen = [numbers[place] for numbers in found]
+        different = next((rank for rank, one in enumerate(seen) if one != seen[0]), None)
+        if different is None:
+            continue
+        if name in lengths:
+            raise ShapeError(
+                f"{name}: got {seen[0]} on rank 0 of {group.world} and {seen[different]} on rank {different}; expected "
+                "the same on all ranks; relattn.distributed.split makes such parts"
+            )
+        raise ValueError(
+            f"{name}: got another on rank {different} of {group.world} than on rank 0; expected the same on all ranks"
+        )
+    return [brought for brought, *_ in found]
+
+
+def checksum(group: Group, encoding: nn.Module | None) -> int:
+    """A number that two encodings share whose parameters and buffers are the same; 0 once the ranks have compared it.
+
+    Call `compared` when they have.
+    """
+    if encoding is None or tuple(group.ranks) in _checked.get(encoding, set()):
+        return 0
+    found = 0
+    for name, tensor in (*encoding.named_parameters(), *encoding.named_buffers()):
+        found = zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_sum_of_bits(tensor)} {found}".encode())
+    return found
+
+
+def compared(group: Group, encoding: nn.Module | None) -> None:
+    """Remember that all ranks have the encoding's parameters alike: whatever they learn then, they learn alike."""
+    if encoding is not None:
+        _checked.setdefault(encoding, set()).add(tuple(group.ranks))
+
+
+def _sum_of_bits(tensor: Tensor) -> int:
+    """A sum of the tensor's bits as integers, weighted by their place: the same whatever the order of summation."""
+    words = local(tensor.detach()).contiguous().flatten().view(torch.uint8)
+    pad = -words.numel() % 4
+    words = torch.nn.functional.pad(words, (0, pad)).view(torch.int32).to(torch.int64)
+    weights = torch.arange(words.numel(), device=words.device) % PRIME + 1
+    return int((words * weights).sum())

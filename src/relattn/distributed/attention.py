@@ -1,0 +1,275 @@
+"""context_parallel_attention: relative_attention of sequences that lie along the ranks of a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from relattn.arguments import check_choice, check_flag, check_probability
+from relattn.autocast import without_autocast
+from relattn.backends.select import check_backend
+from relattn.distributed import gathering, ring
+from relattn.distributed.agree import agree, checksum, compared
+from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
+from relattn.distributed.group import Group
+from relattn.distributed.layout import LAYOUTS, Layout, pieces
+from relattn.distributed.lowering import Call, gathered, lowered, with_prepared_keys
+from relattn.distributed.parts import check_part
+from relattn.distributed.sides import side_of
+from relattn.door import AttentionMask, Segments, checked
+from relattn.encodings.base import RelativeEncoding
+from relattn.score import checks
+from relattn.score.key_bias import check_key_bias
+from relattn.score.position import PositionsLike
+from relattn.score.positions import Window, limits
+from relattn.score.problem import Problem
+from relattn.score.sinks import check_sinks, share
+from relattn.score.terms import ScoreTerms
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A checked call, how its parts travel, and what is left to do with its answer."""
+
+    call: Call
+    rotate: Rotate | Literal["auto"]
+    backend: str
+    sinks: Tensor | None
+    return_lse: bool
+
+    def with_prepared_keys(self) -> _Asked:
+        """The call with its keys as the encoding prepares them."""
+        return replace(self, call=with_prepared_keys(self.call))
+
+
+def context_parallel_attention(
+    query: Float[Tensor, "*B Hq n D"],
+    key: Float[Tensor, "*B Hk m D"],
+    value: Float[Tensor, "*B Hk m Dv"],
+    attn_mask: AttentionMask | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    mesh: DeviceMesh,
+    layout: Layout = "zigzag",
+    rotate: Rotate | Literal["auto"] = "auto",
+    encoding: RelativeEncoding | ScoreTerms | None = None,
+    query_position: PositionsLike = 0,
+    key_position: PositionsLike = 0,
+    window: Window | None = None,
+    key_mask: Bool[Tensor, "*B m"] | None = None,
+    segment_ids: Segments | None = None,
+    key_bias: Float[Tensor, "*#B #Hq m"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq n"] | None = None,
+    backend: str = "auto",
+    return_lse: bool = False,
+) -> Float[Tensor, "*B Hq n Dv"] | tuple[Float[Tensor, "*B Hq n Dv"], Float[Tensor, "*B Hq n"]]:
+    """relative_attention of a sequence whose parts the ranks of a mesh hold: every tensor is the rank's part.
+
+    The same equation, and the same numbers up to rounding. The gradients by query, key and value are those of the
+    rank's part. A gradient by anything that all ranks have (an encoding's parameters, sinks [Hq]) is what this rank's
+    queries give: their sum over the ranks is the gradient, as DDP and FSDP take it over a mesh that has these ranks.
+
+    mesh: a DeviceMesh of one dimension. layout: which pieces a rank holds, as `split` cuts them: "zigzag" gives every
+        rank as many pairs under causality, "contiguous" lets a window reach the neighbours alone.
+    rotate: "ring" sends keys and values from rank to rank while it computes, and holds two chunks at a time;
+        "all_gather" brings them together first; "ulysses" exchanges positions for heads, and takes numbers of heads
+        that the ranks divide; "auto" what `explain` says.
+    encoding: alike on all ranks; ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
+    query_position, key_position: an int or Digits tell where the whole sequence stands; a tensor the rank's part.
+    attn_mask: the rows of the rank's queries, and the columns of all keys in the order of the sequence.
+    dropout_p: the ranks draw as one process does whose generator stands where that of rank 0 does.
+    backend: of "ring" one that has gradients of a part of the keys: "native", "tiled" or "triton".
+    The others as in `relative_attention`, which also says what is returned. All ranks call it, with the same options.
+
+    Raises what `relative_attention` raises, and, on all ranks: ShapeError, ValueError: where lengths, options or the
+    encoding's parameters differ between the ranks; RuntimeError: where another rank refuses its arguments, or has
+    ended; UnsupportedError: for a mesh of several dimensions, and for what `rotate` cannot do.
+
+    Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); zigzag as in PyTorch's head-tail sharding.
+    """
+    group = Group(mesh)
+    asked = _agreed(
+        group,
+        lambda: _asked(
+            group, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, layout=layout, rotate=rotate,
+            encoding=encoding, query_position=query_position, key_position=key_position, window=window,
+            key_mask=key_mask, segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks,
+            backend=backend, return_lse=return_lse,
+        ).with_prepared_keys(),
+        dropout_p,
+    )  # fmt: skip
+    with without_autocast(asked.call.query):
+        return _answer(asked)
+
+
+def explain(
+    query: Float[Tensor, "*B Hq n D"],
+    key: Float[Tensor, "*B Hk m D"],
+    value: Float[Tensor, "*B Hk m Dv"],
+    attn_mask: AttentionMask | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    mesh: DeviceMesh,
+    layout: Layout = "zigzag",
+    rotate: Rotate | Literal["auto"] = "auto",
+    encoding: RelativeEncoding | ScoreTerms | None = None,
+    query_position: PositionsLike = 0,
+    key_position: PositionsLike = 0,
+    window: Window | None = None,
+    key_mask: Bool[Tensor, "*B m"] | None = None,
+    segment_ids: Segments | None = None,
+    key_bias: Float[Tensor, "*#B #Hq m"] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "Hq"] | Float[Tensor, "*B Hq n"] | None = None,
+    backend: str = "auto",
+    return_lse: bool = False,
+) -> Choice:
+    """How `context_parallel_attention` of these arguments sends what the ranks need, and why not otherwise.
+
+    One rank may ask alone: nothing is sent. What it raises is what that raises of one rank's arguments.
+    """
+    group = Group(mesh)
+    asked = _asked(
+        group, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, layout=layout, rotate=rotate,
+        encoding=encoding, query_position=query_position, key_position=key_position, window=window,
+        key_mask=key_mask, segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks,
+        backend=backend, return_lse=return_lse,
+    )  # fmt: skip
+    return choose(asked.call, asked.rotate)
+
+
+def _agreed(group: Group, ask: Callable[[], _Asked], dropout_p: float) -> _Asked:
+    """The call, where all ranks have one like it, with the seed of rank 0."""
+    seed = int(torch.randint(2**63 - 1, ())) if dropout_p else None
+    asked = error = None
+    try:
+        asked = ask()
+    except Exception as raised:  # which the other ranks must hear of
+        error = raised
+    if asked is None:
+        agree(group, dict.fromkeys(_LENGTHS, 0), dict.fromkeys(_OTHERS), error)
+        raise AssertionError("agree raises an error that it is given")
+    call, encoding = asked.call, asked.call.encoding
+    module = encoding if isinstance(encoding, RelativeEncoding) else None
+    lengths = (*call.query.shape, *call.key.shape[1:3], call.value.shape[3])
+    others = (
+        checksum(group, module), call.layout, asked.rotate, call.query_side.described(), call.key_side.described(),
+        call.within, call.key_mask is None, call.segments is None,
+        None if call.key_bias is None else call.key_bias.shape[:2],
+        sorted(call.others.items()), call.query.dtype, asked.backend, asked.return_lse,
+    )  # fmt: skip
+    seeds = agree(
+        group, dict(zip(_LENGTHS, lengths, strict=True)), dict(zip(_OTHERS, others, strict=True)), None, seed or 0
+    )
+    compared(group, module)
+    return asked if seed is None else replace(asked, call=replace(call, seed=seeds[0]))
+
+
+_LENGTHS = (
+    "query's batch", "query's heads", "query", "query's width", "key's heads", "key", "value's width",
+)  # fmt: skip
+"""What is counted of a rank's part."""
+_OTHERS = (
+    "encoding", "layout", "rotate", "query_position", "key_position", "is_causal, window", "key_mask", "segment_ids",
+    "key_bias", "softcap, dropout_p, scale", "query's dtype", "backend", "return_lse",
+)  # fmt: skip
+"""What else the ranks must have alike, by the names of the arguments."""
+
+
+def _asked(
+    group: Group,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    *,
+    layout: Layout,
+    rotate: Rotate | Literal["auto"],
+    encoding: RelativeEncoding | ScoreTerms | None,
+    query_position: PositionsLike,
+    key_position: PositionsLike,
+    window: Window | None,
+    key_mask: Tensor | None,
+    segment_ids: Segments | None,
+    key_bias: Tensor | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    backend: str,
+    return_lse: bool,
+) -> _Asked:
+    """The arguments checked, as far as one rank can, with one batch axis."""
+    query, key, value, batch = checked(query, key, value, enable_gqa)
+    check_flag("is_causal", is_causal)
+    check_flag("return_lse", return_lse)
+    check_choice("layout", layout, LAYOUTS)
+    check_choice("rotate", rotate, ("auto", *ROTATES))
+    check_backend(backend)
+    lengths = query.shape[2], key.shape[2]
+    for name, length in zip(("query", "key"), lengths, strict=True):
+        check_part(name, length, layout)
+    checks.check_key_mask(key_mask, batch, key)
+    segments = checks.check_segments(segment_ids, batch, query, key)
+    sides = [
+        side_of(name, given, batch, pieces(group.rank, group.world, length, layout), length * group.world, query.device)
+        for name, given, length in zip(
+            ("query_position", "key_position"), (query_position, key_position), lengths, strict=True
+        )
+    ]
+    call = Call(
+        group, layout, query, key, value, batch, *sides, limits(is_causal, checks.check_window(window)), encoding,
+        attn_mask, None if key_mask is None else key_mask.reshape(-1, key_mask.shape[-1]),
+        None if segments is None else (segments[0].reshape(-1, lengths[0]), segments[1].reshape(-1, lengths[1])),
+        None if key_bias is None else check_key_bias(key_bias, batch, query, key),
+        {"softcap": softcap, "dropout_p": check_probability("dropout_p", dropout_p), "scale": scale},
+    )  # fmt: skip
+    choose(call, rotate)  # which refuses what cannot be
+    return _Asked(call, rotate, backend, None if sinks is None else check_sinks(sinks, batch, query), return_lse)
+
+
+def _answer(asked: _Asked) -> Tensor | tuple[Tensor, Tensor]:
+    """O, and lse where it is asked for, with the caller's axes."""
+    call = asked.call
+    keys = gathered(call)
+    problems = _all_lowered(call, lambda: lowered(call, keys))
+    choice = choose(call, asked.rotate)
+    if asked.sinks is not None:
+        problems = [problem.replaced(output_dtype=problem.score_dtype()) for problem in problems]
+    if choice.rotate == "ulysses":
+        output, lse = gathering.ulysses(call, keys, problems, asked.backend)
+    elif choice.rotate == "ring":
+        output, lse = ring.attend(call.group, call.layout, problems, call.key, call.value, choice.hops, asked.backend)
+    else:
+        output, lse = gathering.all_gather(call, problems, asked.backend)
+    if asked.sinks is not None:
+        output = (output * share(lse, asked.sinks)).to(call.query.dtype)
+    output, lse = (answer if len(call.batch) == 1 else answer.unflatten(0, call.batch) for answer in (output, lse))
+    return (output, lse) if asked.return_lse else output
+
+
+def _all_lowered(call: Call, lower: Callable[[], list[Problem]]) -> list[Problem]:
+    """The problems, where all ranks have theirs: a table may be too short for the queries of one rank alone."""
+    problems = error = None
+    try:
+        problems = lower()
+    except Exception as raised:
+        error = raised
+    agree(call.group, {}, {}, error)
+    assert problems is not None
+    return problems

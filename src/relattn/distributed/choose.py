@@ -1,0 +1,136 @@
+"""Choose: how keys and values come to the queries that see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from relattn.distributed import traffic
+from relattn.distributed.lowering import Call
+from relattn.distributed.traffic import Traffic
+from relattn.errors import UnsupportedError
+from relattn.score.position import Run
+from relattn.score.positions import SEQUENCE
+from relattn.score.table import wide
+
+Rotate = Literal["ring", "all_gather", "ulysses"]
+ROTATES: tuple[Rotate, ...] = ("ring", "all_gather", "ulysses")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `explain` answers: the way taken, and for each of the others why not.
+
+    hops: how many times the ring passes a chunk of keys and values on. sent: the bytes that one rank sends in a call,
+    by way; relative queries of an encoding are not counted.
+    """
+
+    rotate: Rotate
+    hops: int
+    sent: dict[Rotate, Traffic]
+    others: dict[Rotate, str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.rotate}: taken; {self._bytes(self.rotate)}"]
+        for rotate, why in self.others.items():
+            sent = f"; {self._bytes(rotate)}" if rotate in self.sent else ""
+            lines.append(f"{rotate}: {why}{sent}")
+        return "\n".join(lines)
+
+    def _bytes(self, rotate: Rotate) -> str:
+        sent = self.sent[rotate]
+        return f"a rank sends {sent.forward:,} bytes forward and {sent.backward:,} backward"
+
+
+def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
+    """The way called `rotate`; for "auto" that by which a rank sends the least, and holds no more than it has anyway.
+
+    Raises UnsupportedError: for a way that cannot be.
+    """
+    against = _against_ulysses(call)
+    if rotate == "ulysses" and against:
+        raise UnsupportedError(f"rotate='ulysses' cannot run this: {against}; use 'ring' or 'all_gather'")
+    hops, sent = _hops(call), {}
+    for way in ROTATES:
+        if way != "ulysses" or not against:
+            sent[way] = _traffic(call, way, hops)
+    named = rotate != "auto"
+    larger = "" if named else _against_all_gather(call)
+    allowed = [way for way in sent if way != "all_gather" or not larger]
+    taken: Rotate = rotate if rotate != "auto" else min(allowed, key=lambda way: sum(sent[way]))
+    others: dict[Rotate, str] = {}
+    for way in ROTATES:
+        if way == taken:
+            continue
+        if way == "ulysses" and against:
+            others[way] = against
+        elif named:
+            others[way] = f"usable, but {taken} was named"
+        elif way == "all_gather" and larger:
+            others[way] = larger
+        else:
+            others[way] = f"usable, but {taken} sends no more"
+    return Choice(taken, hops, sent, others)
+
+
+def _against_ulysses(call: Call) -> str:
+    """Why positions cannot be exchanged for heads; empty where they can."""
+    world, heads, key_heads = call.group.world, call.query.shape[1], call.key.shape[1]
+    if heads % world or key_heads % world:
+        return f"{world} ranks do not divide {heads} heads of queries and {key_heads} of keys"
+    if call.attn_mask is not None:
+        return "a rank would need the rows of attn_mask of all ranks"
+    return ""
+
+
+def _against_all_gather(call: Call) -> str:
+    """Why "auto" does not hold all keys and values at once; empty where they take no more than queries and outputs."""
+    gathered = call.group.world * (call.key.nbytes + call.value.nbytes)
+    width = call.query.shape[3] + call.value.shape[3]
+    own = call.query.nbytes // max(call.query.shape[3], 1) * width
+    if gathered <= own:
+        return ""
+    return (
+        f"keys and values of all ranks take {gathered:,} bytes, more than the {own:,} of a rank's queries and outputs"
+    )
+
+
+def _hops(call: Call) -> int:
+    """How far chunks are passed on: to all ranks where positions are listed, for nobody reads them."""
+    query, key = call.query_side.by_axis[SEQUENCE], call.key_side.by_axis[SEQUENCE]
+    if not (isinstance(query, Run) and isinstance(key, Run)):
+        return call.group.world - 1
+    assert isinstance(query.start, int) and isinstance(key.start, int)
+    origin = key.start - query.start
+    lowest, highest = (None if limit is None else limit - origin for limit in call.within)
+    return traffic.hops(call.group.world, call.query.shape[2], call.key.shape[2], lowest, highest, call.layout)
+
+
+def _sizes(call: Call) -> traffic.Sizes:
+    batch, heads, queries, width = call.query.shape
+    _, key_heads, keys, value_width = call.value.shape
+    size, sums = call.query.element_size(), wide(call.query.new_empty(0)).element_size()
+    return traffic.Sizes(call.group.world, batch, heads, key_heads, queries, keys, width, value_width, size, sums)
+
+
+def _beside(call: Call) -> Traffic:
+    """What every rank needs of all keys, whichever way they come."""
+    world, sent = call.group.world, Traffic(0, 0)
+    masks = [call.key_mask, None if call.segments is None else call.segments[1]]
+    for mask in masks:
+        if mask is not None:
+            sent = sent.plus(traffic.gathered(world, mask.nbytes, differentiable=False))
+    if call.key_bias is not None:
+        sent = sent.plus(traffic.gathered(world, call.key_bias.nbytes, differentiable=call.key_bias.requires_grad))
+    return sent
+
+
+def _traffic(call: Call, rotate: Rotate, hops: int) -> Traffic:
+    sizes = _sizes(call)
+    if rotate == "ring":
+        sent = traffic.ring(sizes, hops)
+    elif rotate == "all_gather":
+        sent = traffic.all_gather(sizes)
+    else:
+        sent = traffic.ulysses(sizes)
+    return sent.plus(_beside(call))

@@ -1,0 +1,94 @@
+"""All-gather and Ulysses: what one collective brings together is one ordinary call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.distributed.lowering import Call, Gathered, lowered_over_all
+from relattn.distributed.part import part_of
+from relattn.door import Request
+from relattn.score.problem import Axis, Problem
+from relattn.score.table import OffsetTable
+
+Answer = tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]
+
+
+def all_gather(call: Call, problems: list[Problem], backend: str) -> Answer:
+    """O and lse of the pieces, one after the other: keys and values of all ranks come together, and each piece takes those in its reach."""
+    key, value = (call.whole(tensor, dim=2) for tensor in (call.key, call.value))
+    outputs, lses = [], []
+    for problem in problems:
+        seen = reach(problem)
+        output, lse = _run(part_of(problem, seen, key[:, :, seen], value[:, :, seen]), backend)
+        outputs.append(output)
+        lses.append(lse)
+    return torch.cat(outputs, 2), torch.cat(lses, 2)
+
+
+def reach(problem: Problem) -> slice:
+    """The keys between the first and the last that offsets let any query see; all where positions are listed."""
+    positions = problem.sequence().positions
+    keys, origin = positions.key_length, positions.known_origin
+    if origin is None:
+        return slice(0, keys)
+    first = 0 if positions.lowest is None else positions.lowest - origin
+    end = keys if positions.highest is None else positions.highest - origin + positions.query_length
+    first = min(max(first, 0), keys)
+    return slice(first, max(min(end, keys), first))
+
+
+def ulysses(call: Call, keys: Gathered, problems: list[Problem], backend: str) -> Answer:
+    """O and lse: all positions of some heads come together on each rank, and go back as all heads of its positions."""
+    whole, heads = lowered_over_all(call, keys), call.query.shape[1] // call.group.world
+    own = slice(call.group.rank * heads, (call.group.rank + 1) * heads)
+    axes = []
+    for number, axis in enumerate(whole.axes):
+        r = [problem.axes[number].relative_query for problem in problems]
+        axes.append(_axis_of_heads(axis, own, None if r[0] is None else _to_heads(call, torch.cat(r, 2))))  # pyright: ignore[reportArgumentType]
+    segments = None
+    if call.segments is not None:
+        assert keys.segments is not None
+        segments = call.whole(call.segments[0]), keys.segments
+    key_bias, counted = keys.key_bias, whole.counted()
+    problem = whole.replaced(
+        query=_to_heads(call, torch.cat([problem.query for problem in problems], 2)),
+        key=_to_heads(call, call.key),
+        value=_to_heads(call, call.value),
+        axes=tuple(axes),
+        mask=whole.mask._replace(segments=segments),
+        key_bias=key_bias if key_bias is None or key_bias.shape[1] == 1 else key_bias[:, own],
+        part=counted._replace(head=own.start),
+    )
+    output, lse = _run(problem, backend)
+    return _to_positions(call, output), _to_positions(call, lse.unsqueeze(-1)).squeeze(-1)
+
+
+def _run(problem: Problem, backend: str) -> Answer:
+    output, lse = Request(problem, backend, problem.query.shape[:1]).run()
+    assert lse is not None
+    return output, lse
+
+
+def _axis_of_heads(axis: Axis, heads: slice, r: Tensor | None) -> Axis:
+    """The axis for some of the heads."""
+    tables = {name: _of_heads(table, heads) for name, table in axis.tables().items()}
+    return axis.replaced(relative_query=r, **tables)
+
+
+def _of_heads(table: OffsetTable, heads: slice) -> OffsetTable:
+    return table if table.values.shape[0] == 1 else replace(table, values=table.values[heads])
+
+
+def _to_heads(call: Call, tensor: Float[Tensor, "B H n D"]) -> Float[Tensor, "B h L D"]:
+    """All heads of the rank's positions become all positions of the rank's heads."""
+    parts = tensor.unflatten(1, (call.group.world, -1)).movedim(1, 0)
+    return call.parts_in_order(call.group.exchanged(parts))
+
+
+def _to_positions(call: Call, tensor: Float[Tensor, "B h L D"]) -> Float[Tensor, "B H n D"]:
+    """And back."""
+    return call.group.exchanged(call.parts_of_ranks(tensor)).movedim(0, 1).flatten(1, 2)

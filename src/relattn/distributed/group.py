@@ -1,0 +1,141 @@
+"""Group: the ranks of a mesh that hold the parts of a sequence, and what they send one another."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from relattn.errors import UnsupportedError
+from relattn.score.table import wide
+
+
+class Group:
+    """The ranks along a mesh of one dimension.
+
+    world: how many there are. rank: which of them this process is. sent: the bytes that this process has sent to
+    others through this object, the small tensors by which the ranks agree left out.
+
+    Raises TypeError: for what is no DeviceMesh; UnsupportedError: for one of several dimensions.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        if not isinstance(mesh, DeviceMesh):
+            raise TypeError(
+                f"mesh: got {type(mesh).__name__}; expected a DeviceMesh of one dimension; "
+                "torch.distributed.device_mesh.init_device_mesh makes one"
+            )
+        if mesh.ndim != 1:
+            names = f" with the dimensions {', '.join(map(repr, mesh.mesh_dim_names))}" if mesh.mesh_dim_names else ""
+            raise UnsupportedError(
+                f"mesh: got {mesh.ndim} dimensions{names}; expected one, that along which sequences are split; "
+                "give a part of the mesh, as mesh['context']"
+            )
+        self.process_group = mesh.get_group()
+        self.rank, self.world = mesh.get_local_rank(), mesh.size()
+        self.ranks = dist.get_process_group_ranks(self.process_group)
+        self.device = torch.device(mesh.device_type)
+        self.sent = 0
+
+    def all_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The numbers of every rank, which all give as many."""
+        own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        found = own.new_empty(self.world, len(numbers))
+        with self.named():
+            dist.all_gather(list(found), own, group=self.process_group)
+        return found.tolist()
+
+    def gathered(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of every rank, differentiable: the gradient is summed over the ranks where it is at home."""
+        return list(_Gather.apply(self, tensor).unbind(0))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def exchanged(self, parts: Tensor) -> Tensor:
+        """[world, ...]: part i goes to rank i, and comes from there; differentiable."""
+        return _Exchange.apply(self, parts)  # pyright: ignore[reportReturnType]
+
+    def pass_on(self, tensors: Sequence[Tensor], hop: int = 1) -> Passing:
+        """Send the tensors to the rank `hop` further round, and receive as many from the other side."""
+        received = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
+        to, source = self.ranks[(self.rank + hop) % self.world], self.ranks[(self.rank - hop) % self.world]
+        given, operations = [tensor.contiguous() for tensor in tensors], []
+        for tensor, place in zip(given, received, strict=True):
+            operations.append(dist.P2POp(dist.isend, tensor, to, self.process_group))
+            operations.append(dist.P2POp(dist.irecv, place, source, self.process_group))
+            self.sent += tensor.nbytes
+        with self.named():
+            return Passing(self, given, received, dist.batch_isend_irecv(operations))
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Says which of the ranks waited, where what they send one another fails.
+
+        Raises RuntimeError: in place of the group's own.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"relattn.distributed: rank {self.rank} of {self.world} waited for the others in vain; one of the "
+                "processes has ended, or is behind by more than the group's timeout: see what it printed; the group "
+                f"says: {str(error).splitlines()[0]}"
+            ) from error
+
+
+class Passing:
+    """Tensors on their way: sent to one rank, received from another."""
+
+    def __init__(self, group: Group, given: list[Tensor], received: list[Tensor], works: list[dist.Work]) -> None:
+        self.group, self.given, self.received, self.works = group, given, received, works
+
+    def wait(self) -> list[Tensor]:
+        """What has come, when all of it is there and all of ours is away."""
+        with self.group.named():
+            for work in self.works:
+                work.wait()
+        self.given = []
+        return self.received
+
+
+class _Gather(torch.autograd.Function):
+    """[...] of every rank as [world, ...]; backward: the sum over the ranks of what each has for this one."""
+
+    @staticmethod
+    def forward(ctx, group: Group, tensor: Tensor) -> Tensor:
+        ctx.group = group
+        plain = tensor.contiguous().to(torch.uint8 if tensor.dtype == torch.bool else tensor.dtype)
+        found = plain.new_empty(group.world, *plain.shape)
+        with group.named():
+            dist.all_gather(list(found), plain, group=group.process_group)
+        group.sent += plain.nbytes * (group.world - 1)
+        return found.to(tensor.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        parts = _exchange(ctx.group, gradient)
+        return None, wide(parts).sum(0).to(parts.dtype)
+
+
+class _Exchange(torch.autograd.Function):
+    """Part i of [world, ...] goes to rank i; backward: the same the other way."""
+
+    @staticmethod
+    def forward(ctx, group: Group, parts: Tensor) -> Tensor:
+        ctx.group = group
+        return _exchange(group, parts)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, _exchange(ctx.group, gradient)
+
+
+def _exchange(group: Group, parts: Tensor) -> Tensor:
+    given = parts.contiguous()
+    found = torch.empty_like(given)
+    with group.named():
+        dist.all_to_all_single(found, given, group=group.process_group)
+    group.sent += given.nbytes * (group.world - 1) // group.world
+    return found

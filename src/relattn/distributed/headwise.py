@@ -1,0 +1,156 @@
+"""HeadwiseParallel: layers of attention and encodings whose heads are split over the processes of a mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from relattn.distributed.own_heads import OwnHeads
+from relattn.encodings.base import EncodingSum, OnAxis, RelativeEncoding
+from relattn.errors import UnsupportedError
+from relattn.nn.attention import RelativeMultiheadAttention
+from relattn.nn.conformer import RelPositionMultiHeadedAttention
+
+PROJECTIONS: dict[str, type[ParallelStyle]] = {
+    "q_proj": ColwiseParallel,
+    "k_proj": ColwiseParallel,
+    "v_proj": ColwiseParallel,
+    "out_proj": RowwiseParallel,
+}
+"""How each projection of a layer is split: its rows are of heads, or its columns."""
+
+
+class HeadwiseParallel(ParallelStyle):
+    """Every process computes num_heads / N heads; inputs and outputs of a layer are whole, the same on all processes.
+
+    For `parallelize_module`, over a RelativeMultiheadAttention: q_proj, k_proj and v_proj are split by their rows,
+    out_proj by its columns, and the encoding with them. Or over an encoding alone, which then meets queries of the
+    process's own heads.
+
+    Parameters become DTensors under the same names: split along the axis that counts heads (`head_axes`), and whole on
+    every process where the heads share them. Each gradient is that of all heads. An encoding that several layers share
+    is split once. Masks, key_bias and sinks that have heads are those of the process's own. Dropout draws from each
+    process's own generator: two that stand alike drop the same pairs of different heads.
+
+    The mesh has one dimension, whose size N divides num_heads and num_kv_heads.
+
+    Raises TypeError: over another module; UnsupportedError: for a mesh of several dimensions, and for parameters that
+    are split already; ValueError: for heads that N does not divide.
+
+    >>> parallelize_module(model, mesh, {"blocks.*.attention": HeadwiseParallel()})
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        _check_mesh(device_mesh)
+        if isinstance(module, RelativeEncoding):
+            self._split_encoding(module, device_mesh)
+        elif isinstance(module, RelativeMultiheadAttention):
+            self._split_layer(module, device_mesh)
+        else:
+            way_out = "relattn.distributed.plan(model) names the layers of a model"
+            if isinstance(module, RelPositionMultiHeadedAttention):
+                way_out = "one with TransformerXLEmbedding(..., interleaved=True) has the same equation and weights"
+            raise TypeError(
+                f"HeadwiseParallel: got {type(module).__name__}; expected a RelativeMultiheadAttention or a "
+                f"RelativeEncoding; {way_out}"
+            )
+        return module
+
+    def _split_layer(self, layer: RelativeMultiheadAttention, mesh: DeviceMesh) -> None:
+        _check_divides("num_heads", layer.num_heads, mesh)
+        _check_divides("num_kv_heads", layer.num_kv_heads, mesh)
+        for name in PROJECTIONS:
+            _check_whole(type(layer).__name__, layer.get_submodule(name), prefix=name)
+        if layer.encoding is not None:
+            self._split_encoding(layer.encoding, mesh)
+        for name, style in PROJECTIONS.items():
+            parallelize_module(layer.get_submodule(name), mesh, style(), **self._source())
+
+    def _split_encoding(self, encoding: RelativeEncoding, mesh: DeviceMesh) -> None:
+        parts = encoding.encodings if isinstance(encoding, EncodingSum) else [encoding]
+        splits = [_split_of(part, mesh) for part in parts]
+        for part, split in zip(parts, splits, strict=True):
+            bearer = _bearer(part)
+            if bearer.split is None:
+                self._split_parameters(bearer, mesh)
+            bearer.split = part.split = split
+
+    def _split_parameters(self, encoding: RelativeEncoding, mesh: DeviceMesh) -> None:
+        has_heads = _num_heads(encoding) is not None
+        made: dict[nn.Parameter, nn.Parameter] = {}  # what has two names is still one
+        for name, parameter in list(encoding.named_parameters(remove_duplicate=False)):
+            if parameter not in made:
+                axis = encoding.head_axes.get(name) if has_heads else None
+                placement = Replicate() if axis is None else Shard(axis)
+                spread = distribute_tensor(parameter.detach(), mesh, [placement], **self._source())
+                made[parameter] = nn.Parameter(spread, parameter.requires_grad)
+            owner, _, short = name.rpartition(".")
+            encoding.get_submodule(owner).register_parameter(short, made[parameter])
+
+    def _source(self) -> dict[str, Any]:
+        """The process whose numbers all take, as `parallelize_module` names it; torch 2.6 always takes the first's."""
+        return {"src_data_rank": self.src_data_rank} if hasattr(self, "src_data_rank") else {}
+
+
+def _split_of(part: RelativeEncoding, mesh: DeviceMesh) -> OwnHeads:
+    """The heads of this process of an encoding that is no sum.
+
+    Raises UnsupportedError: where it was split over another mesh, or by somebody else; ValueError: for heads that the
+    mesh does not divide.
+    """
+    heads, bearer = _num_heads(part), _bearer(part)
+    name = type(bearer).__name__
+    if heads is not None:
+        _check_divides(f"{name} num_heads", heads, mesh)
+    count = None if heads is None else heads // mesh.size()
+    split = OwnHeads(mesh.size(), mesh.get_local_rank(), count)
+    if bearer.split is None:
+        _check_whole(name, bearer)
+    elif bearer.split != split:
+        raise UnsupportedError(
+            f"HeadwiseParallel: got a {name} that another mesh has split; expected the same mesh for all layers that "
+            "share an encoding"
+        )
+    return split
+
+
+def _bearer(part: RelativeEncoding) -> RelativeEncoding:
+    """The encoding that has the parameters, on whatever axis it stands."""
+    return part.encoding if isinstance(part, OnAxis) else part
+
+
+def _num_heads(part: RelativeEncoding) -> int | None:
+    """How many heads it has numbers for; None where all heads share them, as they share a table of one."""
+    heads = getattr(_bearer(part), "num_heads", None)
+    return None if heads == 1 else heads
+
+
+def _check_mesh(mesh: DeviceMesh) -> None:
+    if mesh.ndim != 1:
+        names = f" with the dimensions {', '.join(map(repr, mesh.mesh_dim_names))}" if mesh.mesh_dim_names else ""
+        raise UnsupportedError(
+            f"mesh: got {mesh.ndim} dimensions{names}; expected one, over which the heads are split; give a part of "
+            "the mesh, as mesh['heads']"
+        )
+
+
+def _check_divides(name: str, heads: int, mesh: DeviceMesh) -> None:
+    if heads % mesh.size():
+        raise ValueError(
+            f"{name}: got {heads} on a mesh of {mesh.size()} processes; expected a multiple of {mesh.size()}, as many "
+            "heads for each; take a smaller mesh"
+        )
+
+
+def _check_whole(name: str, module: nn.Module, prefix: str = "") -> None:
+    """No parameter is a DTensor; `name` and `prefix`: what the message calls the module, and its parameters."""
+    for parameter_name, parameter in module.named_parameters(prefix=prefix):
+        if isinstance(parameter, DTensor):
+            raise UnsupportedError(
+                f"HeadwiseParallel: got a {name} whose {parameter_name} is a DTensor already; expected ordinary "
+                "parameters; split the heads first, and once, and call fully_shard afterwards"
+            )

@@ -1,0 +1,195 @@
+"""Lowering: a call on a rank's part as problems, one for each piece of its queries, whose keys are those of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relattn import door
+from relattn.distributed.group import Group
+from relattn.distributed.layout import Layout, Piece, pieces
+from relattn.distributed.parts import ordered
+from relattn.distributed.sides import Side
+from relattn.encodings.base import RelativeEncoding, prepare
+from relattn.score.checks import places_beside
+from relattn.score.places import Places
+from relattn.score.position import Position
+from relattn.score.positions import SEQUENCE, Positions
+from relattn.score.problem import Part, Problem
+from relattn.score.terms import ScoreTerms
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call on this rank's part, checked, with one batch axis.
+
+    query [B, Hq, n, D], key [B, Hk, m, D], value [B, Hk, m, Dv]: the parts. batch: the caller's axes before the heads.
+    query_side, key_side: where they stand. within: the limits of the offset. key_mask [B, m], segments ([B, n], [B, m])
+    and key_bias [B or 1, Hq or 1, m]: of the part. others: the arguments of `door.request` that are the same for all
+    pieces. seed: of dropout.
+    """
+
+    group: Group
+    layout: Layout
+    query: Float[Tensor, "B Hq n D"]
+    key: Float[Tensor, "B Hk m D"]
+    value: Float[Tensor, "B Hk m Dv"]
+    batch: tuple[int, ...]
+    query_side: Side
+    key_side: Side
+    within: tuple[int | None, int | None]
+    encoding: RelativeEncoding | ScoreTerms | None
+    attn_mask: Tensor | None
+    key_mask: Bool[Tensor, "B m"] | None
+    segments: tuple[Int[Tensor, "B n"], Int[Tensor, "B m"]] | None
+    key_bias: Float[Tensor, "#B #Hq m"] | None
+    others: Mapping[str, Any]
+    seed: int | None = None
+
+    def own(self, length: int) -> tuple[Piece, ...]:
+        """The pieces of this rank, of a part of that length."""
+        return pieces(self.group.rank, self.group.world, length, self.layout)
+
+    def whole(self, part: Tensor, dim: int = -1) -> Tensor:
+        """A tensor of all ranks, in the order of the sequence."""
+        return ordered(self.group.gathered(part), dim, self.layout)
+
+    def parts_in_order(self, parts: Float[Tensor, "N B H n D"]) -> Float[Tensor, "B H L D"]:
+        """The parts of all ranks as the sequence."""
+        return ordered(list(parts.unbind(0)), 2, self.layout)
+
+    def parts_of_ranks(self, whole: Float[Tensor, "B H L D"]) -> Float[Tensor, "N B H n D"]:
+        """And back."""
+        world, length = self.group.world, whole.shape[2] // self.group.world
+        return torch.stack(
+            [
+                torch.cat([whole[:, :, piece.there()] for piece in pieces(rank, world, length, self.layout)], 2)
+                for rank in range(world)
+            ]
+        )
+
+    def keys_of_all(self) -> tuple[Tensor, Tensor]:
+        """Zeros in the shape of all keys and values, which take no memory."""
+        made = []
+        for tensor in (self.key, self.value):
+            b, heads, length, width = tensor.shape
+            made.append(tensor.new_zeros(1).expand(b, heads, length * self.group.world, width))
+        return made[0], made[1]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What every rank needs of the keys of all: where they stand, and what hides them or adds to their scores."""
+
+    positions: dict[str, Position]
+    key_mask: Bool[Tensor, "B Lk"] | None
+    segments: Int[Tensor, "B Lk"] | None
+    key_bias: Float[Tensor, "#B #Hq Lk"] | None
+
+
+def gathered(call: Call) -> Gathered:
+    """Of a call, from all ranks."""
+    return Gathered(
+        call.key_side.whole(call.group, call.layout),
+        None if call.key_mask is None else call.whole(call.key_mask),
+        None if call.segments is None else call.whole(call.segments[1]),
+        None if call.key_bias is None else call.whole(call.key_bias),
+    )
+
+
+def with_prepared_keys(call: Call) -> Call:
+    """The call with its keys as the encoding prepares them, each piece where it lives."""
+    key, encoding = call.key, call.encoding
+    if isinstance(encoding, ScoreTerms):
+        if encoding.key is None:
+            return call
+        return replace(call, key=encoding.key, encoding=replace(encoding, key=None))
+    if encoding is None or not encoding.rewrites_keys:
+        return call
+    prepared = [
+        prepare(encoding, part, call.key_side.of(piece))
+        for piece, part in zip(call.own(key.shape[2]), _apart(key, call.own(key.shape[2])), strict=True)
+    ]
+    return replace(call, key=torch.cat(prepared, 2))
+
+
+def lowered(call: Call, keys: Gathered) -> list[Problem]:
+    """A problem for each piece of the queries; its keys and values are zeros in the shape of those of all ranks."""
+    own = call.own(call.query.shape[2])
+    return [
+        _problem(call, keys, query, call.query_side.of(piece), piece)
+        for piece, query in zip(own, _apart(call.query, own), strict=True)
+    ]
+
+
+def lowered_over_all(call: Call, keys: Gathered) -> Problem:
+    """One problem for all queries of all ranks, zeros in their shape: its tables are those of the whole."""
+    b, heads, length, width = call.query.shape
+    whole = Piece(0, 0, length * call.group.world)
+    query = call.query.new_zeros(1).expand(b, heads, whole.length, width)
+    bare = replace(call, attn_mask=None, segments=None)
+    if isinstance(call.encoding, ScoreTerms):
+        bare = replace(bare, encoding=_like(call.encoding, query))
+    return _problem(bare, replace(keys, segments=None), query, call.query_side.whole(call.group, call.layout), whole)
+
+
+def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Position], piece: Piece) -> Problem:
+    key, value = call.keys_of_all()
+    encoding, mask = call.encoding, call.attn_mask
+    if isinstance(encoding, ScoreTerms) and query.shape[2] != call.query.shape[2] * call.group.world:
+        encoding = _cut(encoding, piece)
+    if mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
+        mask = mask[..., piece.here(), :]
+    problem = door.request(
+        query, key, value, call.batch, _places(where, keys.positions, query, key, call.within), encoding=encoding,
+        keys_are_prepared=True, attn_mask=mask, return_lse=True, **call.others,
+    ).problem  # fmt: skip
+    segments = None if call.segments is None else (call.segments[0][:, piece.here()], keys.segments)
+    return problem.replaced(
+        mask=problem.mask._replace(key_mask=keys.key_mask, segments=segments),
+        key_bias=keys.key_bias,
+        part=Part(piece.start, 0, 0, query.shape[1]),
+        seed=call.seed,
+    )
+
+
+def _places(
+    queries: dict[str, Position],
+    keys: dict[str, Position],
+    query: Tensor,
+    key: Tensor,
+    within: tuple[int | None, int | None],
+) -> Places:
+    sequence = Positions(queries[SEQUENCE], keys[SEQUENCE], query.shape[2], key.shape[2], query.device, *within)
+    sides = ({axis: place for axis, place in side.items() if axis != SEQUENCE} for side in (queries, keys))
+    beside = tuple(sides)
+    return places_beside(sequence, *beside) if any(beside) else Places({SEQUENCE: sequence})
+
+
+def _apart(tensor: Tensor, own: tuple[Piece, ...]) -> tuple[Tensor, ...]:
+    """[B, H, n, D] as its pieces: one operation, whose gradient is one tensor."""
+    return tensor.split([piece.length for piece in own], dim=2)
+
+
+def _cut(terms: ScoreTerms, piece: Piece) -> ScoreTerms:
+    """The caller's own terms for a piece of the queries."""
+    cut = {
+        name: tensor[..., piece.here(), :]
+        for name, tensor in (("query", terms.query), ("relative_query", terms.relative_query))
+        if tensor is not None
+    }
+    return replace(terms, axes={names: _cut(part, piece) for names, part in terms.axes.items()}, **cut)
+
+
+def _like(terms: ScoreTerms, query: Tensor) -> ScoreTerms:
+    """The same terms with zeros in place of what meets keys, for as many queries."""
+    made = {}
+    for name, tensor in (("query", terms.query), ("relative_query", terms.relative_query)):
+        if tensor is not None:
+            made[name] = query.new_zeros(1).expand(*tensor.shape[:-2], query.shape[2], tensor.shape[-1])
+    return replace(terms, axes={names: _like(part, query) for names, part in terms.axes.items()}, **made)

@@ -1,0 +1,103 @@
+"""Parts: a tensor along a sequence as the parts that the ranks of a mesh hold, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from relattn.arguments import as_int, check_choice, check_size
+from relattn.distributed.group import Group
+from relattn.distributed.layout import LAYOUTS, Layout, multiple, pieces
+from relattn.errors import ShapeError
+
+
+def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag") -> Tensor:
+    """This rank's part of a tensor that all ranks hold, along `dim`, the axis of the sequence.
+
+    Zeros (False in a mask) fill the sequence up to a multiple of the ranks, of twice as many for "zigzag"; `unpadded`
+    tells them apart, and as `key_mask` hides them. Differentiable, each rank by its own part.
+
+    Raises TypeError, UnsupportedError: for a mesh that is none, or has several dimensions; ValueError: for another
+    layout; IndexError: for an axis that the tensor has not.
+
+    >>> mesh = init_device_mesh("cpu", (2,))
+    >>> split(torch.arange(8), mesh, dim=0).tolist()  # on rank 0
+    [0, 1, 6, 7]
+    """
+    group = Group(mesh)
+    check_choice("layout", layout, LAYOUTS)
+    dim = _axis(tensor, dim)
+    padded = _padded(tensor, dim, multiple(group.world, layout))
+    own = pieces(group.rank, group.world, padded.shape[dim] // group.world, layout)
+    return torch.cat([padded.narrow(dim, piece.start, piece.length) for piece in own], dim)
+
+
+def join(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag", length: int | None = None) -> Tensor:
+    """The whole of which `split` made each rank's part, on every rank; the gradients of all ranks add up.
+
+    length: of the whole before it was filled up; all of it unless given.
+
+    Raises ShapeError: for a length beyond that of all parts, and for a part that "zigzag" cannot halve. And what
+    `split` raises.
+    """
+    group = Group(mesh)
+    check_choice("layout", layout, LAYOUTS)
+    dim = _axis(tensor, dim)
+    check_part("tensor", tensor.shape[dim], layout)
+    whole = ordered(group.gathered(tensor), dim, layout)
+    if length is None:
+        return whole
+    wanted = check_size("length", length, least=0)
+    if wanted > whole.shape[dim]:
+        raise ShapeError(f"length: got {wanted}; expected at most {whole.shape[dim]}, what all parts have together")
+    return whole.narrow(dim, 0, wanted)
+
+
+def unpadded(length: int, mesh: DeviceMesh, *, layout: Layout = "zigzag") -> Bool[Tensor, "part"]:
+    """True for what a sequence of that length has in this rank's part, False for what `split` filled up.
+
+    As `key_mask`, expanded to the batch, it hides padding; a loss counts what it is True for.
+
+    Raises ValueError: for a length below 0. And what `split` raises.
+    """
+    wanted = check_size("length", length, least=0)
+    return split(torch.ones(wanted, dtype=torch.bool, device=Group(mesh).device), mesh, dim=0, layout=layout)
+
+
+def ordered(parts: Sequence[Tensor], dim: int, layout: Layout) -> Tensor:
+    """The parts of all ranks as the sequence."""
+    if layout == "contiguous":
+        return torch.cat(list(parts), dim)
+    halves = [part.chunk(2, dim) for part in parts]
+    return torch.cat([first for first, _ in halves] + [second for _, second in reversed(halves)], dim)
+
+
+def check_part(name: str, length: int, layout: Layout) -> None:
+    """A part that consists of the layout's pieces.
+
+    Raises ShapeError: for an odd length of "zigzag".
+    """
+    if layout == "zigzag" and length % 2:
+        raise ShapeError(
+            f"{name}: got a part of length {length}; expected an even one, two pieces of a zigzag; "
+            "relattn.distributed.split makes such parts, or take layout='contiguous'"
+        )
+
+
+def _padded(tensor: Tensor, dim: int, to: int) -> Tensor:
+    """With zeros at the end of an axis, up to a multiple."""
+    missing = -tensor.shape[dim] % to
+    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, missing)) if missing else tensor
+
+
+def _axis(tensor: Tensor, dim: int) -> int:
+    """The axis counted from the front."""
+    number = as_int(dim)
+    if number is None or not -tensor.dim() <= number < tensor.dim():
+        raise IndexError(f"dim: got {dim!r} for a tensor of {tensor.dim()} axes; expected one of them")
+    return number % tensor.dim()

@@ -1,0 +1,78 @@
+"""Styles: layers of attention as `parallelize_module` puts them on a mesh."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from relattn.arguments import check_choice
+from relattn.distributed.attention import context_parallel_attention
+from relattn.distributed.choose import ROTATES, Rotate
+from relattn.distributed.group import Group
+from relattn.distributed.headwise import HeadwiseParallel
+from relattn.distributed.layout import LAYOUTS, Layout
+from relattn.nn.projected import ProjectedAttention
+
+
+class ContextParallel(ParallelStyle):
+    """A layer's attention is `context_parallel_attention`: its inputs and masks are the rank's part, and its output.
+
+    For `parallelize_module`, over a RelativeMultiheadAttention or RelPositionMultiHeadedAttention. Its parameters stay
+    what they are, the same on all ranks, and their gradients are those of the rank's part: DDP or FSDP over the mesh
+    adds them up.
+
+    mesh: along which sequences are split, of one dimension; None for the one that `parallelize_module` is given.
+    layout, rotate: as in `context_parallel_attention`.
+
+    Raises TypeError, UnsupportedError, ValueError: for a mesh, a layout and a way as `context_parallel_attention`, and
+    for a module of another kind.
+
+    >>> parallelize_module(model, mesh, {"blocks.*.attention": ContextParallel()})
+    """
+
+    def __init__(
+        self,
+        mesh: DeviceMesh | None = None,
+        *,
+        layout: Layout = "zigzag",
+        rotate: Rotate | Literal["auto"] = "auto",
+    ) -> None:
+        super().__init__()
+        check_choice("layout", layout, LAYOUTS)
+        check_choice("rotate", rotate, ("auto", *ROTATES))
+        if mesh is not None:
+            Group(mesh)  # which refuses what is none
+        self.mesh, self.layout, self.rotate = mesh, layout, rotate
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not isinstance(module, ProjectedAttention):
+            raise TypeError(
+                f"ContextParallel: got {type(module).__name__}; expected a RelativeMultiheadAttention; "
+                "relattn.distributed.plan(model) names those of a model"
+            )
+        mesh = device_mesh if self.mesh is None else self.mesh
+        Group(mesh)
+        module.attend = partial(context_parallel_attention, mesh=mesh, layout=self.layout, rotate=self.rotate)
+        return module
+
+
+def plan(model: nn.Module, style: ParallelStyle | None = None) -> dict[str, ParallelStyle]:
+    """The style of every attention layer of a model, by its name: what `parallelize_module` takes.
+
+    style: HeadwiseParallel() unless given, or a ContextParallel.
+
+    Raises ValueError: for a model without any.
+
+    >>> parallelize_module(model, mesh, plan(model))
+    """
+    chosen = HeadwiseParallel() if style is None else style
+    names = [name for name, module in model.named_modules() if isinstance(module, ProjectedAttention)]
+    if not names:
+        raise ValueError(
+            f"plan: got {type(model).__name__}, which has no RelativeMultiheadAttention; expected a model that has one"
+        )
+    return dict.fromkeys(names, chosen)

@@ -1,0 +1,47 @@
+"""Sums: gradients that add up over the parts of the keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relattn.backends.problem_arguments import flat, named, tensors_of
+from relattn.score.problem import TABLES, Problem
+from relattn.score.table import wide
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """Where a gradient adds up, in the dtype of the scores."""
+    dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    return torch.zeros(tensor.shape, dtype=dtype, device=tensor.device)
+
+
+class Sums:
+    """The gradients of a piece's tensors: those that `wanted` names, among `names`."""
+
+    def __init__(self, problem: Problem, wanted: list[str], names: list[str]) -> None:
+        self.problem, self.wanted, self.names = problem, wanted, names
+        held = tensors_of(named(flat(problem, None)))
+        self.given = {name: tensor for name, tensor in held.items() if tensor is not None and name in wanted}
+        self.sums = {name: zeros_like(tensor) for name, tensor in self.given.items()}
+
+    def add(self, part: Problem, keys: slice, found: dict[str, Tensor]) -> None:
+        """Those that a part adds, whose keys are so numbered."""
+        for name in self.wanted:
+            self._place(name, part, keys).add_(wide(found[name]))
+
+    def gradients(self) -> list[Tensor | None]:
+        """In the order of `names`, None for what asked for none."""
+        return [self.sums[name].to(self.given[name].dtype) if name in self.sums else None for name in self.names]
+
+    def _place(self, name: str, part: Problem, keys: slice) -> Tensor:
+        """The part of a sum that a part of the keys has a gradient for."""
+        whole = self.sums[name]
+        if name in ("explicit_mask", "key_bias"):
+            return whole if whole.shape[-1] == 1 else whole[..., keys]
+        if name not in TABLES:
+            return whole
+        first, narrow = self.problem.sequence().tables()[name].first, part.sequence().tables()[name]
+        at = narrow.first - first
+        assert isinstance(at, int)
+        return whole[:, at : at + narrow.num_rows]

@@ -1,0 +1,195 @@
+"""Traffic: the bytes that one rank sends in a call, as formulas.
+
+A chunk is what one rank holds of the keys and values. With N ranks, and n queries and m keys of a rank:
+
+    chunk       c  = B Hk m (D + Dv) e        e bytes a number, as the keys come
+    gradients   c' = B Hk m (D + Dv) w        w bytes a number, as sums are taken
+
+    ring        forward  h c                  h hops, see `hops`
+                backward h c + (h + 1) c'     0 where h is 0
+    all_gather  forward  (N - 1) c            backward the same
+    ulysses     forward  (N - 1) / N * B (Hq n (D + Dv + Dr) e + Hk m (D + Dv) e + Hq n w)      backward the same
+
+Beside them, for all three: what every rank needs of all keys (`gathered`), such as key_mask and key_bias. The small
+vectors by which the ranks agree are not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from relattn.distributed.layout import Layout, Piece, pieces
+
+
+class Traffic(NamedTuple):
+    """Bytes that one rank sends."""
+
+    forward: int
+    backward: int
+
+    def plus(self, other: Traffic) -> Traffic:
+        """Both together."""
+        return Traffic(self.forward + other.forward, self.backward + other.backward)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the formulas need of a call.
+
+    world: N. batch: B. query_heads, key_heads: Hq, Hk. queries, keys: n and m, of one rank. width, value_width: D, Dv.
+    size: bytes of a number of the query, key and value. sums: those of a number that sums are taken in, 4, or 8 for
+    float64.
+    """
+
+    world: int
+    batch: int
+    query_heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+    size: int
+    sums: int
+
+    def chunk(self) -> int:
+        """Bytes of a rank's keys and values."""
+        return self._of_keys() * self.size
+
+    def gradients(self) -> int:
+        """Bytes of the gradients of a rank's keys and values, while they add up."""
+        return self._of_keys() * self.sums
+
+    def _of_keys(self) -> int:
+        return self.batch * self.key_heads * self.keys * (self.width + self.value_width)
+
+
+def ring(sizes: Sizes, hops: int) -> Traffic:
+    """Keys and values are passed on `hops` times, their gradients as often and once more, on the way home.
+
+    That is for keys and values that both have a gradient.
+    """
+    sent = hops * sizes.chunk()
+    return Traffic(sent, sent + (hops + 1) * sizes.gradients() if hops else 0)
+
+
+def all_gather(sizes: Sizes) -> Traffic:
+    """Every rank sends its keys and values to all others, and gets their gradients from them."""
+    return gathered(sizes.world, sizes.chunk(), differentiable=True)
+
+
+def gathered(world: int, own: int, *, differentiable: bool) -> Traffic:
+    """Of a tensor of `own` bytes, such as key_mask, that every rank sends to all others."""
+    sent = (world - 1) * own
+    return Traffic(sent, sent if differentiable else 0)
+
+
+def ulysses(
+    sizes: Sizes, *, relative_width: int = 0, output_size: int | None = None, reads_lse: bool = False
+) -> Traffic:
+    """Queries, keys and values change places for heads; outputs and lse change back.
+
+    relative_width: Dr, the widths of an encoding's own relative queries, added up over the axes; 0 where it has none.
+    output_size: bytes of a number of the output where it differs, as with sinks: None for those of the inputs.
+    reads_lse: whether lse goes on into a loss (return_lse, sinks): else it has no gradient that could be sent.
+    """
+    rows = sizes.batch * sizes.query_heads * sizes.queries
+    output = rows * sizes.value_width * (sizes.size if output_size is None else output_size)
+    lse = rows * sizes.sums
+    others = rows * (sizes.width + relative_width) * sizes.size + sizes.chunk() + output
+    return Traffic(_to_others(sizes.world, others + lse), _to_others(sizes.world, others + (lse if reads_lse else 0)))
+
+
+def _to_others(world: int, own: int) -> int:
+    """Of so many bytes, cut into one part for each rank, those for the others."""
+    return own // world * (world - 1)
+
+
+def hops(world: int, queries: int, keys: int, lowest: int | None, highest: int | None, layout: Layout) -> int:
+    """How many times the ring passes a chunk on: the largest s such that a rank i sees a key of rank (i - s) mod N.
+
+    queries, keys: how many a rank holds. A query sees a key where lowest <= key - query <= highest, counted in
+    elements of the whole sequences; None: no such limit. 0 where every rank needs its own keys alone.
+
+    Every rank passes a chunk on as often as the one that needs the most. Under a window the zigzag layout needs N - 1
+    hops all the same, for its pieces run both ways round the ring, and one of the ways is the long one.
+    """
+    furthest = 0
+    for rank in range(world):
+        for piece in pieces(rank, world, queries, layout):
+            for first, last in _ranks_seen(piece, world, keys, lowest, highest, layout):
+                source = first if last <= rank else max(first, rank + 1)
+                furthest = max(furthest, (rank - source) % world)
+        if furthest == world - 1:
+            break
+    return furthest
+
+
+def _ranks_seen(
+    piece: Piece, world: int, keys: int, lowest: int | None, highest: int | None, layout: Layout
+) -> list[tuple[int, int]]:
+    """The ranks whose keys some query of the piece sees, as (first, last) of each run of them.
+
+    The keys in sight lie in a row, and so do the blocks of keys that hold them. Of the 2 N blocks of the zigzag layout
+    rank r holds r and 2 N - 1 - r.
+    """
+    blocks = 2 * world if layout == "zigzag" else world
+    reversed_limits = lowest is not None and highest is not None and lowest > highest
+    if not piece.length or reversed_limits:
+        return []
+    total = world * keys
+    first = 0 if lowest is None else max(piece.start + lowest, 0)
+    last = total - 1 if highest is None else min(piece.start + piece.length - 1 + highest, total - 1)
+    if first > last:
+        return []
+    first, last = first * blocks // total, last * blocks // total
+    if layout == "contiguous":
+        return [(first, last)]
+    runs = [(first, min(last, world - 1)), (blocks - 1 - last, blocks - 1 - max(first, world))]
+    return [run for run in runs if run[0] <= run[1]]
+
+
+class Hidden(NamedTuple):
+    """Queries that a rank must have at least for a hop of the ring to take no longer than its products."""
+
+    forward: float
+    backward: float
+
+
+def hidden_from(
+    query_heads: int, key_heads: int, size: int, sums: int, flops: float, bandwidth: float, visible: float = 1.0
+) -> Hidden:
+    """From how many queries of a rank on, n, the ring hides behind the products.
+
+    flops: products' floating-point operations a second, F. bandwidth: bytes a second, W. visible: the share of the
+    pairs of a hop that are computed, about 1/2 under causality with zigzag.
+
+    Derivation, with D = Dv: in a hop a rank multiplies its n queries with m keys, and sends m keys and values. A
+    product of two matrices takes 2 Hq n m D operations, so
+
+        forward   2 products (S = Q K^T, O = P V)                   4 Hq n m D / F >= 2 Hk m D e / W
+                  n >= e (Hk / Hq) F / (2 W)
+        backward  5 products (S again, dP, dV, dQ, dK), and gradients that travel beside the chunk
+                  10 Hq n m D / F >= 2 Hk m D (e + w) / W
+                  n >= (e + w) (Hk / Hq) F / (5 W)
+
+    B, m and D cancel out: it is the queries that count. Where only a share of the pairs is visible, n grows by its
+    inverse. Products with an encoding's tables come on top, and latency is left out. The last way home of the
+    gradients, once in a call, hides behind nothing.
+
+    The factor 3 in the place of 2 and 5, n >= e (Hk / Hq) F / (3 W), holds for both passes together where six products
+    are counted (S is kept, not computed again), the keys and values twice, and the gradients that travel not at all.
+    With all of it counted both passes together give n >= (2 e + w) (Hk / Hq) F / (7 W).
+    """
+    each = key_heads / query_heads * flops / bandwidth / visible
+    return Hidden(size * each / 2, (size + sums) * each / 5)
+
+
+def full_table_gradient(length: int, heads: int, width: int, sums: int) -> int:
+    """Bytes of the gradient of a table with a row for each of the 2 L - 1 offsets and each head, on every rank.
+
+    (2 L - 1) Hq D w: with Hq = Hk and w = e nearly as much as the keys and values of all ranks together, so N times
+    what a rank holds of them. Clipped or shared rows need less.
+    """
+    return (2 * length - 1) * heads * width * sums

@@ -1,0 +1,22 @@
+"""What transformers keeps to itself and relattn needs: a version without it is one that lacks something."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+MODULE = "transformers.utils.output_capturing"
+"""What records the hidden states and attention weights of a model."""
+
+
+def of_recording(name: str, *attributes: str) -> Any:
+    """What `MODULE` calls so.
+
+    Raises ImportError: where this version has none, or one without these attributes. A family whose file asks for it is
+    then left, with that sentence as its reason.
+    """
+    held = getattr(importlib.import_module(MODULE), name, None)
+    missing = next((attribute for attribute in attributes if not hasattr(held, attribute)), None)
+    if held is None or missing is not None:
+        raise ImportError(f"{MODULE} has no {name}" if held is None else f"{name} of {MODULE} has no {missing}")
+    return held

@@ -1,0 +1,78 @@
+"""Processes: those that a launcher has started to work on one comparison together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, str_to_bool
+
+T = TypeVar("T")
+
+COUNTED = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Where launchers write how many processes they have started."""
+
+
+class ElsewhereError(Exception):
+    """The main process has failed, and says why; this one has nothing to add."""
+
+
+class Processes:
+    """All processes that work together; one alone where no launcher has started more.
+
+    count: how many they are. index: which of them this is. device: where each has its tensors.
+
+    Raises ValueError: under `accelerate launch --cpu` for several processes, which starts one of them alone.
+    """
+
+    def __init__(self) -> None:
+        _check_launch()
+        state = PartialState(cpu=not torch.cuda.is_available())  # else accelerate takes no notice of torchrun on a CPU
+        self.count, self.index = state.num_processes, state.process_index
+        self.device: torch.device = state.device  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one that writes and reports."""
+        return self.index == 0
+
+    def part(self) -> None:
+        """The end of their work, which all come to: without it gloo's threads would abort a process that exits."""
+        if self.count > 1:
+            dist.barrier()
+            dist.destroy_process_group()
+
+    def on_main(self, action: Callable[[], T]) -> T:
+        """What `action` returns in the main process, which alone carries it out, in every one; it must be picklable.
+
+        Raises what `action` raises in the main process, and ElsewhereError in the others.
+        """
+        if self.count == 1:
+            return action()
+        found, error = None, None
+        if self.is_main:
+            try:
+                found = action()
+            except Exception as raised:  # which the others, who wait, must hear of
+                error = raised
+        found, failed = broadcast_object_list([found, error is not None])
+        if error is not None:
+            raise error
+        if failed:
+            raise ElsewhereError
+        return found
+
+
+def _check_launch() -> None:
+    launched = any(name in os.environ for name in COUNTED)
+    on_cpu = str_to_bool(os.environ.get("ACCELERATE_USE_CPU", "false")) == 1
+    if on_cpu and "MASTER_ADDR" in os.environ and not launched:
+        raise ValueError(
+            "processes: got one process of the several that `accelerate launch --cpu` was asked for; expected all of "
+            "them, but on CPUs it starts more than one by mpirun alone (--mpirun_hostfile); start them by `torchrun "
+            "--nproc-per-node N -m relattn.cli compare ...`"
+        )

@@ -1,0 +1,95 @@
+"""Spread: what lies on several devices, and is refused where a call would take it for the whole.
+
+Nothing of torch.distributed is imported: who has DTensors has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import BuiltinFunctionType
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relattn.errors import UnsupportedError
+from relattn.watched import constant_in_graphs
+
+ORDINARY = (Tensor, nn.Parameter)
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, whose numbers lie on several devices."""
+    if type(tensor) in ORDINARY:
+        return False
+    distributed: Any = sys.modules.get("torch.distributed.tensor")
+    return distributed is not None and isinstance(tensor, distributed.DTensor)
+
+
+def refuse_spread(name: str, tensor: Tensor) -> NoReturn:
+    """Raises TypeError: for what an encoding computes from DTensors, or has among its parameters."""
+    raise TypeError(
+        f"{name}: got {_described(tensor)}; expected an ordinary tensor; split the encoding's heads with "
+        "relattn.distributed.HeadwiseParallel, or let fully_shard wrap the layer that it belongs to"
+    )
+
+
+def refuse_spread_input(name: str, tensor: Tensor) -> NoReturn:
+    """Raises TypeError: for a query, key or value that is a DTensor."""
+    raise TypeError(
+        f"{name}: got {_described(tensor)}; expected an ordinary tensor; give .to_local(), this process's part: to "
+        "relattn.distributed.context_parallel_attention where the sequence is split, or with an encoding under "
+        "relattn.distributed.HeadwiseParallel where the heads are"
+    )
+
+
+def _described(tensor: Any) -> str:
+    placed = ", ".join(str(placement) for placement in tensor.placements)
+    return f"a DTensor ({placed} over {tensor.device_mesh.size()} devices)"
+
+
+def heads_elsewhere(made_for: int, came: int) -> str:
+    """What a message adds where the heads that are missing may be on other devices; nothing where there are none."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return ""
+    if came == 0 or made_for <= came or made_for % came:
+        return ""
+    return "; where the heads are split over devices, split the encoding's with relattn.distributed.HeadwiseParallel"
+
+
+@constant_in_graphs
+def refuse_context_parallel() -> None:
+    """Raises UnsupportedError: under torch's `context_parallel`, which replaces torch's own attention by its ring.
+
+    Each process then holds a part of the sequence, and anything else attends to that part alone, at position 0.
+    """
+    if type(F.scaled_dot_product_attention) is BuiltinFunctionType:
+        return
+    if str(getattr(F.scaled_dot_product_attention, "__module__", "")).startswith("torch.distributed."):
+        raise UnsupportedError(
+            "relative_attention: was called under torch's context_parallel, where each process would attend to its own "
+            "part of the sequence alone; call relattn.distributed.context_parallel_attention outside of it, on parts "
+            "that relattn.distributed.split makes"
+        )
+
+
+def check_split_alike(layer: nn.Module, weight: Tensor) -> None:
+    """Where the weight of a layer's projection is split over devices, so are all parameters that learn.
+
+    Raises TypeError: for one that is not. Each process would give it the gradient of its own heads, and call it whole.
+    """
+    if not is_dtensor(weight) or not torch.is_grad_enabled() or not _is_split(weight):
+        return
+    for name, parameter in layer.named_parameters():
+        if parameter.requires_grad and not is_dtensor(parameter):
+            raise TypeError(
+                f"{type(layer).__name__} {name}: got an ordinary parameter in a layer whose projections are split over "
+                "devices, where each process would give it the gradient of its own heads alone; expected a DTensor; "
+                "split the whole layer with relattn.distributed.HeadwiseParallel"
+            )
+
+
+def _is_split(tensor: Any) -> bool:
+    return tensor.device_mesh.size() > 1 and not all(placement.is_replicate() for placement in tensor.placements)

@@ -1,0 +1,179 @@
+"""The command in several processes, as torchrun and accelerate start them: the figures of one process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from relattn.lab.compare import start
+from relattn.lab.encodings import ENCODINGS
+from tests.lab.small import Recorder, settings, write_data
+
+FEW = ("relative", "sinusoid")
+SIZES = {"length": 100, "steps": 6}
+"""A window that neither 2 nor 4 processes halve twice without filling it up, and longer than most pieces."""
+TOLERANCE = 1e-5
+"""Of nats in float32, after a few steps: some hundred roundings of numbers of about 4."""
+
+
+def launched(processes, *arguments):
+    """The command line of `relattn` in so many processes."""
+    run = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "-m", "relattn.cli"]
+    return [sys.executable, *run, *map(str, arguments)]
+
+
+def compare(data, out, encodings, *more):
+    sizes = [word for name, size in SIZES.items() for word in (f"--{name}", size)]
+    asked = ["compare", "--data", data, "--out", out, "--encodings", ",".join(encodings), *sizes, *more]
+    return [*asked, "--width", 16, "--depth", 1, "--heads", 2]
+
+
+def ran(command):
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=one_thread)
+
+
+def results(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def whole(folder, encodings):
+    """What one process comes to: the folder of the data, and its results."""
+    chosen = settings(write_data(folder / "small.json"), encodings=encodings, **SIZES)
+    return folder / "small.json", start(chosen, folder / "whole", Recorder()).run()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return whole(tmp_path_factory.mktemp("several"), FEW)
+
+
+def check_equal(found, expected):
+    assert [run["encoding"] for run in found["runs"]] == [run["encoding"] for run in expected["runs"]]
+    for run, other in zip(found["runs"], expected["runs"], strict=True):
+        for curve in ("training", "validation"):
+            assert [step for step, _ in run[curve]] == [step for step, _ in other[curve]]
+            assert [nats for _, nats in run[curve]] == pytest.approx([nats for _, nats in other[curve]], abs=TOLERANCE)
+        for length, losses in run["evaluation"].items():
+            assert losses["count"] == other["evaluation"][length]["count"]
+            assert losses["nats"] == pytest.approx(other["evaluation"][length]["nats"], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ([], "2 processes, each with 2 windows of a step&#x27;s 4, 1 thread each"),
+        (
+            ["--context-parallel", 2],
+            "2 processes, each with one of 2 parts of 4 windows of a step&#x27;s 4, 1 thread each",
+        ),
+    ],
+)
+def test_two_processes_come_to_the_figures_of_one(alone, tmp_path, more, told):
+    data, expected = alone
+    out = tmp_path / "out"
+    done = ran(launched(2, *compare(data, out, FEW, *more)))
+    assert done.returncode == 0, done.stderr
+    found = results(out)
+    check_equal(found, expected)
+    assert [run["processes"] for run in found["runs"]] == [2, 2]
+    assert done.stderr.count("relative, seed 0: ") == done.stderr.count("n-gram: ") == 1
+    assert done.stdout.count("Negative log-likelihood") == done.stdout.count("report  ") == 1
+    assert {path.name for path in out.iterdir()} == {"report.html", "results.json", "runs", "settings.json"}
+    assert {path.name for path in (out / "runs" / "relative-seed0").iterdir()} == {"model", "result.json"}
+    report = (out / "report.html").read_text()
+    assert told in report
+    assert "torchrun --nproc-per-node 2 -m relattn.cli compare" in report
+    assert ("--context-parallel 2" in report) == bool(more)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("processes", "context"), [(2, 1), (2, 2), (4, 2)])
+def test_every_encoding_of_the_lab_in_several_processes(tmp_path, processes, context):
+    data, expected = whole(tmp_path, ENCODINGS)
+    done = ran(launched(processes, *compare(data, tmp_path / "out", ENCODINGS, "--context-parallel", context)))
+    assert done.returncode == 0, done.stderr
+    check_equal(results(tmp_path / "out"), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_minutes_become_steps_in_all_processes(alone, tmp_path):
+    data, _ = alone
+    asked = [str(word) for word in compare(data, tmp_path / "out", ("relative",), "--context-parallel", 2)]
+    place = asked.index("--steps")
+    asked[place : place + 2] = ["--minutes", "0.1"]
+    done = ran(launched(2, *asked))
+    assert done.returncode == 0, done.stderr
+    assert results(tmp_path / "out")["settings"]["steps_taken"] >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_accelerate_starts_several_processes_or_is_refused(alone, tmp_path):
+    data, expected = alone
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--main_process_port", "0"]
+    asked = ["-m", "relattn.cli", *map(str, compare(data, tmp_path / "out", FEW))]
+    refused = ran([*launch, "--cpu", *asked])
+    assert refused.returncode != 0
+    assert "error: processes: got one process of the several that `accelerate launch --cpu` was" in refused.stderr
+    done = ran([*launch, "--multi_gpu", *asked])
+    assert done.returncode == 0, done.stderr
+    check_equal(results(tmp_path / "out"), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_one_sentence_for_all_processes(alone, tmp_path):
+    data, _ = alone
+    for asked, said in (
+        (compare(data, tmp_path / "out", ("nope",)), "error: encoding: got 'nope'; expected one of"),
+        (compare(data, data, FEW), f"error: out: got {data}, which is a file; expected a folder"),
+        (compare(tmp_path / "no.json", tmp_path / "out", FEW), "error: data: got"),
+        (
+            compare(data, tmp_path / "out", FEW, "--context-parallel", 3),
+            "error: context_parallel: got 3 for 2 processes",
+        ),
+    ):
+        done = ran(launched(2, *asked))
+        assert done.returncode != 0
+        assert done.stderr.count("error: ") == 1, done.stderr
+        assert said in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kill_is_resumed_from_the_last_checkpoint(tmp_path, stop):
+    data = write_data(tmp_path / "small.json")
+    asked = ["--encodings", "none,relative", "--steps", 400, "--length", 16, "--width", 16, "--depth", 1, "--heads", 2]
+    asked = ["compare", "--data", data, *asked, "--out"]
+    assert ran(launched(2, *asked, tmp_path / "whole")).returncode == 0
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        launched(2, *asked, out), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while not list((out / "runs" / "relative-seed0").glob("trainer/checkpoint-*/trainer_state.json")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    if stop == signal.SIGKILL:  # one process; torchrun ends the other
+        psutil.Process(process.pid).children()[0].kill()
+    else:
+        process.send_signal(stop)
+    told = process.communicate(timeout=100)[1]
+    if stop == signal.SIGTERM:
+        assert told.count("stopped; 1 of 2 runs are done and kept") == 1, told
+        assert f"torchrun --nproc-per-node 2 -m relattn.cli compare --resume --out {out}" in told
+    assert not (out / "results.json").exists()
+    done = ran(launched(2, "compare", "--resume", "--out", out))
+    assert done.returncode == 0, done.stderr
+    assert results(out)["summary"] == results(tmp_path / "whole")["summary"]

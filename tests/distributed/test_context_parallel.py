@@ -1,0 +1,39 @@
+"""Sequences split over processes: the numbers and gradients of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.draw import check, drawn
+from tests.distributed.ranks import Ranks
+
+SOME, MANY = 12, 200
+
+
+def compare(rank: int, world: int, first: int, last: int) -> None:
+    for number in range(first, last):
+        call = drawn(world, number)
+        try:
+            check(call)
+        except Exception as error:
+            raise AssertionError(f"call {number}: {call}: {error}") from error
+
+
+def test_random_calls_on_two(two: Ranks) -> None:
+    two(compare, 2, 0, SOME)
+
+
+def test_random_calls_on_four(four: Ranks) -> None:
+    four(compare, 4, 0, SOME)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(SOME, MANY, 47))
+def test_many_random_calls_on_two(first: int, two: Ranks) -> None:
+    two(compare, 2, first, min(first + 47, MANY), timeout=500.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(SOME, MANY, 47))
+def test_many_random_calls_on_four(first: int, four: Ranks) -> None:
+    four(compare, 4, first, min(first + 47, MANY), timeout=500.0)
