@@ -11,8 +11,6 @@ see. Speed is no figure here: the processes share two cores.
 
 from __future__ import annotations
 
-import argparse
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -24,12 +22,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import relattn
 from relattn.bench.memory import MIB, current, peak, reset_peak
-
 from relattn.distributed.attention import context_parallel_attention
-
 from relattn.distributed.group import Group
-from relattn.distributed.layout import LAYOUTS, pieces
-from relattn.support.machine import machine
+from relattn.distributed.layout import pieces
 
 OUT = Path(__file__).parent / "results" / "distributed"
 HEADS, WIDTH = 8, 64

@@ -19,7 +19,14 @@ from tests import seeds
 from tests.peers.compare import assert_same_numbers, longest_sum
 
 WIDTH, HEADS = 6, 4
-AXIS_OF_SEQUENCE = {"attn_mask": -2, "sinks": -1, "key_bias": -1, "key_mask": -1, "query_position": -1, "key_position": -1}
+AXIS_OF_SEQUENCE = {
+    "attn_mask": -2,
+    "sinks": -1,
+    "key_bias": -1,
+    "key_mask": -1,
+    "query_position": -1,
+    "key_position": -1,
+}
 """Where the rank's part lies in a tensor that has one."""
 
 Encodings = dict[str, Callable[[int], nn.Module | None]]
@@ -42,7 +49,9 @@ ENCODINGS: Encodings = {
     "Transformer-XL + relative": lambda length: (
         relattn.TransformerXLEmbedding(HEADS, WIDTH) + relattn.RelativeEmbedding(WIDTH, length)
     ),
-    "y and x": lambda length: relattn.RelativeEmbedding(WIDTH, length).on("y") + relattn.ShawEmbedding(WIDTH, 3).on("x"),
+    "y and x": lambda length: (
+        relattn.RelativeEmbedding(WIDTH, length).on("y") + relattn.ShawEmbedding(WIDTH, 3).on("x")
+    ),
     "grid": lambda length: relattn.GridBias((length // 4, 4), HEADS),
 }
 ON_GRIDS = ("y and x", "grid")
@@ -69,8 +78,11 @@ class Drawn:
         return ENCODINGS[self.name](max(self.lengths))
 
     def __str__(self) -> str:
-        options = {name: value for name, value in self.options.items() if name not in ("query_position", "key_position")}
-        return f"{self.name}, {self.layout}, {self.rotate}, {self.lengths}, {sorted((*self.moved, *self.fixed))}, {options}"
+        options = {
+            name: value for name, value in self.options.items() if name not in ("query_position", "key_position")
+        }
+        given = sorted((*self.moved, *self.fixed))
+        return f"{self.name}, {self.layout}, {self.rotate}, {self.lengths}, {given}, {options}"
 
 
 def drawn(world: int, number: object) -> Drawn:
@@ -79,8 +91,8 @@ def drawn(world: int, number: object) -> Drawn:
     layout, rotate = str(rng.choice(["zigzag", "contiguous"])), str(rng.choice(["ring", "all_gather", "ulysses"]))
     name = str(rng.choice(list(ENCODINGS)))
     unit = 8 if name in ON_GRIDS else multiple(world, layout)
-    queries = unit * int(rng.integers(1, 5))
-    keys = queries if rng.random() < 0.6 or name in ON_GRIDS else unit * int(rng.integers(1, 5))
+    queries = unit * int(rng.integers(2, 6))
+    keys = queries if rng.random() < 0.6 or name in ON_GRIDS else unit * int(rng.integers(2, 6))
     batch, key_heads = int(rng.integers(1, 3)), int(rng.choice([1, 2, 4]))
     if rotate == "ulysses" and key_heads % world:
         key_heads = 4
@@ -102,7 +114,10 @@ def drawn(world: int, number: object) -> Drawn:
     if rng.random() < 0.5:
         call.options["is_causal"] = True
     if rng.random() < 0.4:
-        call.options["window"] = (int(rng.integers(1, queries + 1)), None if rng.random() < 0.5 else int(rng.integers(0, 5)))
+        call.options["window"] = (
+            int(rng.integers(1, queries + 1)),
+            None if rng.random() < 0.5 else int(rng.integers(0, 5)),
+        )
     _draw_positions(call, rng)
     _draw_masks(call, rng, batch)
     if rng.random() < 0.3:
@@ -139,6 +154,8 @@ def _draw_masks(call: Drawn, rng: np.random.Generator, batch: int) -> None:
             call.fixed["attn_mask"] = torch.from_numpy(rng.random((queries, keys)) < 0.8)
         else:
             call.moved["attn_mask"] = torch.from_numpy(rng.normal(size=(1, HEADS, queries, keys)).astype(np.float32))
+    elif "key_mask" in call.fixed:
+        call.fixed["key_mask"][:, 0] = True  # else a small call may have no pair at all
 
 
 def whole(call: Drawn, tensors: dict[str, Tensor], backend: str = "reference") -> Tensor:
@@ -163,12 +180,16 @@ def shared(call: Drawn, mesh: DeviceMesh, tensors: dict[str, Tensor], backend: s
     return join(answer, mesh, dim=2, layout=call.layout, length=call.lengths[0])
 
 
-def _attend(call: Drawn, tensors: dict[str, Tensor], fixed: dict[str, Tensor], attend: Any, how: dict[str, Any]) -> Tensor:
+def _attend(
+    call: Drawn, tensors: dict[str, Tensor], fixed: dict[str, Tensor], attend: Any, how: dict[str, Any]
+) -> Tensor:
     encoding, given = call.encoding(), {**tensors, **fixed}
     query, key, value = (given.pop(name) for name in ("query", "key", "value"))
     if "query_segments" in given:
         given["segment_ids"] = given.pop("query_segments"), given.pop("key_segments")
-    parameters = {name.removeprefix("encoding."): given.pop(name) for name in list(given) if name.startswith("encoding.")}
+    parameters = {
+        name.removeprefix("encoding."): given.pop(name) for name in list(given) if name.startswith("encoding.")
+    }
     if encoding is None:
         output, lse = attend(query, key, value, return_lse=True, **given, **call.options, **how)
     else:

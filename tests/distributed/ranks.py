@@ -30,7 +30,7 @@ class Ranks:
     def __call__(self, function: Any, *arguments: Any, timeout: float = 120.0) -> list[Any]:
         """function(rank, *arguments) of every rank; function is found by the name of its module and its own.
 
-        Raises AssertionError: with the traceback of the first rank that raised, or where some do not answer in time. The
+        Raises AssertionError: with the tracebacks of the ranks that raised, or where some do not answer in time. The
         processes are then started anew for the next call.
         """
         if not self.processes:

@@ -34,7 +34,8 @@ def results(losses, seeds=(0, 1), ngram=0.5, longer=0.0):
         "format": 1,
         "settings": {
             "data": "chorales", "encodings": list(losses), "seeds": list(seeds), "steps_taken": 20, "length": 16,
-            "width": 8, "depth": 1, "heads": 2, "batch": 2, "learning_rate": 0.006, "dropout": 0.0, "context_parallel": 1,
+            "width": 8, "depth": 1, "heads": 2, "batch": 2, "learning_rate": 0.006, "dropout": 0.0,
+            "context_parallel": 1,
         },
         "versions": {"relattn": "0.1.0", "torch": "2"},
         "machine": {"processor": "A <fast> one", "cores": 2, "torch_threads": 2, "accelerators": ["GPU & Co"]},
@@ -46,7 +47,8 @@ def results(losses, seeds=(0, 1), ngram=0.5, longer=0.0):
         "summary": {e: {str(length): summary(values, length) for length in lengths} for e, values in losses.items()},
         "runs": [
             {
-                "encoding": encoding, "seed": seed, "steps": 20, "processes": 1, "parameters": 5000, "seconds_per_step": 0.012,
+                "encoding": encoding, "seed": seed, "steps": 20, "processes": 1, "parameters": 5000,
+                "seconds_per_step": 0.012,
                 "training": [[10, 2.0], [20, value]], "validation": [[10, 2.1], [20, value]],
                 "evaluation": {str(length): record(value, length) for length in lengths},
             }

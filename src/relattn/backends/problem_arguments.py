@@ -47,7 +47,8 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     """The problem as the operators' ARGUMENTS.
 
     numbers: the starts of the queries, of the keys, and of each table; where any is a tensor, a tensor of all six comes
-        beside them. Then where dropout counts the pairs. words: what each table does beyond its rows, "" where there is none. Those of other axes follow.
+        beside them. Then where dropout counts the pairs, and the numbers of other axes. words: what each table does
+        beyond its rows, "" where there is none. Those of other axes follow.
     """
     axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
     tables = [getattr(axis, name) for name in TABLES]

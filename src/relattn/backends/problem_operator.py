@@ -59,16 +59,14 @@ class Answers(NamedTuple):
     lse_gradient: Float[Tensor, "B Hq Lq"]
 
 
-def of_whole(
-    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor
-) -> Answers:
+def of_whole(problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor) -> Answers:
     """The answers of a whole call as those of a part of it, whose weights then are exp(S - lse), in base e.
 
-    maximum is lse less what the part subtracts of its key bias, total 1, or 0 in a row that sees no key of any part.
+    maximum is lse less what the part subtracts of its key bias, and total 1; in a row that sees no key of any part they
+    are -inf and 0.
     """
-    seeing = lse != -torch.inf
     maximum = lse if problem.key_bias is None else lse - lowered(problem)[1]
-    return Answers(output, maximum.masked_fill(~seeing, 0.0), seeing.to(lse.dtype), output_gradient, lse_gradient)
+    return Answers(output, maximum, (lse != -torch.inf).to(lse.dtype), output_gradient, lse_gradient)
 
 
 def operator_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from relattn.distributed.group import Group
 from relattn.errors import ShapeError
-from relattn.spread import local
+from relattn.spread import is_dtensor
 
 PRIME = 65521
 """The weights of a checksum's numbers count up to it, so that rows in another order are found."""
@@ -85,7 +86,10 @@ def compared(group: Group, encoding: nn.Module | None) -> None:
 
 def _sum_of_bits(tensor: Tensor) -> int:
     """A sum of the tensor's bits as integers, weighted by their place: the same whatever the order of summation."""
-    words = local(tensor.detach()).contiguous().flatten().view(torch.uint8)
+    own: Any = tensor.detach()
+    if is_dtensor(own):  # heads that are split over other ranks: this one's part
+        own = own.to_local()
+    words = own.contiguous().flatten().view(torch.uint8)
     pad = -words.numel() % 4
     words = torch.nn.functional.pad(words, (0, pad)).view(torch.int32).to(torch.int64)
     weights = torch.arange(words.numel(), device=words.device) % PRIME + 1

@@ -18,7 +18,10 @@ Answer = tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]
 
 
 def all_gather(call: Call, problems: list[Problem], backend: str) -> Answer:
-    """O and lse of the pieces, one after the other: keys and values of all ranks come together, and each piece takes those in its reach."""
+    """O and lse of the pieces, one after the other.
+
+    Keys and values of all ranks come together, and each piece takes those in its reach.
+    """
     key, value = (call.whole(tensor, dim=2) for tensor in (call.key, call.value))
     outputs, lses = [], []
     for problem in problems:

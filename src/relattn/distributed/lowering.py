@@ -1,4 +1,4 @@
-"""Lowering: a call on a rank's part as problems, one for each piece of its queries, whose keys are those of all ranks."""
+"""Lowering: a call on a rank's part as problems, one for each piece of its queries; all ranks' keys are theirs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Processes:
     def on_main(self, action: Callable[[], T]) -> T:
         """What `action` returns in the main process, which alone carries it out, in every one; it must be picklable.
 
-        Raises what `action` raises in the main process, and ElsewhereError in the others.
+        Raises ElsewhereError: in the others, where `action` raises in the main process.
         """
         if self.count == 1:
             return action()

@@ -102,7 +102,7 @@ class DividedTrainer(Trainer):
         return model(**inputs, num_items_in_batch=tokens).loss * self.division.processes
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """Raises DivergedError, where the step's loss is not finite."""
+        """Raises DivergedError: where the step's loss is not finite."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         mean = (self.division.total(loss) / self.division.processes).item()
         _check_finite(mean, self.model.config, self.args.seed, self.state.global_step + 1)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]

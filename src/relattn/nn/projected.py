@@ -22,6 +22,7 @@ from relattn.score.checks import PADDED, check_float, check_layout, check_window
 from relattn.score.places import Places
 from relattn.score.position import Listed, Position, PositionsLike, Run
 from relattn.score.positions import SEQUENCE, Positions, Window, limits
+from relattn.spread import check_split_alike
 
 
 class ProjectedAttention(nn.Module):
@@ -162,6 +163,8 @@ class ProjectedAttention(nn.Module):
     ) -> Float[Tensor, "B H L D"]:
         """projection(features), head by head."""
         weight = projection.weight
+        if name == "query":
+            check_split_alike(self, weight)
         expected = f"a tensor [batch, length, {projection.in_features}]"
         if not isinstance(features, Tensor):
             raise TypeError(f"{name}: got {type(features).__name__}; expected {expected}")

@@ -93,7 +93,7 @@ class RelattnFalconAttention(Replacement, FalconAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if asked for), under FalconAttention's arguments.
 
-        Raises UnsupportedError: for a mask of pairs beside ALiBi, which the original refuses, too.
+        Raises UnsupportedError: for a mask of pairs beside ALiBi, which the original refuses too.
         """
         if self.config.alibi and alibi is None and isinstance(attention_mask, Tensor):
             raise UnsupportedError(
