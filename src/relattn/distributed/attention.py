@@ -21,7 +21,7 @@ from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, pieces
 from relattn.distributed.lowering import Call, gathered, lowered, with_prepared_keys
 from relattn.distributed.parts import check_part
-from relattn.distributed.sides import side_of
+from relattn.distributed.sides import Side, side_of
 from relattn.door import AttentionMask, Segments, checked
 from relattn.encodings.base import RelativeEncoding
 from relattn.score import checks
@@ -226,15 +226,17 @@ def _asked(
         check_part(name, length, layout)
     checks.check_key_mask(key_mask, batch, key)
     segments = checks.check_segments(segment_ids, batch, query, key)
-    sides = [
-        side_of(name, given, batch, pieces(group.rank, group.world, length, layout), length * group.world, query.device)
-        for name, given, length in zip(
-            ("query_position", "key_position"), (query_position, key_position), lengths, strict=True
-        )
-    ]
+
+    def side(name: str, given: PositionsLike, length: int) -> Side:
+        own = pieces(group.rank, group.world, length, layout)
+        return side_of(name, given, batch, own, length * group.world, query.device)
+
+    query_side = side("query_position", query_position, lengths[0])
+    key_side = side("key_position", key_position, lengths[1])
     call = Call(
-        group, layout, query, key, value, batch, *sides, limits(is_causal, checks.check_window(window)), encoding,
-        attn_mask, None if key_mask is None else key_mask.reshape(-1, key_mask.shape[-1]),
+        group, layout, query, key, value, batch, query_side, key_side,
+        limits(is_causal, checks.check_window(window)), encoding, attn_mask,
+        None if key_mask is None else key_mask.reshape(-1, key_mask.shape[-1]),
         None if segments is None else (segments[0].reshape(-1, lengths[0]), segments[1].reshape(-1, lengths[1])),
         None if key_bias is None else check_key_bias(key_bias, batch, query, key),
         {"softcap": softcap, "dropout_p": check_probability("dropout_p", dropout_p), "scale": scale},

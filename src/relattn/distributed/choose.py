@@ -22,7 +22,7 @@ class Choice:
     """What `explain` answers: the way taken, and for each of the others why not.
 
     hops: how many times the ring passes a chunk of keys and values on. sent: the bytes that one rank sends in a call,
-    by way; relative queries of an encoding are not counted.
+    by way; an encoding's own relative queries, listed positions, and what sinks and lse add to Ulysses are not counted.
     """
 
     rotate: Rotate
@@ -50,14 +50,20 @@ def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
     against = _against_ulysses(call)
     if rotate == "ulysses" and against:
         raise UnsupportedError(f"rotate='ulysses' cannot run this: {against}; use 'ring' or 'all_gather'")
-    hops, sent = _hops(call), {}
+    hops = _hops(call)
+    sent: dict[Rotate, Traffic] = {}
     for way in ROTATES:
         if way != "ulysses" or not against:
             sent[way] = _traffic(call, way, hops)
     named = rotate != "auto"
     larger = "" if named else _against_all_gather(call)
-    allowed = [way for way in sent if way != "all_gather" or not larger]
-    taken: Rotate = rotate if rotate != "auto" else min(allowed, key=lambda way: sum(sent[way]))
+    taken: Rotate = "ring"
+    if rotate != "auto":
+        taken = rotate
+    else:
+        for way, bytes_of in sent.items():
+            if sum(bytes_of) < sum(sent[taken]) and (way != "all_gather" or not larger):
+                taken = way
     others: dict[Rotate, str] = {}
     for way in ROTATES:
         if way == taken:

@@ -42,5 +42,6 @@ def _axis(axis: Axis, queries: int, keys: slice) -> Axis:
     if not (isinstance(positions.query, Run) and isinstance(positions.key, Run)):
         return axis.replaced(positions=positions)
     first, last = positions.visible
+    assert isinstance(first, int) and isinstance(last, int)  # starts are ints where a sequence is split
     tables = {name: table.narrowed(first, max(last - first + 1, 1)) for name, table in axis.tables().items()}
     return axis.replaced(positions=positions, **tables)

@@ -164,7 +164,8 @@ class _Backward:
         wanted: Sequence[bool],
         answers: tuple[Tensor, ...],
     ) -> None:
-        self.ring, self.given, self.problems = ring, (key, value), ring.problems(tensors)
+        self.ring, self.problems = ring, ring.problems(tensors)
+        self.held: dict[str, Tensor] = {"key": key, "value": value}
         self.answers = [part.split([p.query.shape[2] for p in self.problems], dim=2) for part in answers]
         needed = iter(wanted[2:])
         self.sums = [
@@ -179,7 +180,7 @@ class _Backward:
 
     def run(self) -> list[Tensor | None]:
         """The gradients by the keys, the values and each piece's tensors; None for what asked for none."""
-        ring, held = self.ring, dict(zip(CHUNK, self.given, strict=True))
+        ring, held = self.ring, self.held
         self.here = [zeros_like(held[name]) for name in self.travels]
         for step in range(ring.hops + 1):
             meetings = list(_meetings(ring, self.problems, step))
@@ -207,8 +208,8 @@ class _Backward:
         part = _part(self.problems[number], keys, place, self.chunk)
         with without_autocast(part.query):
             backend = merging(self.ring.backend, part)
-            answers = (answer[number] for answer in self.answers)
-            return backend.gradients(part, *answers, [*self.travels, *self.sums[number].wanted])
+            output, lse, by_output, by_lse = (answer[number] for answer in self.answers)
+            return backend.gradients(part, output, lse, by_output, by_lse, [*self.travels, *self.sums[number].wanted])
 
     def _settle(self, step: int) -> None:
         """Take in the sums of the ranks before, and send the keys and values on."""

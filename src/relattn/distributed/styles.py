@@ -46,7 +46,9 @@ class ContextParallel(ParallelStyle):
         check_choice("rotate", rotate, ("auto", *ROTATES))
         if mesh is not None:
             Group(mesh)  # which refuses what is none
-        self.mesh, self.layout, self.rotate = mesh, layout, rotate
+        self.mesh = mesh
+        self.layout: Layout = layout
+        self.rotate: Rotate | Literal["auto"] = rotate
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not isinstance(module, ProjectedAttention):

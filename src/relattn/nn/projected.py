@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -45,7 +46,7 @@ class ProjectedAttention(nn.Module):
     dropout: float
     scale: float | None
     backend: str
-    attend: Callable[..., Tensor] = staticmethod(relative_attention)
+    attend: Callable[..., Any] = staticmethod(relative_attention)
 
     def forward(
         self,
