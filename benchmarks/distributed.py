@@ -5,84 +5,96 @@ each. Memory: what a rank holds at its highest beyond its inputs, its output and
 they are sent, beside the formulas of `relattn.distributed.traffic`. Pairs: those that causality lets a rank's queries
 see. Speed is no figure here: the processes share two cores.
 
-    python benchmarks/distributed.py                    measures, and writes the table
+    python benchmarks/distributed.py                    measures, and writes figures.json and README.md
     python benchmarks/distributed.py --length 8192      a shorter sequence
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import socket
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 import relattn
 from relattn.bench.memory import MIB, current, peak, reset_peak
-from relattn.distributed.attention import context_parallel_attention
+from relattn.distributed import context_parallel_attention, traffic
+from relattn.distributed.choose import Rotate
 from relattn.distributed.group import Group
-from relattn.distributed.layout import pieces
+from relattn.distributed.layout import Layout, pieces
+from relattn.support.machine import machine
 
 OUT = Path(__file__).parent / "results" / "distributed"
 HEADS, WIDTH = 8, 64
-WAYS = ("ring", "all_gather", "ulysses")
+
+
+def encoding() -> relattn.RelativeEncoding:
+    """The same on all ranks."""
+    torch.manual_seed(0)
+    return relattn.ShawEmbedding(WIDTH, 128)
+
+
+def held_by(attend: Callable[..., Tensor], own: int) -> int:
+    """Bytes at the highest of a training step, beyond inputs, output and gradients."""
+    made = encoding()
+    q, k, v = (torch.randn(1, HEADS, own, WIDTH, requires_grad=True) for _ in range(3))
+    toward = torch.randn(1, HEADS, own, WIDTH)
+    before = current("cpu")
+    reset_peak("cpu")
+    output = attend(q, k, v, encoding=made, is_causal=True)
+    output.backward(toward)
+    gradients = [tensor.grad for tensor in (q, k, v, *made.parameters())]
+    known = output.nbytes + sum(gradient.nbytes for gradient in gradients if gradient is not None)
+    return peak("cpu") - before - known
+
+
+def step_alone(length: int, backend: str, queue: Any) -> None:
+    """Of one process."""
+    torch.set_num_threads(1)
+    attend = partial(relattn.relative_attention, backend=backend)
+    held_by(attend, 1024)
+    queue.put(round(held_by(attend, length) / MIB))
 
 
 def step(
-    rank: int, world: int, port: int, length: int, layout: str, rotate: str, window: int | None, queue: Any
+    rank: int, world: int, port: int, length: int, layout: Layout, rotate: Rotate, window: int | None, queue: Any
 ) -> None:
     """One training step of a rank: what it held, sent and computed."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
-    sent: list[Group] = []
+    groups: list[Group] = []
     counted = Group.__init__
 
     def counting(self: Group, *arguments: Any) -> None:
         counted(self, *arguments)
-        sent.append(self)
+        groups.append(self)
 
     Group.__init__ = counting
-    torch.manual_seed(0)
-    encoding = relattn.ShawEmbedding(WIDTH, 128)
-    own = length // world
-
-    def run(own: int) -> tuple[int, int]:
-        q, k, v = (torch.randn(1, HEADS, own, WIDTH, requires_grad=True) for _ in range(3))
-        toward = torch.randn(1, HEADS, own, WIDTH)
-        before = current("cpu")
-        reset_peak("cpu")
-        how: dict[str, Any] = {
-            "encoding": encoding,
-            "is_causal": True,
-            "window": None if window is None else (window, 0),
-        }
-        if world == 1:
-            output = relattn.relative_attention(q, k, v, **how)
-        else:
-            output = context_parallel_attention(q, k, v, mesh=mesh, layout=layout, rotate=rotate, **how)
-        output.backward(toward)
-        given = [q, k, v, *encoding.parameters()]
-        return peak("cpu") - before, output.nbytes + sum(tensor.grad.nbytes for tensor in given)
-
-    run(2048 // world)
-    for parameter in encoding.parameters():
-        parameter.grad = None
-    sent.clear()
-    held, known = run(own)
-    mine = pieces(rank, world, own, layout)
+    limits = None if window is None else (window, 0)
+    attend = partial(context_parallel_attention, mesh=mesh, layout=layout, rotate=rotate, window=limits)
+    held_by(attend, 1024)
+    groups.clear()
+    held = held_by(attend, length // world)
+    mine = pieces(rank, world, length // world, layout)
     pairs = sum(piece.start + offset + 1 for piece in mine for offset in range(piece.length))
-    queue.put(
-        {"rank": rank, "beyond_mib": round((held - known) / MIB), "sent": sum(g.sent for g in sent), "pairs": pairs}
-    )
+    queue.put({
+        "rank": rank, "beyond_mib": round(held / MIB), "sent": sum(group.sent for group in groups), "pairs": pairs,
+    })  # fmt: skip
     dist.destroy_process_group()
 
 
-def measured(world: int, length: int, layout: str, rotate: str, window: int | None) -> list[dict[str, Any]]:
-    """A step of all ranks."""
+def measured(world: int, length: int, layout: Layout, rotate: Rotate, window: int | None) -> dict[str, Any]:
+    """A step of all ranks: what they held and sent, beside the formula."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -98,5 +110,92 @@ def measured(world: int, length: int, layout: str, rotate: str, window: int | No
         worker.join()
     if any(worker.exitcode for worker in workers):
         raise RuntimeError(f"{world} processes, {layout}, {rotate}: a process has failed")
-    found = [queue.get() for _ in workers]
-    return sorted(found, key=lambda one: one["rank"])
+    found = sorted((queue.get() for _ in workers), key=lambda one: one["rank"])
+    part = length // world
+    sizes = traffic.Sizes(world, 1, HEADS, HEADS, part, part, WIDTH, WIDTH, size=4, sums=4)
+    hops = traffic.hops(world, part, part, None if window is None else -window, 0, layout)
+    formula = {
+        "ring": traffic.ring(sizes, hops), "all_gather": traffic.all_gather(sizes), "ulysses": traffic.ulysses(sizes),
+    }[rotate]  # fmt: skip
+    return {
+        "processes": world, "layout": layout, "rotate": rotate, "window": window,
+        "beyond_mib": [one["beyond_mib"] for one in found], "sent": [one["sent"] for one in found],
+        "formula": sum(formula), "pairs": [one["pairs"] for one in found],
+    }  # fmt: skip
+
+
+def alone(length: int, backend: str) -> dict[str, Any]:
+    """A step of one process."""
+    queue = mp.get_context("spawn").SimpleQueue()
+    worker = mp.get_context("spawn").Process(target=step_alone, args=(length, backend, queue))
+    worker.start()
+    worker.join()
+    if worker.exitcode:
+        raise RuntimeError(f"one process, {backend}: it has failed")
+    return {"processes": 1, "backend": backend, "beyond_mib": [queue.get()]}
+
+
+def table(found: list[dict[str, Any]], length: int) -> str:
+    """The page."""
+    lines = [
+        "# Several devices: what a rank holds and sends",
+        "",
+        "```sh", f"python benchmarks/distributed.py --length {length}", "```",
+        "",
+        f"A training step of {length:,} tokens, {HEADS} heads of {WIDTH}, float32, causal, Shaw's embedding clipped at",
+        "128, batch 1. MiB: what a process holds at its highest beyond its inputs, output and gradients, over the",
+        "ranks. Bytes: counted where they are sent, by one rank, forward and backward, beside the formula. Pairs:",
+        "those of the rank that has most over those of the one that has fewest.",
+        "",
+        "| processes | layout | way | window | MiB | sent | formula | pairs |",
+        "|---:|---|---|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for one in found:
+        low, high = min(one["beyond_mib"]), max(one["beyond_mib"])
+        held = f"{low}" if low == high else f"{low} to {high}"
+        if one["processes"] == 1:
+            lines.append(f"| 1 | | `{one['backend']}` | | {held} | | | |")
+            continue
+        sent = sorted(set(one["sent"]))
+        balance = max(one["pairs"]) / min(one["pairs"])
+        lines.append(
+            f"| {one['processes']} | {one['layout']} | {one['rotate']} | {one['window'] or ''} | {held} "
+            f"| {' to '.join(f'{n:,}' for n in (sent if len(sent) < 3 else [sent[0], sent[-1]]))} | {one['formula']:,} "
+            f"| {balance:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+CASES: tuple[tuple[int, Layout, Rotate, int | None], ...] = (
+    (2, "zigzag", "ring", None),
+    (2, "contiguous", "ring", None),
+    (2, "zigzag", "all_gather", None),
+    (2, "zigzag", "ulysses", None),
+    (4, "zigzag", "ring", None),
+    (4, "contiguous", "ring", None),
+    (4, "zigzag", "all_gather", None),
+    (4, "zigzag", "ulysses", None),
+    (4, "contiguous", "ring", 1024),
+)
+LENGTH = 65536
+
+
+def main() -> None:
+    """Measure every case, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, default=LENGTH)
+    length = parser.parse_args().length
+    found = [alone(length, backend) for backend in ("native", "tiled")]
+    print(*found, sep="\n", flush=True)
+    for case in CASES:
+        world, *how = case
+        found.append(measured(world, length, *how))
+        print(found[-1], flush=True)
+    OUT.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine(), "torch": torch.__version__, "length": length, "entries": found}
+    (OUT / "figures.json").write_text(json.dumps(document, indent=1) + "\n")
+    (OUT / "README.md").write_text(table(found, length))
+
+
+if __name__ == "__main__":
+    main()

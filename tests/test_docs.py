@@ -186,7 +186,9 @@ def test_example_attention_picture(tmp_path, monkeypatch, capsys):
 def test_every_example_is_run_and_listed():
     examples = {path.name for path in (ROOT / "examples").glob("*.py")}
     page = (ROOT / "docs" / "examples.md").read_text()
-    assert examples == {"self_attention.py", "decoder_block.py", "attention_picture.py", "keras_chorales.py"}
+    assert examples == {
+        "self_attention.py", "decoder_block.py", "attention_picture.py", "keras_chorales.py", "several_devices.py",
+    }  # fmt: skip
     assert all(f"## {name}" in page for name in examples)
 
 

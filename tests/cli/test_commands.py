@@ -177,13 +177,13 @@ def test_compose_refuses_in_one_sentence(compared, tmp_path, arguments, said):
 def test_an_interrupt_says_what_is_kept_and_how_to_go_on(data, tmp_path, monkeypatch):
     train = lab_compare.train
 
-    def train_and_interrupt(config, plan, seed, material, folder, progress):
+    def train_and_interrupt(config, plan, seed, material, folder, progress, division):
         def advance(step, note):
             progress(step, note)
             if config.encoding == "none" and step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        return train(config, plan, seed, material, folder, advance)
+        return train(config, plan, seed, material, folder, advance, division)
 
     monkeypatch.setattr(lab_compare, "train", train_and_interrupt)
     out = tmp_path / "out"

@@ -96,6 +96,16 @@ def _python(words: list[str]) -> str | None:
     return f"{words[0]} has no {options}" if options else None
 
 
+def _torchrun(words: list[str]) -> str | None:
+    """What it starts, in as many processes."""
+    if not words:
+        return None  # mentioned
+    if words[:1] != ["--nproc-per-node"] or not words[1].isdigit():
+        return f"torchrun {words[:2]}"
+    rest = words[2:]
+    return _relattn(rest[2:]) if rest[:2] == ["-m", "relattn.cli"] else _python(rest)
+
+
 def _pytest(words: list[str]) -> str | None:
     missing = [word for word in words if "/" in word and not (ROOT / word).exists()]
     return f"no {missing}" if missing else None
@@ -127,6 +137,7 @@ PROGRAMS: dict[str, Any] = {
     "python": _python,
     "pytest": _pytest,
     "pip": _pip,
+    "torchrun": _torchrun,
     "source": _known,
     "accelerate": _known,
     ".ci/run": _known,

@@ -191,6 +191,7 @@ class _Backward:
                 for name, total in zip(self.travels, self.here, strict=True):
                     total[:, :, place] += found[name]
                 self.sums[number].add(_part(self.problems[number], keys, place, self.chunk), keys, found)
+                del found  # before the next part has its own
             if not meetings:
                 self._settle(step)
             if self.coming is not None:
