@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 import traceback
+from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,16 @@ START = 60.0
 
 
 class Ranks:
-    """`world` processes of one thread each, which form one group; started when they are first asked."""
+    """`world` processes of one thread each, which form one group; started when they are first asked.
 
-    def __init__(self, world: int) -> None:
-        self.world = world
+    patience: seconds, the group's timeout. last: what each answered last, and whether it did.
+    """
+
+    def __init__(self, world: int, patience: float = 120.0) -> None:
+        self.world, self.patience = world, patience
         self.processes: list[multiprocessing.process.BaseProcess] = []
         self.pipes: list[Connection] = []
+        self.last: list[tuple[bool, Any]] = []
 
     def __call__(self, function: Any, *arguments: Any, timeout: float = 120.0) -> list[Any]:
         """function(rank, *arguments) of every rank; function is found by the name of its module and its own.
@@ -42,6 +47,7 @@ class Ranks:
         except BaseException:
             self.stop()
             raise
+        self.last = answers
         failed = [(rank, text) for rank, (fine, text) in enumerate(answers) if not fine]
         if failed:
             self.stop()
@@ -60,7 +66,9 @@ class Ranks:
         context = multiprocessing.get_context("spawn")
         for rank in range(self.world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, self.world, str(store), theirs), daemon=True)
+            process = context.Process(
+                target=_serve, args=(rank, self.world, self.patience, str(store), theirs), daemon=True
+            )
             process.start()
             theirs.close()
             self.processes.append(process)
@@ -86,11 +94,13 @@ class Ranks:
         return [answers[rank] for rank in range(self.world)]
 
 
-def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
+def _serve(rank: int, world: int, patience: float, store: str, pipe: Connection) -> None:
     """Answer what comes through the pipe, until it is closed."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=patience)
+    )
     pipe.send((True, None))
     while True:
         try:

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from relattn.arguments import check_choice, check_flag, check_probability
 from relattn.autocast import without_autocast
-from relattn.backends.select import check_backend
+from relattn.backends.select import check_backend, select
 from relattn.distributed import gathering, ring
 from relattn.distributed.agree import agree, checksum, compared
 from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
@@ -48,6 +48,7 @@ class _Asked:
         return replace(self, call=with_prepared_keys(self.call))
 
 
+@torch.compiler.disable  # a graph breaks here: ranks talk to each other in a way that it does not record
 def context_parallel_attention(
     query: Float[Tensor, "*B Hq n D"],
     key: Float[Tensor, "*B Hk m D"],
@@ -249,8 +250,8 @@ def _answer(asked: _Asked) -> Tensor | tuple[Tensor, Tensor]:
     """O, and lse where it is asked for, with the caller's axes."""
     call = asked.call
     keys = gathered(call)
-    problems = _all_lowered(call, lambda: lowered(call, keys))
     choice = choose(call, asked.rotate)
+    problems = _all_lowered(call, lambda: _checked(lowered(call, keys), choice, asked.backend))
     if asked.sinks is not None:
         problems = [problem.replaced(output_dtype=problem.score_dtype()) for problem in problems]
     if choice.rotate == "ulysses":
@@ -263,6 +264,16 @@ def _answer(asked: _Asked) -> Tensor | tuple[Tensor, Tensor]:
         output = (output * share(lse, asked.sinks)).to(call.query.dtype)
     output, lse = (answer if len(call.batch) == 1 else answer.unflatten(0, call.batch) for answer in (output, lse))
     return (output, lse) if asked.return_lse else output
+
+
+def _checked(problems: list[Problem], choice: Choice, backend: str) -> list[Problem]:
+    """The problems, where the backend that the caller named runs them."""
+    for problem in problems:
+        if choice.rotate == "ring":
+            ring.check(problem, backend)
+        else:
+            select(backend, problem)
+    return problems
 
 
 def _all_lowered(call: Call, lower: Callable[[], list[Problem]]) -> list[Problem]:

@@ -91,6 +91,14 @@ def _small(piece: Piece, keys: int) -> Iterator[Piece]:
         yield Piece(piece.start + half, piece.local + half, piece.length - half)
 
 
+def check(problem: Problem, backend: str) -> None:
+    """Raises UnsupportedError: where the backend that the caller named cannot run the parts of a piece's problem.
+
+    Before anything is sent, for a rank that raises while others wait would leave them waiting.
+    """
+    merging(backend, part_of(problem, slice(0, problem.key.shape[2]), problem.key, problem.value))
+
+
 def moved(arguments: dict[str, Any]) -> list[str]:
     """The names of a piece's tensors that may have a gradient, less the keys and values, which travel."""
     held = tensors_of(arguments)
