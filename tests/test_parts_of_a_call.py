@@ -1,0 +1,94 @@
+"""The gradients of a call are the sums of those of its parts, each with some of the keys."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import relattn
+from relattn.backends.base import MergingBackend
+from relattn.backends.select import BACKENDS
+from relattn.distributed.merge import Merged
+from relattn.distributed.part import part_of
+from relattn.door import checked, request
+from relattn.score.checks import places_of
+from relattn.score.positions import limits
+from relattn.score.problem import Problem
+from tests import seeds
+
+B, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 4, 2, 24, 40, 8
+CUTS = (0, 7, 8, 33, KEYS)
+ENCODINGS = {
+    "Shaw": lambda: relattn.ShawEmbedding(WIDTH, 5),
+    "T5": lambda: relattn.T5Bias(HEADS),
+    "Transformer-XL": lambda: relattn.TransformerXLEmbedding(HEADS, WIDTH),
+    "DeBERTa": lambda: relattn.DisentangledEmbedding(HEADS, WIDTH, max_distance=16),
+}
+
+
+def normal(name: str, *shape: int) -> Tensor:
+    drawn = seeds.generator("parts of a call", name).normal(size=shape)
+    return torch.from_numpy(drawn).float().requires_grad_()
+
+
+def problem_of(encoding: relattn.RelativeEncoding, **options: Any) -> Problem:
+    q, k, v = (
+        normal(name, B, heads, length, WIDTH)
+        for name, heads, length in (("q", HEADS, QUERIES), ("k", KEY_HEADS, KEYS), ("v", KEY_HEADS, KEYS))
+    )
+    query, key, value, batch = checked(q, k, v, True)
+    places = places_of(3, 0, batch, (QUERIES, KEYS), query.device, limits(True, (20, None)))
+    return request(query, key, value, batch, places, encoding=encoding, return_lse=True, **options).problem
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("backend", ["native", "tiled"])
+def test_parts_add_up(backend: str, name: str) -> None:
+    check(backend, name)
+
+
+def check(backend: str, name: str) -> None:
+    """The answer and the gradients of the parts, merged and summed, are those that dense gives of the whole."""
+    encoding = ENCODINGS[name]()
+    for one, parameter in encoding.named_parameters():
+        torch.nn.init.zeros_(parameter)
+        parameter.data += normal(f"{name} {one}", *parameter.shape).detach()
+    problem = problem_of(encoding, scale=0.5)
+    runs = BACKENDS[backend]
+    assert isinstance(runs, MergingBackend)
+    assert not list(runs.reasons(problem))
+    output, lse = BACKENDS["dense"].run(problem)
+    assert lse is not None
+    by_output, by_lse = normal("dO", *output.shape).detach(), normal("dlse", *lse.shape).detach()
+    leaves = {"query": problem.query, "key": problem.key, "value": problem.value}
+    leaves |= {table: held.values for table, held in problem.sequence().tables().items()}
+    expected = torch.autograd.grad((output, lse), list(leaves.values()), (by_output, by_lse))
+
+    merged, sums = Merged(), {table: torch.zeros_like(held) for table, held in leaves.items()}
+    with torch.no_grad():
+        parts = [slice(first, end) for first, end in itertools.pairwise(CUTS)]
+        for keys in parts:
+            one, its_lse = runs.run(part_of(problem, keys, problem.key[:, :, keys], problem.value[:, :, keys]))
+            assert its_lse is not None
+            merged.add(one, its_lse)
+        assert merged.output is not None and merged.lse is not None
+        for keys in parts:
+            part = part_of(problem, keys, problem.key[:, :, keys], problem.value[:, :, keys])
+            found = runs.gradients(part, merged.output, merged.lse, by_output, by_lse, list(leaves))
+            for table, gradient in found.items():
+                place = sums[table]
+                if table in ("key", "value"):
+                    place = place[:, :, keys]
+                elif table != "query":
+                    whole, narrow = problem.sequence().tables()[table], part.sequence().tables()[table]
+                    at = narrow.first - whole.first
+                    place = place[:, at : at + narrow.num_rows]
+                place += gradient
+    torch.testing.assert_close(merged.output, output.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(merged.lse, lse.detach(), rtol=1e-4, atol=1e-5)
+    for (table, found), truth in zip(sums.items(), expected, strict=True):
+        torch.testing.assert_close(found, truth, rtol=1e-3, atol=2e-5, msg=lambda text, table=table: f"{table}: {text}")
