@@ -5,7 +5,7 @@ each. Memory: what a rank holds at its highest beyond its inputs, its output and
 they are sent, beside the formulas of `relattn.distributed.traffic`. Pairs: those that causality lets a rank's queries
 see. Speed is no figure here: the processes share two cores.
 
-    python benchmarks/distributed.py                    measures, and writes figures.json and README.md
+    python benchmarks/distributed.py                    measures what figures.json has not yet, and writes README.md
     python benchmarks/distributed.py --length 8192      a shorter sequence
 """
 
@@ -181,19 +181,21 @@ LENGTH = 65536
 
 
 def main() -> None:
-    """Measure every case, and write the page."""
+    """Measure what figures.json has not yet of this length, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=LENGTH)
     length = parser.parse_args().length
-    found = [alone(length, backend) for backend in ("native", "tiled")]
-    print(*found, sep="\n", flush=True)
-    for case in CASES:
-        world, *how = case
-        found.append(measured(world, length, *how))
-        print(found[-1], flush=True)
     OUT.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine(), "torch": torch.__version__, "length": length, "entries": found}
-    (OUT / "figures.json").write_text(json.dumps(document, indent=1) + "\n")
+    figures = OUT / "figures.json"
+    kept = json.loads(figures.read_text()) if figures.exists() else {}
+    found: list[dict[str, Any]] = kept["entries"] if kept.get("length") == length else []
+    wanted: list[Callable[[], dict[str, Any]]] = [partial(alone, length, backend) for backend in ("native", "tiled")]
+    wanted += [partial(measured, case[0], length, *case[1:]) for case in CASES]
+    for measure in wanted[len(found) :]:
+        found.append(measure())
+        print(found[-1], flush=True)
+        document = {"machine": machine(), "torch": torch.__version__, "length": length, "entries": found}
+        figures.write_text(json.dumps(document, indent=1) + "\n")
     (OUT / "README.md").write_text(table(found, length))
 
 

@@ -34,7 +34,6 @@ def drawn(*shape: int, name: object = "", dtype: torch.dtype = torch.float64) ->
 
 
 def model(dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> nn.Sequential:
-    torch.manual_seed(3)
     made = nn.Sequential(
         *(relattn.nn.RelativeMultiheadAttention(16, 4, relattn.ShawEmbedding(4, 3), dropout=dropout) for _ in range(2))
     )
@@ -52,11 +51,11 @@ def dropped(rank: int, world: int, layout: Layout, rotate: Any, dtype: str) -> f
     mesh, number = init_device_mesh("cpu", (world,)), getattr(torch, dtype)
     whole = [drawn(2, 4, 32, 8, name=name, dtype=number).requires_grad_() for name in "qkv"]
     backend = "tiled" if number == torch.float64 else "native"
-    torch.manual_seed(11)
+    torch.manual_seed(seeds.seed("dropout"))
     expected = relattn.relative_attention(*whole, dropout_p=0.4, is_causal=True, backend=backend)  # pyright: ignore[reportCallIssue]
     expected.sum().backward()
     own = [split(tensor.detach(), mesh, dim=2, layout=layout).requires_grad_() for tensor in whole]
-    torch.manual_seed(11 + rank)  # the draws are those of rank 0
+    torch.manual_seed(seeds.seed("dropout") + rank)  # the draws are those of rank 0
     found = context_parallel_attention(
         *own, dropout_p=0.4, is_causal=True, mesh=mesh, layout=layout, rotate=rotate, backend=backend
     )  # pyright: ignore[reportCallIssue]

@@ -45,8 +45,9 @@ def refused(rank: int, world: int, case: str) -> str:
     if case == "layouts":
         options["layout"] = ("zigzag", "contiguous")[rank]
     if case == "encodings":
-        torch.manual_seed(rank)
         options["encoding"] = relattn.RelativeEmbedding(4, 32)
+        for parameter in options["encoding"].parameters():
+            torch.nn.init.constant_(parameter, 1.0 + rank)
     if case == "one rank":
         options["key_mask"] = torch.ones(1, 8, dtype=torch.bool if rank else torch.float32)
     if case == "short table":
@@ -55,9 +56,8 @@ def refused(rank: int, world: int, case: str) -> str:
             "is_causal": True,
             "layout": "contiguous",
         }
-        torch.manual_seed(0)
         for parameter in options["encoding"].parameters():
-            torch.nn.init.normal_(parameter)
+            torch.nn.init.ones_(parameter)
     if case == "heads":
         options["rotate"] = "ulysses"
         q, k, v = parts(heads=3)

@@ -101,9 +101,9 @@ struct Call {
   Index batch, heads, key_heads, queries, keys, width, value_width;
   Index origin, lowest, highest;
   double scale;
-  double softcap;       // 0 for none
-  double kept;          // the probability with which dropout keeps a weight; 1 where it drops none
-  Index seed;           // of dropout
+  double softcap;  // 0 for none
+  double kept;     // the probability with which dropout keeps a weight; 1 where it drops none
+  Index seed;      // of dropout
   // Where the first query, key and head stand in the whole call of which this is a part, which has so many heads.
   Index whole_query, whole_key, whole_head, whole_heads;
   float *output, *lse;  // [B, Hq, Lq, Dv] and [B, Hq, Lq]; lse may be null

@@ -20,8 +20,8 @@ INLINE void multiply_words(Words x, uint32_t m, Words& high, Words& low) {
 }
 
 struct Dropout {
-  const uint32_t low, high, limit;  // the seed's halves; words below the limit keep
-  const float factor;               // of the kept
+  const uint32_t low, high, limit;      // the seed's halves; words below the limit keep
+  const float factor;                   // of the kept
   const Index query, key, head, heads;  // the first ones in the whole call, and how many heads that has
 
   explicit Dropout(const Call& call)
@@ -34,8 +34,8 @@ struct Dropout {
         head(call.whole_head),
         heads(call.whole_heads) {}
 
-  // use(r, column, factors): for the rows i + r, r < rows, of head h of batch element b, and the columns from .. to - 1,
-  // a vector of them at a time.
+  // use(r, column, factors): for the rows i + r, r < rows, of head h of batch element b, and the columns from .. to -
+  // 1, a vector of them at a time.
   template <class Use>
   void each(Index b, Index h, Index i, Index rows, Index j0, Index from, Index to, const Use& use) const {
     const Index first = query + i, n = b * heads + head + h;
