@@ -34,8 +34,8 @@ struct Dropout {
         head(call.whole_head),
         heads(call.whole_heads) {}
 
-  // use(r, column, factors): for the rows i + r, r < rows, of head h of batch element b, and the columns from .. to -
-  // 1, a vector of them at a time.
+  // use(r, column, factors): for the rows i + r, r < rows, of head h of batch element b, and a vector of the columns
+  // from .. to - 1 at a time.
   template <class Use>
   void each(Index b, Index h, Index i, Index rows, Index j0, Index from, Index to, const Use& use) const {
     const Index first = query + i, n = b * heads + head + h;
