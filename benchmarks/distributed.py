@@ -86,7 +86,8 @@ def step(
     groups.clear()
     held = held_by(attend, length // world)
     mine = pieces(rank, world, length // world, layout)
-    pairs = sum(piece.start + offset + 1 for piece in mine for offset in range(piece.length))
+    seen = length if window is None else window + 1
+    pairs = sum(min(piece.start + offset + 1, seen) for piece in mine for offset in range(piece.length))
     queue.put({
         "rank": rank, "beyond_mib": round(held / MIB), "sent": sum(group.sent for group in groups), "pairs": pairs,
     })  # fmt: skip
