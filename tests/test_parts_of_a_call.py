@@ -12,8 +12,8 @@ from torch import Tensor
 import relattn
 from relattn.backends.base import MergingBackend
 from relattn.backends.select import BACKENDS
-from relattn.distributed.merge import Merged
-from relattn.distributed.part import part_of
+from relattn.distributed.merge import merge
+from relattn.distributed.part import part_of, sees
 from relattn.door import checked, request
 from relattn.score.checks import places_of
 from relattn.score.positions import limits
@@ -22,6 +22,7 @@ from tests import seeds
 
 B, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 4, 2, 24, 40, 8
 CUTS = (0, 7, 8, 33, KEYS)
+CUTS_OF_QUERIES = (0, 9, QUERIES)
 ENCODINGS = {
     "Shaw": lambda: relattn.ShawEmbedding(WIDTH, 5),
     "T5": lambda: relattn.T5Bias(HEADS),
@@ -68,27 +69,35 @@ def check(backend: str, name: str) -> None:
     leaves |= {table: held.values for table, held in problem.sequence().tables().items()}
     expected = torch.autograd.grad((output, lse), list(leaves.values()), (by_output, by_lse))
 
-    merged, sums = Merged(), {table: torch.zeros_like(held) for table, held in leaves.items()}
+    answer = torch.zeros_like(output), torch.full_like(lse, -torch.inf)
+    sums = {table: torch.zeros_like(held) for table, held in leaves.items()}
+    pairs = [(slice(*i), slice(*j)) for i, j in itertools.product(*map(itertools.pairwise, (CUTS_OF_QUERIES, CUTS)))]
+    parts = [
+        (queries, keys, part_of(problem, queries, keys, problem.key[:, :, keys], problem.value[:, :, keys]))
+        for queries, keys in pairs
+        if sees(problem, queries, keys)
+    ]
+    assert 2 < len(parts) < len(pairs)
     with torch.no_grad():
-        parts = [slice(first, end) for first, end in itertools.pairwise(CUTS)]
-        for keys in parts:
-            one, its_lse = runs.run(part_of(problem, keys, problem.key[:, :, keys], problem.value[:, :, keys]))
+        for queries, _, part in parts:
+            one, its_lse = runs.run(part)
             assert its_lse is not None
-            merged.add(one, its_lse)
-        assert merged.output is not None and merged.lse is not None
-        for keys in parts:
-            part = part_of(problem, keys, problem.key[:, :, keys], problem.value[:, :, keys])
-            found = runs.gradients(part, merged.output, merged.lse, by_output, by_lse, list(leaves))
+            merge(*(whole[:, :, queries] for whole in answer), one, its_lse)
+        for queries, keys, part in parts:
+            of_queries = (given[:, :, queries] for given in (*answer, by_output, by_lse))
+            found = runs.gradients(part, *of_queries, list(leaves))
             for table, gradient in found.items():
                 place = sums[table]
-                if table in ("key", "value"):
+                if table == "query":
+                    place = place[:, :, queries]
+                elif table in ("key", "value"):
                     place = place[:, :, keys]
-                elif table != "query":
+                else:
                     whole, narrow = problem.sequence().tables()[table], part.sequence().tables()[table]
                     at = narrow.first - whole.first
                     place = place[:, at : at + narrow.num_rows]
                 place += gradient
-    torch.testing.assert_close(merged.output, output.detach(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(merged.lse, lse.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(answer[0], output.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(answer[1], lse.detach(), rtol=1e-4, atol=1e-5)
     for (table, found), truth in zip(sums.items(), expected, strict=True):
         torch.testing.assert_close(found, truth, rtol=1e-3, atol=2e-5, msg=lambda text, table=table: f"{table}: {text}")

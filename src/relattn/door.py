@@ -21,7 +21,7 @@ from relattn.score.key_bias import check_key_bias
 from relattn.score.mask import Mask
 from relattn.score.places import Places
 from relattn.score.positions import SEQUENCE
-from relattn.score.problem import Axis, Problem
+from relattn.score.problem import Axis, Part, Problem
 from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
 from relattn.spread import refuse_context_parallel
@@ -59,6 +59,10 @@ class Request(NamedTuple):
     def explain(self) -> Explanation:
         """Which backend runs it, and why not each of the others."""
         return explain_choice(self.backend, self.problem)
+
+    def counted_at(self, part: Part | None) -> Request:
+        """The same request, whose pairs and heads dropout counts as those of a larger call; by itself for None."""
+        return self if part is None else self._replace(problem=self.problem.replaced(part=part))
 
     def unfolded(self, answer: Float[Tensor, "B *rest"]) -> Float[Tensor, "*B *rest"]:
         """An answer with the caller's axes."""

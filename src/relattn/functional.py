@@ -26,7 +26,7 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def _request(
+def request_of(
     query: Float[Tensor, "*B Hq Lq D"],
     key: Float[Tensor, "*B Hk Lk D"],
     value: Float[Tensor, "*B Hk Lk Dv"],
@@ -141,7 +141,7 @@ if TYPE_CHECKING:  # for type checkers alone, which know no other way to tell wh
 
 else:
 
-    @_with_arguments_of(_request)
+    @_with_arguments_of(request_of)
     def relative_attention(
         request: Request,
     ) -> Float[Tensor, "*B Hq Lq Dv"] | tuple[Float[Tensor, "*B Hq Lq Dv"], Float[Tensor, "*B Hq Lq"]]:
@@ -192,7 +192,7 @@ else:
         return output if lse is None else (output, lse)
 
 
-@_with_arguments_of(_request)
+@_with_arguments_of(request_of)
 def attention_weights(request: Request) -> Float[Tensor, "*B Hq Lq Lk"]:
     """softmax(S), the weights that `relative_attention` gives the values, in the dtype of the query.
 
@@ -223,7 +223,7 @@ def attention_weights(request: Request) -> Float[Tensor, "*B Hq Lq Lk"]:
         return request.unfolded(DenseBackend().weights(problem))
 
 
-@_with_arguments_of(_request)
+@_with_arguments_of(request_of)
 def explain(request: Request) -> Explanation:
     """Which backend `relative_attention` takes for these arguments, and why not each of the others.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import relattn
 from relattn import relative_attention
-from relattn.distributed import context_parallel_attention, join, split
+from relattn.distributed import context_parallel_attention, join, rounds, split
 from relattn.distributed.layout import multiple
 from tests import seeds
 from tests.oracle import assert_within_budget, max_error
@@ -64,7 +65,8 @@ UNCLIPPED = ("relative, by head", "relative", "key and query", "Transformer-XL +
 class Drawn:
     """A call: tensors that have gradients, those that have none, and the rest of the arguments.
 
-    encoding: makes the module of `ENCODINGS`, whose parameters are among the tensors, as "encoding.NAME".
+    encoding: makes the module of `ENCODINGS`, whose parameters are among the tensors, as "encoding.NAME". fewest: what
+    the ring takes in the place of `rounds.FEWEST`, so that a short sequence has several rounds.
     """
 
     world: int
@@ -72,6 +74,7 @@ class Drawn:
     rotate: str
     name: str
     lengths: tuple[int, int]
+    fewest: int
     moved: dict[str, Tensor] = field(default_factory=dict)
     fixed: dict[str, Tensor] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +87,7 @@ class Drawn:
             name: value for name, value in self.options.items() if name not in ("query_position", "key_position")
         }
         given = sorted((*self.moved, *self.fixed))
-        return f"{self.name}, {self.layout}, {self.rotate}, {self.lengths}, {given}, {options}"
+        return f"{self.name}, {self.layout}, {self.rotate}, {self.lengths}, {self.fewest}, {given}, {options}"
 
 
 def drawn(world: int, number: object) -> Drawn:
@@ -98,7 +101,7 @@ def drawn(world: int, number: object) -> Drawn:
     batch, key_heads = int(rng.integers(1, 3)), int(rng.choice([1, 2, 4]))
     if rotate == "ulysses" and key_heads % world:
         key_heads = 4
-    call = Drawn(world, layout, rotate, name, (queries, keys))
+    call = Drawn(world, layout, rotate, name, (queries, keys), fewest=int(rng.choice([1, 3, 4, 1024])))
     value_width = int(rng.choice([WIDTH, 5])) if name not in ("Shaw", "Shaw + ALiBi", "y and x") else WIDTH
 
     def normal(*shape: int) -> Tensor:
@@ -232,7 +235,8 @@ def check(call: Drawn) -> None:
     plain = outcomes(lambda tensors: whole(call, tensors, "dense"), call.moved, torch.float32)
     for dtype in (torch.float64, torch.float32):
         name_of_dtype = str(dtype).removeprefix("torch.")
-        ours = outcomes(lambda tensors: shared(call, mesh, tensors), call.moved, dtype)
+        with mock.patch.object(rounds, "FEWEST", call.fewest):
+            ours = outcomes(lambda tensors: shared(call, mesh, tensors), call.moved, dtype)
         for name, expected in truth.items():
             own = np.abs(expected).max()
             magnitude = own if name in ("output", "value", "sinks") else max(own, np.abs(truth["query"]).max())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,10 +19,12 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import relattn
-from relattn.distributed import ContextParallel, context_parallel_attention, explain, join, plan, split
+from relattn.bench.memory import current, peak, reset_peak
+from relattn.distributed import ContextParallel, context_parallel_attention, explain, join, plan, rounds, split
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, pieces
 from tests import seeds
@@ -56,11 +60,12 @@ def dropped(rank: int, world: int, layout: Layout, rotate: Any, dtype: str) -> f
     expected.sum().backward()
     own = [split(tensor.detach(), mesh, dim=2, layout=layout).requires_grad_() for tensor in whole]
     torch.manual_seed(seeds.seed("dropout") + rank)  # the draws are those of rank 0
-    found = context_parallel_attention(
-        *own, dropout_p=0.4, is_causal=True, mesh=mesh, layout=layout, rotate=rotate, backend=backend
-    )  # pyright: ignore[reportCallIssue]
-    assert isinstance(found, Tensor)
-    found.sum().backward()
+    with mock.patch.object(rounds, "FEWEST", 5):
+        found = context_parallel_attention(
+            *own, dropout_p=0.4, is_causal=True, mesh=mesh, layout=layout, rotate=rotate, backend=backend
+        )  # pyright: ignore[reportCallIssue]
+        assert isinstance(found, Tensor)
+        found.sum().backward()
     pairs = [(found, expected), *((one.grad, all_of.grad) for one, all_of in zip(own, whole, strict=True))]
     return max(worst(one.detach(), split(all_of.detach(), mesh, dim=2, layout=layout)) for one, all_of in pairs)  # pyright: ignore[reportOptionalMemberAccess]
 
@@ -146,6 +151,66 @@ def test_under_compile_and_activation_checkpointing(two: Ranks) -> None:
     assert max(max(found) for found in two(compiled, 2)) < 1e-13
 
 
+def second(rank: int, world: int, rotate: Any) -> float:
+    """Second derivatives: of the sum over all ranks of the squares of the gradients by this rank's part."""
+    mesh = init_device_mesh("cpu", (world,))
+    whole = [drawn(1, 2, 8, 4, name=name).requires_grad_() for name in "qkv"]
+    own = [split(tensor.detach(), mesh, dim=2).requires_grad_() for tensor in whole]
+    found = []
+    for tensors, attend in (
+        (whole, partial(relattn.relative_attention, backend="dense")),
+        (own, partial(context_parallel_attention, mesh=mesh, rotate=rotate, backend="dense")),
+    ):
+        first = torch.autograd.grad(attend(*tensors).pow(3).sum(), tensors, create_graph=True)
+        found.append(torch.autograd.grad(sum(one.square().sum() for one in first), tensors))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    expected = [split(tensor, mesh, dim=2) for tensor in found[0]]
+    return max(worst(one, other) for one, other in zip(found[1], expected, strict=True))
+
+
+@pytest.mark.parametrize("rotate", ["all_gather", "ulysses"])
+def test_second_derivatives(rotate: str, two: Ranks) -> None:
+    assert max(two(second, 2, rotate)) < 1e-12
+
+
+def replicated(rank: int, world: int) -> float:
+    """The gradients of a model under DDP over the ranks of the context, beside those of one process."""
+    mesh = init_device_mesh("cpu", (world,))
+    x, alone, made = drawn(2, 16, 16, name="x"), model(), model()
+    alone(x).square().sum().backward()
+    parallelize_module(made, mesh, plan(made, ContextParallel()))
+    under_ddp = DistributedDataParallel(made, process_group=mesh.get_group())
+    (under_ddp(split(x, mesh, dim=1)).square().sum() * world).backward()  # DDP takes the mean
+    pairs = zip(made.parameters(), alone.parameters(), strict=True)
+    return max(worst(one.grad, other.grad) for one, other in pairs)  # pyright: ignore[reportArgumentType]
+
+
+def test_gradients_are_whole_under_ddp(two: Ranks) -> None:
+    assert max(two(replicated, 2)) < 1e-13
+
+
+def held_beside(rank: int, world: int, length: int) -> tuple[int, int]:
+    """Bytes of a step of the ring beyond inputs, output and gradients; and those of a rank's keys and values."""
+    mesh = init_device_mesh("cpu", (world,))
+    most = 0
+    with mock.patch.object(rounds, "FEWEST", 64):
+        for tokens in (64, length):  # the first warms up
+            own = [torch.ones(1, 8, tokens, 64, requires_grad=True) for _ in range(3)]
+            toward = torch.ones(1, 8, tokens, 64)
+            before = current("cpu")
+            reset_peak("cpu")
+            found = context_parallel_attention(*own, is_causal=True, mesh=mesh, rotate="ring", backend="native")
+            assert isinstance(found, Tensor)
+            found.backward(toward)
+            most = peak("cpu") - before - 4 * found.nbytes
+    return most, own[1].nbytes + own[2].nbytes
+
+
+def test_a_ring_holds_little_of_what_belongs_to_others(two: Ranks) -> None:
+    """Six shares of a sixteenth, and as much for the parts: all of the keys and values of one other would be more."""
+    for beyond, keys_and_values in two(held_beside, 2, 4096):
+        assert beyond < 0.75 * keys_and_values
+
+
 def saved(rank: int, world: int, folder: str) -> None:
     mesh = init_device_mesh("cpu", (world,))
     made = model()
@@ -219,7 +284,6 @@ def example(rank: int, world: int, arguments: list[str]) -> str:
     """What examples/several_devices.py prints, in the group that is there."""
     import contextlib
     import io
-    from unittest import mock
 
     printed = io.StringIO()
     with (

@@ -62,6 +62,24 @@ def test_an_encoding_of_ones_own(two: Ranks) -> None:
     two(own_encoding)
 
 
+def dropped(rank: int) -> None:
+    """Dropout, with processes that are seeded alike."""
+    model, x = made("Shaw", 2)
+    layer = model.layers[0]
+    layer.dropout, layer.backend = 0.5, "tiled"
+    torch.manual_seed(seeds.seed("headwise dropout"))
+    expected = layer(x)
+    kept = layer(x)
+    assert (kept - expected).abs().max() > 0.1  # another draw
+    parallelize_module(layer, mesh(2), HeadwiseParallel())
+    torch.manual_seed(seeds.seed("headwise dropout"))
+    assert_close(layer(x), expected, "output")
+
+
+def test_dropout_drops_what_one_process_drops(two: Ranks) -> None:
+    two(dropped)
+
+
 def decoded(rank: int, name: str) -> None:
     """Token by token with a cache, whose rows are of the process's heads."""
     model, x = made(name, 2)

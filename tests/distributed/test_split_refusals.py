@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import relattn
 from relattn.distributed import ContextParallel, context_parallel_attention, explain, join, plan, split, unpadded
+from relattn.score.terms import ScoreTerms
 from tests.distributed.ranks import Ranks
 
 
@@ -67,6 +68,12 @@ def refused(rank: int, world: int, case: str) -> str:
         options |= {"rotate": "ring", "backend": "dense"}
     if case == "way":
         options["rotate"] = "tree"
+    if case == "rows":
+        options["attn_mask"] = torch.ones(8 * world, 8 * world, dtype=torch.bool)
+    if case == "terms":
+        options["encoding"] = ScoreTerms(query=torch.ones(1, 2, 8 * world, 4))
+    if case == "learns":
+        q = q.detach().requires_grad_(rank == 0)
     if case == "start":
         options["query_position"] = torch.tensor(3)
     return said(lambda: context_parallel_attention(q, k, v, **options))
@@ -90,6 +97,12 @@ SENTENCES = {
     "dense": "UnsupportedError: backend='dense' cannot run a ring: it has no gradients of a part of a softmax; "
     "use 'triton' or 'native' or 'tiled', or rotate='all_gather'",
     "way": "ValueError: rotate: got 'tree'; expected one of 'auto', 'ring', 'all_gather', 'ulysses'",
+    "rows": "ShapeError: attn_mask: got shape [16, 16]; expected one that broadcasts to [1, 2, 8, 16] (batch, heads, "
+    "queries, keys)",
+    "terms": "ShapeError: ScoreTerms query: got shape [1, 2, 16, 4]; expected [1, 2, 8, 4], this rank's part; "
+    "relattn.distributed.split makes it",
+    "learns": "ValueError: grad mode and what requires a gradient: got another on rank 1 of 2 than on rank 0; expected "
+    "the same on all ranks",
     "start": "UnsupportedError: query_position: got a start that is a tensor; expected an int where the sequence is "
     "split, for it tells which parts meet; read it with int()",
 }

@@ -19,7 +19,7 @@ from relattn.distributed.agree import agree, checksum, compared
 from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
 from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, pieces
-from relattn.distributed.lowering import Call, gathered, lowered, with_prepared_keys
+from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered, with_prepared_keys
 from relattn.distributed.parts import check_part
 from relattn.distributed.sides import Side, side_of
 from relattn.door import AttentionMask, Segments, checked
@@ -88,7 +88,7 @@ def context_parallel_attention(
     encoding: alike on all ranks; ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
     query_position, key_position: an int or Digits tell where the whole sequence stands; a tensor the rank's part.
     attn_mask: the rows of the rank's queries, and the columns of all keys in the order of the sequence.
-    dropout_p: the ranks draw as one process does whose generator stands where that of rank 0 does.
+    dropout_p: what one process of `native`, `tiled` or `triton` drops, whose generator stands where rank 0's does.
     backend: of "ring" one that has gradients of a part of the keys: "native", "tiled" or "triton".
     The others as in `relative_attention`, which also says what is returned. All ranks call it, with the same options.
 
@@ -170,7 +170,7 @@ def _agreed(group: Group, ask: Callable[[], _Asked], dropout_p: float) -> _Asked
         checksum(group, module), call.layout, asked.rotate, call.query_side.described(), call.key_side.described(),
         call.within, call.key_mask is None, call.segments is None,
         None if call.key_bias is None else call.key_bias.shape[:2],
-        sorted(call.others.items()), call.query.dtype, asked.backend, asked.return_lse,
+        sorted(call.others.items()), call.query.dtype, asked.backend, asked.return_lse, _gradients_asked_for(call),
     )  # fmt: skip
     seeds = agree(
         group, dict(zip(_LENGTHS, lengths, strict=True)), dict(zip(_OTHERS, others, strict=True)), None, seed or 0
@@ -186,8 +186,16 @@ _LENGTHS = (
 _OTHERS = (
     "encoding", "layout", "rotate", "query_position", "key_position", "is_causal, window", "key_mask", "segment_ids",
     "key_bias", "softcap, dropout_p, scale", "query's dtype", "backend", "return_lse",
+    "grad mode and what requires a gradient",
 )  # fmt: skip
 """What else the ranks must have alike, by the names of the arguments."""
+
+
+def _gradients_asked_for(call: Call) -> tuple[bool, ...]:
+    """What decides on the messages of a backward pass: a rank that sends none would leave the others waiting."""
+    learns = isinstance(call.encoding, RelativeEncoding) and any(p.requires_grad for p in call.encoding.parameters())
+    given = (call.query, call.key, call.value, call.key_bias)
+    return torch.is_grad_enabled(), learns, *(one is not None and one.requires_grad for one in given)
 
 
 def _asked(
@@ -242,6 +250,7 @@ def _asked(
         None if key_bias is None else check_key_bias(key_bias, batch, query, key),
         {"softcap": softcap, "dropout_p": check_probability("dropout_p", dropout_p), "scale": scale},
     )  # fmt: skip
+    check_whole_rows(call)
     choose(call, rotate)  # which refuses what cannot be
     return _Asked(call, rotate, backend, None if sinks is None else check_sinks(sinks, batch, query), return_lse)
 

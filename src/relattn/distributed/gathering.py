@@ -26,7 +26,8 @@ def all_gather(call: Call, problems: list[Problem], backend: str) -> Answer:
     outputs, lses = [], []
     for problem in problems:
         seen = reach(problem)
-        output, lse = _run(part_of(problem, seen, key[:, :, seen], value[:, :, seen]), backend)
+        queries = slice(0, problem.query.shape[2])
+        output, lse = _run(part_of(problem, queries, seen, key[:, :, seen], value[:, :, seen]), backend)
         outputs.append(output)
         lses.append(lse)
     return torch.cat(outputs, 2), torch.cat(lses, 2)

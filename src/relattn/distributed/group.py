@@ -115,7 +115,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        parts = _exchange(ctx.group, gradient)
+        parts = ctx.group.exchanged(gradient)
         return None, wide(parts).sum(0).to(parts.dtype)
 
 
@@ -125,17 +125,13 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx, group: Group, parts: Tensor) -> Tensor:
         ctx.group = group
-        return _exchange(group, parts)
+        given = parts.contiguous()
+        found = torch.empty_like(given)
+        with group.named():
+            dist.all_to_all_single(found, given, group=group.process_group)
+        group.sent += given.nbytes * (group.world - 1) // group.world
+        return found
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, _exchange(ctx.group, gradient)
-
-
-def _exchange(group: Group, parts: Tensor) -> Tensor:
-    given = parts.contiguous()
-    found = torch.empty_like(given)
-    with group.named():
-        dist.all_to_all_single(found, given, group=group.process_group)
-    group.sent += given.nbytes * (group.world - 1) // group.world
-    return found
+        return None, ctx.group.exchanged(gradient)

@@ -14,6 +14,7 @@ from relattn.encodings.base import EncodingSum, OnAxis, RelativeEncoding
 from relattn.errors import UnsupportedError
 from relattn.nn.attention import RelativeMultiheadAttention
 from relattn.nn.conformer import RelPositionMultiHeadedAttention
+from relattn.score.problem import Part
 
 PROJECTIONS: dict[str, type[ParallelStyle]] = {
     "q_proj": ColwiseParallel,
@@ -33,8 +34,8 @@ class HeadwiseParallel(ParallelStyle):
 
     Parameters become DTensors under the same names: split along the axis that counts heads (`head_axes`), and whole on
     every process where the heads share them. Each gradient is that of all heads. An encoding that several layers share
-    is split once. Masks, key_bias and sinks that have heads are those of the process's own. Dropout draws from each
-    process's own generator: two that stand alike drop the same pairs of different heads.
+    is split once. Masks, key_bias and sinks that have heads are those of the process's own. Dropout of `native`,
+    `tiled` and `triton` drops what one process drops whose generator stands where theirs do: seed all alike.
 
     The mesh has one dimension, whose size N divides num_heads and num_kv_heads.
 
@@ -67,6 +68,8 @@ class HeadwiseParallel(ParallelStyle):
             _check_whole(type(layer).__name__, layer.get_submodule(name), prefix=name)
         if layer.encoding is not None:
             self._split_encoding(layer.encoding, mesh)
+        count = layer.num_heads // mesh.size()
+        layer.own_heads = Part(0, 0, mesh.get_local_rank() * count, layer.num_heads)
         for name, style in PROJECTIONS.items():
             parallelize_module(layer.get_submodule(name), mesh, style(), **self._source())
 

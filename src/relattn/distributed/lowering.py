@@ -16,7 +16,8 @@ from relattn.distributed.layout import Layout, Piece, pieces
 from relattn.distributed.parts import ordered
 from relattn.distributed.sides import Side
 from relattn.encodings.base import RelativeEncoding, prepare
-from relattn.score.checks import places_beside
+from relattn.errors import ShapeError
+from relattn.score.checks import check_attn_mask, places_beside
 from relattn.score.places import Places
 from relattn.score.position import Position
 from relattn.score.positions import SEQUENCE, Positions
@@ -108,7 +109,7 @@ def with_prepared_keys(call: Call) -> Call:
     if isinstance(encoding, ScoreTerms):
         if encoding.key is None:
             return call
-        return replace(call, key=encoding.key, encoding=replace(encoding, key=None))
+        return replace(call, key=encoding.key.reshape(key.shape), encoding=replace(encoding, key=None))
     if encoding is None or not encoding.rewrites_keys:
         return call
     prepared = [
@@ -156,6 +157,33 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
         part=Part(piece.start, 0, 0, query.shape[1]),
         seed=call.seed,
     )
+
+
+def check_whole_rows(call: Call) -> None:
+    """attn_mask has the rows of this rank's queries, and the caller's own terms those of its queries and keys.
+
+    Raises ShapeError: for others, as those of the whole sequence, of which the first would be taken for this rank's.
+    """
+    check_attn_mask(call.attn_mask, call.batch, call.query, call.keys_of_all()[0])
+    if isinstance(call.encoding, ScoreTerms):
+        _check_rows(call.encoding, call)
+
+
+def _check_rows(terms: ScoreTerms, call: Call) -> None:
+    for name, tensor, part in (
+        ("query", terms.query, call.query),
+        ("key", terms.key, call.key),
+        ("relative_query", terms.relative_query, call.query),
+    ):
+        expected = [*call.batch, *part.shape[1:]]
+        free = name == "relative_query"  # its width is its own
+        if tensor is not None and list(tensor.shape[: -1 if free else None]) != (expected[:-1] if free else expected):
+            raise ShapeError(
+                f"ScoreTerms {name}: got shape {list(tensor.shape)}; expected {expected}"
+                f"{' or another width' if free else ''}, this rank's part; relattn.distributed.split makes it"
+            )
+    for of_axis in terms.axes.values():
+        _check_rows(of_axis, call)
 
 
 def _places(

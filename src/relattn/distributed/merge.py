@@ -1,4 +1,4 @@
-"""Merge: the answer over the keys of several parts, from the answers over each.
+"""Merge: the answer over the keys of several parts, from the answers over each, and which backends give these.
 
 With O_c and lse_c those of part c:   lse = log sum_c exp(lse_c),   O = sum_c exp(lse_c - lse) O_c
 """
@@ -9,21 +9,44 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.base import Backend, MergingBackend
+from relattn.backends.select import BACKENDS, select
+from relattn.errors import UnsupportedError
+from relattn.score.problem import Problem
 
-class Merged:
-    """O and lse over the parts so far; None before the first."""
 
-    def __init__(self) -> None:
-        self.output: Float[Tensor, "B Hq Lq Dv"] | None = None
-        self.lse: Float[Tensor, "B Hq Lq"] | None = None
+def merge(
+    output: Float[Tensor, "B Hq n Dv"],
+    lse: Float[Tensor, "B Hq n"],
+    of_part: Float[Tensor, "B Hq n Dv"],
+    lse_of_part: Float[Tensor, "B Hq n"],
+) -> None:
+    """Take one part more into O and lse, which are 0 and -inf before the first."""
+    both = torch.logaddexp(lse, lse_of_part)
+    finite = both.masked_fill(both == -torch.inf, 0.0)  # a row that sees nothing yet: e^(-inf - 0) = 0
+    output.mul_((lse - finite).exp_().unsqueeze(-1))
+    output.addcmul_(of_part, (lse_of_part - finite).exp_().unsqueeze(-1))
+    lse.copy_(both)
 
-    def add(self, output: Float[Tensor, "B Hq Lq Dv"], lse: Float[Tensor, "B Hq Lq"]) -> None:
-        """Take in one part more, whose output may be overwritten."""
-        if self.output is None or self.lse is None:
-            self.output, self.lse = output, lse
-            return
-        both = torch.logaddexp(self.lse, lse)
-        finite = both.masked_fill(both == -torch.inf, 0.0)  # a row that sees nothing yet: e^(-inf - 0) = 0
-        self.output.mul_((self.lse - finite).exp_().unsqueeze(-1))
-        self.output.addcmul_(output, (lse - finite).exp_().unsqueeze(-1))
-        self.lse = both
+
+def merging(name: str, problem: Problem) -> MergingBackend:
+    """The backend that runs a part of a problem: the one called `name`, for "auto" the first that can.
+
+    Raises UnsupportedError: for a backend that cannot compute the gradients of a part.
+    """
+    if name != "auto":
+        return _merging(select(name, problem))
+    order: list[Backend] = [BACKENDS["native"], BACKENDS["tiled"]]
+    if problem.query.device.type == "cuda":
+        order.insert(0, BACKENDS["triton"])
+    return _merging(next(backend for backend in order if not any(backend.reasons(problem))))
+
+
+def _merging(backend: Backend) -> MergingBackend:
+    if isinstance(backend, MergingBackend):
+        return backend
+    usable = [name for name, other in BACKENDS.items() if isinstance(other, MergingBackend)]
+    raise UnsupportedError(
+        f"backend={backend.name!r} cannot run a ring: it has no gradients of a part of a softmax; "
+        f"use {' or '.join(map(repr, usable))}, or rotate='all_gather'"
+    )

@@ -1,4 +1,4 @@
-"""A part of a problem: all of its queries, and some of its keys."""
+"""A part of a problem: some of its queries, and some of its keys."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from relattn.score.problem import Axis, Problem
 
 
 def part_of(
-    problem: Problem, keys: slice, key: Float[Tensor, "B Hk n D"], value: Float[Tensor, "B Hk n Dv"]
+    problem: Problem, queries: slice, keys: slice, key: Float[Tensor, "B Hk n D"], value: Float[Tensor, "B Hk n Dv"]
 ) -> Problem:
-    """The problem of all queries and of the keys numbered `keys`, which `key` and `value` hold.
+    """The problem of the queries numbered `queries` and of the keys numbered `keys`, which `key` and `value` hold.
 
     Tables over the offsets of the sequence come as the rows alone that these pairs meet.
     """
-    axes = tuple(_axis(axis, problem.query.shape[2], keys) for axis in problem.axes)
     key_bias, counted = problem.key_bias, problem.counted()
     return problem.replaced(
+        query=problem.query[:, :, queries],
         key=key,
         value=value,
-        axes=axes,
-        mask=problem.mask.part(slice(0, problem.query.shape[2]), keys),
+        axes=tuple(_axis(axis, queries, keys) for axis in problem.axes),
+        mask=problem.mask.part(queries, keys),
         key_bias=None if key_bias is None else key_bias[..., keys],
-        part=counted._replace(key=counted.key + keys.start),
+        part=counted._replace(query=counted.query + queries.start, key=counted.key + keys.start),
     )
 
 
-def sees(problem: Problem, keys: slice) -> bool:
-    """Whether offsets let any query see any of the keys; True where positions are listed, which are not read."""
+def sees(problem: Problem, queries: slice, keys: slice) -> bool:
+    """Whether offsets let any of the queries see any of the keys; True for listed positions, which are not read."""
     positions = problem.sequence().positions
+    if queries.start >= queries.stop or keys.start >= keys.stop:
+        return False
     if positions.known_origin is None:
-        return keys.start < keys.stop
-    first, last = positions.part(slice(0, problem.query.shape[2]), keys).visible
-    return bool(first <= last)
+        return True
+    first = positions.known_origin + keys.start - (queries.stop - 1)
+    last = positions.known_origin + keys.stop - 1 - queries.start
+    reaches_back = positions.lowest is None or last >= positions.lowest
+    return reaches_back and (positions.highest is None or first <= positions.highest)
 
 
-def _axis(axis: Axis, queries: int, keys: slice) -> Axis:
-    positions = axis.positions.part(slice(0, queries), keys)
+def _axis(axis: Axis, queries: slice, keys: slice) -> Axis:
+    positions, r = axis.positions.part(queries, keys), axis.relative_query
+    cut = axis.replaced(positions=positions, relative_query=None if r is None else r[:, :, queries])
     if not (isinstance(positions.query, Run) and isinstance(positions.key, Run)):
-        return axis.replaced(positions=positions)
+        return cut
     first, last = positions.visible
     assert isinstance(first, int) and isinstance(last, int)  # starts are ints where a sequence is split
     tables = {name: table.narrowed(first, max(last - first + 1, 1)) for name, table in axis.tables().items()}
-    return axis.replaced(positions=positions, **tables)
+    return cut.replaced(**tables)

@@ -58,7 +58,7 @@ class ContextParallel(ParallelStyle):
             )
         mesh = device_mesh if self.mesh is None else self.mesh
         Group(mesh)
-        module.attend = partial(context_parallel_attention, mesh=mesh, layout=self.layout, rotate=self.rotate)
+        module.attend_parts = partial(context_parallel_attention, mesh=mesh, layout=self.layout, rotate=self.rotate)
         return module
 
 

@@ -1,4 +1,4 @@
-"""Sums: gradients that add up over the parts of the keys."""
+"""Sums: gradients that add up over the parts of a problem."""
 
 from __future__ import annotations
 
@@ -25,20 +25,25 @@ class Sums:
         self.given = {name: tensor for name, tensor in held.items() if tensor is not None and name in wanted}
         self.sums = {name: zeros_like(tensor) for name, tensor in self.given.items()}
 
-    def add(self, part: Problem, keys: slice, found: dict[str, Tensor]) -> None:
-        """Those that a part adds, whose keys are so numbered."""
+    def add(self, part: Problem, queries: slice, keys: slice, found: dict[str, Tensor]) -> None:
+        """Those that a part adds, whose queries and keys are so numbered."""
         for name in self.wanted:
-            self._place(name, part, keys).add_(wide(found[name]))
+            self._place(name, part, queries, keys).add_(wide(found[name]))
 
     def gradients(self) -> list[Tensor | None]:
         """In the order of `names`, None for what asked for none."""
         return [self.sums[name].to(self.given[name].dtype) if name in self.sums else None for name in self.names]
 
-    def _place(self, name: str, part: Problem, keys: slice) -> Tensor:
-        """The part of a sum that a part of the keys has a gradient for."""
+    def _place(self, name: str, part: Problem, queries: slice, keys: slice) -> Tensor:
+        """The part of a sum that a part of the problem has a gradient for."""
         whole = self.sums[name]
-        if name in ("explicit_mask", "key_bias"):
-            return whole if whole.shape[-1] == 1 else whole[..., keys]
+        if name.split(" of ")[0] in ("query", "relative_query"):  # on whatever axis
+            return whole[:, :, queries]
+        if name == "explicit_mask":
+            of_keys = whole if whole.shape[-1] == 1 else whole[..., keys]
+            return of_keys if whole.shape[-2] == 1 else of_keys[..., queries, :]
+        if name == "key_bias":
+            return whole[..., keys]
         if name not in TABLES:
             return whole
         first, narrow = self.problem.sequence().tables()[name].first, part.sequence().tables()[name]

@@ -15,7 +15,7 @@ from relattn.autocast import is_autocast
 from relattn.door import AttentionMask, Segments
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.errors import ShapeError, UnsupportedError
-from relattn.functional import relative_attention
+from relattn.functional import request_of
 from relattn.nn.cache import KVCache
 from relattn.nn.cache_checks import check_beside
 from relattn.nn.slots import held_attn_mask, held_key_bias, held_key_mask, held_segments
@@ -23,6 +23,7 @@ from relattn.score.checks import PADDED, check_float, check_layout, check_window
 from relattn.score.places import Places
 from relattn.score.position import Listed, Position, PositionsLike, Run
 from relattn.score.positions import SEQUENCE, Positions, Window, limits
+from relattn.score.problem import Part
 from relattn.spread import check_split_alike
 
 
@@ -31,8 +32,9 @@ class ProjectedAttention(nn.Module):
 
     A subclass brings the attributes below, as its own or as other names of what it has.
 
-    attend: what is called for attention without a cache, under the arguments of `relative_attention`. A style of
-        `relattn.distributed` gives a module another, for sequences that several processes hold.
+    A style of `relattn.distributed` gives a module one of these, else they are None. attend_parts: attention under the
+    arguments of `relative_attention`, where several processes hold parts of the sequences. own_heads: which heads of
+    how many the process computes, so that dropout counts them as one process does.
     """
 
     q_proj: nn.Linear
@@ -46,7 +48,8 @@ class ProjectedAttention(nn.Module):
     dropout: float
     scale: float | None
     backend: str
-    attend: Callable[..., Any] = staticmethod(relative_attention)
+    attend_parts: Callable[..., Any] | None = None
+    own_heads: Part | None = None
 
     def forward(
         self,
@@ -92,7 +95,7 @@ class ProjectedAttention(nn.Module):
         dropout_p, enable_gqa = self.dropout if self.training else 0.0, self.num_kv_heads != self.num_heads
         if cache is not None:
             _check_cache(cache, key, key_position)
-            if self.attend is not relative_attention:
+            if self.attend_parts is not None:
                 raise UnsupportedError(
                     "cache: came to a layer whose sequences are split over processes (ContextParallel), each of which "
                     "would hold keys of its own; decode with a layer that is not"
@@ -108,7 +111,7 @@ class ProjectedAttention(nn.Module):
                     key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
                     key_bias=held_key_bias(key_bias, cache), softcap=softcap, sinks=sinks,
                     dropout_p=dropout_p, scale=self.scale, backend=self.backend,
-                ).run()  # fmt: skip
+                ).counted_at(self.own_heads).run()  # fmt: skip
         else:
             key = query if key is None else key
             k, v = self._keys_and_values(key, value)
@@ -116,7 +119,8 @@ class ProjectedAttention(nn.Module):
                 raise ShapeError(
                     f"key: got batch {key.shape[0]} ({shape(key)}) beside query {shape(query)}; expected the same"
                 )
-            output = self.attend(
+            attend = self._attend if self.attend_parts is None else self.attend_parts
+            output = attend(
                 q, k, v, attn_mask, dropout_p, is_causal, self.scale, enable_gqa, encoding=self.encoding,
                 query_position=0 if query_position is None else query_position,
                 key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
@@ -146,6 +150,10 @@ class ProjectedAttention(nn.Module):
                 k = prepare(self.encoding, k, {SEQUENCE: place, **beside})
             cache.keep(k, v, place, beside)
         return cache
+
+    def _attend(self, *args: Any, **kwargs: Any) -> Float[Tensor, "B H Lq Dv"]:
+        """relative_attention of the heads that this process computes."""
+        return request_of(*args, **kwargs).counted_at(self.own_heads).run()[0]
 
     def _keys_and_values(
         self, key: Float[Tensor, "B Lk kdim"], value: Float[Tensor, "B Lk vdim"] | None

@@ -1,0 +1,121 @@
+"""The ring's way back: keys and values go round once more, and their gradients behind them, until they are home.
+
+A backend gives the gradients of each part, from the output and lse of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from relattn.autocast import without_autocast
+from relattn.distributed.group import Passing
+from relattn.distributed.merge import merging
+from relattn.distributed.rounds import CHUNK, Meeting, Ring, given_in, moved, part
+from relattn.distributed.sums import Sums, zeros_like
+
+
+class Backward:
+    """What a rank has of the gradients, and what is on its way.
+
+    A chunk is what travels in a round. Six are held at the highest: that which is here, what a part adds to its
+    gradients, the sums that come behind it and those that go on, and the last round's on their way home, going and
+    coming. What the ranks before have summed comes in while the first part is multiplied, the next keys and values
+    during the others.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        key: Tensor,
+        value: Tensor,
+        tensors: Sequence[Tensor],
+        wanted: Sequence[bool],
+        answers: tuple[Tensor, ...],
+    ) -> None:
+        self.ring, self.problems = ring, ring.problems(tensors)
+        self.own = (key, value)
+        self.answers = [answer.split([p.query.shape[2] for p in self.problems], dim=2) for answer in answers]
+        needed = iter(wanted[2:])
+        self.sums = [
+            Sums(problem, [name for name in moved(arguments) if next(needed)], moved(arguments))
+            for arguments, problem in zip(ring.arguments, self.problems, strict=True)
+        ]
+        travels = [name for name, one in zip(CHUNK, wanted, strict=False) if one]
+        self.home = {
+            name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
+            for name, tensor in zip(CHUNK, self.own, strict=True)
+            if name in travels
+        }
+        self.chunk: list[Tensor] = []
+        self.here: list[Tensor] = []
+        self.following: Passing | None = None
+        self.coming: Passing | None = None
+        self.going: tuple[tuple[slice, ...], Passing] | None = None
+
+    def run(self) -> list[Tensor | None]:
+        """The gradients by the keys, the values and each piece's tensors; None for what asked for none."""
+        for given in self.ring.rounds():
+            self._go_round(given)
+            self._arrive()
+            if self.ring.hops:
+                self.going = given, self.ring.group.pass_on(self.here, hop=-self.ring.hops)
+            else:
+                self._store(given, self.here)
+            self.here = []
+        self._arrive()
+        return [self.home.get(name) for name in CHUNK] + [gradient for one in self.sums for gradient in one.gradients()]
+
+    def _go_round(self, given: tuple[slice, ...]) -> None:
+        """One round: in the end the sums of the last rank's keys are here."""
+        ring = self.ring
+        self.chunk = [given_in(tensor, given) for tensor in self.own]
+        self.here = [zeros_like(tensor) for name, tensor in zip(CHUNK, self.chunk, strict=True) if name in self.home]
+        for step in range(ring.hops + 1):
+            settled = False
+            for meeting in ring.meetings(self.problems, given, step):
+                found = self._gradients(meeting)
+                if not settled:
+                    self._settle(step)
+                    settled = True
+                for name, total in zip(self.home, self.here, strict=True):
+                    total[:, :, meeting.place] += found[name]
+                del found  # before the next part has its own
+            if not settled:
+                self._settle(step)
+            if self.coming is not None:
+                self.chunk, self.coming = self.coming.wait(), None
+                self.following, self.here = ring.group.pass_on(self.here), []
+
+    def _gradients(self, meeting: Meeting) -> dict[str, Tensor]:
+        """What a meeting adds, that of the queries' side added up."""
+        problem = part(self.problems[meeting.number], meeting, self.chunk)
+        sums = self.sums[meeting.number]
+        with without_autocast(problem.query):
+            backend = merging(self.ring.backend, problem)
+            answers = (answer[meeting.number][:, :, meeting.queries] for answer in self.answers)
+            found = backend.gradients(problem, *answers, [*self.home, *sums.wanted])
+        sums.add(problem, meeting.queries, meeting.keys, found)
+        return found
+
+    def _settle(self, step: int) -> None:
+        """Take in the sums of the ranks before, and send the keys and values on."""
+        if self.following is not None:
+            self.here, self.following = self.following.wait(), None
+        if step < self.ring.hops:
+            self.coming = self.ring.group.pass_on(self.chunk)
+
+    def _arrive(self) -> None:
+        """Take in the sums of this rank's keys that are on their way home."""
+        if self.going is not None:
+            (given, passing), self.going = self.going, None
+            self._store(given, passing.wait())
+
+    def _store(self, given: tuple[slice, ...], sums: list[Tensor]) -> None:
+        """Put them where these keys stand."""
+        lengths = [place.stop - place.start for place in given]
+        for home, one in zip(self.home.values(), sums, strict=True):
+            for place, of_piece in zip(given, one.split(lengths, 2), strict=True):
+                home[:, :, place] = of_piece

@@ -1,0 +1,113 @@
+"""Rounds: which keys are on which rank when, as they travel round the ring.
+
+In each round every rank gives a share of its keys and values, which goes once round. So a rank never holds much of what
+belongs to others, beside its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relattn.backends.problem_arguments import problem_of, tensors_of, with_tensors
+from relattn.distributed.group import Group
+from relattn.distributed.layout import Layout, pieces
+from relattn.distributed.part import part_of, sees
+from relattn.score.problem import Problem
+
+CHUNK = ("key", "value")
+"""What travels."""
+SHARES = 16
+"""A part has at most this share of a rank's queries, and a round this share of its keys: what a rank holds beside."""
+FEWEST = 1024
+"""Or so many, where that is more: smaller ones take longer to send and to start than to multiply."""
+
+
+class Meeting(NamedTuple):
+    """Some queries of the problem of that number, and the keys that they meet, which stand at `place` in the chunk."""
+
+    number: int
+    queries: slice
+    keys: slice
+    place: slice
+
+
+@dataclass(frozen=True)
+class Ring:
+    """What the passes of a ring need beside the tensors.
+
+    group, layout: of the ranks, which hold `keys` keys each. hops: how many times a chunk is passed on. backend: as the
+    caller named it. seed: of dropout. arguments: each piece's problem as the operators' arguments, by name.
+    """
+
+    group: Group
+    layout: Layout
+    keys: int
+    hops: int
+    backend: str
+    seed: int | None
+    arguments: list[dict[str, Any]]
+
+    def rounds(self) -> list[tuple[slice, ...]]:
+        """Of each round, the keys that a rank gives, of each of its pieces."""
+        own = pieces(self.group.rank, self.group.world, self.keys, self.layout)
+        size = max(_share(self.keys) // len(own), 1)
+        return [
+            tuple(slice(piece.local + start, piece.local + min(start + size, piece.length)) for piece in own)
+            for start in range(0, own[0].length, size)
+        ]
+
+    def chunk(self, given: tuple[slice, ...], step: int) -> Iterator[tuple[slice, slice]]:
+        """(keys, where they stand in the chunk) of what is here after so many hops of a round."""
+        source, place = (self.group.rank - step) % self.group.world, 0
+        for piece, taken in zip(pieces(source, self.group.world, self.keys, self.layout), given, strict=True):
+            first, count = piece.start + taken.start - piece.local, taken.stop - taken.start
+            yield slice(first, first + count), slice(place, place + count)
+            place += count
+
+    def meetings(self, problems: list[Problem], given: tuple[slice, ...], step: int) -> Iterator[Meeting]:
+        """Who meets whom after so many hops of a round."""
+        for number, problem in enumerate(problems):
+            for queries in self.shares(problem):
+                for keys, place in self.chunk(given, step):
+                    if sees(problem, queries, keys):
+                        yield Meeting(number, queries, keys, place)
+
+    def shares(self, problem: Problem) -> Iterator[slice]:
+        """The queries of a problem, a share at a time."""
+        length = problem.query.shape[2]
+        size = _share(length * len(self.arguments))
+        return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+    def problems(self, tensors: Sequence[Tensor]) -> list[Problem]:
+        """Each piece's problem, with these tensors in the order of `moved`."""
+        given, problems = iter(tensors), []
+        for arguments in self.arguments:
+            held = {name: next(given) for name in moved(arguments)}
+            problems.append(problem_of(**with_tensors(arguments, held)).replaced(seed=self.seed))
+        return problems
+
+
+def moved(arguments: dict[str, Any]) -> list[str]:
+    """The names of a piece's tensors that may have a gradient, less the keys and values, which travel."""
+    held = tensors_of(arguments)
+    return [name for name, tensor in held.items() if tensor is not None and name not in CHUNK]
+
+
+def part(problem: Problem, meeting: Meeting, chunk: Sequence[Tensor]) -> Problem:
+    """The queries and keys of a meeting, which the chunk holds."""
+    key, value = (tensor[:, :, meeting.place] for tensor in chunk)
+    return part_of(problem, meeting.queries, meeting.keys, key, value)
+
+
+def given_in(tensor: Tensor, given: tuple[slice, ...]) -> Tensor:
+    """What this rank gives of its keys or values in a round."""
+    return torch.cat([tensor[:, :, place] for place in given], 2)
+
+
+def _share(length: int) -> int:
+    return max(-(-length // SHARES), FEWEST)
