@@ -173,15 +173,18 @@ def test_second_derivatives(rotate: str, two: Ranks) -> None:
 
 
 def replicated(rank: int, world: int) -> float:
-    """The gradients of a model under DDP over the ranks of the context, beside those of one process."""
+    """The gradients of a model under DDP over the ranks of the context, off those of one process; by the largest."""
     mesh = init_device_mesh("cpu", (world,))
     x, alone, made = drawn(2, 16, 16, name="x"), model(), model()
     alone(x).square().sum().backward()
     parallelize_module(made, mesh, plan(made, ContextParallel()))
     under_ddp = DistributedDataParallel(made, process_group=mesh.get_group())
     (under_ddp(split(x, mesh, dim=1)).square().sum() * world).backward()  # DDP takes the mean
-    pairs = zip(made.parameters(), alone.parameters(), strict=True)
-    return max(worst(one.grad, other.grad) for one, other in pairs)  # pyright: ignore[reportArgumentType]
+    found, expected = (
+        torch.cat([parameter.grad.flatten() for parameter in one.parameters()])  # pyright: ignore[reportOptionalMemberAccess]
+        for one in (made, alone)
+    )
+    return worst(found, expected)
 
 
 def test_gradients_are_whole_under_ddp(two: Ranks) -> None:
@@ -206,9 +209,9 @@ def held_beside(rank: int, world: int, length: int) -> tuple[int, int]:
 
 
 def test_a_ring_holds_little_of_what_belongs_to_others(two: Ranks) -> None:
-    """Six shares of a sixteenth, and as much for the parts: all of the keys and values of one other would be more."""
+    """Less than all keys and values of one other, of which a ring without rounds holds three, with their gradients."""
     for beyond, keys_and_values in two(held_beside, 2, 4096):
-        assert beyond < 0.75 * keys_and_values
+        assert beyond < keys_and_values
 
 
 def saved(rank: int, world: int, folder: str) -> None:
