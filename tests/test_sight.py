@@ -80,3 +80,30 @@ def test_nothing_to_clean_leaves_the_problem_itself() -> None:
     assert Sight().cleaned(problem) is problem
     seen = torch.tensor([[[True, False, True]]])
     assert Sight(keys=seen).cleaned(problem) is not problem
+
+
+@pytest.mark.parametrize("lowest", [None, -3, 0, 1])
+@pytest.mark.parametrize("highest", [None, 2, 0, -1])
+@pytest.mark.parametrize("start", [0, 1])
+def test_one_tensor_of_segments_tells_that_queries_see_themselves(
+    lowest: int | None, highest: int | None, start: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nobody sorts; and where each query may not see the key of its own place, what is found is right."""
+    ids = torch.from_numpy(rng.integers(0, 3, (BATCH, KEYS)))
+    positions = Positions(Run(0), Run(start), KEYS, KEYS, torch.device("cpu"), lowest, highest)
+    mask = Mask(positions, segments=(ids, ids))
+    apart = mask._replace(segments=(ids, ids.clone()))
+    certain = start == 0 and (lowest or 0) <= 0 <= (highest or 0)
+    assert mask.may_leave_nothing() is mask.may_leave_keys_unseen() is not certain
+    assert apart.may_leave_nothing() and apart.may_leave_keys_unseen()
+    hidden = mask.hidden()
+    assert hidden is not None
+    if certain:
+        monkeypatch.setattr(padding, "_by_sorting", lambda mask: pytest.fail("it sorts"))
+        assert Sight.of(mask, BATCH, 1) == Sight()
+        assert not hidden.all(dim=-1).any() and not hidden.all(dim=-2).any()
+    else:
+        found = Sight.of(mask, BATCH, 1)
+        assert found.keys is not None and found.queries is not None
+        assert torch.equal(found.keys.expand(BATCH, 1, KEYS), ~hidden.all(dim=-2))
+        assert torch.equal(found.queries.expand(BATCH, 1, KEYS), ~hidden.all(dim=-1))

@@ -124,7 +124,7 @@ def request(
     segments = checks.check_segments(segment_ids, batch, query, key)
     if len(batch) != 1:
         key_mask = None if key_mask is None else _one_batch_axis(key_mask)
-        segments = None if segments is None else (_one_batch_axis(segments[0]), _one_batch_axis(segments[1]))
+        segments = None if segments is None else _segments_of_one_axis(*segments)
     if isinstance(encoding, ScoreTerms):
         terms = placed_terms(_folded_terms(encoding, batch), query, key, value, places)
     elif encoding is None:
@@ -175,6 +175,14 @@ def _folded(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[
 def _one_batch_axis(per_element: Tensor) -> Tensor:
     """[*B, L] as [B, L]."""
     return per_element.reshape(math.prod(per_element.shape[:-1]), per_element.shape[-1])
+
+
+def _segments_of_one_axis(
+    of_queries: Int[Tensor, "*B Lq"], of_keys: Int[Tensor, "*B Lk"]
+) -> tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]]:
+    """Both with one batch axis, still one tensor where they are: then every query is known to see its own key."""
+    folded = _one_batch_axis(of_queries)
+    return folded, folded if of_keys is of_queries else _one_batch_axis(of_keys)
 
 
 def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:

@@ -27,10 +27,11 @@ def grid_terms(bias: Float[Tensor, "rows H"], sizes: tuple[int, int]) -> ScoreTe
 
 def on_grid(structure: MaskStructure, sizes: tuple[int, int], leading: int = 0) -> MaskStructure:
     """The same masks, with queries and keys on a grid, behind so many tokens that stand nowhere."""
-    where = _places(sizes, leading)
+    where = places(sizes, leading)
     return replace(structure, query_position=where, key_position=where)
 
 
 @lru_cache(maxsize=64)
-def _places(sizes: tuple[int, int], leading: int) -> dict[str, Digits]:
+def places(sizes: tuple[int, int], leading: int = 0) -> dict[str, Digits]:
+    """`grid`, which the layers of a model ask for one after the other."""
     return grid(*sizes, leading=leading)

@@ -82,6 +82,8 @@ class Mask(NamedTuple):
     def may_leave_nothing(self) -> bool:
         """Whether any query might have no key left to attend to, as far as lengths and starts tell."""
         positions = self.positions
+        if self._meets_itself():
+            return False
         if positions.key_length == 0 or not self.keeps_all():
             return True
         if not self.limits_positions():
@@ -96,6 +98,8 @@ class Mask(NamedTuple):
     def may_leave_keys_unseen(self) -> bool:
         """Whether there might be a key that no query sees, as far as lengths and starts tell."""
         positions = self.positions
+        if self._meets_itself():
+            return False
         if not self.keeps_all():
             return True
         if not self.limits_positions():
@@ -107,6 +111,16 @@ class Mask(NamedTuple):
         last_with_last = first_with_first + positions.key_length - positions.query_length
         near = highest is None or certainly(last_with_last <= highest)
         return not (near and (lowest is None or certainly(first_with_first >= lowest)))
+
+    def _meets_itself(self) -> bool:
+        """Whether queries and keys have the same segments and stand at the same places, and each sees its own."""
+        positions, segments = self.positions, self.segments
+        if segments is None or segments[0] is not segments[1] or positions.known_origin != 0:
+            return False
+        if self.key_mask is not None or self.explicit is not None or positions.query_length != positions.key_length:
+            return False
+        lowest, highest = positions.lowest, positions.highest
+        return (lowest is None or lowest <= 0) and (highest is None or highest >= 0)
 
     def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
         """What a float mask adds to the scores of the pairs that it allows; None without one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 from transformers.models.levit.modeling_levit import LevitAttention, LevitAttentionSubsample
 
 from relattn.encodings.grid import YX
+from relattn.hf.grids import places
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.score.digits import Digits, grid
+from relattn.score.digits import Digits
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
 
@@ -48,7 +50,7 @@ class _DistanceAttention(Replacement):
     ) -> Float[Tensor, "B Lq width"]:
         """Queries stand on every stride-th row and column of the keys' square grid; the projected output."""
         side, coarse = math.isqrt(key.shape[2]), math.isqrt(query.shape[2])
-        structure = MaskStructure(query_position=_strided(coarse, stride), key_position=grid(side, side))
+        structure = MaskStructure(query_position=_strided(coarse, stride), key_position=places((side, side)))
         terms = _terms(self.attention_biases, side, stride * (coarse - 1))
         output, _ = attend(self, query, key, value, structure, terms, self.scale, 0.0, False)
         return self.projection(self.activation(output.flatten(2)))
@@ -77,6 +79,7 @@ class RelattnLevitAttentionSubsample(_DistanceAttention, LevitAttentionSubsample
         return self.attended(query, key, value, self.queries_subsample.stride)
 
 
+@lru_cache(maxsize=16)
 def _strided(side: int, stride: int) -> dict[str, Digits]:
     """A square grid of every stride-th row and column."""
     y, x = YX
