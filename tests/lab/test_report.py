@@ -127,6 +127,23 @@ def test_it_shows_every_figure():
     assert command in text
 
 
+def test_it_says_how_the_work_was_shared():
+    shared = results(TWO)
+    for run, processes in zip(shared["runs"], (2, 2, 4, 4), strict=True):
+        run["processes"] = processes
+    shared["settings"] |= {"batch": 4, "dropout": 0.1}
+    told = (
+        "2 processes, each with 2 windows of a step's 4; 4 processes, each with 1 window of a step's 4, 2 threads each; "
+        "steps and losses are those of one process up to rounding, each token evaluated once, but for dropout, which "
+        "every process draws by itself"
+    )
+    assert told in read(page(shared)).text
+    shared["settings"] |= {"context_parallel": 2, "dropout": 0.0}
+    text = read(page(shared)).text
+    assert "4 processes, each with one of 2 parts of 2 windows of a step's 4, 2 threads each" in text
+    assert "but for dropout" not in text
+
+
 def test_the_command_can_be_pasted_into_a_shell():
     asked = results(TWO)
     asked["settings"]["data"] = "my songs/it's.json"
