@@ -155,10 +155,11 @@ def _draw_masks(call: Drawn, rng: np.random.Generator, batch: int) -> None:
         ids = [torch.from_numpy(np.sort(rng.integers(0, 3, size=(batch, length)))) for length in call.lengths]
         call.fixed |= {"query_segments": ids[0], "key_segments": ids[1]}
     if call.rotate != "ulysses" and rng.random() < 0.3:
+        shape = tuple(size if rng.random() < 0.7 else 1 for size in (batch, HEADS, queries, keys))
         if rng.random() < 0.5:
-            call.fixed["attn_mask"] = torch.from_numpy(rng.random((queries, keys)) < 0.8)
+            call.fixed["attn_mask"] = torch.from_numpy(rng.random(shape) < 0.8)
         else:
-            call.moved["attn_mask"] = torch.from_numpy(rng.normal(size=(1, HEADS, queries, keys)).astype(np.float32))
+            call.moved["attn_mask"] = torch.from_numpy(rng.normal(size=shape).astype(np.float32))
 
 
 def whole(call: Drawn, tensors: dict[str, Tensor], backend: str) -> Tensor:
@@ -172,9 +173,11 @@ def shared(call: Drawn, mesh: DeviceMesh, tensors: dict[str, Tensor]) -> Tensor:
     def part(name: str, tensor: Tensor) -> Tensor:
         if name in ("query", "key", "value"):
             return split(tensor, mesh, dim=-2, layout=call.layout)
-        if name.startswith("encoding.") or (name == "sinks" and tensor.dim() == 1):
+        axis = AXIS_OF_SEQUENCE.get(name, -1)
+        shared = name == "attn_mask" and tensor.shape[axis] == 1
+        if shared or name.startswith("encoding.") or (name == "sinks" and tensor.dim() == 1):
             return tensor
-        return split(tensor, mesh, dim=AXIS_OF_SEQUENCE.get(name, -1), layout=call.layout)
+        return split(tensor, mesh, dim=axis, layout=call.layout)
 
     own = {name: part(name, _Replicated.apply(tensor, mesh)) for name, tensor in tensors.items()}  # pyright: ignore[reportArgumentType]
     fixed = {name: part(name, tensor) for name, tensor in call.fixed.items()}

@@ -68,6 +68,12 @@ def refused(rank: int, world: int, case: str) -> str:
         options |= {"rotate": "ring", "backend": "dense"}
     if case == "way":
         options["rotate"] = "tree"
+    if case == "masks" and rank:
+        options["attn_mask"] = torch.ones(8, 8 * world, dtype=torch.bool)
+    if case == "sinks" and rank:
+        options["sinks"] = torch.ones(2)
+    if case == "kinds":
+        options["encoding"] = ScoreTerms(query=q.detach()) if rank else None
     if case == "rows":
         options["attn_mask"] = torch.ones(8 * world, 8 * world, dtype=torch.bool)
     if case == "terms":
@@ -97,6 +103,9 @@ SENTENCES = {
     "dense": "UnsupportedError: backend='dense' cannot run a ring: it has no gradients of a part of a softmax; "
     "use 'triton' or 'native' or 'tiled', or rotate='all_gather'",
     "way": "ValueError: rotate: got 'tree'; expected one of 'auto', 'ring', 'all_gather', 'ulysses'",
+    "masks": "ValueError: attn_mask: got another on rank 1 of 2 than on rank 0; expected the same on all ranks",
+    "sinks": "ValueError: sinks: got another on rank 1 of 2 than on rank 0; expected the same on all ranks",
+    "kinds": "ValueError: encoding: got another on rank 1 of 2 than on rank 0; expected the same on all ranks",
     "rows": "ShapeError: attn_mask: got shape [16, 16]; expected one that broadcasts to [1, 2, 8, 16] (batch, heads, "
     "queries, keys)",
     "terms": "ShapeError: ScoreTerms query: got shape [1, 2, 16, 4]; expected [1, 2, 8, 4], this rank's part; "

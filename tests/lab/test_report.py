@@ -133,9 +133,9 @@ def test_it_says_how_the_work_was_shared():
         run["processes"] = processes
     shared["settings"] |= {"batch": 4, "dropout": 0.1}
     told = (
-        "2 processes, each with 2 windows of a step's 4; 4 processes, each with 1 window of a step's 4, 2 threads each; "
-        "steps and losses are those of one process up to rounding, each token evaluated once, but for dropout, which "
-        "every process draws by itself"
+        "2 processes, each with 2 windows of a step's 4; 4 processes, each with 1 window of a step's 4, 2 threads "
+        "each; steps and losses are those of one process up to rounding, each token evaluated once, but for "
+        "dropout, which every process draws by itself"
     )
     assert told in read(page(shared)).text
     shared["settings"] |= {"context_parallel": 2, "dropout": 0.0}

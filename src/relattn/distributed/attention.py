@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,11 +14,12 @@ from relattn.arguments import check_choice, check_flag, check_probability
 from relattn.autocast import without_autocast
 from relattn.backends.select import check_backend, select
 from relattn.distributed import gathering, ring
-from relattn.distributed.agree import agree, checksum, compared
+from relattn.distributed.agree import agree
+from relattn.distributed.asked import Asked, agreed
 from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
 from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, pieces
-from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered, with_prepared_keys
+from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered
 from relattn.distributed.parts import check_part
 from relattn.distributed.sides import Side, side_of
 from relattn.door import AttentionMask, Segments, checked
@@ -31,21 +31,6 @@ from relattn.score.positions import Window, limits
 from relattn.score.problem import Problem
 from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A checked call, how its parts travel, and what is left to do with its answer."""
-
-    call: Call
-    rotate: Rotate | Literal["auto"]
-    backend: str
-    sinks: Tensor | None
-    return_lse: bool
-
-    def with_prepared_keys(self) -> _Asked:
-        """The call with its keys as the encoding prepares them."""
-        return replace(self, call=with_prepared_keys(self.call))
 
 
 @torch.compiler.disable  # a graph breaks here: ranks talk to each other in a way that it does not record
@@ -99,7 +84,7 @@ def context_parallel_attention(
     Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); zigzag as in PyTorch's head-tail sharding.
     """
     group = Group(mesh)
-    asked = _agreed(
+    asked = agreed(
         group,
         lambda: _asked(
             group, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, layout=layout, rotate=rotate,
@@ -152,52 +137,6 @@ def explain(
     return choose(asked.call, asked.rotate)
 
 
-def _agreed(group: Group, ask: Callable[[], _Asked], dropout_p: float) -> _Asked:
-    """The call, where all ranks have one like it, with the seed of rank 0."""
-    seed = int(torch.randint(2**63 - 1, ())) if dropout_p else None
-    asked = error = None
-    try:
-        asked = ask()
-    except Exception as raised:  # which the other ranks must hear of
-        error = raised
-    if asked is None:
-        agree(group, dict.fromkeys(_LENGTHS, 0), dict.fromkeys(_OTHERS), error)
-        raise AssertionError("agree raises an error that it is given")
-    call, encoding = asked.call, asked.call.encoding
-    module = encoding if isinstance(encoding, RelativeEncoding) else None
-    lengths = (*call.query.shape, *call.key.shape[1:3], call.value.shape[3])
-    others = (
-        checksum(group, module), call.layout, asked.rotate, call.query_side.described(), call.key_side.described(),
-        call.within, call.key_mask is None, call.segments is None,
-        None if call.key_bias is None else call.key_bias.shape[:2],
-        sorted(call.others.items()), call.query.dtype, asked.backend, asked.return_lse, _gradients_asked_for(call),
-    )  # fmt: skip
-    seeds = agree(
-        group, dict(zip(_LENGTHS, lengths, strict=True)), dict(zip(_OTHERS, others, strict=True)), None, seed or 0
-    )
-    compared(group, module)
-    return asked if seed is None else replace(asked, call=replace(call, seed=seeds[0]))
-
-
-_LENGTHS = (
-    "query's batch", "query's heads", "query", "query's width", "key's heads", "key", "value's width",
-)  # fmt: skip
-"""What is counted of a rank's part."""
-_OTHERS = (
-    "encoding", "layout", "rotate", "query_position", "key_position", "is_causal, window", "key_mask", "segment_ids",
-    "key_bias", "softcap, dropout_p, scale", "query's dtype", "backend", "return_lse",
-    "grad mode and what requires a gradient",
-)  # fmt: skip
-"""What else the ranks must have alike, by the names of the arguments."""
-
-
-def _gradients_asked_for(call: Call) -> tuple[bool, ...]:
-    """What decides on the messages of a backward pass: a rank that sends none would leave the others waiting."""
-    learns = isinstance(call.encoding, RelativeEncoding) and any(p.requires_grad for p in call.encoding.parameters())
-    given = (call.query, call.key, call.value, call.key_bias)
-    return torch.is_grad_enabled(), learns, *(one is not None and one.requires_grad for one in given)
-
-
 def _asked(
     group: Group,
     query: Tensor,
@@ -222,7 +161,7 @@ def _asked(
     sinks: Tensor | None,
     backend: str,
     return_lse: bool,
-) -> _Asked:
+) -> Asked:
     """The arguments checked, as far as one rank can, with one batch axis."""
     query, key, value, batch = checked(query, key, value, enable_gqa)
     check_flag("is_causal", is_causal)
@@ -252,10 +191,10 @@ def _asked(
     )  # fmt: skip
     check_whole_rows(call)
     choose(call, rotate)  # which refuses what cannot be
-    return _Asked(call, rotate, backend, None if sinks is None else check_sinks(sinks, batch, query), return_lse)
+    return Asked(call, rotate, backend, None if sinks is None else check_sinks(sinks, batch, query), return_lse)
 
 
-def _answer(asked: _Asked) -> Tensor | tuple[Tensor, Tensor]:
+def _answer(asked: Asked) -> Tensor | tuple[Tensor, Tensor]:
     """O, and lse where it is asked for, with the caller's axes."""
     call = asked.call
     keys = gathered(call)

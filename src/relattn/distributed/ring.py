@@ -82,8 +82,9 @@ def _answer(ring: Ring, problems: list[Problem], key: Tensor, value: Tensor) -> 
         for step in range(ring.hops + 1):
             coming = ring.group.pass_on(chunk) if step < ring.hops else None
             for meeting in ring.meetings(problems, given, step):
-                whole = (answer[:, :, meeting.queries] for answer in answers[meeting.number])
-                merge(*whole, *_of_part(ring, part(problems[meeting.number], meeting, chunk)))
+                whole, its_lse = answers[meeting.number]
+                one, lse_of_part = _of_part(ring, part(problems[meeting.number], meeting, chunk))
+                merge(whole[:, :, meeting.queries], its_lse[:, :, meeting.queries], one, lse_of_part)
             if coming is not None:
                 chunk = coming.wait()
     return output, lse

@@ -95,8 +95,8 @@ class Backward:
         sums = self.sums[meeting.number]
         with without_autocast(problem.query):
             backend = merging(self.ring.backend, problem)
-            answers = (answer[meeting.number][:, :, meeting.queries] for answer in self.answers)
-            found = backend.gradients(problem, *answers, [*self.home, *sums.wanted])
+            output, lse, by_output, by_lse = (of[meeting.number][:, :, meeting.queries] for of in self.answers)
+            found = backend.gradients(problem, output, lse, by_output, by_lse, [*self.home, *sums.wanted])
         sums.add(problem, meeting.queries, meeting.keys, found)
         return found
 

@@ -1,0 +1,89 @@
+"""Asked: a checked call, and what of it the ranks must have alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from relattn.distributed.agree import agree, checksum, compared
+from relattn.distributed.choose import Rotate
+from relattn.distributed.group import Group
+from relattn.distributed.lowering import Call, with_prepared_keys
+from relattn.encodings.base import RelativeEncoding
+from relattn.score.table import OffsetTable
+from relattn.score.terms import ScoreTerms
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A checked call, how its parts travel, and what is left to do with its answer."""
+
+    call: Call
+    rotate: Rotate | Literal["auto"]
+    backend: str
+    sinks: Tensor | None
+    return_lse: bool
+
+    def with_prepared_keys(self) -> Asked:
+        """The call with its keys as the encoding prepares them."""
+        return replace(self, call=with_prepared_keys(self.call))
+
+
+def agreed(group: Group, ask: Callable[[], Asked], dropout_p: float) -> Asked:
+    """The call, where all ranks have one like it, with the seed of rank 0."""
+    seed = int(torch.randint(2**63 - 1, ())) if dropout_p else None
+    asked = error = None
+    try:
+        asked = ask()
+    except Exception as raised:  # which the other ranks must hear of
+        error = raised
+    if asked is None:
+        agree(group, dict.fromkeys(_LENGTHS, 0), dict.fromkeys(_OTHERS), error)
+        raise AssertionError("agree raises an error that it is given")
+    call, encoding = asked.call, asked.call.encoding
+    module = encoding if isinstance(encoding, RelativeEncoding) else None
+    lengths = (*call.query.shape, *call.key.shape[1:3], call.value.shape[3])
+    others = (
+        (checksum(group, module), _kind(encoding)), call.layout, asked.rotate,
+        call.query_side.described(), call.key_side.described(), call.within,
+        call.key_mask is None, call.segments is None, None if call.key_bias is None else call.key_bias.shape[:2],
+        call.attn_mask is None, None if asked.sinks is None else asked.sinks.dim(),
+        sorted(call.others.items()), call.query.dtype, asked.backend, asked.return_lse, _gradients_asked_for(call),
+    )  # fmt: skip
+    seeds = agree(
+        group, dict(zip(_LENGTHS, lengths, strict=True)), dict(zip(_OTHERS, others, strict=True)), None, seed or 0
+    )
+    compared(group, module)
+    return asked if seed is None else replace(asked, call=replace(call, seed=seeds[0]))
+
+
+_LENGTHS = (
+    "query's batch", "query's heads", "query", "query's width", "key's heads", "key", "value's width",
+)  # fmt: skip
+"""What is counted of a rank's part."""
+_OTHERS = (
+    "encoding", "layout", "rotate", "query_position", "key_position", "is_causal, window", "key_mask", "segment_ids",
+    "key_bias", "attn_mask", "sinks", "softcap, dropout_p, scale", "query's dtype", "backend", "return_lse",
+    "grad mode and what requires a gradient",
+)  # fmt: skip
+"""What else the ranks must have alike, by the names of the arguments."""
+
+
+def _kind(encoding: RelativeEncoding | ScoreTerms | None) -> object:
+    """What an encoding is, and of a caller's own terms which there are: what they send depends on it."""
+    if not isinstance(encoding, ScoreTerms):
+        return type(encoding).__name__
+    names = [field.name for field in fields(encoding)]
+    given = [name for name in names if isinstance(getattr(encoding, name), (Tensor, OffsetTable))]
+    return given, [(axes, _kind(part)) for axes, part in encoding.axes.items()]
+
+
+def _gradients_asked_for(call: Call) -> tuple[bool, ...]:
+    """What decides on the messages of a backward pass: a rank that sends none would leave the others waiting."""
+    learns = isinstance(call.encoding, RelativeEncoding) and any(p.requires_grad for p in call.encoding.parameters())
+    given = (call.query, call.key, call.value, call.key_bias)
+    return torch.is_grad_enabled(), learns, *(one is not None and one.requires_grad for one in given)
