@@ -118,12 +118,12 @@ def test_the_description_has_no_relative_link() -> None:
     assert len(targets) == len(re.findall(r"\]\(([^)\s]+)\)", readme)) > 20
     assert all(re.match(r"https://|#", target) for target in targets)
     assert (
-        f"![Nats per token by window length and by position]({home}/raw/main/docs/figures/chorales.png)"
+        f"with relative positions on diagonals]({home}/raw/main/docs/figures/with_and_without.png)"
         in described(readme, home)
     )
     homeless = described(readme, "")
     assert not [target for target in re.findall(r"\]\(([^)\s]+)\)", homeless) if not re.match(r"https://|#", target)]
-    assert "The equation\nhas it in full" in homeless
+    assert "The equation has it in full" in homeless
 
 
 def test_one_version() -> None:
