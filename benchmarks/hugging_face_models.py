@@ -56,7 +56,7 @@ SUBJECTS = {
     "inkling": Subject("Inkling, narrow MLP", text.inkling, text.text, (512,), memory=(2048,)),
     "inkling2": Subject("Inkling 2, narrow MLP", text.inkling2, text.text, (512,), memory=(2048,)),
     "layoutlm_v2": Subject("LayoutLMv2-base, encoder", text.layoutlm_v2, text.embedded_document, (512,)),
-    "layoutlm": Subject("LayoutLMv3-base", text.layoutlm_v3, text.document, (512,), memory=(4096,)),
+    "layoutlm": Subject("LayoutLMv3-base", text.layoutlm_v3, text.document, (512, 4096)),
     "wav2vec2_bert": Subject(
         "Wav2Vec2-Bert, encoder", speech.wav2vec2_bert, speech.speech(1024), (1500,), "frames"
     ),

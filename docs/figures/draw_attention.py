@@ -29,17 +29,17 @@ STEPS = 200
 
 def main() -> None:
     """Train both, draw head 0 of each."""
-    figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.4), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(6.2, 2.7), layout="constrained", sharey=True)
     for axis, (name, title) in zip(axes, SHOWN.items(), strict=True):
         torch.manual_seed(0)
         model = TuneModel(ENCODINGS[name]())
         loss = train(model, STEPS)
         weights = weights_of(model, tunes(16, LENGTH))[0, 0]
         axis.imshow(weights.numpy(), cmap="Blues", vmin=0, vmax=1)
-        axis.set_title(f"{title}: loss {loss:.2f}", fontsize=11)
-        axis.set_xlabel("key: which note is looked at")
-    axes[0].set_ylabel("query: which note looks")
-    figure.savefig(FOLDER / "with_and_without.png", dpi=120)
+        axis.set_title(f"{title}: loss {loss:.2f}", fontsize=10)
+        axis.set_xlabel("key: the note looked at")
+    axes[0].set_ylabel("query: the note that looks")
+    figure.savefig(FOLDER / "with_and_without.png", dpi=100)
 
 
 if __name__ == "__main__":
