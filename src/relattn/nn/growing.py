@@ -14,9 +14,9 @@ class Growing:
     """room[start:stop] along `axis`: what it holds, with room to spare around it.
 
     Without gradients a part is written into the spare room at the end that it is joined to; where that is full, what is
-    held moves into new room, half as long again, so that growing to n elements copies O(n) of them in all. Nothing that
-    is held is ever written over, so an earlier `Growing` over the same room keeps its content, until another part is
-    joined to *it* (after truncation) and takes the place of what had been joined there.
+    held moves into new room, half as long again, so that growing to n elements copies O(n) of them in all. Appending
+    writes only into spare room. Two `Growing` may share it: after truncation, appending to the older one overwrites the
+    tail of the newer.
 
     While gradients are recorded a part is joined by torch.cat: a graph may have saved what is held. owned is False for
     such a tensor, and for one that came from outside: no part of it is spare.
