@@ -182,13 +182,15 @@ def test_what_the_kernels_do_not_take_is_refused(device: str) -> None:
         assert str(error.value) == sentence
 
 
-def hold_to_the_equation(call: Call) -> None:
+def hold_to_the_equation(call: Call, keep: Tensor | None = None) -> None:
     """Output, lse and every gradient, within the budget of sums over all pairs and of the sums inside of these.
 
-    Those are a score's dot products, a row of weights and dO . v, as in `tests.contract.check.sum_lengths`.
+    Those are a score's dot products, a row of weights and dO . v, as in `tests.contract.check.sum_lengths`. keep: the
+    factors of dropout; where there is dropout and they are not given, they are read out of the kernels.
     """
     cotangents = random_cotangents(call)
-    keep = kept_weights(call) if call.dropout_p > 0.0 else None
+    if keep is None and call.dropout_p > 0.0:
+        keep = kept_weights(call)
     found = run(call, *cotangents)
     truth = equation(call, torch.float64, keep, *cotangents)
     plain = equation(call, call.query.dtype, keep, *cotangents)
