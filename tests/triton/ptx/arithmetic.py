@@ -61,6 +61,7 @@ def wide_product(a: np.ndarray, b: np.ndarray, c: np.ndarray | int = 0) -> np.nd
 STEPS: dict[str, Step] = {
     "mul.hi.u32": elementwise(high_bits, "u32", "u32", "u32"),
     "div.s32": elementwise(quotient, "s32", "s32", "s32"),
+    "div.u32": elementwise(quotient, "u32", "u32", "u32"),
     "neg.s32": elementwise(np.negative, "s32", "s32"),
     "neg.f32": elementwise(np.negative, "f32", "f32"),
     "div.full.f32": elementwise(np.divide, "f32", "f32", "f32"),

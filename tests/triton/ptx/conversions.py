@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.triton.ptx.elementwise import elementwise
-from tests.triton.ptx.kinds import INTEGERS, KINDS, from_bfloat16, to_bfloat16
+from tests.triton.ptx.kinds import INTEGERS, KINDS, from_bfloat16, to_bfloat16, to_tf32
 from tests.triton.ptx.program import Step
 
 
@@ -26,6 +26,7 @@ STEPS: dict[str, Step] = {
     "cvt.rn.f16.f32": elementwise(to_float16, "b16", "f32"),
     "cvt.rn.bf16x2.f32": elementwise(lambda a, b: pair(to_bfloat16(a), to_bfloat16(b)), "b32", "f32", "f32"),
     "cvt.rn.f16x2.f32": elementwise(lambda a, b: pair(to_float16(a), to_float16(b)), "b32", "f32", "f32"),
+    "cvt.rna.tf32.f32": elementwise(to_tf32, "b32", "f32"),
     "cvt.rn.f32.s32": elementwise(lambda x: x.astype(np.float32), "f32", "s32"),
 }
 STEPS |= {

@@ -1,4 +1,4 @@
-"""What the bits of a register mean: kinds of numbers, as PTX names them, and bfloat16, which NumPy has not."""
+"""What the bits of a register mean: kinds of numbers, as PTX names them, and bfloat16 and tf32, which NumPy has not."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
     bits = values.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), 0x7FFF, rounded).astype(np.uint16)
+
+
+def to_tf32(values: np.ndarray) -> np.ndarray:
+    """The bits of the float32 of 10 binary places next to each, of two the one further from 0; NaN stays NaN."""
+    bits = values.view(np.uint32)
+    return np.where(np.isnan(values), 0x7FFFFFFF, (bits + 0x1000) & ~np.uint32(0x1FFF)).astype(np.uint32)
+
+
+def cut_to_tf32(bits: np.ndarray) -> np.ndarray:
+    """The float32 of which a tensor core sees 10 binary places."""
+    return (bits & ~np.uint32(0x1FFF)).view(np.float32)
 
 
 def flushed(values: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tests.triton.ptx.access import accessed
-from tests.triton.ptx.kinds import from_bfloat16
+from tests.triton.ptx.kinds import cut_to_tf32, from_bfloat16
 from tests.triton.ptx.operands import Group, Operand
 from tests.triton.ptx.program import Step
 from tests.triton.ptx.threads import WARP, Threads
@@ -39,25 +39,27 @@ def load_matrices(count: int, transposed: bool) -> Step:
 
 
 def multiply(numbers: Callable[[np.ndarray], np.ndarray]) -> Step:
-    """D = A B + C of tiles [16, 16], [16, 8] and [16, 8]; numbers: float32 of the 16 bits of A and B.
+    """D = A B + C of tiles [16, K], [K, 8] and [16, 8], summed in float64 and rounded once to float32.
 
-    Summed in float64 and rounded once to float32.
+    numbers: what a register of A or B holds, in float32 along a new last axis: one number or two. K is 8 or 16.
     """
 
     def step(threads: Threads, operands: tuple[Operand, ...]) -> None:
         targets, *factors, addend = operands
         assert isinstance(targets, Group)
         threads.all_take_part()
-        a, b = (numbers(_halves(threads, factor)).astype(np.float64) for factor in factors)
+        a, b = (numbers(_registers(threads, factor, "b32")).astype(np.float64) for factor in factors)
         c = _registers(threads, addend, "f32").astype(np.float64)
-        tile_a, tile_b = np.empty((*a.shape[:2], 16, 16)), np.empty((*a.shape[:2], 16, 8))
-        tile_c = np.empty((*a.shape[:2], 16, 8))
-        for half in range(2):
+        each, warps = a.shape[-1], a.shape[:2]
+        tile_a, tile_b, tile_c = (np.empty((*warps, *shape)) for shape in ((16, 8 * each), (8 * each, 8), (16, 8)))
+        for part in range(each):
+            along = each * (np.arange(WARP) % 4) + part
             for n in range(4):
-                tile_a[:, :, ROW + 8 * (n % 2), COLUMN + 8 * (n // 2) + half] = a[..., n, half]
+                tile_a[:, :, ROW + 8 * (n % 2), along + 4 * each * (n // 2)] = a[..., n, part]
             for n in range(2):
-                tile_b[:, :, COLUMN + 8 * n + half, ROW] = b[..., n, half]
-                tile_c[:, :, ROW + 8 * n, COLUMN + half] = c[..., 2 * n + half]
+                tile_b[:, :, along + 4 * each * n, ROW] = b[..., n, part]
+        for n in range(4):
+            tile_c[:, :, ROW + 8 * (n // 2), COLUMN + n % 2] = c[..., n]
         product = (tile_a @ tile_b + tile_c).astype(np.float32)
         for n, register in enumerate(targets.parts):
             values = product[:, :, ROW + 8 * (n // 2), COLUMN + n % 2]
@@ -73,9 +75,8 @@ def _registers(threads: Threads, operand: Operand, kind: str) -> np.ndarray:
     return np.stack(found, -1).reshape(len(threads.programs), -1, WARP, len(found))
 
 
-def _halves(threads: Threads, operand: Operand) -> np.ndarray:
-    """The 16 bits of each half of a register, the low one first: [programs, warps, 32, registers, 2]."""
-    bits = np.ascontiguousarray(_registers(threads, operand, "b32"))
+def _halves(bits: np.ndarray) -> np.ndarray:
+    """The 16 bits of each half, the low one first."""
     return bits.view(np.uint16).reshape(*bits.shape, 2)
 
 
@@ -85,6 +86,7 @@ STEPS: dict[str, Step] = {
     for trans in ("", ".trans")
 }
 STEPS |= {
-    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": multiply(from_bfloat16),
-    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": multiply(lambda bits: bits.view(np.float16)),
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": multiply(lambda bits: from_bfloat16(_halves(bits))),
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": multiply(lambda bits: _halves(bits).view(np.float16)),
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32": multiply(lambda bits: cut_to_tf32(bits)[..., None]),
 }

@@ -49,13 +49,15 @@ class Memory:
         if (addresses % size).any():
             raise Fault(f"global address {addresses[addresses % size != 0][0]:#x} is no multiple of {size}")
         places, within = addresses // APART, addresses % APART
-        for place in np.unique(places):
+        left = np.ones(len(addresses), bool)
+        while left.any():
+            place = places[np.argmax(left)]
             rows = places == place
-            raw = self._storages.get(int(place))
-            length = 0 if raw is None else len(raw)
-            outside = within[rows] + size > length
-            if raw is None or outside.any():
+            left &= ~rows
+            raw = self._storages.get(int(place), np.empty(0, np.uint8))
+            outside = within[rows] + size > len(raw)
+            if outside.any():
                 wrong = addresses[rows][np.argmax(outside)]
                 raise Fault(f"{size} bytes at global address {wrong:#x} lie outside of what was handed over")
-            units = raw[: length // unit * unit].view(unsigned(unit))
+            units = raw[: len(raw) // unit * unit].view(unsigned(unit))
             yield rows, units, within[rows][:, None] // unit + np.arange(count)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from tests.triton.ptx.instructions import STEPS
 from tests.triton.ptx.machine import finish
@@ -32,7 +35,7 @@ FRAME = """
 
 def execute(
     text: str,
-    registers: dict[str, np.ndarray],
+    registers: Mapping[str, ArrayLike],
     tensor: torch.Tensor | None = None,
     argument: int = 0,
     steps: dict[str, Step] = STEPS,

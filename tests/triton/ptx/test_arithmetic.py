@@ -82,14 +82,15 @@ def test_the_negative_of_an_integer(rng: np.random.Generator) -> None:
     hold_to("neg.s32", lambda a: wrapped(-a, "s32"), "s32", ("s32",), rng)
 
 
-def test_quotients_are_rounded_towards_0(rng: np.random.Generator) -> None:
-    divisor = drawn("s32", rng)
-    divisor[divisor == 0] = -3
+@pytest.mark.parametrize("kind", ["s32", "u32"])
+def test_quotients_are_rounded_towards_0(kind: str, rng: np.random.Generator) -> None:
+    divisor = drawn(kind, rng)
+    divisor[divisor == 0] = 3
 
     def quotient(a: int, b: int) -> int:
-        return wrapped(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1), "s32")
+        return wrapped(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1), kind)
 
-    hold_to("div.s32", quotient, "s32", ("s32", "s32"), rng, at_1=divisor)
+    hold_to(f"div.{kind}", quotient, kind, (kind, kind), rng, at_1=divisor)
 
 
 def test_a_division_by_0_is_a_fault() -> None:
@@ -100,5 +101,5 @@ def test_a_division_by_0_is_a_fault() -> None:
 
 TESTED = {
     *(f"{name}.{kind}" for name in WHOLE for kind in INTEGERS), *REAL, "fma.rn.f32", "fma.rn.ftz.f32", "neg.s32",
-    "mul.hi.u32", "div.s32", *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"),
+    "mul.hi.u32", "div.s32", "div.u32", *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""And, or, exclusive or, not, shifts, fields and the order of bytes, each instruction alone, against Python's integers."""
+"""Bits and their places: and, or, exclusive or, not, shifts, fields, bytes; each alone, against Python's integers."""
 
 from collections.abc import Callable
 

@@ -50,6 +50,19 @@ def test_from_half_precision(kind: str, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(found.view(np.float32), expected)
 
 
+def test_to_ten_binary_places(rng: np.random.Generator) -> None:
+    """Halfway between two, away from 0."""
+    values = drawn("f32", rng)
+    values[0, :3] = [1 + 2.0**-11, -1 - 3 * 2.0**-11, 1 + 2.0**-11 - 2.0**-20]
+    found = execute("cvt.rna.tf32.f32 %r2, %r1;", {"%r1": values})["%r2"].view(np.float32)
+    assert (found.view(np.uint32)[~np.isnan(found)] % 2**13 == 0).all()
+    np.testing.assert_array_equal(found[0, :3], np.float32([1 + 2.0**-10, -1 - 2 * 2.0**-10, 1.0]))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(values))
+    usual = np.isfinite(values) & (np.abs(values) > 1e-30) & (np.abs(values) < 1e38)
+    assert (np.abs(found[usual] / values[usual] - 1.0) <= 2.0**-11).all()
+    np.testing.assert_array_equal(found[np.isinf(values)], values[np.isinf(values)])
+
+
 def test_what_a_wider_register_gets(rng: np.random.Generator) -> None:
     """Signed numbers keep their sign, others get zeros before them."""
     given = {"%r1": drawn("s32", rng)}
@@ -60,6 +73,8 @@ def test_what_a_wider_register_gets(rng: np.random.Generator) -> None:
 
 
 TESTED = {
-    *(f"cvt.{to}.{of}" for to, of in BETWEEN), "cvt.rn.f32.s32", *(f"cvt.f32.{kind}" for kind in HALVES),
+    *(f"cvt.{to}.{of}" for to, of in BETWEEN),
+    *(f"cvt.f32.{kind}" for kind in HALVES),
     *(f"cvt.rn.{kind}{x2}.f32" for kind in HALVES for x2 in ("", "x2")),
-}  # fmt: skip
+    *("cvt.rn.f32.s32", "cvt.rna.tf32.f32"),
+}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import ArrayLike
 
 from tests.triton.ptx.fault import Fault
 from tests.triton.ptx.snippets import PROGRAMS, THREADS, execute
@@ -14,7 +15,7 @@ COMMIT, BARRIER = "cp.async.commit_group ;", "bar.sync 0;"
 READ = "ld.shared.b32 %r3, [%r4];"
 
 
-def given(size: int) -> dict[str, np.ndarray]:
+def given(size: int) -> dict[str, ArrayLike]:
     """Thread t copies bytes t * size and on; the first four are read by the thread 32 before or after."""
     return {
         "%r1": ALL * np.uint32(size),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 8, 2), (32, 4, 2)
 STAGES, FEW_WARPS = (64, 8, 3), (64, 4, 2)
 SMALL, SMALLEST = (32, 8, 1), (16, 4, 1)  # of float32, and of wide heads with tables
-SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64)}
+SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
 FULL = {"rows": 141, "first": -69}
 """A row for every offset of 70 by 70, whichever table: nothing is beyond."""
 ONE = {"heads": (1, 1)}
@@ -125,6 +126,18 @@ def test_output_and_every_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -
     emulate(sizes, monkeypatch)
     call = make_call(dtype, **given)
     hold_to_the_equation(call, keep=factors(call) if call.dropout_p else None)
+
+
+@pytest.mark.slow
+def test_tables_in_float32_beside_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of both are those of three parts on the tensor cores."""
+    from tests.triton.ptx.launch import emulate
+
+    emulate(NARROW, monkeypatch)
+    call = make_call(BF16, lengths=(35, 40))
+    tables = {name: getattr(call, name) for name in TABLES}
+    wider = {name: table._replace(values=table.values.float()) for name, table in tables.items()}
+    hold_to_the_equation(replace(call, **wider))
 
 
 def factors(call: Call) -> torch.Tensor:

@@ -128,7 +128,7 @@ class Threads:
             raise Fault("some threads do not take part in what their whole warp has to do")
 
     def go(self, where: np.ndarray, there: int) -> None:
-        """The programs [programs] that are chosen go on at another instruction: now, or if not all do, in their turn."""
+        """The chosen programs [programs] go on at another instruction: now, or if not all do, in their turn."""
         if where.all():
             self.at = there
         elif where.any():
@@ -146,7 +146,8 @@ class Threads:
     def lanes(self) -> tuple[np.ndarray, np.ndarray]:
         """The rows of programs, and the threads, that take part."""
         taking = np.ones(self.shape, bool) if self.taking is None else self.taking
-        return np.nonzero(taking)
+        rows, lanes = np.nonzero(taking)
+        return rows, lanes
 
     def _part(self, chosen: np.ndarray) -> Threads:
         part = Threads(self.launch, self.programs[chosen])
