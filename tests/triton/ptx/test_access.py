@@ -32,12 +32,11 @@ def test_loads_from_global_memory(kind: str, count: int, rng: np.random.Generato
     memory = rng.integers(0, 256, PROGRAMS * THREADS * 16 + BEYOND, dtype=np.uint8)
     place = rng.permutation(PROGRAMS * THREADS).reshape(PROGRAMS, THREADS)
     takes = drawn("pred", rng)
+    before = dict.fromkeys(names, np.array(7, np.uint16 if kind == "b8" else bits))
     found = execute(
         f"ld.param.b64 %rd5, [snippet_param_0]; add.s64 %rd6, %rd5, %rd7;"
         f"@%p1 {instruction('ld', 'global', kind, count)} {listed(names)}, [ %rd6 + {BEYOND} ];",
-        {"%rd7": np.int64(place * bits.itemsize * count), "%p1": takes, **dict.fromkeys(names, np.uint16(7))}
-        if kind in ("b8", "b16")
-        else {"%rd7": np.int64(place * bits.itemsize * count), "%p1": takes, **dict.fromkeys(names, bits.type(7))},
+        {"%rd7": np.int64(place * bits.itemsize * count), "%p1": takes, **before},
         torch.from_numpy(memory),
     )
     expected = memory[BEYOND:].view(bits)[place[..., None] * count + np.arange(count)]

@@ -56,7 +56,7 @@ def test_to_ten_binary_places(rng: np.random.Generator) -> None:
     values[0, :3] = [1 + 2.0**-11, -1 - 3 * 2.0**-11, 1 + 2.0**-11 - 2.0**-20]
     found = execute("cvt.rna.tf32.f32 %r2, %r1;", {"%r1": values})["%r2"].view(np.float32)
     assert (found.view(np.uint32)[~np.isnan(found)] % 2**13 == 0).all()
-    np.testing.assert_array_equal(found[0, :3], np.float32([1 + 2.0**-10, -1 - 2 * 2.0**-10, 1.0]))
+    np.testing.assert_array_equal(found[0, :3], np.array([1 + 2.0**-10, -1 - 2 * 2.0**-10, 1.0], np.float32))
     np.testing.assert_array_equal(np.isnan(found), np.isnan(values))
     usual = np.isfinite(values) & (np.abs(values) > 1e-30) & (np.abs(values) < 1e38)
     assert (np.abs(found[usual] / values[usual] - 1.0) <= 2.0**-11).all()

@@ -96,20 +96,20 @@ def without(pattern: str, number: int, instead: str = "") -> Callable[[str], str
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_barrier_is_missed(name: str, launches) -> None:
-    """Each that the kernel runs, but for some that are not needed."""
+def test_a_barrier_taken_out_is_found(name: str, launches) -> None:
+    """Each that the kernel runs, but for some that it does not need."""
     given = launches[name]
     count = len(re.findall(BARRIER, text_of(given)))
     silent = [number for number in range(count) if MET not in fault_of(given, without(BARRIER, number))]
     run = [number for number in silent if UNKNOWN in fault_of(given, without(BARRIER, number, "bar.sync 1;"))]
     found = count - len(silent)
-    print(f"{name}: {count} barriers, {found} are missed, {len(run)} are run and not missed")
+    print(f"{name}: {count} barriers, {found} are found, {len(run)} are run and not found")
     assert found >= 10
     assert len(run) <= NEEDLESS * (found + len(run))
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_wait_is_missed(name: str, launches) -> None:
+def test_a_wait_taken_out_is_found(name: str, launches) -> None:
     """Every one; and those in the walk along tiles, which leave some groups under way, where they leave one more."""
     given = launches[name]
     waits = [int(groups) for groups in re.findall(WAIT, text_of(given))]
@@ -122,7 +122,7 @@ def test_a_wait_is_missed(name: str, launches) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("masks", MASKS)
-def test_masks_are_missed(masks: str, name: str, launches) -> None:
+def test_masks_taken_out_are_found(masks: str, name: str, launches) -> None:
     """Without them a kernel leaves its tensors."""
     given = launches[name]
     assert re.search(MASKS[masks], text_of(given))
