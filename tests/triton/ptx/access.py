@@ -47,7 +47,7 @@ def store(space: str, kind: str, count: int) -> Step:
         address, source = operands
         rows, lanes = threads.lanes()
         addresses = threads.addresses(address)[rows, lanes]
-        numbers = [np.broadcast_to(threads.read(part, kind), threads.shape)[rows, lanes] for part in _parts(source)]
+        numbers = [threads.everywhere(threads.read(part, kind))[rows, lanes] for part in _parts(source)]
         bits = np.stack(numbers, 1)
         if space == "global":
             threads.launch.memory.store(addresses, bits)

@@ -42,11 +42,6 @@ def power_of_two(x: np.ndarray) -> np.ndarray:
     return np.exp2(x.astype(np.float64)).astype(np.float32)
 
 
-def logarithm(x: np.ndarray) -> np.ndarray:
-    """log2(x) of float32, which a GPU approximates."""
-    return np.log2(x.astype(np.float64)).astype(np.float32)
-
-
 def high_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The upper half of a product of 32 bits times 32."""
     return (a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(32)
@@ -70,7 +65,6 @@ STEPS: dict[str, Step] = {
         lambda a, b, c: flushed(multiply_add(flushed(a), flushed(b), flushed(c))), "f32", "f32", "f32", "f32"
     ),
     "ex2.approx.ftz.f32": elementwise(lambda x: flushed(power_of_two(flushed(x))), "f32", "f32"),
-    "lg2.approx.ftz.f32": elementwise(lambda x: logarithm(flushed(x)), "f32", "f32"),
 }
 STEPS |= {f"{name}.f32": elementwise(function, "f32", "f32", "f32")
           for name, function in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.fmin,

@@ -19,7 +19,7 @@ def begin(threads: Threads, operands: tuple[Operand, ...]) -> None:
     size, shared = number.bits, threads.launch.shared
     rows, lanes = threads.lanes()
     access = accessed(threads, rows, lanes, threads.addresses(to)[rows, lanes], size)
-    given = np.broadcast_to(threads.read(short[0] if short else number, "u32"), threads.shape)[rows, lanes]
+    given = threads.everywhere(threads.read(short[0] if short else number, "u32"))[rows, lanes]
     if (given > size).any():
         raise Fault(f"{given.max()} bytes are given, for a copy of {size}")
     sources = threads.addresses(of)[rows, lanes]

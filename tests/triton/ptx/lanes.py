@@ -25,9 +25,9 @@ def shuffle(source: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
         threads.all_take_part()
         if (clamp, mask) != (Number(WHOLE_WARP), Number(EVERY_LANE)):
             raise Fault("shuffles within a part of a warp are not modelled")
-        bits = np.broadcast_to(threads.read(register, "b32"), threads.shape)
+        bits = threads.everywhere(threads.read(register, "b32"))
         lanes = np.arange(threads.shape[1])
-        moved = np.broadcast_to(threads.read(by, "u32"), threads.shape).astype(np.int64)
+        moved = threads.everywhere(threads.read(by, "u32")).astype(np.int64)
         found = lanes // WARP * WARP + source(lanes % WARP, moved)
         threads.write(target, np.take_along_axis(bits, found, 1), "b32")
 

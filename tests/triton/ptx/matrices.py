@@ -71,7 +71,7 @@ def multiply(numbers: Callable[[np.ndarray], np.ndarray]) -> Step:
 def _registers(threads: Threads, operand: Operand, kind: str) -> np.ndarray:
     """[programs, warps, 32, registers]."""
     assert isinstance(operand, Group)
-    found = [np.broadcast_to(threads.read(part, kind), threads.shape) for part in operand.parts]
+    found = [threads.everywhere(threads.read(part, kind)) for part in operand.parts]
     return np.stack(found, -1).reshape(len(threads.programs), -1, WARP, len(found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 from tests.triton.ptx.fault import Fault
@@ -43,11 +44,13 @@ Operand = Register | Number | Symbol | Address | Group
 SINK = "_"
 
 
+@cache
 def operands(text: str) -> tuple[Operand, ...]:
     """All that stand in the text, with commas between."""
     return tuple(operand(part) for part in _split(text))
 
 
+@cache
 def operand(text: str) -> Operand:
     """Raises Fault: when the text is none."""
     text = text.strip()

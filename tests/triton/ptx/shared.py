@@ -61,7 +61,7 @@ class Epoch:
 
 
 class Shared:
-    """So many bytes for each of some programs; a place is a byte's number, `beginning` of the program included."""
+    """So many bytes for each of some programs; a place is a byte's number among all of these."""
 
     def __init__(self, programs: int, size: int) -> None:
         self.size = -(-size // WIDEST) * WIDEST

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.triton.ptx.memory import Memory
 
 WARP = 32
+SPECIAL = ("%tid.x", "%ctaid.x", "%nctaid.x")  # registers that the hardware fills
 UNKNOWN = 0xDB  # each byte of a register that some threads have written and others not
 
 
@@ -95,7 +96,7 @@ class Threads:
         if operand.name == SINK:
             return
         bits, dtype = self._bits_of(operand.name), KINDS[kind]
-        values = np.broadcast_to(values, self.shape).astype(dtype, copy=False)
+        values = self.everywhere(values).astype(dtype, copy=False)
         if bits.itemsize < dtype.itemsize:
             raise Fault(f"{operand.name} has {8 * bits.itemsize} bits and is written as {kind}")
         if bits.itemsize > dtype.itemsize:
@@ -113,7 +114,11 @@ class Threads:
         assert isinstance(address, Address), address
         size = self._bits_of(address.base.name).itemsize if isinstance(address.base, Register) else 4
         base = self.read(address.base, f"u{8 * size}").astype(np.int64)
-        return np.broadcast_to(base + address.beyond, self.shape)
+        return self.everywhere(base + address.beyond)
+
+    def everywhere(self, values: np.ndarray) -> np.ndarray:
+        """[programs, threads], where there may be one number for all."""
+        return values if values.shape == self.shape else np.broadcast_to(values, self.shape)
 
     def taken(self, guard: Guard | None) -> np.ndarray | None:
         """The threads for which a guard holds, [programs, threads]; None: all of them."""
@@ -162,16 +167,9 @@ class Threads:
         return np.dtype(bool) if width == 1 else unsigned(width // 8)
 
     def _special(self, name: str) -> np.ndarray:
-        programs, threads = self.shape
-        number = np.arange(threads, dtype=np.uint32)
         found = {
-            "%tid.x": number,
-            "%laneid": number % np.uint32(WARP),
-            "%ntid.x": np.full(threads, threads, np.uint32),
-            "%ctaid.x": self.programs.astype(np.uint32)[:, None],
-            "%nctaid.x": np.full(threads, self.launch.programs, np.uint32),
+            "%tid.x": np.arange(self.launch.program.threads),
+            "%ctaid.x": self.programs[:, None],
+            "%nctaid.x": np.array(self.launch.programs),
         }[name]
-        return np.ascontiguousarray(np.broadcast_to(found, (programs, threads)))
-
-
-SPECIAL = {"%tid.x", "%laneid", "%ntid.x", "%ctaid.x", "%nctaid.x"}
+        return np.ascontiguousarray(np.broadcast_to(found, self.shape), np.uint32)
