@@ -13,27 +13,24 @@ BITS = ("b16", "b32", "b64")
 
 def left(x: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Zeros come in; from as many places on as there are bits, nothing else is left."""
-    bits = 8 * x.itemsize
-    return np.where(by < bits, x << np.minimum(by, bits - 1).astype(x.dtype), x.dtype.type(0))
+    return x << np.minimum(by, 8 * x.itemsize).astype(x.dtype)
 
 
 def right(x: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Zeros come in, or copies of a signed number's sign."""
-    bits = 8 * x.itemsize
-    moved = x >> np.minimum(by, bits - 1).astype(x.dtype)
-    return moved if x.dtype.kind == "i" else np.where(by < bits, moved, x.dtype.type(0))
+    return x >> np.minimum(by, 8 * x.itemsize).astype(x.dtype)
 
 
 def field(x: np.ndarray, first: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """`count` bits from bit `first` on, as a number; a signed one ends in its highest bit, or in that of x."""
-    first, count = (number.astype(np.int64) & 0xFF for number in (first, count))
-    last = np.minimum(first + count - 1, 31)
+    """`count` bits from bit `first` on, as a number of the kind of x; above bit 31 x goes on with zeros, or its sign."""
     wide = x.astype(np.int64)
-    found = (wide >> np.minimum(first, 63)) & ((1 << np.minimum(count, 32)) - 1)
+    first, count = ((number & 0xFF).astype(np.int64) for number in (first, count))
+    above = np.int64(-1) << np.minimum(count, 33)
+    found = (wide >> first) & ~above
     if x.dtype.kind != "i":
         return found
-    sign = (count > 0) & ((wide >> last) & 1 == 1)
-    return np.where(sign, found | -(1 << np.minimum(count, 32)), found)
+    negative = (count > 0) & ((wide >> (first + count - 1)) & 1 == 1)
+    return np.where(negative, found | above, found)
 
 
 def chosen_bytes(low: np.ndarray, high: np.ndarray, choice: np.ndarray) -> np.ndarray:

@@ -40,7 +40,7 @@ def test_shifts(kind: str, rng: np.random.Generator) -> None:
 def test_fields(kind: str, rng: np.random.Generator) -> None:
     """Bits first .. first + count - 1; beyond bit 31 a signed number goes on with its sign, another with zeros."""
     shape = drawn("u32", rng).shape
-    first, count = (rng.integers(0, 33, shape, dtype=np.uint32) for _ in range(2))
+    first, count = (rng.choice([*range(33), 40, 64, 255], shape).astype(np.uint32) for _ in range(2))
 
     def field(a: int, first: int, count: int) -> int:
         low = (a >> first) % 2**count

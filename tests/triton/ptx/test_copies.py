@@ -64,7 +64,7 @@ def test_groups_land_in_their_order(text: str) -> None:
     execute(text, given(4), torch.zeros(THREADS))
 
 
-NOT_BROUGHT = "a byte is used that cp.async has not brought yet: `ld.shared.b32"
+NOT_BROUGHT = r"a byte is used that cp.async has not brought yet: `ld.shared.b32"
 NO_BARRIER = "`cp.async.ca.shared.global .*` and warp 0, `ld.shared.b32 .*` meet at byte 128 .* no barrier"
 FAULTS = {
     "nobody waits": (TWO + BARRIER + READ, NOT_BROUGHT),
@@ -88,13 +88,24 @@ def test_what_comes_too_early_is_a_fault(name: str) -> None:
 
 
 def test_programs_that_part_have_their_own_copies() -> None:
-    """One waits in a branch, the others after it."""
-    text = TWO + "@%p1 bra $there;" + wait(0) + BARRIER + READ + "bra.uni $end;"
-    text += "\n$there:\n" + wait(0) + BARRIER + LATER + "\n$end:\n"
-    parted = np.arange(PROGRAMS)[:, None] == np.array([[1]])
+    """Two wait at once, and one in a branch; where it does not wait, it is not helped by the others."""
+    text = (
+        TWO
+        + "@%p1 bra $there;"
+        + wait(0)
+        + BARRIER
+        + READ
+        + "bra.uni $end;\n$there:\n{}"
+        + BARRIER
+        + LATER
+        + "\n$end:\n"
+    )
+    given_to_one = {**given(4), "%p1": np.arange(PROGRAMS)[:, None] == 1}
     memory = torch.arange(THREADS, dtype=torch.int32)
-    found = execute(text, {**given(4), "%p1": parted}, memory)["%r3"]
+    found = execute(text.format(wait(0)), given_to_one, memory)["%r3"]
     np.testing.assert_array_equal(found, np.broadcast_to((ALL + 32) % THREADS, (PROGRAMS, THREADS)))
+    with pytest.raises(Fault, match=NOT_BROUGHT + r".*, in programs 1$"):
+        execute(text.format(""), given_to_one, memory)
 
 
 def test_more_bytes_than_the_copy_has_are_a_fault() -> None:
