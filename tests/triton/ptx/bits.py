@@ -22,7 +22,7 @@ def right(x: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 
 def field(x: np.ndarray, first: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """`count` bits from bit `first` on, as a number of the kind of x; above bit 31 x goes on with zeros, or its sign."""
+    """`count` bits from bit `first` on, as a number of the kind of x; above bit 31 x goes on with zeros or its sign."""
     wide = x.astype(np.int64)
     first, count = ((number & 0xFF).astype(np.int64) for number in (first, count))
     above = np.int64(-1) << np.minimum(count, 33)
