@@ -49,7 +49,11 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
         MIDDLE,
         {"heads": (6, 2), "lengths": (66, 65), "widths": (64, 64, 64), "tables": TABLES[:1]},
     ),
-    "few queries": (BF16, MIDDLE, {"lengths": (3, 300), "offset": -297, "highest": 0, "rows": 33, "first": -16}),
+    "few queries": (
+        BF16,
+        MIDDLE,
+        {**SQUARE, "lengths": (3, 300), "offset": -297, "highest": 0, "rows": 33, "first": -16},
+    ),
     "a window": (BF16, STAGES, {**SQUARE, "lowest": -20, "highest": 10, "tables": TABLES[:2], "batch": 2}),
     "whole tiles": (
         BF16,
@@ -92,7 +96,7 @@ NOW_AND_THEN |= {
     "the query itself": (BF16, MIDDLE, {"lengths": (70, 66), "shared": True, "rows": 20, "first": -11}),
     "groups of heads, all tables": (F16, NARROW, {"heads": (6, 2), "lengths": (34, 33), "batch": 2}),
     "one key": (BF16, MIDDLE, {"lengths": (70, 1)}),
-    "one query": (BF16, MIDDLE, {"lengths": (1, 200), "offset": -199, "masks": "k", **ONE}),
+    "one query": (BF16, MIDDLE, {**SQUARE, **ONE, "lengths": (1, 200), "offset": -199, "masks": "k"}),
     "few queries, dropout": (F16, NARROW, {"lengths": (5, 140), "offset": -135, "dropout_p": 0.3, "seed": 5}),
     "few queries in float32": (F32, SMALL, {"lengths": (8, 70), "lowest": -60, "offset": -67, "batch": 2}),
     "one head, one batch element": (BF16, STAGES, {**ONE, "lengths": (66, 130), "highest": 0, "offset": -64}),
