@@ -16,7 +16,7 @@ WORKERS := -n logical --maxprocesses 4 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SANITIZED := build/sanitized
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -g -O1
-FAST := not (slow or triton or gpu)
+FAST := not (slow or triton or ptx or gpu)
 SUITE := tests/native/cpp/suite.cpp
 SUITE_FLAGS := -std=c++17 -O1 -Isrc/relattn/compiled/kernels
 ZIG := $(abspath $(BIN))/python -I -m ziglang
@@ -26,7 +26,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-gpu test-sanitize test-arm test-versions release-check wheels search repeats lint demo clean
+.PHONY: help install test test-all test-ptx test-gpu test-sanitize test-arm test-versions release-check wheels search repeats lint demo clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -54,9 +54,13 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(KERNELS)
 test: install ## the tests, without the slow ones
 	$(PYTEST) -m '$(FAST)'
 
-test-all: install ## the slow tests, and the Triton kernels in Triton's interpreter
-	$(PYTEST) -m slow
+test-all: install ## the slow tests; the Triton kernels in Triton's interpreter, and a part of test-ptx
+	$(PYTEST) -m 'slow and not ptx'
 	TRITON_INTERPRET=1 $(PYTEST) -m triton tests/triton
+	$(PYTEST) -m 'ptx and not slow' tests/triton/ptx
+
+test-ptx: install ## the Triton kernels as compiled for a GPU, run by an emulator on the CPU
+	$(PYTEST) -m ptx tests/triton/ptx
 
 test-gpu: install ## the tests that need a CUDA GPU
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu needs a CUDA GPU; torch {torch.__version__} finds none here")'

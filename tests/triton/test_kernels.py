@@ -21,6 +21,8 @@ pytest_plugins = ["tests.contract.fresh"]
 
 TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 LONGER, WIDER = 40, 3
+ALIGNED = 16
+"""Numbers of which a row's length is a multiple where it is aligned: what Triton's compiler looks for in strides."""
 STRETCHED = {"cpu": 1, "cuda": 4}
 """Every length and offset, as tiles are longer on a GPU than in the interpreter."""
 
@@ -32,9 +34,10 @@ def on_device(device: str, rng):
         yield
 
 
-def random_rows(*shape: int, dtype: torch.dtype) -> Tensor:
-    """A tensor inside of a larger one of NaN."""
-    around = torch.full((*shape[:-2], shape[-2] + LONGER, shape[-1] + WIDER), torch.nan, dtype=dtype)
+def random_rows(*shape: int, dtype: torch.dtype, aligned: bool = False) -> Tensor:
+    """A tensor inside of a larger one of NaN, each row where it may be read 16 bytes at a time if it is aligned."""
+    wider = ALIGNED - shape[-1] % ALIGNED if aligned else WIDER
+    around = torch.full((*shape[:-2], shape[-2] + LONGER, shape[-1] + wider), torch.nan, dtype=dtype)
     inside = around[..., : shape[-2], : shape[-1]]
     return inside.copy_(torch.randn(shape))
 
@@ -43,7 +46,7 @@ def make_call(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, heads: tuple[int, int] = (2, 1),
     lengths: tuple[int, int] = (21, 37), widths: tuple[int, int, int] = (24, 20, 18), tables: tuple[str, ...] = TABLES,
     rows: int = 9, first: int = -3, zero: bool = False, offset: int = -5, masks: str = "", shared: bool = False,
-    seed: int | None = None,
+    seed: int | None = None, aligned: bool = False,
     **given: Any,
 ) -> Call:  # fmt: skip
     """Random numbers; every table has another extent, and every other one a head of its own for each query head.
@@ -51,18 +54,20 @@ def make_call(
     masks: of k(ey mask), s(egments), p(air mask). shared: the relative query is the query.
     """
     (num_heads, key_heads), (queries, keys), (d, dv, dr) = heads, lengths, widths
-    query = random_rows(batch, num_heads, queries, d, dtype=dtype)
-    relative = None if shared else random_rows(batch, num_heads, queries, dr, dtype=dtype)
+    query = random_rows(batch, num_heads, queries, d, dtype=dtype, aligned=aligned)
+    relative = None if shared else random_rows(batch, num_heads, queries, dr, dtype=dtype, aligned=aligned)
     found = {}
     for n, (name, width) in enumerate(zip(TABLES, (d if shared else dr, d, dv, None), strict=True)):
         shape = (num_heads if n % 2 else 1, rows + n)
-        values = torch.randn(shape).to(dtype) if width is None else random_rows(*shape, width, dtype=dtype)
+        values = (
+            torch.randn(shape).to(dtype) if width is None else random_rows(*shape, width, dtype=dtype, aligned=aligned)
+        )
         found[name] = Table(values, first - n, zero) if name in tables else None
     segmented = "s" in masks
     return Call(
         query=query,
-        key=random_rows(batch, key_heads, keys, d, dtype=dtype),
-        value=random_rows(batch, key_heads, keys, dv, dtype=dtype),
+        key=random_rows(batch, key_heads, keys, d, dtype=dtype, aligned=aligned),
+        value=random_rows(batch, key_heads, keys, dv, dtype=dtype, aligned=aligned),
         relative_query=relative if "relative_keys" in tables else None,
         offset=offset,
         seed=None if seed is None else torch.tensor(seed),
@@ -182,13 +187,15 @@ def test_what_the_kernels_do_not_take_is_refused(device: str) -> None:
         assert str(error.value) == sentence
 
 
-def hold_to_the_equation(call: Call) -> None:
+def hold_to_the_equation(call: Call, keep: Tensor | None = None) -> None:
     """Output, lse and every gradient, within the budget of sums over all pairs and of the sums inside of these.
 
-    Those are a score's dot products, a row of weights and dO . v, as in `tests.contract.check.sum_lengths`.
+    Those are a score's dot products, a row of weights and dO . v, as in `tests.contract.check.sum_lengths`. keep: the
+    factors of dropout; where there is dropout and they are not given, they are read out of the kernels.
     """
     cotangents = random_cotangents(call)
-    keep = kept_weights(call) if call.dropout_p > 0.0 else None
+    if keep is None and call.dropout_p > 0.0:
+        keep = kept_weights(call)
     found = run(call, *cotangents)
     truth = equation(call, torch.float64, keep, *cotangents)
     plain = equation(call, call.query.dtype, keep, *cotangents)

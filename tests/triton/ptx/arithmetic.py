@@ -1,0 +1,78 @@
+"""Sums, products, quotients, smallest and largest; integers wrap around, float32 is rounded once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.triton.ptx.elementwise import elementwise
+from tests.triton.ptx.fault import Fault
+from tests.triton.ptx.kinds import INTEGERS, flushed
+from tests.triton.ptx.program import Step
+
+
+def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a * b + c of float32, rounded once.
+
+    In float64 the product is exact. Where the sum is not, it is made odd in its last digit, so that the second rounding
+    sees that there was more (Boldo, Melquiond 2008, "Emulation of a FMA and correctly rounded sums").
+    """
+    product = a.astype(np.float64) * b
+    total = np.asarray(product + c)
+    of_c = total - product
+    lost = (product - (total - of_c)) + (c - of_c)
+    bits = total.view(np.int64)
+    odd = bits + np.where((lost > 0) == (total > 0), 1, -1)
+    inexact = np.isfinite(total) & (lost != 0) & (bits % 2 == 0)
+    return np.where(inexact, odd, bits).view(np.float64).astype(np.float32)
+
+
+def quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of integers, rounded towards 0.
+
+    Raises Fault: where b is 0.
+    """
+    if not b.all():
+        raise Fault("a division by 0")
+    wide, divisor = a.astype(np.int64), b.astype(np.int64)
+    return np.sign(wide) * np.sign(divisor) * (np.abs(wide) // np.abs(divisor))
+
+
+def power_of_two(x: np.ndarray) -> np.ndarray:
+    """2^x of float32, which a GPU approximates."""
+    return np.exp2(x.astype(np.float64)).astype(np.float32)
+
+
+def high_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The upper half of a product of 32 bits times 32."""
+    return (a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(32)
+
+
+def wide_product(a: np.ndarray, b: np.ndarray, c: np.ndarray | int = 0) -> np.ndarray:
+    """a * b + c in 64 bits, of factors of 32."""
+    wide = np.dtype(f"{a.dtype.kind}8")
+    return a.astype(wide) * b.astype(wide) + np.asarray(c).astype(wide)
+
+
+STEPS: dict[str, Step] = {
+    "mul.hi.u32": elementwise(high_bits, "u32", "u32", "u32"),
+    "div.s32": elementwise(quotient, "s32", "s32", "s32"),
+    "div.u32": elementwise(quotient, "u32", "u32", "u32"),
+    "neg.s32": elementwise(np.negative, "s32", "s32"),
+    "neg.f32": elementwise(np.negative, "f32", "f32"),
+    "div.full.f32": elementwise(np.divide, "f32", "f32", "f32"),
+    "fma.rn.f32": elementwise(multiply_add, "f32", "f32", "f32", "f32"),
+    "fma.rn.ftz.f32": elementwise(
+        lambda a, b, c: flushed(multiply_add(flushed(a), flushed(b), flushed(c))), "f32", "f32", "f32", "f32"
+    ),
+    "ex2.approx.ftz.f32": elementwise(lambda x: flushed(power_of_two(flushed(x))), "f32", "f32"),
+}
+STEPS |= {f"{name}.f32": elementwise(function, "f32", "f32", "f32")
+          for name, function in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.fmin,
+                                 "max": np.fmax}.items()}  # fmt: skip
+STEPS |= {f"{name}.{kind}": elementwise(function, kind, kind, kind) for kind in INTEGERS
+          for name, function in {"add": np.add, "sub": np.subtract, "mul.lo": np.multiply, "min": np.minimum,
+                                 "max": np.maximum}.items()}  # fmt: skip
+STEPS |= {f"mad.lo.{kind}": elementwise(lambda a, b, c: a * b + c, kind, kind, kind, kind) for kind in INTEGERS}
+for kind in ("u", "s"):
+    STEPS[f"mul.wide.{kind}32"] = elementwise(wide_product, f"{kind}64", f"{kind}32", f"{kind}32")
+    STEPS[f"mad.wide.{kind}32"] = elementwise(wide_product, f"{kind}64", f"{kind}32", f"{kind}32", f"{kind}64")

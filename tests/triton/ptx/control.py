@@ -1,0 +1,46 @@
+"""Branches, barriers, and the end."""
+
+from __future__ import annotations
+
+from tests.triton.ptx.fault import Fault
+from tests.triton.ptx.operands import Number, Operand, Symbol
+from tests.triton.ptx.program import Step
+from tests.triton.ptx.threads import Threads
+
+
+def branch(threads: Threads, operands: tuple[Operand, ...]) -> None:
+    """The threads that take part go on at the label, the others at what follows.
+
+    Raises Fault: where threads of one program part.
+    """
+    (label,) = operands
+    assert isinstance(label, Symbol)
+    there = threads.launch.program.labels[label.name]
+    if threads.taking is None:
+        threads.at = there
+        return
+    going = threads.taking.all(1)
+    if (threads.taking.any(1) != going).any():
+        raise Fault("threads of one program take a branch two ways")
+    threads.go(going, there)
+
+
+def barrier(threads: Threads, operands: tuple[Operand, ...]) -> None:
+    """All threads of a program have come here: what they wrote to shared memory is there for all.
+
+    Raises Fault: where warps met before.
+    """
+    if operands != (Number(0),):
+        raise Fault("only barrier 0, of all threads, is modelled")
+    threads.all_take_part()
+    threads.settle()
+
+
+def end(threads: Threads, operands: tuple[Operand, ...]) -> None:
+    """Raises Fault: where warps met since the last barrier."""
+    threads.all_take_part()
+    threads.settle()
+    threads.ended = True
+
+
+STEPS: dict[str, Step] = {"bra": branch, "bra.uni": branch, "bar.sync": barrier, "ret": end}

@@ -1,0 +1,18 @@
+"""Every instruction that is modelled, by its name and all that follows with dots: another ending is another one."""
+
+from tests.triton.ptx import (
+    access,
+    arithmetic,
+    bits,
+    comparisons,
+    control,
+    conversions,
+    copies,
+    lanes,
+    matrices,
+    moves,
+)
+from tests.triton.ptx.program import Step
+
+FAMILIES = (access, arithmetic, bits, comparisons, control, conversions, copies, lanes, matrices, moves)
+STEPS: dict[str, Step] = {name: step for family in FAMILIES for name, step in family.STEPS.items()}

@@ -1,0 +1,40 @@
+"""Shuffles: what a thread reads in a register of another one of its warp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tests.triton.ptx.fault import Fault
+from tests.triton.ptx.operands import Number, Operand
+from tests.triton.ptx.program import Step
+from tests.triton.ptx.threads import WARP, Threads
+
+EVERY_LANE, WHOLE_WARP = -1, WARP - 1
+
+
+def shuffle(source: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
+    """Thread t of every warp reads that of thread source(t, b).
+
+    Raises Fault: for another mask than that of all threads, and for parts of a warp.
+    """
+
+    def step(threads: Threads, operands: tuple[Operand, ...]) -> None:
+        target, register, by, clamp, mask = operands
+        threads.all_take_part()
+        if (clamp, mask) != (Number(WHOLE_WARP), Number(EVERY_LANE)):
+            raise Fault("shuffles within a part of a warp are not modelled")
+        bits = threads.everywhere(threads.read(register, "b32"))
+        lanes = np.arange(threads.shape[1])
+        moved = threads.everywhere(threads.read(by, "u32")).astype(np.int64)
+        found = lanes // WARP * WARP + source(lanes % WARP, moved)
+        threads.write(target, np.take_along_axis(bits, found, 1), "b32")
+
+    return step
+
+
+STEPS: dict[str, Step] = {
+    "shfl.sync.bfly.b32": shuffle(lambda lane, by: (lane ^ by) % WARP),
+    "shfl.sync.idx.b32": shuffle(lambda lane, by: by % WARP),
+}

@@ -1,0 +1,97 @@
+"""What would be launched on a GPU, compiled by Triton for sm_80 and run here; ptxas, which comes after, is left out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.inputs import widths_of
+from tests.triton.compiled import compiled_for, given_at_run_time
+from tests.triton.ptx.instructions import STEPS
+from tests.triton.ptx.machine import run
+from tests.triton.ptx.memory import Memory
+from tests.triton.ptx.program import read
+
+AMPERE = GPUTarget("cuda", 80, 32)
+SCRATCH = [0, 0]
+"""Two pointers that Triton adds to every kernel's parameters, to memory that ours do not ask for."""
+Sizes = tuple[int, int, int]  # tile, warps, stages
+BY_DEFAULT = 4, 3  # warps and stages of a launch that names none
+
+
+def launch(
+    kernel: Any,
+    arguments: tuple,
+    constants: dict[str, int],
+    programs: int,
+    warps: int,
+    stages: int,
+    edit: Callable[[str], str] = str,
+) -> None:
+    """kernel[(programs,)](*arguments, **constants), on tensors of the CPU; edit: what to make of the PTX before.
+
+    Raises Fault: where the kernel does what no GPU owes a meaning.
+    """
+    with _without_ptxas():
+        found = compiled_for(AMPERE, kernel, arguments, constants, warps, stages)
+    memory = Memory()
+    given = [_bits(argument, memory) for argument in given_at_run_time(arguments)]
+    program = read(edit(found.asm["ptx"]), STEPS)
+    run(program, memory, given + SCRATCH, programs, found.metadata.shared)
+
+
+class Launched:
+    """In place of a kernel that is launched by name: kernel[grid](...)."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        return lambda *arguments, **constants: launch(self.kernel, arguments, constants, *grid, *BY_DEFAULT)
+
+
+def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on every kernel of the triton backend runs here, those along tiles in tiles of these sizes."""
+    from relattn.backends.triton import backward, decoding, forward, tables
+
+    tile, warps, stages = sizes
+
+    def in_tiles(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple) -> None:
+        launch(kernel, arguments, {**widths_of(call), "TILE": tile}, programs(tile), warps, stages)
+
+    for module in (forward, backward, tables):
+        monkeypatch.setattr(module, "launch", in_tiles)
+    for name in ("part_kernel", "merge_kernel"):
+        monkeypatch.setattr(decoding, name, Launched(getattr(decoding, name)))
+
+
+def _bits(argument: Any, memory: Memory) -> int:
+    if isinstance(argument, torch.Tensor):
+        return memory.address(argument)
+    return struct.unpack("<I", struct.pack("<f", argument))[0] if isinstance(argument, float) else argument
+
+
+@contextmanager
+def _without_ptxas() -> Iterator[None]:
+    """Triton's compiler ends with the PTX."""
+
+    def left_out(*given: Any) -> tuple[str, str] | None:
+        if not given:  # asks for what tells such results from others in the cache
+            return "without ptxas", "without ptxas"
+        given[1]["cubin"] = lambda ptx, metadata: b""
+        return None
+
+    before = triton.knobs.runtime.add_stages_inspection_hook
+    triton.knobs.runtime.add_stages_inspection_hook = left_out
+    try:
+        yield
+    finally:
+        triton.knobs.runtime.add_stages_inspection_hook = before

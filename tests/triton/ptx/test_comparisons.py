@@ -1,0 +1,59 @@
+"""Comparisons and choices, each instruction alone, against Python's own."""
+
+import math
+import operator
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.triton.ptx.drawn import drawn, hold_to
+from tests.triton.ptx.kinds import INTEGERS
+
+COMPARED: dict[str, Callable[..., bool]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+WHOLE = [f"{name}.{kind}" for name in COMPARED for kind in INTEGERS]
+WHOLE += [f"{name}.{kind}" for name in ("eq", "ne") for kind in ("b16", "b32", "b64")]
+CHOSEN = ("b16", "b32", "b64", "f32")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_integers(name: str, rng: np.random.Generator) -> None:
+    compare, kind = name.split(".")
+    first = drawn(kind, rng)
+    second = np.where(rng.random(first.shape) < 0.3, first, drawn(kind, rng))
+    hold_to(f"setp.{name}", COMPARED[compare], "pred", (kind, kind), rng, at_0=first, at_1=second)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_real_numbers(name: str, rng: np.random.Generator) -> None:
+    """NaN compares to nothing, and with a u at the end to everything."""
+    compare, first = COMPARED[name], drawn("f32", rng)
+    second = np.where(rng.random(first.shape) < 0.3, first, drawn("f32", rng))
+    given = {"at_0": first, "at_1": second}
+
+    def ordered(a: float, b: float) -> bool:
+        return not math.isnan(a) and not math.isnan(b) and compare(a, b)
+
+    def unordered(a: float, b: float) -> bool:
+        return math.isnan(a) or math.isnan(b) or compare(a, b)
+
+    hold_to(f"setp.{name}.f32", ordered, "pred", ("f32", "f32"), rng, **given)
+    hold_to(f"setp.{name}u.f32", unordered, "pred", ("f32", "f32"), rng, **given)
+
+
+def test_whether_there_is_a_nan(rng: np.random.Generator) -> None:
+    hold_to("setp.nan.f32", lambda a, b: a != a or b != b, "pred", ("f32", "f32"), rng)
+    hold_to("setp.num.f32", lambda a, b: a == a and b == b, "pred", ("f32", "f32"), rng)
+
+
+@pytest.mark.parametrize("kind", CHOSEN)
+def test_choices(kind: str, rng: np.random.Generator) -> None:
+    hold_to(f"selp.{kind}", lambda a, b, chosen: a if chosen else b, kind, (kind, kind, "pred"), rng)
+
+
+TESTED = {
+    *(f"setp.{name}" for name in WHOLE), *(f"setp.{name}{u}.f32" for name in COMPARED for u in ("", "u")),
+    "setp.nan.f32", "setp.num.f32", *(f"selp.{kind}" for kind in CHOSEN),
+}  # fmt: skip

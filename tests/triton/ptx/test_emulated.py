@@ -1,0 +1,159 @@
+"""The kernels as compiled for sm_80, in the sizes that a GPU runs, against the equation in float64.
+
+Lengths cross a tile and fill none; what lies beyond a tensor's last row and column is NaN, as is what a kernel should
+write and does not; and whatever a GPU need not do as it is meant is a fault.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from relattn.backends.triton.call import Call
+from tests.oracle.philox import philox
+from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call
+
+pytest.importorskip("triton", reason="Triton is a package for Linux")
+pytestmark = [
+    pytest.mark.ptx,
+    pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled"),
+]
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 8, 2), (32, 4, 2)
+STAGES, FEW_WARPS = (64, 8, 3), (64, 4, 2)
+SMALL, SMALLEST = (32, 8, 1), (16, 4, 1)  # of float32, and of wide heads with tables
+SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
+FULL = {"rows": 141, "first": -69}
+"""A row for every offset of 70 by 70, whichever table: nothing is beyond."""
+ONE = {"heads": (1, 1)}
+
+EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] = {
+    "no table": (BF16, MIDDLE, {**SQUARE, "tables": ()}),
+    "relative keys": (BF16, MIDDLE, {**SQUARE, **FULL, "tables": TABLES[:1], "shared": True, "highest": 0}),
+    "relative keys, four warps": (BF16, FEW_WARPS, {**SQUARE, **FULL, **ONE, "tables": TABLES[:1]}),
+    "relative queries": (BF16, NARROW, {**SQUARE, **ONE, "tables": ("relative_queries",), "rows": 33, "first": -16}),
+    "relative values": (BF16, MIDDLE, {**SQUARE, **ONE, "tables": ("relative_values",), "rows": 33, "first": -16}),
+    "a bias": (BF16, STAGES, {**SQUARE, "tables": ("bias",), "highest": 0}),
+    "all tables, masks": (BF16, STAGES, {"lengths": (70, 100), "masks": "ksp"}),
+    "float16": (F16, MIDDLE, {"lengths": (70, 66), "rows": 60, "first": -30}),
+    "float32": (F32, SMALL, {"lengths": (40, 50)}),
+    "dropout": (BF16, NARROW, {"lengths": (40, 50), "dropout_p": 0.3, "seed": 12345678901}),
+    "groups of heads": (
+        BF16,
+        MIDDLE,
+        {"heads": (6, 2), "lengths": (66, 65), "widths": (64, 64, 64), "tables": TABLES[:1]},
+    ),
+    "few queries": (
+        BF16,
+        MIDDLE,
+        {**SQUARE, "lengths": (3, 300), "offset": -297, "highest": 0, "rows": 33, "first": -16},
+    ),
+    "a window": (BF16, STAGES, {**SQUARE, "lowest": -20, "highest": 10, "tables": TABLES[:2], "batch": 2}),
+    "whole tiles": (
+        BF16,
+        STAGES,
+        {**SQUARE, **FULL, **ONE, "lengths": (64, 192), "offset": -128, "tables": TABLES[:1]},
+    ),
+    "without tables, 128": (
+        BF16,
+        WIDE,
+        {**SQUARE, **ONE, "lengths": (140, 200), "offset": -60, "tables": (), "highest": 0},
+    ),
+}
+"""Run by `make test-all`."""
+
+NOW_AND_THEN: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] = {
+    f"{name} in {str(dtype).removeprefix('torch.')}, {sizes}": (dtype, sizes, {**SQUARE, "tables": tables, **extent})
+    for name, tables, extent in (
+        ("clipped relative keys", TABLES[:1], {"rows": 33, "first": -16}),
+        ("relative queries", TABLES[1:2], FULL),
+        ("relative values", TABLES[2:3], FULL),
+        ("relative keys and values", (TABLES[0], TABLES[2]), {"rows": 33, "first": -16}),
+        ("a clipped bias", TABLES[3:], {"rows": 33, "first": -16, "highest": 0}),
+        ("all tables", TABLES, {**FULL, "highest": 0}),
+    )
+    for dtype, sizes in ((BF16, MIDDLE), (BF16, STAGES), (F16, NARROW), (F32, SMALL))
+}
+NOW_AND_THEN |= {
+    "zero beyond": (BF16, MIDDLE, {"lengths": (70, 100), "rows": 20, "first": -11, "zero": True}),
+    "tables beyond every offset": (BF16, STAGES, {"lengths": (66, 70), "rows": 301, "first": -150}),
+    "tables right of every offset": (BF16, MIDDLE, {"lengths": (66, 70), "rows": 4, "first": 160}),
+    "one row": (BF16, NARROW, {"lengths": (40, 50), "rows": 1, "first": 0}),
+    "rows that see nothing": (BF16, MIDDLE, {"lengths": (70, 90), "lowest": -3, "highest": -1, "offset": -50}),
+    "no row sees anything": (BF16, MIDDLE, {"lengths": (70, 66), "highest": 0, "offset": 500}),
+    "masks in float32": (F32, SMALLEST, {"lengths": (20, 37), "masks": "ksp", "lowest": -9, "batch": 2}),
+    "a key mask": (BF16, STAGES, {**SQUARE, "tables": TABLES[:1], "masks": "k"}),
+    "segments": (BF16, MIDDLE, {**SQUARE, "tables": TABLES[:1], "masks": "s"}),
+    "a pair mask": (F16, MIDDLE, {**SQUARE, "tables": TABLES[3:], "masks": "p"}),
+    "dropout and masks": (F16, STAGES, {"lengths": (70, 66), "dropout_p": 0.4, "seed": 7, "masks": "kp"}),
+    "dropout in float32": (F32, SMALL, {"lengths": (33, 40), "dropout_p": 0.5, "seed": 2**62 + 1, "tables": ()}),
+    "the query itself": (BF16, MIDDLE, {"lengths": (70, 66), "shared": True, "rows": 20, "first": -11}),
+    "groups of heads, all tables": (F16, NARROW, {"heads": (6, 2), "lengths": (34, 33), "batch": 2}),
+    "one key": (BF16, MIDDLE, {"lengths": (70, 1)}),
+    "one query": (BF16, MIDDLE, {**SQUARE, **ONE, "lengths": (1, 200), "offset": -199, "masks": "k"}),
+    "few queries, dropout": (F16, NARROW, {"lengths": (5, 140), "offset": -135, "dropout_p": 0.3, "seed": 5}),
+    "few queries in float32": (F32, SMALL, {"lengths": (8, 70), "lowest": -60, "offset": -67, "batch": 2}),
+    "one head, one batch element": (BF16, STAGES, {**ONE, "lengths": (66, 130), "highest": 0, "offset": -64}),
+    "narrow": (BF16, MIDDLE, {"widths": (16, 16, 16), "lengths": (70, 66)}),
+    "uneven widths": (BF16, STAGES, {"widths": (40, 72, 56), "lengths": (66, 65), "heads": (2, 2)}),
+    "128 wide": (BF16, MIDDLE, {**SQUARE, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1], "highest": 0}),
+    "wide": (BF16, SMALL, {**ONE, "widths": (250, 256, 130), "lengths": (33, 40)}),
+    "wide without tables": (BF16, MIDDLE, {**ONE, "widths": (250, 256, 250), "lengths": (66, 70), "tables": ()}),
+    "wide in float32": (F32, SMALLEST, {**ONE, "widths": (250, 256, 130), "lengths": (20, 17)}),
+    "128 and dropout": (F16, WIDE, {**SQUARE, "lengths": (130, 140), "tables": (), "dropout_p": 0.2, "seed": 3}),
+    "three stages, many tiles": (BF16, STAGES, {**SQUARE, **ONE, "lengths": (70, 400), "offset": -330, "rows": 600,
+                                               "first": -400, "tables": TABLES[:1], "shared": True, "highest": 0}),
+}  # fmt: skip
+"""Run with the others by `make test-ptx`."""
+
+
+@pytest.fixture(autouse=True)
+def unwritten_is_nan() -> Iterator[None]:
+    """New tensors hold NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.parametrize("name", [*EVERY_TIME, *(pytest.param(name, marks=pytest.mark.slow) for name in NOW_AND_THEN)])
+def test_output_and_every_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.triton.ptx.launch import emulate
+
+    dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]
+    emulate(sizes, monkeypatch)
+    call = make_call(dtype, **given)
+    hold_to_the_equation(call, keep=factors(call) if call.dropout_p else None)
+
+
+@pytest.mark.slow
+def test_tables_in_float32_beside_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of both are those of three parts on the tensor cores."""
+    from tests.triton.ptx.launch import emulate
+
+    emulate(NARROW, monkeypatch)
+    call = make_call(BF16, lengths=(35, 40))
+    tables = {name: getattr(call, name) for name in TABLES}
+    wider = {name: table._replace(values=table.values.float()) for name, table in tables.items()}
+    hold_to_the_equation(replace(call, **wider))
+
+
+def factors(call: Call) -> torch.Tensor:
+    """By what dropout multiplies the weights, [B, Hq, Lq, Lk], from the paper's generator, pair by pair.
+
+    A word is a number in [0, 1): that of its 31 lower bits, of negative words those of the opposite.
+    """
+    assert call.seed is not None
+    seed, (batch, heads, queries), keys = int(call.seed), call.query.shape[:3], call.key.shape[2]
+    kept = torch.zeros(batch * heads, queries, keys)
+    for row, i, j in torch.cartesian_prod(*map(torch.arange, kept.shape)).tolist():
+        word = philox((j, i, row, 0), (seed % 2**32, seed // 2**32))[0]
+        number = word if word < 2**31 else 2**32 - 1 - word
+        kept[row, i, j] = number * 2.0**-31 >= call.dropout_p
+    return kept.reshape(batch, heads, queries, keys) / (1.0 - call.dropout_p)

@@ -1,0 +1,39 @@
+"""Shuffles, each instruction alone."""
+
+import numpy as np
+import pytest
+
+from tests.triton.ptx.drawn import drawn
+from tests.triton.ptx.fault import Fault
+from tests.triton.ptx.snippets import PROGRAMS, THREADS, execute
+
+LANES = np.arange(THREADS)
+
+
+@pytest.mark.parametrize("by", [1, 2, 4, 8, 16])
+def test_partners(by: int, rng: np.random.Generator) -> None:
+    """Thread t and thread t ^ by change places."""
+    given = drawn("u32", rng)
+    found = execute(f"shfl.sync.bfly.b32 %r2, %r1, {by}, 31, -1;", {"%r1": given})["%r2"]
+    np.testing.assert_array_equal(found, given[:, LANES ^ by])
+
+
+def test_any_thread_of_the_warp(rng: np.random.Generator) -> None:
+    """Each names its own, by five bits; the other warp is out of reach."""
+    given, by = drawn("u32", rng), rng.integers(0, 100, (PROGRAMS, THREADS), dtype=np.uint32)
+    found = execute("shfl.sync.idx.b32 %r2, %r1, %r3, 31, -1;", {"%r1": given, "%r3": by})["%r2"]
+    np.testing.assert_array_equal(found, np.take_along_axis(given, LANES // 32 * 32 + by % 32, 1))
+
+
+@pytest.mark.parametrize("ending", ["15, -1", "31, 255"])
+def test_parts_of_a_warp_are_faults(ending: str) -> None:
+    with pytest.raises(Fault, match="shuffles within a part of a warp are not modelled"):
+        execute(f"shfl.sync.bfly.b32 %r2, %r1, 1, {ending};", {"%r1": np.uint32(1)})
+
+
+def test_a_thread_that_stays_away_is_a_fault() -> None:
+    with pytest.raises(Fault, match="some threads do not take part in what their whole warp has to do"):
+        execute("@%p1 shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;", {"%r1": np.uint32(1), "%p1": LANES != 5})
+
+
+TESTED = {"shfl.sync.bfly.b32", "shfl.sync.idx.b32"}
