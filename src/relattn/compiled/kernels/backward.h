@@ -185,8 +185,7 @@ struct Backward {
     clear_queries(unit.part, b, key_head);
     for (Index j0 = unit.part * key_block; j0 < call.keys; j0 += parts * key_block) {
       const Index columns = std::min(key_block, call.keys - j0);
-      pack_panels(call.key.of(b, key_head, j0), call.key.row, width, columns, s.key_panels);
-      pack_panels(call.value.of(b, key_head, j0), call.value.row, value_width, columns, s.value_panels);
+      tiles.pack(b, key_head, j0, columns, s);
       std::memset(s.key, 0, columns * width * sizeof(float));
       std::memset(s.value, 0, columns * value_width * sizeof(float));
       if (by_key) std::memset(s.key_by_rows, 0, columns * width * sizeof(float));

@@ -38,12 +38,12 @@ struct BackwardTiles {
   Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
   Index scratch() const {
     const Index keys = key_block + NN_ROWS;
-    return room_for(query_block * call.width, query_block * call.value_width, query_block, query_block, query_block,
+    return room_for(query_block * call.value_width, gradient_pairs_size(), query_block, query_block, query_block,
                     tile_size(), tile_size(), keys * call.width, keys * call.width, keys * call.value_width,
-                    key_block * call.width, key_block * call.value_width, Strip::size(key_block),
+                    key_block * numbers(call.width), key_block * numbers(call.value_width), Strip::size(key_block),
                     Strip::size(key_block), Strip::kept_size(), tail_size(),
                     KeyStrips::size(call, query_block, key_block), slopes_size()) +
-           RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
+           Queries::size(call, query_block) + RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
   }
   // A group's rows of what any axis' relative keys meet.
   Index tail_size() const {
@@ -51,27 +51,36 @@ struct BackwardTiles {
     for (Index n = 0; n < call.axes(); n++) width = std::max(width, call.axis(n).relative_width);
     return ROWS * width;
   }
+  // Of a row that meets panels.
+  Index numbers(Index width) const { return call.takes_pairs() ? numbers_of<Pair>(width) : numbers_of<float>(width); }
+  Index gradient_pairs_size() const {
+    return call.takes_pairs() ? query_block * numbers_of<Pair>(call.value_width) : 0;
+  }
   Index slopes_size() const { return call.caps() ? ROWS * step : 0; }
 
   struct Scratch {
-    float *query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
-    float *weights, *differences;                       // P and dS, tiles with zeros all around
-    float *key, *key_by_rows, *value;                   // gradients of a block of keys
+    Queries query;
+    float* gradient;                   // dO, of a block of queries; as pairs, too, where the call takes them
+    Pair* gradient_pairs;              // null where it takes none
+    float *maximum, *share, *delta;    // share is 1 / total
+    float *weights, *differences;      // P and dS, tiles with zeros all around
+    float *key, *key_by_rows, *value;  // gradients of a block of keys
     float *key_panels, *value_panels;
     float *strip, *value_strip, *kept, *tail, *key_strips, *slopes, *axes;
 
-    Scratch(const BackwardTiles& pass, float* at) {
+    Scratch(const BackwardTiles& pass, float* at) : query(pass.call, pass.query_block, at) {
       const Call& c = pass.call;
       const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
       const Index inside = NN_ROWS * pass.step + MARGIN;
-      query = next_part(at, rows * c.width);
       gradient = next_part(at, rows * c.value_width);
+      float* const as_pairs = next_part(at, pass.gradient_pairs_size());
+      gradient_pairs = c.takes_pairs() ? reinterpret_cast<Pair*>(as_pairs) : nullptr;
       maximum = next_part(at, rows), share = next_part(at, rows), delta = next_part(at, rows);
       weights = next_part(at, pass.tile_size()) + inside, differences = next_part(at, pass.tile_size()) + inside;
       key = next_part(at, keys * c.width), key_by_rows = next_part(at, keys * c.width),
       value = next_part(at, keys * c.value_width);
-      key_panels = next_part(at, pass.key_block * c.width),
-      value_panels = next_part(at, pass.key_block * c.value_width);
+      key_panels = next_part(at, pass.key_block * pass.numbers(c.width)),
+      value_panels = next_part(at, pass.key_block * pass.numbers(c.value_width));
       strip = next_part(at, strip_size), value_strip = next_part(at, strip_size),
       kept = next_part(at, Strip::kept_size());
       tail = next_part(at, pass.tail_size());
@@ -80,6 +89,18 @@ struct BackwardTiles {
       axes = at;
     }
   };
+
+  // What a block of keys brings for all heads that share them.
+  void pack(Index b, Index key_head, Index j0, Index columns, const Scratch& s) const {
+    const auto pack_as = [&](auto* keys, auto* values) {
+      pack_panels(call.key.of(b, key_head, j0), call.key.row, call.width, columns, keys);
+      pack_panels(call.value.of(b, key_head, j0), call.value.row, call.value_width, columns, values);
+    };
+    if (call.takes_pairs())
+      pack_as(reinterpret_cast<Pair*>(s.key_panels), reinterpret_cast<Pair*>(s.value_panels));
+    else
+      pack_as(s.key_panels, s.value_panels);
+  }
 
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
            const Scratch& s) const {
@@ -135,10 +156,10 @@ struct BackwardTiles {
   // Queries times the scale, dO, maximum, 1 / total and delta; rows without a key, and those after the last, take no
   // part.
   void load_queries(const Head& head, Index i0, Index count, const Scratch& s) const {
-    const float scale = float(call.scale);
     const Index rows = rounded_up(count, ROWS), width = call.value_width;
-    copy_rows(call.query, head.b, head.h, i0, count, call.width, scale, s.query);
+    s.query.load(head, i0, count);
     copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, s.gradient);
+    if (s.gradient_pairs) copy_pairs(call.output_gradient, head.b, head.h, i0, count, width, s.gradient_pairs);
     const Index first = (head.b * call.heads + head.h) * call.queries + i0;
     for (Index a = 0; a < rows; a++) {
       const bool sees = a < count && call.total[first + a] != 0.0f;
@@ -152,6 +173,7 @@ struct BackwardTiles {
         s.delta[a] = sum(sums) - call.lse_gradient[first + a];
       } else {
         std::memset(s.gradient + a * width, 0, width * sizeof(float));
+        if (s.gradient_pairs) std::memset(s.gradient_pairs + a * numbers(width), 0, numbers(width) * sizeof(Pair));
       }
     }
   }
@@ -161,16 +183,15 @@ struct BackwardTiles {
                                const KeyStrips& by_key, const Scratch& s) const {
     const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
-    const float* query = s.query + a * call.width;
     const bool is_listed = call.sequence.lists.given();
     Index next = NEVER;
     Start start = {nullptr, 0};
     if (!is_listed)
-      start = scores_start(head, relative.of(0, a), i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+      start = scores_start(head, relative.of_runs(a), i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
     start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
     if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
     Vector most[ROWS];
-    scores_of(head, query, i, j0, from, to, start, weights, step, most);
+    scores_of(head, s.query.of(call, a), i, j0, from, to, start, weights, step, most);
     if (looks) look_at_pairs(head, i, real, j0, from, stop, weights, step, call.caps() ? s.slopes : nullptr, most);
     Start values = {nullptr, 0};
     const Table& table = head.sequence().relative_values;
@@ -178,19 +199,31 @@ struct BackwardTiles {
       const Strip strip{s.value_strip, Strip::step(key_block), *table.band, table.panels, table.rows, nullptr, 0};
       next = NEVER;
       values =
-          strip.fill(s.gradient + a * value_width, call.origin + j0 - i - table.band->first, from, to, s.kept, next);
+          strip.fill(gradient_of(a, table.pairs, s), call.origin + j0 - i - table.band->first, from, to, s.kept, next);
     }
     values = axes.values_start(values, s.gradient + a * value_width, i, real, j0, {from, stop});
     const Rowwise rows = {s.maximum + a, s.share + a, s.delta + a};
-    const float *gradient = s.gradient + a * value_width, *panels = head.panels.values;
-    by_width(value_width, [&](auto known) {
-      if (call.drops())
-        differences_of_width<known.known, true>(gradient, panels, value_width, rows, values, from, to, weights,
-                                                differences, step);
-      else
-        differences_of_width<known.known, false>(gradient, panels, value_width, rows, values, from, to, weights,
-                                                 differences, step);
-    });
+    const auto of_numbers = [&](auto* gradient, auto* panels) {
+      const Index width = numbers(value_width);
+      by_width(width, [&](auto known) {
+        if (call.drops())
+          differences_of_width<known.known, true>(gradient, panels, width, rows, values, from, to, weights, differences,
+                                                  step);
+        else
+          differences_of_width<known.known, false>(gradient, panels, width, rows, values, from, to, weights,
+                                                   differences, step);
+      });
+    };
+    const Operand gradient = gradient_of(a, call.takes_pairs(), s);
+    if (gradient.are_pairs())
+      of_numbers(gradient.pairs, reinterpret_cast<const Pair*>(head.panels.values));
+    else
+      of_numbers(gradient.floats, head.panels.values);
+  }
+
+  // dO of the group that begins with the query a, for panels of pairs or of floats.
+  Operand gradient_of(Index a, bool pairs, const Scratch& s) const {
+    return {s.gradient + a * call.value_width, pairs ? s.gradient_pairs + a * numbers(call.value_width) : nullptr, 1.0};
   }
 
   struct Rowwise {
@@ -199,8 +232,8 @@ struct BackwardTiles {
 
   // Scores become weights P, and differences P * (dO . (v + RV) - delta); where dropout's factors are still to come,
   // dO . (v + RV) alone.
-  template <int KNOWN, bool DROPS>
-  static void differences_of_width(const float* __restrict gradient, const float* __restrict panels, Index width,
+  template <int KNOWN, bool DROPS, class Number>
+  static void differences_of_width(const Number* __restrict gradient, const Number* __restrict panels, Index width,
                                    Rowwise rows, Start values, Index from, Index to, float* __restrict weights,
                                    float* __restrict differences, Index step) {
     for (Index column = from; column < to; column += PANEL) {
@@ -291,7 +324,7 @@ struct BackwardTiles {
   void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences,
                          float* to, Index to_step) const {
     const Table& table = head.sequence().relative_keys;
-    add_band(table, differences, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
+    add_band(table, differences, nullptr, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
   }
 
   // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i.
@@ -299,8 +332,8 @@ struct BackwardTiles {
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
       const Index end = call.lowest == NEVER ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
-      multiply_nn(s.differences + c + first * step, 1, step, s.query + first * call.width, call.width, end - first,
-                  s.key + c * call.width, call.width, call.width);
+      multiply_nn(s.differences + c + first * step, 1, step, s.query.floats + first * call.width, call.width,
+                  end - first, s.key + c * call.width, call.width, call.width);
       multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width,
                   end - first, s.value + c * call.value_width, call.value_width, call.value_width);
     }
