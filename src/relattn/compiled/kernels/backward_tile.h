@@ -3,6 +3,7 @@
 // P_ij = exp(S'_ij - maximum_i) / total_i,  dS'_ij = P_ij * (dO_i . (v_j + sum_c RV_c[d_c]) - delta_i),
 // delta_i = dO_i . O_i - dlse_i,  dS_ij = dS'_ij * (1 - tanh(S_ij / softcap)^2) where there is a cap, else dS'_ij
 #pragma once
+#include "backward_pairs.h"
 #include "listed_axes.h"
 
 namespace RELATTN_SET {
@@ -43,7 +44,8 @@ struct BackwardTiles {
                     key_block * numbers(call.width), key_block * numbers(call.value_width), Strip::size(key_block),
                     Strip::size(key_block), Strip::kept_size(), tail_size(),
                     KeyStrips::size(call, query_block, key_block), slopes_size()) +
-           Queries::size(call, query_block) + RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
+           Queries::size(call, query_block) + TilePairs::size(call, query_block, key_block, step) +
+           RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
   }
   // A group's rows of what any axis' relative keys meet.
   Index tail_size() const {
@@ -60,6 +62,7 @@ struct BackwardTiles {
 
   struct Scratch {
     Queries query;
+    TilePairs pairs;
     float* gradient;                   // dO, of a block of queries; as pairs, too, where the call takes them
     Pair* gradient_pairs;              // null where it takes none
     float *maximum, *share, *delta;    // share is 1 / total
@@ -68,7 +71,8 @@ struct BackwardTiles {
     float *key_panels, *value_panels;
     float *strip, *value_strip, *kept, *tail, *key_strips, *slopes, *axes;
 
-    Scratch(const BackwardTiles& pass, float* at) : query(pass.call, pass.query_block, at) {
+    Scratch(const BackwardTiles& pass, float* at)
+        : query(pass.call, pass.query_block, at), pairs(pass.call, pass.query_block, pass.key_block, pass.step, at) {
       const Call& c = pass.call;
       const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
       const Index inside = NN_ROWS * pass.step + MARGIN;
@@ -96,10 +100,9 @@ struct BackwardTiles {
       pack_panels(call.key.of(b, key_head, j0), call.key.row, call.width, columns, keys);
       pack_panels(call.value.of(b, key_head, j0), call.value.row, call.value_width, columns, values);
     };
-    if (call.takes_pairs())
-      pack_as(reinterpret_cast<Pair*>(s.key_panels), reinterpret_cast<Pair*>(s.value_panels));
-    else
-      pack_as(s.key_panels, s.value_panels);
+    if (!call.takes_pairs()) return pack_as(s.key_panels, s.value_panels);
+    pack_as(reinterpret_cast<Pair*>(s.key_panels), reinterpret_cast<Pair*>(s.value_panels));
+    s.pairs.load_keys(b, key_head, j0, columns);
   }
 
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
@@ -129,10 +132,17 @@ struct BackwardTiles {
           if (from > 0) std::memset(row, 0, from * sizeof(float));
           if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
-      if (!sees) continue;
+      if (!sees) {
+        if (call.takes_pairs()) s.pairs.clear_group(a);
+        continue;
+      }
       weights_and_differences(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       go_below_the_cap(head, i, a, real, j0, from, stop, s);
+      if (call.takes_pairs()) {
+        round_rows(differences, step, ROWS, from, to, s.pairs.rows);
+        s.pairs.pair_group(differences, weights, a);
+      }
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
       for (Index n = axes.first; n < call.axes(); n++)
         add_listed_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
@@ -145,9 +155,10 @@ struct BackwardTiles {
     if (is_listed) return;
     const Axis& axis = call.sequence;
     const AxisSums& of_axis = sums.axes[0];
-    add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, relative.of(0, 0), i0, rows, j0,
-                       columns);
-    add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.gradient, i0, rows, j0, columns);
+    add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, s.pairs.differences_by_offset,
+                       rows_of_keys(head, relative, i0, s), i0, count, j0, columns);
+    add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.pairs.weights_by_offset,
+                       {s.gradient, call.value_width, s.pairs.gradient}, i0, count, j0, columns);
     add_bias_gradient(of_axis.bias, s.differences, i0, rows, j0, columns);
     add_relative_query_gradients(head, of_axis.relative_queries, i0, rows, j0, columns, s);
   }
@@ -176,6 +187,7 @@ struct BackwardTiles {
         if (s.gradient_pairs) std::memset(s.gradient_pairs + a * numbers(width), 0, numbers(width) * sizeof(Pair));
       }
     }
+    if (call.takes_pairs()) s.pairs.load_queries(head, i0, count, s.gradient);
   }
 
   void weights_and_differences(const Head& head, const ListedAxes& axes, const RelativeQueries& relative, Index i,
@@ -281,16 +293,23 @@ struct BackwardTiles {
       const bool whole = real == ROWS;
       float* to = whole ? gradient + first * width : s.tail;
       if (!whole) std::memset(to, 0, ROWS * width * sizeof(float));
-      const float* keys = call.key.of(head.b, head.key_head, j0 + from);
-      for (int r = 0; r < ROWS; r += NN_ROWS)
-        multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
-                    width);
-      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, differences, to, width);
+      if (call.takes_pairs()) {
+        const Index even = from / 2 * 2;
+        for (int r = 0; r < ROWS; r += NN_ROWS)
+          multiply_nn(s.pairs.rows + r * step + even, step, 2, s.pairs.keys + even / 2 * width, width,
+                      (stop - even + 1) / 2, to + r * width, width, width);
+      } else {
+        const float* keys = call.key.of(head.b, head.key_head, j0 + from);
+        for (int r = 0; r < ROWS; r += NN_ROWS)
+          multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
+                      width);
+      }
+      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, differences, s, to, width);
       if (!whole) add_tail(to, real, gradient + first * width, width);
     }
     if (sums.axes[0].relative_query && relative) {
       std::memset(s.tail, 0, ROWS * relative_width * sizeof(float));
-      add_relative_keys(head, i, j0, from, stop, differences, s.tail, relative_width);
+      add_relative_keys(head, i, j0, from, stop, differences, s, s.tail, relative_width);
       add_tail(s.tail, real, sums.axes[0].relative_query + first * relative_width, relative_width);
     }
   }
@@ -322,16 +341,24 @@ struct BackwardTiles {
   }
 
   void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences,
-                         float* to, Index to_step) const {
+                         const Scratch& s, float* to, Index to_step) const {
     const Table& table = head.sequence().relative_keys;
-    add_band(table, differences, nullptr, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
+    add_band(table, differences, s.pairs.rows, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
   }
 
-  // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i.
+  // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale: it comes last then.
   void add_key_gradients(Index i0, Index rows, Index j0, Index columns, const Scratch& s) const {
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
       const Index end = call.lowest == NEVER ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
+      if (call.takes_pairs()) {
+        const Index m = first / 2, pairs = (end + 1) / 2 - m;
+        multiply_nn(s.pairs.differences.at + m * step + c, 1, step, s.pairs.query + m * call.width, call.width, pairs,
+                    s.key + c * call.width, call.width, call.width);
+        multiply_nn(s.pairs.weights.at + m * step + c, 1, step, s.pairs.gradient + m * call.value_width,
+                    call.value_width, pairs, s.value + c * call.value_width, call.value_width, call.value_width);
+        continue;
+      }
       multiply_nn(s.differences + c + first * step, 1, step, s.query.floats + first * call.width, call.width,
                   end - first, s.key + c * call.width, call.width, call.width);
       multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width,
@@ -339,25 +366,47 @@ struct BackwardTiles {
     }
   }
 
+  // The rows of a block of queries whose sums are a table's gradient; as pairs, too, null where the table takes none.
+  struct Summed {
+    const float* rows;
+    Index step;
+    const Pair* pairs;
+  };
+  // What meets the relative keys: times the scale, or without it where they are pairs.
+  Summed rows_of_keys(const Head& head, const RelativeQueries& relative, Index i0, const Scratch& s) const {
+    if (!call.takes_pairs(call.sequence, call.sequence.relative_keys))
+      return {relative.of(0, 0), relative.width[0], nullptr};
+    const bool own = call.sequence.relative_width;
+    const Rows& rows = own ? call.sequence.relative_query : call.query;
+    return {rows.of(head.b, head.h, i0), rows.row, own ? s.pairs.own : s.pairs.query};
+  }
+
   // dT[t] += sum of factors[a][c] * x_a over the pairs with t = corner + c - a: one diagonal of the tile for each row.
-  void add_table_gradient(const Band& band, float* sums, const float* factors, const float* x, Index i0, Index rows,
-                          Index j0, Index columns) const {
+  void add_table_gradient(const Band& band, float* sums, const float* factors, const PairedTile& by_offset,
+                          const Summed& x, Index i0, Index count, Index j0, Index columns) const {
     if (!sums) return;
-    const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
+    const Index corner = call.origin + j0 - i0 - band.first, width = band.width, rows = rounded_up(count, ROWS);
     const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
     for (Index t = first; t < end; t += NN_ROWS) {
       const Index a = std::max(Index(0), corner - t - (NN_ROWS - 1)), b = std::min(rows, columns + corner - t);
-      if (a < b)
-        multiply_nn(factors + (t - corner + a) + a * step, 1, step + 1, x + a * width, width, b - a, sums + t * width,
-                    width, width);
+      if (a >= b) continue;
+      if (DOTS && by_offset.at) {
+        const Index m = a / 2;
+        multiply_nn(by_offset.at + (t - corner + 2 * m) + m * step, 1, step + 2, x.pairs + m * width, width,
+                    (b + 1) / 2 - m, sums + t * width, width, width);
+      } else {
+        multiply_nn(factors + (t - corner + a) + a * step, 1, step + 1, x.rows + a * x.step, x.step, b - a,
+                    sums + t * width, width, width);
+      }
     }
     if (!band.clamps) return;
-    for (Index a = 0; a < rows; a++) {
+    for (Index a = 0; a < count; a++) {
       const float* row = factors + a * step;
       const Index inside = std::min(std::max(a - corner, Index(0)), columns);
       const Index beyond = std::min(std::max(band.count + a - corner, inside), columns);
-      if (inside > 0) add_row(sums, x + a * width, total(row, 0, inside), width);
-      if (beyond < columns) add_row(sums + (band.count - 1) * width, x + a * width, total(row, beyond, columns), width);
+      const float* of = x.rows + a * x.step;
+      if (inside > 0) add_row(sums, of, total(row, 0, inside), width);
+      if (beyond < columns) add_row(sums + (band.count - 1) * width, of, total(row, beyond, columns), width);
     }
   }
 

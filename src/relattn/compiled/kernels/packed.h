@@ -7,7 +7,8 @@ namespace RELATTN_SET {
 // The tables of an axis, transposed.
 struct PackedAxis {
   Panels relative_keys, relative_queries, relative_values;
-  RowPairs rows;  // of the table whose rows weights are multiplied with: the relative values
+  RowPairs key_rows,
+      value_rows;  // of the relative keys in the backward pass, of the relative values in the forward pass
 };
 
 struct Packed {
@@ -30,8 +31,8 @@ struct Packed {
       const auto panels = [&](const Band& band) { return Panels::size(band, call.takes_pairs(axis, band)); };
       floats += room_for(panels(axis.relative_keys), Panels::size(axis.relative_queries, false),
                          backward ? panels(axis.relative_values) : 0);
-      if (!backward && call.takes_pairs(axis, axis.relative_values))
-        floats += room_for(RowPairs::size(axis.relative_values));
+      const Band& rows = backward ? axis.relative_keys : axis.relative_values;
+      if (call.takes_pairs(axis, rows)) floats += room_for(RowPairs::size(rows));
     }
     return floats;
   }
@@ -60,8 +61,8 @@ INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
     to.relative_keys = panels(axis.relative_keys);
     to.relative_queries = panels_of(axis.relative_queries, false, workspace);
     if (backward) to.relative_values = panels(axis.relative_values);
-    if (!backward)
-      to.rows = row_pairs_of(axis.relative_values, call.takes_pairs(axis, axis.relative_values), workspace);
+    const Band& rows = backward ? axis.relative_keys : axis.relative_values;
+    (backward ? to.key_rows : to.value_rows) = row_pairs_of(rows, call.takes_pairs(axis, rows), workspace);
   }
   packed.biases = biases_of(call, workspace);
   packed.pairs = pair_biases_of(call, workspace);
@@ -85,11 +86,10 @@ struct Packing {
   Index units() const {
     Index all = keys + biases + pairs;
     for (Index n = 0; n < call.axes(); n++)
-      each_table(n, [&](const Panels& panels, const Band& band) {
-        all += panels.count * band.heads;
+      each_table(n, [&](const auto& part, const Band& band) {
+        all += part.count * band.heads;
         return false;
       });
-    for (Index n = 0; n < call.axes(); n++) all += packed.axes[n].rows.count * call.axis(n).relative_values.heads;
     return all;
   }
 
@@ -102,18 +102,11 @@ struct Packing {
     unit -= pairs;
     bool done = false;
     for (Index n = 0; n < call.axes() && !done; n++)
-      done = each_table(n, [&](const Panels& panels, const Band& band) {
-        const Index of_table = panels.count * band.heads;
+      done = each_table(n, [&](const auto& part, const Band& band) {
+        const Index of_table = part.count * band.heads;
         if (unit >= of_table) return unit -= of_table, false;
-        return panels.pack(band, unit), true;
+        return part.pack(band, unit), true;
       });
-    for (Index n = 0; n < call.axes() && !done; n++) {
-      const Band& band = call.axis(n).relative_values;
-      const Index of_table = packed.axes[n].rows.count * band.heads;
-      done = unit < of_table;
-      if (done) packed.axes[n].rows.pack(band, unit);
-      unit -= of_table;
-    }
   }
 
  private:
@@ -123,7 +116,8 @@ struct Packing {
     const Axis& axis = call.axis(n);
     const PackedAxis& tables = packed.axes[n];
     return what(tables.relative_keys, axis.relative_keys) || what(tables.relative_queries, axis.relative_queries) ||
-           what(tables.relative_values, axis.relative_values);
+           what(tables.relative_values, axis.relative_values) || what(tables.key_rows, axis.relative_keys) ||
+           what(tables.value_rows, axis.relative_values);
   }
 
   void panel(Index unit) const {
@@ -170,9 +164,9 @@ struct Tables {
 
   Tables() = default;
   Tables(const Axis& axis, const PackedAxis& packed, Index h)
-      : relative_keys(axis.relative_keys, packed.relative_keys, {}, h),
+      : relative_keys(axis.relative_keys, packed.relative_keys, packed.key_rows, h),
         relative_queries(axis.relative_queries, packed.relative_queries, {}, h),
-        relative_values(axis.relative_values, packed.relative_values, packed.rows, h),
+        relative_values(axis.relative_values, packed.relative_values, packed.value_rows, h),
         bias(axis.bias, {}, {}, h) {}
 };
 

@@ -43,8 +43,8 @@ INLINE Pairs broadcast(const Brain* at) {
 }
 INLINE Pairs broadcast(const Pair* at) { return broadcast(&at->first); }
 
-// sums += a * b, and for pairs the products of both numbers. The instruction takes any number below 2^-126 for 0, and
-// rounds to the nearest, whatever the processor is told.
+// sums += a * b, and for pairs the products of both numbers, of which the first is added last. The instruction takes
+// any number below 2^-126 for 0, and rounds to the nearest, whatever the processor is told.
 INLINE void add_product(Vector& sums, Vector a, Vector b) { sums += a * b; }
 INLINE void add_product(Vector& sums, Pairs a, Pairs b) {
 #if defined(__AVX512BF16__)
@@ -73,6 +73,16 @@ INLINE void store_nearest(Brain* at, Vector a, Vector b) {
   typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
   const Halves halves[2] = {__builtin_convertvector(nearest(a), Halves), __builtin_convertvector(nearest(b), Halves)};
   std::memcpy(at, halves, sizeof halves);
+#endif
+}
+
+// The pairs of the nearest to a and to b, lane by lane.
+INLINE Pairs nearest_pairs(Vector a, Vector b) {
+#if defined(__AVX512BF16__)
+  const __m512i lanes = _mm512_set1_epi32(0x00100000) + (__m512i)(counting() * 0x00010001);
+  return (Pairs)_mm512_permutexvar_epi16(lanes, (__m512i)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a));
+#else
+  return nearest(a) | nearest(b) << 16;
 #endif
 }
 
