@@ -57,6 +57,17 @@ def test_sequences_across_blocks(
 
 
 @every_set
+def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries see their own key alone: the last group of 12 in the fourth block of keys sees none of it.
+
+    The second left numbers in its rows. Eight heads over the batch are eight units, each of which meets all blocks.
+    """
+    monkeypatch.setattr(operator, "BACKWARD_BLOCKS", (48, 32))
+    setting = Setting(4, 2, 2, 144, 144, 16, 16, window=(0, 0), seed=20)
+    check(make_subject(CASES["relative"], setting, "bfloat16"), "native", "bfloat16", truth=by_formula)
+
+
+@every_set
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_number_of_threads_gives_the_same_bits(name: str, instructions: str) -> None:
     encoding = ENCODINGS[name]()
