@@ -27,6 +27,7 @@ RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 KERNELS = Path("src/relattn/compiled/kernels")
 FLAGS = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default"]
 SETS = {
+    "avx512bf16": ["-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"],
     "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     "avx2": ["-march=x86-64-v3"],
     "generic": [],

@@ -25,4 +25,4 @@ def test_the_kernels_are_the_equation_in_float64(tmp_path: Path) -> None:
     ran = subprocess.run([str(suite), str(library.FILE)], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout
     reported = re.findall(r"^(.+): \d+ numbers within their bounds", ran.stdout, re.MULTILINE)
-    assert reported == [name + what for name in RUNNABLE for what in ("", ", rotations")]
+    assert reported == [name + what for name in RUNNABLE for what in ("", ", bfloat16", ", rotations")]

@@ -65,8 +65,11 @@ def test_a_long_training_step(causal: bool, two_threads) -> None:
     assert found <= 80 * MIB, f"{found / MIB:.1f} MiB"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("queries", [None, 2], ids=["blocks of queries", "few queries"])
-def test_a_thread_adds_the_same_at_every_length(queries: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_adds_the_same_at_every_length(
+    queries: int | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And no more than 2 MiB. Of a training step, which takes two workspaces, with tables of every kind but a bias."""
     for least in ("PAIRS_TO_SHARE", "FEW_PAIRS_TO_SHARE"):
         monkeypatch.setattr(operator, least, 0)
@@ -79,12 +82,12 @@ def test_a_thread_adds_the_same_at_every_length(queries: int | None, monkeypatch
         return workspace
 
     monkeypatch.setattr(operator, "_with_workspace", recorded)
-    encoding = KeyQueryEmbedding(WIDTH, 2000) + ShawEmbedding(WIDTH, 16)
+    encoding = (KeyQueryEmbedding(WIDTH, 2000) + ShawEmbedding(WIDTH, 16)).to(dtype)
 
     def workspaces(length: int, threads: int) -> list[int]:
         torch.set_num_threads(threads)
         query, key, value = (
-            torch.randn(1, 1, n, WIDTH, requires_grad=True) for n in (queries or length, length, length)
+            torch.randn(1, 1, n, WIDTH, dtype=dtype, requires_grad=True) for n in (queries or length, length, length)
         )
         found.clear()
         relative_attention(query, key, value, encoding=encoding, backend="native").sum().backward()

@@ -245,7 +245,7 @@ def test_what_it_does_not_run_it_says() -> None:
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch) -> None:
-    message = "RELATTN_NATIVE: got 'sse9'; expected one of 'avx512', 'avx2', 'generic', 'off'"
+    message = "RELATTN_NATIVE: got 'sse9'; expected one of 'avx512bf16', 'avx512', 'avx2', 'generic', 'off'"
     with pytest.raises(ValueError, match=re.escape(message)):
         of("sse9", monkeypatch)
 

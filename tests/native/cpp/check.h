@@ -55,7 +55,7 @@ inline void check_one(const Kernels& kernels, const Problem& p, const Layout& la
 inline void check(std::vector<Kernels>& sets, const Problem& p, const Layout& layout) {
   const Answers expected = equation::answers(p);
   for (Kernels& kernels : sets) {
-    tally = &kernels.calls;
+    tally = p.in_bfloat16 ? &kernels.in_bfloat16 : &kernels.calls;
     check_one(kernels, p, layout, expected);
   }
 }

@@ -53,6 +53,15 @@ constexpr Kind KINDS[] = {{"relative keys", &Axis::relative_keys},
                           {"relative values", &Axis::relative_values},
                           {"bias", &Axis::bias}};
 
+inline void round_to_bfloat16(Problem& p) {
+  p.in_bfloat16 = true;
+  for (Floats* numbers : {&p.query, &p.key, &p.value, &p.output_gradient}) *numbers = rounded_to_brains(*numbers);
+  for (Axis& axis : p.axes) {
+    axis.relative_query = rounded_to_brains(axis.relative_query);
+    for (const Kind& kind : KINDS) (axis.*kind.table).rows = rounded_to_brains((axis.*kind.table).rows);
+  }
+}
+
 // The tensors of a problem whose sizes and tables' kinds stand.
 inline void fill(Problem& p, Draw& draw, bool narrow = false) {
   p.scale = 1.0 / std::sqrt(double(p.width));
@@ -60,7 +69,6 @@ inline void fill(Problem& p, Draw& draw, bool narrow = false) {
   p.query = draw.numbers(rows * p.width, 2.0f);
   for (Axis& axis : p.axes) axis.relative_query = draw.numbers(rows * axis.relative_width, 2.0f);
   p.key = draw.numbers(keys * p.width, 2.0f), p.value = draw.numbers(keys * p.value_width, 1.0f);
-  if (narrow) p.key = rounded_to_brains(p.key), p.value = rounded_to_brains(p.value);
   p.output_gradient = draw.numbers(rows * p.value_width, 1.0f), p.lse_gradient = draw.numbers(rows, 1.0f);
   for (Axis& axis : p.axes) {
     axis.relative_keys.width = axis.relative_width ? axis.relative_width : p.width;
@@ -70,6 +78,7 @@ inline void fill(Problem& p, Draw& draw, bool narrow = false) {
       table.rows = draw.numbers(table.heads * table.count * table.width, 1.0f);
     }
   }
+  if (narrow) round_to_bfloat16(p);
 }
 
 constexpr Index RELATIVE_WIDTHS[] = {32, 0, 16};  // of one axis after the other

@@ -11,6 +11,8 @@
 //   a weight P = e^(S - max) / total relative: off_j + sum_j P_j off_j + C * eps * sqrt(4 n) + 2 * eps
 //     with off_j                     that of S_j, half an eps of |S_j - max|, 2.6 eps for e^x
 //   dS' = P * (dP - delta)           by the product rule, and so dS = dS' * slope
+//   P or dS in a product             where products read them in bfloat16, 2^-8 of it more: half a unit of its last
+//   place
 //
 // An axis brings terms to these sums, and no rule of its own: r_c . RK_c, RQ_c . k and b_c to S, RV_c to O and to dP.
 //
@@ -118,6 +120,7 @@ class Row {
   struct Change {
     double value, off;
     void times(double number, Sum& sum) const { sum.add(value * number, off * std::abs(number)); }
+    Change in_products(double rounded) const { return {value, off + std::abs(value) * rounded}; }
   };
 
   const Problem& p;
@@ -204,8 +207,9 @@ class Row {
     Sum output;
     for (const Pair& pair : seen) {
       const double weight = pair.weight * pair.factor;
-      each_value(pair, d,
-                 [&](double number, Sum&) { output.add(weight * number, std::abs(weight * number) * pair.relative); });
+      each_value(pair, d, [&](double number, Sum&) {
+        output.add(weight * number, std::abs(weight * number) * (pair.relative + p.rounded));
+      });
     }
     return output;
   }
@@ -215,7 +219,7 @@ class Row {
     Sum by_weight;
     for (Index d = 0; d < p.value_width; d++) {
       const double by_output = p.output_gradient[row * p.value_width + d];
-      const double term = pair.weight * pair.factor * by_output, off = std::abs(term) * pair.relative;
+      const double term = pair.weight * pair.factor * by_output, off = std::abs(term) * (pair.relative + p.rounded);
       each_value(pair, d, [&](double number, Sum& gradient) {
         by_weight.add(pair.factor * by_output * number);
         gradient.add(term, off);
@@ -228,19 +232,21 @@ class Row {
     if (!p.key_bias.empty()) to.key_bias[(b * p.heads + h) * p.keys + pair.j].add(above, above_off);
     if (!p.added_mask.empty()) to.mask[p.mask_at(b, h, i, pair.j)].add(above, above_off);
     const Change dS = {above * pair.slope, above_off * pair.slope + std::abs(above) * pair.slope_off};
+    const Change rounded = dS.in_products(p.rounded);
     for (Index k = 0; k < p.width; k++) {
-      dS.times(p.scale * p.key[pair.key + k], to.query[query_at() + k]);
-      dS.times(p.scale * p.query[query_at() + k], to.key[pair.key + k]);
+      rounded.times(p.scale * p.key[pair.key + k], to.query[query_at() + k]);
+      rounded.times(p.scale * p.query[query_at() + k], to.key[pair.key + k]);
     }
     for (size_t n = 0; n < p.axes.size(); n++) go_back(p.axes[n], pair.axes[n], pair.key, dS, to.axes[n]);
   }
   // By what stands on an axis, and by what meets it. key: where k begins.
   void go_back(const Axis& axis, const Rows& rows, Index key, const Change& dS, AxisGradients& by) {
     const Index at = row * relative_width(axis);
+    const Change rounded = dS.in_products(p.rounded);
     Sums& by_query = axis.relative_width ? by.relative_query : to.query;
     for (Index k = 0; rows.keys >= 0 && k < relative_width(axis); k++) {
-      dS.times(p.scale * axis.relative_keys.rows[rows.keys + k], by_query[at + k]);
-      dS.times(p.scale * relative_query(axis)[at + k], by.relative_keys[rows.keys + k]);
+      rounded.times(p.scale * axis.relative_keys.rows[rows.keys + k], by_query[at + k]);
+      rounded.times(p.scale * relative_query(axis)[at + k], by.relative_keys[rows.keys + k]);
     }
     for (Index k = 0; rows.queries >= 0 && k < p.width; k++) {
       dS.times(p.scale * axis.relative_queries.rows[rows.queries + k], to.key[key + k]);

@@ -13,6 +13,7 @@ using equation::Table;
 struct Layout {
   bool few = false;          // by the kernels of few queries, which have no backward pass
   bool narrow = false;       // keys and values in bfloat16
+  bool wide_tables = false;  // tables are not said to be bfloat16, though they may be
   bool interleaved = false;  // [B, L, heads, width] in memory
   Index query_block = 20, key_block = 40, threads = 1;
 };
@@ -45,12 +46,13 @@ struct Held {
 
 inline Written zeros_like(const Floats& like) { return {Index(like.size()), 0.0f}; }
 
-inline called::Band band(const Table& table, Written& gradient) {
+inline called::Band band(const Table& table, bool in_bfloat16, Written& gradient) {
   if (table.count == 0) return {};
   called::Band band = {};
   band.rows = table.rows.data(), band.gradient = gradient.at();
   band.heads = table.heads, band.head = table.heads == 1 ? 0 : table.count * table.width;
   band.count = table.count, band.first = table.first, band.width = table.width, band.clamps = table.clamps;
+  band.in_bfloat16 = in_bfloat16;
   return band;
 }
 
@@ -78,12 +80,12 @@ struct LaidAxis {
         by_relative_values(zeros_like(axis.relative_values.rows)),
         by_bias(zeros_like(axis.bias.rows)) {}
 
-  called::Axis given(const Problem& p, const Axis& axis, Index lowest, Index highest) {
+  called::Axis given(const Problem& p, const Axis& axis, bool in_bfloat16, Index lowest, Index highest) {
     called::Axis to = {};
-    to.relative_keys = band(axis.relative_keys, by_relative_keys);
-    to.relative_queries = band(axis.relative_queries, by_relative_queries);
-    to.relative_values = band(axis.relative_values, by_relative_values);
-    to.bias = band(axis.bias, by_bias);
+    to.relative_keys = band(axis.relative_keys, in_bfloat16, by_relative_keys);
+    to.relative_queries = band(axis.relative_queries, in_bfloat16, by_relative_queries);
+    to.relative_values = band(axis.relative_values, in_bfloat16, by_relative_values);
+    to.bias = band(axis.bias, in_bfloat16, by_bias);
     to.lists = lists(p, axis, lowest, highest);
     if (!axis.relative_width) return to;
     to.relative_query = relative_query.rows, to.relative_width = axis.relative_width;
@@ -126,6 +128,7 @@ class Laid {
     call.output = output.at(), call.lse = lse.at(), call.maximum = maximum.at(), call.total = total.at();
     call.query_block = layout.query_block, call.key_block = layout.key_block;
     call.threads = layout.threads, call.narrow = layout.narrow;
+    call.in_bfloat16 = p.in_bfloat16;
   }
   Laid(const Laid&) = delete;  // the call points into it
   Laid& operator=(const Laid&) = delete;
@@ -161,10 +164,11 @@ class Laid {
   // Limits stand with the lists where the sequence is listed; the call's own are then none.
   void give_axes() {
     for (const Axis& axis : p.axes) axes.emplace_back(p, axis, layout.interleaved);
-    call.sequence = axes[0].given(p, p.sequence(), p.lowest, p.highest);
+    const bool in_bfloat16 = p.in_bfloat16 && !layout.wide_tables;
+    call.sequence = axes[0].given(p, p.sequence(), in_bfloat16, p.lowest, p.highest);
     if (p.sequence().listed()) call.lowest = called::NEVER, call.highest = -called::NEVER;
     for (size_t n = 1; n < p.axes.size(); n++)
-      others.push_back(axes[n].given(p, p.axes[n], called::NEVER, -called::NEVER));
+      others.push_back(axes[n].given(p, p.axes[n], in_bfloat16, called::NEVER, -called::NEVER));
     call.others = others.data(), call.others_count = Index(others.size());
   }
 

@@ -42,6 +42,8 @@ struct Problem {
   Index origin = 0, lowest = INT64_MIN / 4, highest = -(INT64_MIN / 4);  // of the sequence alone
   std::vector<Axis> axes = std::vector<Axis>(1);  // the sequence, and others, whose positions are listed
   double scale = 1.0, kept = 1.0;
+  bool in_bfloat16 = false;  // all numbers of query, key, value, tables and the output's gradient are bfloat16's
+  double rounded = 0.0;      // how far a weight or a dS in a product may be off for it, relative to it
   uint64_t seed = 0;
   Floats query, key, value;                         // [B, heads, L, width]
   std::vector<uint8_t> key_mask;                    // [B, Lk]

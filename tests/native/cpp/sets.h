@@ -8,7 +8,7 @@
 using Kernel = void (*)(const Call*);
 
 struct Kernels {
-  Tally calls, rotations;
+  Tally calls, in_bfloat16, rotations;
   Index (*workspace)(const Call*, Index);
   Kernel forward, backward;
   Index (*few_workspace)(const Call*);
@@ -29,6 +29,7 @@ inline bool runs(void* library, const std::string& set) {
 
 inline Kernels kernels_of(void* library, const std::string& set) {
   return {{set},
+          {set + ", bfloat16"},
           {set + ", rotations"},
           find<Index (*)(const Call*, Index)>(library, "workspace", set),
           find<Kernel>(library, "forward", set),
@@ -42,7 +43,7 @@ inline Kernels kernels_of(void* library, const std::string& set) {
 inline std::vector<Kernels> kernels_of(void* library) {
   if (!runs(library, "generic")) fail("the library has no kernels");
   std::vector<Kernels> found;
-  for (const char* set : {"avx512", "avx2", "generic"})
+  for (const char* set : {"avx512bf16", "avx512", "avx2", "generic"})
     if (runs(library, set)) found.push_back(kernels_of(library, set));
   return found;
 }

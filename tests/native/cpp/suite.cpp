@@ -23,15 +23,19 @@ void draw_rows(Table& table, Draw& draw, Index heads, bool clamps, bool wide) {
   table.count = wide ? 400 + draw.below(30) : 1 + draw.below(50), table.first = -draw.below(table.count + 10);
 }
 
+// What products of weights in bfloat16 may change: half a unit of the last place of 8 bits.
+constexpr double ROUNDED = 1.0 / 256;
+
 // Every kind of table alone, shared or per head, clamped or zero beyond its rows, under every kind of limit; both
-// passes of many queries, and few queries.
-void each_table(std::vector<Kernels>& sets, Draw& draw) {
+// passes of many queries, in bfloat16 or not, and few queries.
+void each_table(std::vector<Kernels>& sets, Draw& draw, bool narrow) {
   Index number = 0;
   for (const Kind& kind : KINDS)
     for (const Limits& limits : LIMITS)
       for (const bool per_head : {false, true})
         for (const bool clamps : {false, true})
           for (const bool few : {false, true}) {
+            if (narrow && few) continue;
             Problem p;
             p.queries = few ? 3 : 30 + draw.below(20), p.keys = few ? 290 : 30 + draw.below(40);
             p.origin = few ? -250 : draw.below(30) - 15;
@@ -40,8 +44,10 @@ void each_table(std::vector<Kernels>& sets, Draw& draw) {
             if (few) p.width -= draw.below(8), p.value_width -= draw.below(8);  // any width
             draw_rows(p.sequence().*kind.table, draw, per_head ? p.heads : 1, clamps, false);
             place = std::string(kind.name) + (per_head ? " per head" : "") + (clamps ? ", clamped, " : ", ") +
-                    limits.name + (few ? ", few queries" : "") + ", width " + std::to_string(p.width);
-            fill(p, draw);
+                    limits.name + (few ? ", few queries" : "") + (narrow ? ", bfloat16" : "") + ", width " +
+                    std::to_string(p.width);
+            fill(p, draw, narrow);
+            if (narrow) p.rounded = ROUNDED;
             Layout layout;
             layout.few = few, layout.interleaved = draw.below(2);
             check(sets, p, layout);
@@ -191,8 +197,8 @@ void add_terms_of_no_axis(Problem& p, Draw& draw) {
   p.less = draw.numbers(p.batch * p.heads * p.queries, 4.0f);
 }
 
-// Every mask, and none, beside all tables; then with dropout; then few queries, in float32 and in bfloat16; each with
-// what belongs to no axis, too.
+// Every mask, and none, beside all tables; then with dropout; then few queries; in float32 and in bfloat16, with tables
+// of both; each with what belongs to no axis, too.
 void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& standing) {
   const Index others = Index(standing.others.size());
   const Index queries = others ? 26 : 41, keys = others ? 41 : 67;  // more axes take the equation longer
@@ -201,19 +207,20 @@ void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& 
       for (const bool drops : {false, true})
         for (const bool narrow : {false, true})
           for (const bool more : {false, true}) {
-            if (narrow && !few) continue;
             place = std::string("all tables, ") + mask.name + (drops ? ", dropout" : "") +
-                    (few ? narrow ? ", few queries in bfloat16" : ", few queries" : "") + (more ? ", capped" : "") +
+                    (few ? ", few queries" : "") + (narrow ? ", bfloat16" : "") + (more ? ", capped" : "") +
                     standing.name();
             Problem p = everything(draw, few ? 2 : queries, few ? 270 : keys, others);
             if (narrow) fill(p, draw, true);
+            if (narrow && !few) p.rounded = ROUNDED;
             if (drops) p.kept = 0.7, p.seed = draw.word() >> 1U;
             if (draw.below(2)) p.highest = p.origin + p.keys / 2;
             mask.lay(p, draw);
             standing.lay(p, draw);
             if (more) add_terms_of_no_axis(p, draw);
             Layout layout;
-            layout.few = few, layout.narrow = narrow, layout.interleaved = draw.below(2);
+            layout.few = few, layout.narrow = narrow && few, layout.interleaved = draw.below(2);
+            layout.wide_tables = draw.below(2);
             layout.query_block = 1 + draw.below(40), layout.key_block = 1 + draw.below(70);
             check(sets, p, layout);
           }
@@ -289,12 +296,12 @@ int main(int count, char** given) {
   Draw draw(1);
   check_philox();
   for (const Standing& standing : standings()) check_gradients(draw, standing);
-  each_table(sets, draw);
+  for (const bool narrow : {false, true}) each_table(sets, draw, narrow);
   each_list(sets, draw);
   each_axis(sets, draw);
   for (const Standing& standing : standings()) everything_at_once(sets, draw, standing);
   most_axes(sets, draw);
   each_rotation(sets, draw);
-  for (const Kernels& kernels : sets) report(kernels.calls), report(kernels.rotations);
+  for (const Kernels& kernels : sets) report(kernels.calls), report(kernels.in_bfloat16), report(kernels.rotations);
   return 0;
 }

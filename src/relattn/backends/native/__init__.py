@@ -19,7 +19,8 @@ from relattn.watched import constant_in_graphs
 class NativeBackend:
     """S a block at a time in the processor's caches, O((Lq + Lk) D) memory: FlashAttention's recurrence in C++.
 
-    Scores, softmax and sums are float32; bfloat16 and float16 are widened on the way in. The tables' products start the
+    Scores, softmax and sums are float32. bfloat16 and float16 are widened on the way in; where the processor multiplies
+    pairs of bfloat16, products take bfloat16 as it is, and weights rounded to it. The tables' products start the
     scores, read along the diagonals, so the skew costs nothing. The answers, gradients too, are the same bits for every
     number of threads.
     """

@@ -20,14 +20,14 @@ FAR = 2**63 // 4
 
 NO_LIMITS = (-FAR, FAR)
 NO_ROWS = (0, 0, 0, 0)
-NO_BAND = (0, 0, 0, 0, 0, 0, 0, 0)
+NO_BAND = (0,) * 9
 NO_MASK = (0, 0, 0, 0, 0, 0)
 NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
 NO_KEY_BIAS = (0,) * 7
 FORWARD_ALONE = (0,) * 14
 """What stands in the place of gradients where none is asked."""
-CALL = struct.Struct("=84q3d28q")
-AXIS = struct.Struct("=44q")
+CALL = struct.Struct("=88q3d29q")
+AXIS = struct.Struct("=48q")
 WORKSPACE = CALL.size - 8
 """Where in the call the workspace's address stands."""
 
@@ -103,7 +103,7 @@ def packed(
         problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.counted(),
         _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
         *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
-        int(key.dtype == torch.bfloat16), 0,
+        int(key.dtype == torch.bfloat16), int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
     )  # fmt: skip
     return call
 
@@ -112,8 +112,9 @@ def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tupl
     """limits: of listed positions."""
     relative_query = inputs.relative_query
     fields = list(_rows(relative_query))
+    asks = axis.relative_query is None or in_bfloat16(axis.relative_query)
     for values, table, gradient in zip(inputs[1:5], axis[2:], gradients[1:], strict=True):
-        fields += NO_BAND if values is None or table is None else _band(values, table, gradient)
+        fields += NO_BAND if values is None or table is None else _band(values, table, gradient, of_pairs=asks)
     fields += [0 if relative_query is None else relative_query.shape[3], _at(gradients.relative_query)]
     fields += NO_LISTS if inputs.query_positions is None else (*_lists(inputs), *limits)
     return fields
@@ -160,10 +161,15 @@ def _rows(tensor: Tensor | None) -> Any:
     return NO_ROWS if tensor is None else (tensor.data_ptr(), *tensor.stride()[:3])
 
 
-def _band(values: Tensor, table: OffsetTable, gradient: Tensor | None) -> tuple[Any, ...]:
+def in_bfloat16(*tensors: Tensor) -> bool:
+    """Whether all are bfloat16: the kernels may then multiply them as that, though they are given as floats."""
+    return all(tensor.dtype == torch.bfloat16 for tensor in tensors)
+
+
+def _band(values: Tensor, table: OffsetTable, gradient: Tensor | None, *, of_pairs: bool) -> tuple[Any, ...]:
     heads, count = values.shape[:2]
     width = values.shape[2] if values.dim() == 3 else 1
     return (
         values.data_ptr(), _at(gradient), heads, 0 if heads == 1 else values.stride(0), count, table.first, width,
-        int(table.beyond != "zero"),
+        int(table.beyond != "zero"), int(of_pairs and in_bfloat16(table.values)),
     )  # fmt: skip

@@ -123,7 +123,10 @@ struct Backward {
     for (Index n = 0; n < call.axes(); n++)
       for (Index t = 0; t < 4; t++) {
         const Band& band = call.axis(n).*BANDS[t];
-        const bool unscaled = BANDS[t] == &Axis::relative_queries;  // the other sums are of factors that have the scale
+        // The other sums are of factors that have the scale; those of pairs have not, but for the relative values,
+        // which take none.
+        const bool pairs = BANDS[t] == &Axis::relative_keys && call.takes_pairs(call.axis(n), band);
+        const bool unscaled = BANDS[t] == &Axis::relative_queries || pairs;
         if (row < rows(band)) return axes[n].tables[t].write(band, row, unscaled ? float(call.scale) : 1.0f);
         row -= rows(band);
       }
@@ -185,8 +188,7 @@ struct Backward {
     clear_queries(unit.part, b, key_head);
     for (Index j0 = unit.part * key_block; j0 < call.keys; j0 += parts * key_block) {
       const Index columns = std::min(key_block, call.keys - j0);
-      pack_panels(call.key.of(b, key_head, j0), call.key.row, width, columns, s.key_panels);
-      pack_panels(call.value.of(b, key_head, j0), call.value.row, value_width, columns, s.value_panels);
+      tiles.pack(b, key_head, j0, columns, s);
       std::memset(s.key, 0, columns * width * sizeof(float));
       std::memset(s.value, 0, columns * value_width * sizeof(float));
       if (by_key) std::memset(s.key_by_rows, 0, columns * width * sizeof(float));
@@ -202,6 +204,7 @@ struct Backward {
         if (call.key_gradient)
           for (Index d = 0; d < width; d += LANES) {
             Vector x = load(s.key + c * width + d);
+            if (call.takes_pairs()) x *= splat(scale);
             if (by_key) x += load(s.key_by_rows + c * width + d) * splat(scale);
             store(call.key_gradient + (n + c) * width + d, x);
           }

@@ -3,6 +3,7 @@
 // P_ij = exp(S'_ij - maximum_i) / total_i,  dS'_ij = P_ij * (dO_i . (v_j + sum_c RV_c[d_c]) - delta_i),
 // delta_i = dO_i . O_i - dlse_i,  dS_ij = dS'_ij * (1 - tanh(S_ij / softcap)^2) where there is a cap, else dS'_ij
 #pragma once
+#include "backward_pairs.h"
 #include "listed_axes.h"
 
 namespace RELATTN_SET {
@@ -38,11 +39,12 @@ struct BackwardTiles {
   Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
   Index scratch() const {
     const Index keys = key_block + NN_ROWS;
-    return room_for(query_block * call.width, query_block * call.value_width, query_block, query_block, query_block,
+    return room_for(query_block * call.value_width, gradient_pairs_size(), query_block, query_block, query_block,
                     tile_size(), tile_size(), keys * call.width, keys * call.width, keys * call.value_width,
-                    key_block * call.width, key_block * call.value_width, Strip::size(key_block),
+                    key_block * numbers(call.width), key_block * numbers(call.value_width), Strip::size(key_block),
                     Strip::size(key_block), Strip::kept_size(), tail_size(),
                     KeyStrips::size(call, query_block, key_block), slopes_size()) +
+           Queries::size(call, query_block) + TilePairs::size(call, query_block, key_block, step) +
            RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
   }
   // A group's rows of what any axis' relative keys meet.
@@ -51,27 +53,38 @@ struct BackwardTiles {
     for (Index n = 0; n < call.axes(); n++) width = std::max(width, call.axis(n).relative_width);
     return ROWS * width;
   }
+  // Of a row that meets panels.
+  Index numbers(Index width) const { return call.takes_pairs() ? numbers_of<Pair>(width) : numbers_of<float>(width); }
+  Index gradient_pairs_size() const {
+    return call.takes_pairs() ? query_block * numbers_of<Pair>(call.value_width) : 0;
+  }
   Index slopes_size() const { return call.caps() ? ROWS * step : 0; }
 
   struct Scratch {
-    float *query, *gradient, *maximum, *share, *delta;  // of a block of queries; share is 1 / total
-    float *weights, *differences;                       // P and dS, tiles with zeros all around
-    float *key, *key_by_rows, *value;                   // gradients of a block of keys
+    Queries query;
+    TilePairs pairs;
+    float* gradient;                   // dO, of a block of queries; as pairs, too, where the call takes them
+    Pair* gradient_pairs;              // null where it takes none
+    float *maximum, *share, *delta;    // share is 1 / total
+    float *weights, *differences;      // P and dS, tiles with zeros all around
+    float *key, *key_by_rows, *value;  // gradients of a block of keys
     float *key_panels, *value_panels;
     float *strip, *value_strip, *kept, *tail, *key_strips, *slopes, *axes;
 
-    Scratch(const BackwardTiles& pass, float* at) {
+    Scratch(const BackwardTiles& pass, float* at)
+        : query(pass.call, pass.query_block, at), pairs(pass.call, pass.query_block, pass.key_block, pass.step, at) {
       const Call& c = pass.call;
       const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
       const Index inside = NN_ROWS * pass.step + MARGIN;
-      query = next_part(at, rows * c.width);
       gradient = next_part(at, rows * c.value_width);
+      float* const as_pairs = next_part(at, pass.gradient_pairs_size());
+      gradient_pairs = c.takes_pairs() ? reinterpret_cast<Pair*>(as_pairs) : nullptr;
       maximum = next_part(at, rows), share = next_part(at, rows), delta = next_part(at, rows);
       weights = next_part(at, pass.tile_size()) + inside, differences = next_part(at, pass.tile_size()) + inside;
       key = next_part(at, keys * c.width), key_by_rows = next_part(at, keys * c.width),
       value = next_part(at, keys * c.value_width);
-      key_panels = next_part(at, pass.key_block * c.width),
-      value_panels = next_part(at, pass.key_block * c.value_width);
+      key_panels = next_part(at, pass.key_block * pass.numbers(c.width)),
+      value_panels = next_part(at, pass.key_block * pass.numbers(c.value_width));
       strip = next_part(at, strip_size), value_strip = next_part(at, strip_size),
       kept = next_part(at, Strip::kept_size());
       tail = next_part(at, pass.tail_size());
@@ -80,6 +93,17 @@ struct BackwardTiles {
       axes = at;
     }
   };
+
+  // What a block of keys brings for all heads that share them.
+  void pack(Index b, Index key_head, Index j0, Index columns, const Scratch& s) const {
+    const auto pack_as = [&](auto* keys, auto* values) {
+      pack_panels(call.key.of(b, key_head, j0), call.key.row, call.width, columns, keys);
+      pack_panels(call.value.of(b, key_head, j0), call.value.row, call.value_width, columns, values);
+    };
+    if (!call.takes_pairs()) return pack_as(s.key_panels, s.value_panels);
+    pack_as(reinterpret_cast<Pair*>(s.key_panels), reinterpret_cast<Pair*>(s.value_panels));
+    s.pairs.load_keys(b, key_head, j0, columns);
+  }
 
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
            const Scratch& s) const {
@@ -108,10 +132,17 @@ struct BackwardTiles {
           if (from > 0) std::memset(row, 0, from * sizeof(float));
           if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
         }
-      if (!sees) continue;
+      if (!sees) {
+        if (call.takes_pairs()) s.pairs.clear_group(a);
+        continue;
+      }
       weights_and_differences(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
       go_below_the_cap(head, i, a, real, j0, from, stop, s);
+      if (call.takes_pairs()) {
+        round_rows(differences, step, ROWS, from, to, s.pairs.rows);
+        s.pairs.pair_group(differences, weights, a);
+      }
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
       for (Index n = axes.first; n < call.axes(); n++)
         add_listed_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
@@ -124,9 +155,10 @@ struct BackwardTiles {
     if (is_listed) return;
     const Axis& axis = call.sequence;
     const AxisSums& of_axis = sums.axes[0];
-    add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, relative.of(0, 0), i0, rows, j0,
-                       columns);
-    add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.gradient, i0, rows, j0, columns);
+    add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, s.pairs.differences_by_offset,
+                       rows_of_keys(head, relative, i0, s), i0, count, j0, columns);
+    add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.pairs.weights_by_offset,
+                       {s.gradient, call.value_width, s.pairs.gradient}, i0, count, j0, columns);
     add_bias_gradient(of_axis.bias, s.differences, i0, rows, j0, columns);
     add_relative_query_gradients(head, of_axis.relative_queries, i0, rows, j0, columns, s);
   }
@@ -135,10 +167,10 @@ struct BackwardTiles {
   // Queries times the scale, dO, maximum, 1 / total and delta; rows without a key, and those after the last, take no
   // part.
   void load_queries(const Head& head, Index i0, Index count, const Scratch& s) const {
-    const float scale = float(call.scale);
     const Index rows = rounded_up(count, ROWS), width = call.value_width;
-    copy_rows(call.query, head.b, head.h, i0, count, call.width, scale, s.query);
+    s.query.load(head, i0, count);
     copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, s.gradient);
+    if (s.gradient_pairs) copy_pairs(call.output_gradient, head.b, head.h, i0, count, width, s.gradient_pairs);
     const Index first = (head.b * call.heads + head.h) * call.queries + i0;
     for (Index a = 0; a < rows; a++) {
       const bool sees = a < count && call.total[first + a] != 0.0f;
@@ -152,8 +184,10 @@ struct BackwardTiles {
         s.delta[a] = sum(sums) - call.lse_gradient[first + a];
       } else {
         std::memset(s.gradient + a * width, 0, width * sizeof(float));
+        if (s.gradient_pairs) std::memset(s.gradient_pairs + a * numbers(width), 0, numbers(width) * sizeof(Pair));
       }
     }
+    if (call.takes_pairs()) s.pairs.load_queries(head, i0, count, s.gradient);
   }
 
   void weights_and_differences(const Head& head, const ListedAxes& axes, const RelativeQueries& relative, Index i,
@@ -161,16 +195,15 @@ struct BackwardTiles {
                                const KeyStrips& by_key, const Scratch& s) const {
     const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
-    const float* query = s.query + a * call.width;
     const bool is_listed = call.sequence.lists.given();
     Index next = NEVER;
     Start start = {nullptr, 0};
     if (!is_listed)
-      start = scores_start(head, relative.of(0, a), i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+      start = scores_start(head, relative.of_runs(a), i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
     start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
     if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
     Vector most[ROWS];
-    scores_of(head, query, i, j0, from, to, start, weights, step, most);
+    scores_of(head, s.query.of(call, a), i, j0, from, to, start, weights, step, most);
     if (looks) look_at_pairs(head, i, real, j0, from, stop, weights, step, call.caps() ? s.slopes : nullptr, most);
     Start values = {nullptr, 0};
     const Table& table = head.sequence().relative_values;
@@ -178,19 +211,31 @@ struct BackwardTiles {
       const Strip strip{s.value_strip, Strip::step(key_block), *table.band, table.panels, table.rows, nullptr, 0};
       next = NEVER;
       values =
-          strip.fill(s.gradient + a * value_width, call.origin + j0 - i - table.band->first, from, to, s.kept, next);
+          strip.fill(gradient_of(a, table.pairs, s), call.origin + j0 - i - table.band->first, from, to, s.kept, next);
     }
     values = axes.values_start(values, s.gradient + a * value_width, i, real, j0, {from, stop});
     const Rowwise rows = {s.maximum + a, s.share + a, s.delta + a};
-    const float *gradient = s.gradient + a * value_width, *panels = head.panels.values;
-    by_width(value_width, [&](auto known) {
-      if (call.drops())
-        differences_of_width<known.known, true>(gradient, panels, value_width, rows, values, from, to, weights,
-                                                differences, step);
-      else
-        differences_of_width<known.known, false>(gradient, panels, value_width, rows, values, from, to, weights,
-                                                 differences, step);
-    });
+    const auto of_numbers = [&](auto* gradient, auto* panels) {
+      const Index width = numbers(value_width);
+      by_width(width, [&](auto known) {
+        if (call.drops())
+          differences_of_width<known.known, true>(gradient, panels, width, rows, values, from, to, weights, differences,
+                                                  step);
+        else
+          differences_of_width<known.known, false>(gradient, panels, width, rows, values, from, to, weights,
+                                                   differences, step);
+      });
+    };
+    const Operand gradient = gradient_of(a, call.takes_pairs(), s);
+    if (gradient.are_pairs())
+      of_numbers(gradient.pairs, reinterpret_cast<const Pair*>(head.panels.values));
+    else
+      of_numbers(gradient.floats, head.panels.values);
+  }
+
+  // dO of the group that begins with the query a, for panels of pairs or of floats.
+  Operand gradient_of(Index a, bool pairs, const Scratch& s) const {
+    return {s.gradient + a * call.value_width, pairs ? s.gradient_pairs + a * numbers(call.value_width) : nullptr, 1.0};
   }
 
   struct Rowwise {
@@ -199,8 +244,8 @@ struct BackwardTiles {
 
   // Scores become weights P, and differences P * (dO . (v + RV) - delta); where dropout's factors are still to come,
   // dO . (v + RV) alone.
-  template <int KNOWN, bool DROPS>
-  static void differences_of_width(const float* __restrict gradient, const float* __restrict panels, Index width,
+  template <int KNOWN, bool DROPS, class Number>
+  static void differences_of_width(const Number* __restrict gradient, const Number* __restrict panels, Index width,
                                    Rowwise rows, Start values, Index from, Index to, float* __restrict weights,
                                    float* __restrict differences, Index step) {
     for (Index column = from; column < to; column += PANEL) {
@@ -248,16 +293,23 @@ struct BackwardTiles {
       const bool whole = real == ROWS;
       float* to = whole ? gradient + first * width : s.tail;
       if (!whole) std::memset(to, 0, ROWS * width * sizeof(float));
-      const float* keys = call.key.of(head.b, head.key_head, j0 + from);
-      for (int r = 0; r < ROWS; r += NN_ROWS)
-        multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
-                    width);
-      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, differences, to, width);
+      if (call.takes_pairs()) {
+        const Index even = from / 2 * 2;
+        for (int r = 0; r < ROWS; r += NN_ROWS)
+          multiply_nn(s.pairs.rows + r * step + even, step, 2, s.pairs.keys + even / 2 * width, width,
+                      (stop - even + 1) / 2, to + r * width, width, width);
+      } else {
+        const float* keys = call.key.of(head.b, head.key_head, j0 + from);
+        for (int r = 0; r < ROWS; r += NN_ROWS)
+          multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
+                      width);
+      }
+      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, differences, s, to, width);
       if (!whole) add_tail(to, real, gradient + first * width, width);
     }
     if (sums.axes[0].relative_query && relative) {
       std::memset(s.tail, 0, ROWS * relative_width * sizeof(float));
-      add_relative_keys(head, i, j0, from, stop, differences, s.tail, relative_width);
+      add_relative_keys(head, i, j0, from, stop, differences, s, s.tail, relative_width);
       add_tail(s.tail, real, sums.axes[0].relative_query + first * relative_width, relative_width);
     }
   }
@@ -289,42 +341,72 @@ struct BackwardTiles {
   }
 
   void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences,
-                         float* to, Index to_step) const {
+                         const Scratch& s, float* to, Index to_step) const {
     const Table& table = head.sequence().relative_keys;
-    add_band(table, differences, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
+    add_band(table, differences, s.pairs.rows, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
   }
 
-  // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i.
+  // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale: it comes last then.
   void add_key_gradients(Index i0, Index rows, Index j0, Index columns, const Scratch& s) const {
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
       const Index end = call.lowest == NEVER ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
-      multiply_nn(s.differences + c + first * step, 1, step, s.query + first * call.width, call.width, end - first,
-                  s.key + c * call.width, call.width, call.width);
+      if (call.takes_pairs()) {
+        const Index m = first / 2, pairs = (end + 1) / 2 - m;
+        multiply_nn(s.pairs.differences.at + m * step + c, 1, step, s.pairs.query + m * call.width, call.width, pairs,
+                    s.key + c * call.width, call.width, call.width);
+        multiply_nn(s.pairs.weights.at + m * step + c, 1, step, s.pairs.gradient + m * call.value_width,
+                    call.value_width, pairs, s.value + c * call.value_width, call.value_width, call.value_width);
+        continue;
+      }
+      multiply_nn(s.differences + c + first * step, 1, step, s.query.floats + first * call.width, call.width,
+                  end - first, s.key + c * call.width, call.width, call.width);
       multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width,
                   end - first, s.value + c * call.value_width, call.value_width, call.value_width);
     }
   }
 
+  // The rows of a block of queries whose sums are a table's gradient; as pairs, too, null where the table takes none.
+  struct Summed {
+    const float* rows;
+    Index step;
+    const Pair* pairs;
+  };
+  // What meets the relative keys: times the scale, or without it where they are pairs.
+  Summed rows_of_keys(const Head& head, const RelativeQueries& relative, Index i0, const Scratch& s) const {
+    if (!call.takes_pairs(call.sequence, call.sequence.relative_keys))
+      return {relative.of(0, 0), relative.width[0], nullptr};
+    const bool own = call.sequence.relative_width;
+    const Rows& rows = own ? call.sequence.relative_query : call.query;
+    return {rows.of(head.b, head.h, i0), rows.row, own ? s.pairs.own : s.pairs.query};
+  }
+
   // dT[t] += sum of factors[a][c] * x_a over the pairs with t = corner + c - a: one diagonal of the tile for each row.
-  void add_table_gradient(const Band& band, float* sums, const float* factors, const float* x, Index i0, Index rows,
-                          Index j0, Index columns) const {
+  void add_table_gradient(const Band& band, float* sums, const float* factors, const PairedTile& by_offset,
+                          const Summed& x, Index i0, Index count, Index j0, Index columns) const {
     if (!sums) return;
-    const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
+    const Index corner = call.origin + j0 - i0 - band.first, width = band.width, rows = rounded_up(count, ROWS);
     const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
     for (Index t = first; t < end; t += NN_ROWS) {
       const Index a = std::max(Index(0), corner - t - (NN_ROWS - 1)), b = std::min(rows, columns + corner - t);
-      if (a < b)
-        multiply_nn(factors + (t - corner + a) + a * step, 1, step + 1, x + a * width, width, b - a, sums + t * width,
-                    width, width);
+      if (a >= b) continue;
+      if (DOTS && by_offset.at) {
+        const Index m = a / 2;
+        multiply_nn(by_offset.at + (t - corner + 2 * m) + m * step, 1, step + 2, x.pairs + m * width, width,
+                    (b + 1) / 2 - m, sums + t * width, width, width);
+      } else {
+        multiply_nn(factors + (t - corner + a) + a * step, 1, step + 1, x.rows + a * x.step, x.step, b - a,
+                    sums + t * width, width, width);
+      }
     }
     if (!band.clamps) return;
-    for (Index a = 0; a < rows; a++) {
+    for (Index a = 0; a < count; a++) {
       const float* row = factors + a * step;
       const Index inside = std::min(std::max(a - corner, Index(0)), columns);
       const Index beyond = std::min(std::max(band.count + a - corner, inside), columns);
-      if (inside > 0) add_row(sums, x + a * width, total(row, 0, inside), width);
-      if (beyond < columns) add_row(sums + (band.count - 1) * width, x + a * width, total(row, beyond, columns), width);
+      const float* of = x.rows + a * x.step;
+      if (inside > 0) add_row(sums, of, total(row, 0, inside), width);
+      if (beyond < columns) add_row(sums + (band.count - 1) * width, of, total(row, beyond, columns), width);
     }
   }
 

@@ -8,7 +8,7 @@
 #pragma once
 #include <algorithm>
 
-#include "vector.h"
+#include "pairs.h"
 
 namespace RELATTN_SET {
 
@@ -37,7 +37,8 @@ struct Band {
   const float* rows;
   float* gradient;  // [heads, count, width], null where it is not wanted
   Index heads, head, count, first, width;
-  Index clamps;  // 1: beyond the table its edge row holds; 0: nothing does
+  Index clamps;       // 1: beyond the table its edge row holds; 0: nothing does
+  Index in_bfloat16;  // 1: its numbers are bfloat16's, and those of the relative query that meets it
 
   // Which row holds for an offset, or NO_ROW.
   Index row_of(Index offset) const {
@@ -117,7 +118,8 @@ struct Call {
   float* key_bias_gradient;      // [B, Hq, Lk]
   Index query_block, key_block;  // how many meet at a time; rounded up to whole groups and panels
   Index threads;
-  Index narrow;  // 1: keys and values are bfloat16, as a call of few queries may hold them
+  Index narrow;       // 1: keys and values are bfloat16, as a call of few queries may hold them
+  Index in_bfloat16;  // 1: the numbers of query, key, value and output_gradient are bfloat16's, held as floats
   float* workspace;
 
   Index axes() const { return 1 + others_count; }
@@ -145,6 +147,12 @@ struct Call {
   Index first_query(Index j) const { return highest == -NEVER ? 0 : std::max(j + origin - highest, Index(0)); }
   Index end_query(Index j, Index columns) const {
     return lowest == NEVER ? queries : std::min(j + columns + origin - lowest, queries);
+  }
+
+  // Whether products are those of pairs: of queries, keys and values; and of an axis' table.
+  bool takes_pairs() const { return DOTS && in_bfloat16; }
+  bool takes_pairs(const Axis& axis, const Band& band) const {
+    return takes_pairs() && band.rows && band.in_bfloat16 && !axis.lists.given();
   }
 
   bool drops() const { return kept < 1.0; }

@@ -10,6 +10,15 @@ int relattn_runs_avx512() {
 #endif
 }
 
+// That and the products of pairs of bfloat16.
+int relattn_runs_avx512bf16() {
+#if defined(__x86_64__)
+  return relattn_runs_avx512() && __builtin_cpu_supports("avx512bf16");
+#else
+  return 0;
+#endif
+}
+
 int relattn_runs_avx2() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");

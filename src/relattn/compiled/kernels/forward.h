@@ -25,10 +25,9 @@ struct Forward {
 
   Index scratch() const {
     const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
-    return room_for(rows * call.width, rows * call.value_width, rows * Strip::KEPT, rounded_up(rows, LANES),
-                    rounded_up(rows, LANES), ROWS * step, Strip::size(key_block),
-                    KeyStrips::size(call, rows, key_block)) +
-           RelativeQueries::size(call, rows) + ListedAxes::size(call, most());
+    return room_for(rows * call.value_width, rows * Strip::KEPT, rounded_up(rows, LANES), rounded_up(rows, LANES),
+                    ROWS * step, rounded_size(), Strip::size(key_block), KeyStrips::size(call, rows, key_block)) +
+           Queries::size(call, rows) + RelativeQueries::size(call, rows) + ListedAxes::size(call, most());
   }
 
   // The last block of queries comes first: under causality it sees most keys.
@@ -41,23 +40,25 @@ struct Forward {
 
  private:
   Index most() const { return std::max(key_block, query_block); }
+  Index rounded_size() const { return call.takes_pairs() ? ROWS * step / 2 : 0; }
 
   void block_of_queries(const Head& head, Index i0, Index count, float* scratch) const {
     const Index rows = rounded_up(count, ROWS), groups = rows / ROWS;
-    const Index width = call.width, value_width = call.value_width;
-    float* query = next_part(scratch, rows * width);
+    const Index value_width = call.value_width;
+    const Queries query(call, rows, scratch);
     float* output = next_part(scratch, rows * value_width);
     float* kept = next_part(scratch, rows * Strip::KEPT);
     float* maximum = next_part(scratch, rounded_up(rows, LANES));  // so that what follows begins at a whole vector
     float* total = next_part(scratch, rounded_up(rows, LANES));
     float* weights = next_part(scratch, ROWS * step);  // with MARGIN columns more on both sides of every row
+    Brain* rounded = reinterpret_cast<Brain*>(next_part(scratch, rounded_size())) + MARGIN;  // weights in bfloat16
     float* strip = next_part(scratch, Strip::size(key_block));
     float* key_strips = next_part(scratch, KeyStrips::size(call, rows, key_block));
     const RelativeQueries relative(head, i0, count, rows, query, scratch);
     const ListedAxes axes(head, most(), scratch);
     const bool is_listed = call.sequence.lists.given();
 
-    copy_rows(call.query, head.b, head.h, i0, count, width, float(call.scale), query);
+    query.load(head, i0, count);
     std::memset(output, 0, rows * value_width * sizeof(float));
     for (Index a = 0; a < rows; a++) maximum[a] = -INFINITY, total[a] = 0.0f;
     Index next[MOST_GROUPS];
@@ -80,16 +81,17 @@ struct Forward {
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
         Start start = {nullptr, 0};
         if (!is_listed)
-          start = scores_start(head, relative.of(0, a), i, j0, from, to, Strip::step(key_block), strip,
+          start = scores_start(head, relative.of_runs(a), i, j0, from, to, Strip::step(key_block), strip,
                                kept + a * Strip::KEPT, next[g]);
         start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
         if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
-        scores_of(head, query + a * width, i, j0, from, to, start, weights + MARGIN, step, most);
+        scores_of(head, query.of(call, a), i, j0, from, to, start, weights + MARGIN, step, most);
         if (looks) look_at_pairs(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
         soften(weights + MARGIN, real, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
-        add_values(head, weights + MARGIN, i, real, j0, begin, stop, output + a * value_width);
+        if (head.value_pairs) round_rows(weights + MARGIN, step, real, from, to, rounded);
+        add_values(head, weights + MARGIN, rounded, i, real, j0, begin, stop, output + a * value_width);
         axes.add_values(weights + MARGIN, step, i, real, j0, {begin, stop}, output + a * value_width);
       }
     }
@@ -132,17 +134,25 @@ struct Forward {
     });
   }
 
-  // output_r += sum_c weight[r][c] * (v_c + RV[d]).
-  void add_values(const Head& head, const float* weights, Index i, Index real, Index j0, Index from, Index stop,
-                  float* output) const {
+  // output_r += sum_c weight[r][c] * (v_c + RV[d]). rounded: the weights in bfloat16, where values are pairs.
+  void add_values(const Head& head, const float* weights, const Brain* rounded, Index i, Index real, Index j0,
+                  Index from, Index stop, float* output) const {
     const Index width = call.value_width;
-    const float* values = call.value.of(head.b, head.key_head, j0 + from);
-    for (Index r = 0; r < real; r += NN_ROWS)
-      multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width,
-                  width);
+    if (DOTS && head.value_pairs) {
+      const Index even = from / 2 * 2;
+      const Pair* values = head.value_pairs + (j0 + even) / 2 * width;
+      for (Index r = 0; r < real; r += NN_ROWS)
+        multiply_nn(rounded + r * step + even, step, 2, values, width, (stop - even + 1) / 2, output + r * width, width,
+                    width);
+    } else {
+      const float* values = call.value.of(head.b, head.key_head, j0 + from);
+      for (Index r = 0; r < real; r += NN_ROWS)
+        multiply_nn(weights + r * step + from, step, 1, values, call.value.row, stop - from, output + r * width, width,
+                    width);
+    }
     const Table& table = head.sequence().relative_values;
     if (table.rows && !call.sequence.lists.given())
-      add_band(table, weights, step, call.origin + j0 - i - table.band->first, from, stop, output, width);
+      add_band(table, weights, rounded, step, call.origin + j0 - i - table.band->first, from, stop, output, width);
   }
 
   void write(const Head& head, Index i, float maximum, float total, const float* output) const {

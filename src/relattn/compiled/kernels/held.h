@@ -1,13 +1,8 @@
 // Rows as a caller holds them: float or bfloat16, any width, read without a copy.
 #pragma once
-#include "vector.h"
+#include "pairs.h"
 
 namespace RELATTN_SET {
-
-// bfloat16: the upper half of a float's bits.
-struct Brain {
-  uint16_t bits;
-};
 
 INLINE Vector load_held(const float* at) { return load(at); }
 INLINE Vector load_held(const Brain* at) {
@@ -15,13 +10,11 @@ INLINE Vector load_held(const Brain* at) {
   return (Vector)(__builtin_convertvector(*reinterpret_cast<const Halves*>(at), Integers) << 16);
 }
 
-// As bfloat16: the nearest, of two as near the even one. NaN stays NaN, whose bits might carry.
+// As bfloat16: the nearest.
 INLINE void store_held(float* at, Vector x) { store(at, x); }
 INLINE void store_held(Brain* at, Vector x) {
-  typedef uint32_t Words __attribute__((vector_size(BYTES)));
   typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
-  const Words bits = (Words)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  const Halves halves = __builtin_convertvector(x == x ? rounded : Words{} + 0x7fc0, Halves);
+  const Halves halves = __builtin_convertvector(nearest(x), Halves);
   std::memcpy(at, &halves, sizeof halves);
 }
 

@@ -1,6 +1,6 @@
 // The two micro-kernels that carry everything. Their sums stay in registers.
 #pragma once
-#include "vector.h"
+#include "pairs.h"
 
 namespace RELATTN_SET {
 
@@ -39,28 +39,28 @@ INLINE void by_width(Index width, const Work& work) {
 }
 
 // nt: sums[r][.] += sum_k rows[r][k] * panel[k][.]: dot products of ROWS rows, one after the other, with the PANEL rows
-// that a panel holds transposed.
-template <int KNOWN>
-INLINE void multiply_nt(const float* __restrict rows, const float* __restrict panel, Index given, Sums& sums) {
+// that a panel holds transposed. width: in Numbers.
+template <int KNOWN, class Number>
+INLINE void multiply_nt(const Number* __restrict rows, const Number* __restrict panel, Index given, Sums& sums) {
   const Index width = KNOWN ? KNOWN : given;
 #pragma GCC unroll 4
   for (Index k = 0; k < width; k++) {
-    Vector b[PANEL_VECTORS];
+    decltype(load(panel)) b[PANEL_VECTORS];
 #pragma GCC unroll 8
     for (int v = 0; v < PANEL_VECTORS; v++) b[v] = load(panel + k * PANEL + v * LANES);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
-      const Vector a = broadcast(rows + r * width + k);
+      const auto a = broadcast(rows + r * width + k);
 #pragma GCC unroll 8
-      for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] += a * b[v];
+      for (int v = 0; v < PANEL_VECTORS; v++) add_product(sums[r][v], a, b[v]);
     }
   }
 }
 
 // to[r][.] += sum_k factors[r * row_step + k * column_step] * rows[k][.], for NN_ROWS rows and VECTORS vectors of them.
-template <int VECTORS>
-INLINE void multiply_nn_part(const float* __restrict factors, Index row_step, Index column_step,
-                             const float* __restrict rows, Index rows_step, Index count, float* __restrict to,
+template <int VECTORS, class Factor, class Number>
+INLINE void multiply_nn_part(const Factor* __restrict factors, Index row_step, Index column_step,
+                             const Number* __restrict rows, Index rows_step, Index count, float* __restrict to,
                              Index to_step) {
   Vector sums[NN_ROWS][VECTORS];
 #pragma GCC unroll 16
@@ -70,14 +70,14 @@ INLINE void multiply_nn_part(const float* __restrict factors, Index row_step, In
   }
 #pragma GCC unroll 1
   for (Index k = 0; k < count; k++) {
-    Vector b[VECTORS];
+    decltype(load(rows)) b[VECTORS];
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; v++) b[v] = load(rows + k * rows_step + v * LANES);
 #pragma GCC unroll 16
     for (int r = 0; r < NN_ROWS; r++) {
-      const Vector a = broadcast(factors + r * row_step + k * column_step);
+      const auto a = broadcast(factors + r * row_step + k * column_step);
 #pragma GCC unroll 8
-      for (int v = 0; v < VECTORS; v++) sums[r][v] += a * b[v];
+      for (int v = 0; v < VECTORS; v++) add_product(sums[r][v], a, b[v]);
     }
   }
 #pragma GCC unroll 16
@@ -89,7 +89,11 @@ INLINE void multiply_nn_part(const float* __restrict factors, Index row_step, In
 
 // nn: to[r][.] += sum_k factors[r][k] * rows[k][.] for NN_ROWS rows. The factors lie at any strides, so the diagonals
 // of a matrix are read like its rows. width: a multiple of LANES.
-INLINE void multiply_nn(const float* factors, Index row_step, Index column_step, const float* rows, Index rows_step,
+//
+// With pairs in place of floats, rows[k] holds two rows, and a factor is a pair, which may begin at any number: column
+// steps are 2 then.
+template <class Factor, class Number>
+INLINE void multiply_nn(const Factor* factors, Index row_step, Index column_step, const Number* rows, Index rows_step,
                         Index count, float* to, Index to_step, Index width) {
   if (count <= 0) return;
   Index d = 0;
@@ -104,21 +108,31 @@ INLINE void multiply_nn(const float* factors, Index row_step, Index column_step,
   if (d < width) multiply_nn_part<1>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
 }
 
-// panel[k][c] = rows[first + c][k], zero for rows outside of 0 .. count - 1. width: a multiple of LANES.
-static void pack_panel(const float* rows, Index row_step, Index width, Index first, Index count,
-                       float* __restrict panel) {
-  for (Index c = 0; c < PANEL; c += LANES) {
-    const float* from = rows + (first + c) * row_step;
-    if (first + c + LANES <= count) {
-      for (Index k = 0; k < width; k += LANES) transpose(from + k, row_step, panel + k * PANEL + c, PANEL);
-    } else {
-      for (Index k = 0; k < width; k += LANES) {
-        Vector columns[LANES];
-        for (Index n = 0; n < LANES; n++) columns[n] = first + c + n < count ? load(from + n * row_step + k) : Vector{};
-        transpose(columns);
-        for (Index n = 0; n < LANES; n++) store(panel + (k + n) * PANEL + c, columns[n]);
+// panel[k][c] = number k of rows[first + c]; after row count - 1 the row `beyond`, or zeros where it is null. The
+// floats are numbers of bfloat16 where they are packed as pairs. width: a multiple of LANES.
+template <class Number>
+static void pack_panel(const float* rows, Index row_step, Index width, Index first, Index count, const float* beyond,
+                       Number* __restrict panel) {
+  for (Index c = 0; c < PANEL; c += LANES)
+    for (Index k = 0; k < numbers_of<Number>(width); k += LANES) {
+      Vector columns[LANES];
+#pragma GCC unroll 16
+      for (int n = 0; n < LANES; n++) {
+        const float* row = first + c + n < count ? rows + (first + c + n) * row_step : beyond;
+        columns[n] = row ? numbers_at<Number>(row, width, k) : Vector{};
       }
+      transpose(columns);
+#pragma GCC unroll 16
+      for (int n = 0; n < LANES; n++) store(reinterpret_cast<float*>(panel + (k + n) * PANEL + c), columns[n]);
     }
+}
+
+// to[m] = the rows 2 m and 2 m + 1 of 0 .. count - 1, two by two; zeros after the last one.
+INLINE void pair_rows(const float* rows, Index row_step, Index width, Index count, Pair* to) {
+  for (Index m = 0; m < (count + 1) / 2; m++) {
+    const float* row = rows + 2 * m * row_step;
+    for (Index d = 0; d < width; d += LANES)
+      store(to + m * width + d, paired(load(row + d), 2 * m + 1 < count ? load(row + row_step + d) : Vector{}));
   }
 }
 
@@ -142,9 +156,10 @@ INLINE float largest_of(const float* row, Index count) {
 }
 
 // All panels of the rows 0 .. count - 1.
-static void pack_panels(const float* rows, Index row_step, Index width, Index count, float* panels) {
+template <class Number>
+static void pack_panels(const float* rows, Index row_step, Index width, Index count, Number* panels) {
   for (Index first = 0; first < count; first += PANEL)
-    pack_panel(rows, row_step, width, first, count, panels + first * width);
+    pack_panel(rows, row_step, width, first, count, nullptr, panels + first * numbers_of<Number>(width));
 }
 
 // to[k] += factor * row[k].

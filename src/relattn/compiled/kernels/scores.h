@@ -1,5 +1,7 @@
 // The scores S of a group of ROWS queries and a block of keys, -inf where a pair is hidden.
 #pragma once
+#include <type_traits>
+
 #include "dropout.h"
 #include "masks.h"
 #include "packed.h"
@@ -18,30 +20,78 @@ static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, 
   std::memset(to + count * width, 0, (rounded_up(count, ROWS) - count) * width * sizeof(float));
 }
 
+// The rows i .. i + count - 1 as pairs; zeros up to a whole group.
+static void copy_pairs(const Rows& rows, Index b, Index h, Index i, Index count, Index width, Pair* to) {
+  const Index row = numbers_of<Pair>(width);
+  for (Index r = 0; r < count; r++)
+    for (Index k = 0; k < row; k += LANES)
+      store(to + r * row + k, (Pairs)numbers_at<Pair>(rows.of(b, h, i + r), width, k));
+  std::memset(to + count * row, 0, (rounded_up(count, ROWS) - count) * row * sizeof(Pair));
+}
+
+// A block of queries: times the scale; and as pairs without it, null where the call takes none.
+struct Queries {
+  float* floats;
+  Pair* pairs;
+
+  static Index size(const Call& call, Index rows) {
+    return room_for(rows * call.width, call.takes_pairs() ? rows * numbers_of<Pair>(call.width) : 0);
+  }
+  // scratch: moves on by size().
+  Queries(const Call& call, Index rows, float*& scratch)
+      : floats(next_part(scratch, rows * call.width)), pairs(nullptr) {
+    if (!call.takes_pairs()) return;
+    pairs = reinterpret_cast<Pair*>(next_part(scratch, rows * numbers_of<Pair>(call.width)));
+  }
+  void load(const Head& head, Index i0, Index count) const {
+    const Call& call = head.call;
+    copy_rows(call.query, head.b, head.h, i0, count, call.width, float(call.scale), floats);
+    if (pairs) copy_pairs(call.query, head.b, head.h, i0, count, call.width, pairs);
+  }
+  // The group that begins with the query a of the block.
+  Operand of(const Call& call, Index a) const {
+    return {floats + a * call.width, pairs ? pairs + a * numbers_of<Pair>(call.width) : nullptr, call.scale};
+  }
+};
+
 // What meets the relative keys of every axis, for a block of queries: r times the scale, or q where r is q.
 struct RelativeQueries {
   const float* at[MOST_AXES];
   Index width[MOST_AXES];
+  const Pair* pairs = nullptr;  // without the scale, what meets the relative keys of two runs, if those are pairs
+  double scale;
 
   static Index size(const Call& call, Index rows) {
-    Index floats = 0;
+    const Axis& sequence = call.sequence;
+    const bool own = sequence.relative_width && call.takes_pairs(sequence, sequence.relative_keys);
+    Index floats = room_for(own ? rows * numbers_of<Pair>(sequence.relative_width) : 0);
     for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * call.axis(n).relative_width);
     return floats;
   }
-  // query: the block's, times the scale. rows: room for so many. scratch: moves on by size().
-  RelativeQueries(const Head& head, Index i0, Index count, Index rows, const float* query, float*& scratch) {
+  // query: the block's. rows: room for so many. scratch: moves on by size().
+  RelativeQueries(const Head& head, Index i0, Index count, Index rows, const Queries& query, float*& scratch)
+      : scale(head.call.scale) {
     const Call& call = head.call;
     for (Index n = 0; n < call.axes(); n++) {
       const Axis& axis = call.axis(n);
-      at[n] = query, width[n] = call.width;
+      at[n] = query.floats, width[n] = call.width;
       if (!axis.relative_width) continue;
       float* to = next_part(scratch, rows * axis.relative_width);
       copy_rows(axis.relative_query, head.b, head.h, i0, count, axis.relative_width, float(call.scale), to);
       at[n] = to, width[n] = axis.relative_width;
     }
+    const Axis& sequence = call.sequence;
+    if (!call.takes_pairs(sequence, sequence.relative_keys)) return;
+    pairs = query.pairs;
+    if (!sequence.relative_width) return;
+    Pair* own = reinterpret_cast<Pair*>(next_part(scratch, rows * numbers_of<Pair>(sequence.relative_width)));
+    copy_pairs(sequence.relative_query, head.b, head.h, i0, count, sequence.relative_width, own);
+    pairs = own;
   }
   // Of the query a of the block.
   const float* of(Index n, Index a) const { return at[n] + a * width[n]; }
+  // Of the query a of the block, for the panels of two runs.
+  Operand of_runs(Index a) const { return {of(0, a), pairs ? pairs + a * numbers_of<Pair>(width[0]) : nullptr, scale}; }
 };
 
 // scale * sum_c RQ_c[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from
@@ -139,16 +189,17 @@ struct Seen {
 };
 
 // scores_of for a width that is known, or 0. All that the loop reads comes by value: a store might change what lies in
-// memory. The scores may lie where they start from.
-template <int KNOWN>
-static void scores_of_width(const float* __restrict query, const float* __restrict panels, Index width, Seen seen,
-                            Start start, Index j0, Index from, Index to, float* scores, Index step,
+// memory. The scores may lie where they start from. scale: of pairs.
+template <int KNOWN, class Number>
+static void scores_of_width(const Number* __restrict query, const Number* __restrict panels, Index width, float scale,
+                            Seen seen, Start start, Index j0, Index from, Index to, float* scores, Index step,
                             Vector (&most)[ROWS]) {
+  constexpr bool SCALED = std::is_same_v<Number, float>;  // as the queries are
   Vector largest_so_far[ROWS];
   for (int r = 0; r < ROWS; r++) largest_so_far[r] = splat(-INFINITY);
   for (Index column = from; column < to; column += PANEL) {
     Sums sums;
-    if (start.at) {
+    if (SCALED && start.at) {
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
 #pragma GCC unroll 8
@@ -162,6 +213,16 @@ static void scores_of_width(const float* __restrict query, const float* __restri
       }
     }
     multiply_nt<KNOWN>(query, panels + column * width, width, sums);
+    if constexpr (!SCALED) {
+      const Vector factor = splat(scale);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++)
+          sums[r][v] =
+              sums[r][v] * factor + (start.at ? load(start.at + r * start.step + column + v * LANES) : Vector{});
+      }
+    }
     if (!seen.whole_panel(j0 + column)) seen.hide(j0 + column, sums);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
@@ -179,20 +240,26 @@ static void scores_of_width(const float* __restrict query, const float* __restri
 // scores[r][column], and the largest of each row into `most`.
 //
 // from, to: multiples of PANEL. start: what the scores start from; start.at is null for nothing.
-static void scores_of(const Head& head, const float* query, Index i, Index j0, Index from, Index to, Start start,
+static void scores_of(const Head& head, const Operand& query, Index i, Index j0, Index from, Index to, Start start,
                       float* scores, Index step, Vector (&most)[ROWS]) {
-  const Index width = head.call.width;
-  const float* panels = head.panels.keys + (j0 - head.panels.first) * width;
-  by_width(width, [&](auto known) {
-    scores_of_width<known.known>(query, panels, width, Seen::of(head.call, i), start, j0, from, to, scores, step, most);
-  });
+  const auto of_numbers = [&](auto* rows, auto* keys) {
+    const Index width = numbers_of<std::decay_t<decltype(*rows)>>(head.call.width);
+    by_width(width, [&](auto known) {
+      scores_of_width<known.known>(rows, keys + (j0 - head.panels.first) * width, width, query.scale,
+                                   Seen::of(head.call, i), start, j0, from, to, scores, step, most);
+    });
+  };
+  if (query.are_pairs())
+    of_numbers(query.pairs, reinterpret_cast<const Pair*>(head.panels.keys));
+  else
+    of_numbers(query.floats, head.panels.keys);
 }
 
 // What the scores of a group of two runs start from: relative keys with the bias, or the bias alone, or nothing (a null
 // pointer).
 //
 // x: the relative queries of the group. columns, kept, next: see Strip::fill.
-INLINE Start scores_start(const Head& head, const float* x, Index i, Index j0, Index from, Index to, Index step,
+INLINE Start scores_start(const Head& head, const Operand& x, Index i, Index j0, Index from, Index to, Index step,
                           float* columns, float* kept, Index& next) {
   const Call& call = head.call;
   const Table& table = head.sequence().relative_keys;
@@ -208,17 +275,24 @@ INLINE Start scores_start(const Head& head, const float* x, Index i, Index j0, I
 // to[r][.] += sum_c factors[r][c] * T[t], t = corner + c - r, for the columns from .. stop - 1 of ROWS rows: one
 // product with the rows inside of the table, read along the diagonals, and the sums beyond it times the edge rows.
 //
-// factors: with MARGIN readable zeros before column `from` and after column `stop - 1`.
-static void add_band(const Table& table, const float* factors, Index step, Index corner, Index from, Index stop,
-                     float* to, Index to_step) {
+// factors: with NN_ROWS readable zeros before column `from` and after column `stop - 1`. rounded: the same in bfloat16
+// where the table's rows are pairs.
+static void add_band(const Table& table, const float* factors, const Brain* rounded, Index step, Index corner,
+                     Index from, Index stop, float* to, Index to_step) {
   const Band& band = *table.band;
   const float* rows = table.rows;
   for (int r0 = 0; r0 < ROWS; r0 += NN_ROWS) {
     const Index t = corner - r0;  // of row r0 and column 0
     const Index first = std::max(Index(0), t + from - (NN_ROWS - 1)), end = std::min(band.count, t + stop);
-    if (first < end)
+    if (first >= end) continue;
+    if (DOTS && table.row_pairs) {
+      const Index even = first / 2 * 2;
+      multiply_nn(rounded + r0 * step + even - t, step + 1, 2, table.row_pairs + even / 2 * band.width, band.width,
+                  (end - even + 1) / 2, to + r0 * to_step, to_step, band.width);
+    } else {
       multiply_nn(factors + r0 * step + first - t, step + 1, 1, rows + first * band.width, band.width, end - first,
                   to + r0 * to_step, to_step, band.width);
+    }
   }
   if (!band.clamps) return;
   for (int r = 0; r < ROWS; r++) {
@@ -227,6 +301,17 @@ static void add_band(const Table& table, const float* factors, Index step, Index
     const float *row = factors + r * step, *last = rows + (band.count - 1) * band.width;
     if (inside > from) add_row(to + r * to_step, rows, total(row, from, inside), band.width);
     if (stop > beyond) add_row(to + r * to_step, last, total(row, beyond, stop), band.width);
+  }
+}
+
+// rounded[r][c] = the bfloat16 nearest to factors[r][c] of `rows` rows, for the columns from .. to - 1 and those of a
+// table's diagonals on both sides.
+static void round_rows(const float* factors, Index step, Index rows, Index from, Index to, Brain* rounded) {
+  for (Index r = 0; r < rows; r++) {
+    for (Index c = from; c < to; c += 2 * LANES)
+      store_nearest(rounded + r * step + c, load(factors + r * step + c), load(factors + r * step + c + LANES));
+    std::memset(rounded + r * step + from - NN_ROWS, 0, NN_ROWS * sizeof(Brain));
+    std::memset(rounded + r * step + to, 0, NN_ROWS * sizeof(Brain));
   }
 }
 

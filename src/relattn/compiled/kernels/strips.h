@@ -13,31 +13,62 @@ namespace RELATTN_SET {
 
 // A table transposed into panels for multiply_nt: panel p holds rows p * PANEL ... of the table.
 struct Panels {
-  float* at = nullptr;
-  Index head = 0, count = 0;  // floats between heads, panels of a head
+  float* at = nullptr;        // floats, or pairs in their place
+  Index head = 0, count = 0;  // numbers between heads, panels of a head
+  bool pairs = false;
 
-  static Index size(const Band& band) {
-    return band.rows ? band.heads * rounded_up(band.count, PANEL) * band.width : 0;
+  static Index row(const Band& band, bool pairs) {
+    return pairs ? numbers_of<Pair>(band.width) : numbers_of<float>(band.width);
+  }
+  static Index size(const Band& band, bool pairs) {
+    return band.rows ? band.heads * rounded_up(band.count, PANEL) * row(band, pairs) : 0;
   }
   // Panel `unit` of all heads' panels; the last one's spare columns repeat the edge row where the table clamps.
   void pack(const Band& band, Index unit) const {
     const Index h = unit / count, p = unit % count;
-    float* panel = at + h * head + p * band.width * PANEL;
-    const float* rows = band.rows + h * band.head;
-    pack_panel(rows, band.width, band.width, p * PANEL, band.count, panel);
-    if (band.clamps)
-      for (Index c = band.count - p * PANEL; c < PANEL; c++)
-        for (Index k = 0; k < band.width; k++) panel[k * PANEL + c] = rows[(band.count - 1) * band.width + k];
+    const float *rows = band.rows + h * band.head, *last = rows + (band.count - 1) * band.width;
+    const auto pack_as = [&](auto* panels) {
+      pack_panel(rows, band.width, band.width, p * PANEL, band.count, band.clamps ? last : nullptr,
+                 panels + h * head + p * row(band, pairs) * PANEL);
+    };
+    if (DOTS && pairs)
+      pack_as(reinterpret_cast<Pair*>(at));
+    else
+      pack_as(at);
   }
 };
 
-INLINE Panels panels_of(const Band& band, float*& workspace) {
+INLINE Panels panels_of(const Band& band, bool pairs, float*& workspace) {
   Panels panels;
   if (!band.rows) return panels;
+  panels.pairs = pairs;
   panels.count = rounded_up(band.count, PANEL) / PANEL;
-  panels.head = panels.count * band.width * PANEL;
-  panels.at = next_part(workspace, Panels::size(band));
+  panels.head = panels.count * Panels::row(band, pairs) * PANEL;
+  panels.at = next_part(workspace, Panels::size(band, pairs));
   return panels;
+}
+
+// A table's rows two by two, for multiply_nn.
+struct RowPairs {
+  Pair* at = nullptr;
+  Index head = 0, count = 0;  // pairs between heads, units of a head
+  static constexpr Index UNIT = 64;
+
+  static Index size(const Band& band) { return band.heads * ((band.count + 1) / 2) * band.width; }
+  void pack(const Band& band, Index unit) const {
+    const Index h = unit / count, first = unit % count * UNIT;
+    pair_rows(band.rows + h * band.head + first * band.width, band.width, band.width,
+              std::min(UNIT, band.count - first), at + h * head + first / 2 * band.width);
+  }
+};
+
+INLINE RowPairs row_pairs_of(const Band& band, bool pairs, float*& workspace) {
+  RowPairs rows;
+  if (!pairs) return rows;
+  rows.head = (band.count + 1) / 2 * band.width;
+  rows.count = (band.count + RowPairs::UNIT - 1) / RowPairs::UNIT;
+  rows.at = reinterpret_cast<Pair*>(next_part(workspace, RowPairs::size(band)));
+  return rows;
 }
 
 // The bias of every offset of two runs, with room on both sides for reading whole vectors.
@@ -75,6 +106,18 @@ struct Start {
   Index step;
 };
 
+// ROWS rows that meet panels: floats; where the panels hold pairs, as pairs too. Pairs are without the scale, which
+// their products are then multiplied with.
+struct Operand {
+  const float* floats;
+  const Pair* pairs = nullptr;
+  float scale = 1.0f;
+
+  Operand(const float* rows) : floats(rows) {}
+  bool are_pairs() const { return DOTS && pairs; }
+  Operand(const float* rows, const Pair* as_pairs, double with) : floats(rows), pairs(as_pairs), scale(float(with)) {}
+};
+
 // The products of ROWS rows x with a table's rows, a column for each offset.
 struct Strip {
   static constexpr Index KEPT = 3 * PANEL;  // columns that the next block of keys takes over
@@ -92,7 +135,7 @@ struct Strip {
 
   // t of pair (row 0, column 0) is `corner`; columns from .. to - 1 are asked for. kept, next: what an earlier block
   // of the same rows left, and the panel after the last that it computed.
-  Start fill(const float* x, Index corner, Index from, Index to, float* kept, Index& next) const {
+  Start fill(const Operand& x, Index corner, Index from, Index to, float* kept, Index& next) const {
     const Index first = floor_divided(corner + from - (ROWS - 1), PANEL), last = floor_divided(corner + to - 1, PANEL);
     Index p = first;
     if (next > first) {  // the block before ended where this one begins
@@ -108,31 +151,47 @@ struct Strip {
 
   // The products with the panels first .. end - 1 of the table, to[r * to_step + column]; beyond the table what holds
   // there.
-  void products(const float* x, Index first, Index end, float* to, Index to_step) const {
+  void products(const Operand& x, Index first, Index end, float* to, Index to_step) const {
     const Index from = std::min(std::max(first, Index(0)), end);
     const Index stop = std::max(from, std::min(end, rounded_up(band.count, PANEL) / PANEL));
-    beyond(x, edges, first, from, to, to_step);
-    by_width(band.width, [&](auto width) {
-      for (Index p = from; p < stop; p++) inside<width.known>(x, p, to + (p - first) * PANEL, to_step);
-    });
-    beyond(x, edges + (band.count - 1) * band.width, stop, end, to + (stop - first) * PANEL, to_step);
+    beyond(x.floats, edges, first, from, to, to_step);
+    if (x.are_pairs())
+      inside(x.pairs, reinterpret_cast<const Pair*>(panels), x.scale, from, stop, to + (from - first) * PANEL, to_step);
+    else
+      inside(x.floats, panels, 1.0f, from, stop, to + (from - first) * PANEL, to_step);
+    beyond(x.floats, edges + (band.count - 1) * band.width, stop, end, to + (stop - first) * PANEL, to_step);
   }
 
  private:
-  template <int KNOWN>
-  void inside(const float* x, Index p, float* to, Index to_step) const {
+  // The panels from .. stop - 1.
+  template <class Number>
+  void inside(const Number* x, const Number* numbers, float scale, Index from, Index stop, float* to,
+              Index to_step) const {
+    const Index width = numbers_of<Number>(band.width);
+    by_width(width, [&](auto known) {
+      for (Index p = from; p < stop; p++)
+        panel<known.known>(x, numbers + p * width * PANEL, width, scale, bias ? bias_of(p) : nullptr,
+                           to + (p - from) * PANEL, to_step);
+    });
+  }
+
+  template <int KNOWN, class Number>
+  static void panel(const Number* x, const Number* numbers, Index width, float scale, const float* biases, float* to,
+                    Index to_step) {
     Sums sums;
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
 #pragma GCC unroll 8
       for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
     }
-    multiply_nt<KNOWN>(x, panels + p * band.width * PANEL, band.width, sums);
+    multiply_nt<KNOWN>(x, numbers, width, sums);
+    const Vector factor = splat(scale);
 #pragma GCC unroll 8
     for (int v = 0; v < PANEL_VECTORS; v++) {
-      const Vector b = bias ? load(bias_of(p) + v * LANES) : Vector{};
+      const Vector b = biases ? load(biases + v * LANES) : Vector{};
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) store(to + r * to_step + v * LANES, sums[r][v] + b);
+      for (int r = 0; r < ROWS; r++)
+        store(to + r * to_step + v * LANES, std::is_same_v<Number, float> ? sums[r][v] + b : sums[r][v] * factor + b);
     }
   }
 

@@ -120,16 +120,6 @@ INLINE void transpose(Vector (&rows)[LANES]) {
   }
 }
 
-// to[k * to_step + c] = from[c * from_step + k], for LANES rows of LANES numbers.
-INLINE void transpose(const float* from, int64_t from_step, float* to, int64_t to_step) {
-  Vector rows[LANES];
-#pragma GCC unroll 16
-  for (int c = 0; c < LANES; c++) rows[c] = load(from + c * from_step);
-  transpose(rows);
-#pragma GCC unroll 16
-  for (int k = 0; k < LANES; k++) store(to + k * to_step, rows[k]);
-}
-
 // x = n ln(2) + r, and 2^n.
 struct Parted {
   Vector r, power;
