@@ -62,5 +62,5 @@ const relattnDraw = (() => {
     });
   };
 
-  return { matrix, bars, signed, element };
+  return { matrix, bars, colour, signed, element };
 })();

@@ -1,5 +1,6 @@
-"""The explorer in Chromium: its numbers are those of the test vectors and of relattn, and its controls work."""
+"""The explorer and the animation in Chromium: numbers of the test vectors and of relattn, controls that work."""
 
+import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import relattn
+from relattn.backends import skew
 from tests.site.browser import NARROW, SITE, WIDE, chromium, move, show, titles
 from tests.test_vectors import FOLDER, load, module_of
 
@@ -21,6 +23,7 @@ VECTORS = [
     "deberta_buckets",
 ]  # fmt: skip
 """The files whose encoding stands alone on the sequence, with as many queries as keys."""
+WAYS = ("gather", "pad_reshape", "diagonals", "strided")
 SUMS = 1e-12
 """Some hundred roundings of 2^-53 in numbers of a few units."""
 SHOWN = 0.5e-2
@@ -85,6 +88,10 @@ def answers(name: str, values: list[Any], kind: str, length: int, causal: bool) 
         return (scores(encoding) - scores(None))[0, 0].numpy(), weights[0, 0].numpy()
 
 
+def numbers_in(said: str) -> list[int]:
+    return [int(one) for one in re.findall(r"\d+", said)]
+
+
 def numbers(said: list[str]) -> np.ndarray:
     return np.array([float(one.rpartition(": ")[2].replace("−", "-")) for one in said])
 
@@ -117,6 +124,57 @@ def test_a_shorter_length_takes_the_query_along(driver: Any) -> None:
     assert len(titles(driver, "relattn-matrix")) == 16
     assert titles(driver, "relattn-weights")[-1].startswith("key 3: ")
     assert driver.execute_script("return document.getElementById('relattn-query').value") == "3"
+
+
+def landed(driver: Any) -> dict[tuple[int, int], int]:
+    """The offset of every cell that the animation has moved into the scores, by query and key."""
+    script = "return [...document.querySelectorAll('.relattn-moving')].map((one) => ({...one.dataset}))"
+    moved = [one for one in driver.execute_script(script) if one["place"]]
+    return {tuple(map(int, one["place"].split(","))): int(one["offset"]) for one in moved}
+
+
+@pytest.mark.site
+def test_the_animation_fills_the_scores_diagonal_by_diagonal(driver: Any) -> None:
+    show(driver, "skew_animation.html")
+    length = driver.execute_script("return relattnSkew.LENGTH")
+    for step in range(2 * length - 1):
+        move(driver, "relattn-step", step)
+        every = {(i, j): j - i for i in range(length) for j in range(length)}
+        assert landed(driver) == {pair: d for pair, d in every.items() if d <= step - length + 1}
+
+
+@pytest.mark.site
+def test_the_animation_says_where_the_four_ways_read(driver: Any) -> None:
+    """Held to relattn's own functions, on products that are their own places in memory."""
+    show(driver, "skew_animation.html")
+    length = driver.execute_script("return relattnSkew.LENGTH")
+    rows = 2 * length - 1
+    memory = torch.arange(float(length * rows)).reshape(length, rows)
+    view = skew.strided_view(memory[None, None], length)[0, 0]
+    padded = torch.arange(length * (length + 1)).reshape(length + 1, length)[1:]
+    reversed_products = memory.flip(0)
+    for d in range(1 - length, length):
+        move(driver, "relattn-step", d + length - 1)
+        said = {way: driver.find_element("id", f"relattn-way-{way}").text for way in WAYS}
+        assert numbers_in(said["strided"]) == view.diagonal(d).int().tolist()
+        on = [j for j in range(length) if set(reversed_products.diagonal(j).tolist()) & set(view.diagonal(d).tolist())]
+        assert numbers_in(said["diagonals"]) == on
+        if d <= 0:
+            assert numbers_in(said["pad_reshape"]) == padded.diagonal(d).tolist()
+        else:
+            assert "no row for the future" in said["pad_reshape"]
+        pairs = "; ".join(f"q{i}, k{i + d}" for i in range(length) if 0 <= i + d < length)
+        assert said["gather"] == f"copies RK[{d}] for {pairs}".replace("-", "−")
+
+
+@pytest.mark.site
+def test_the_animation_plays(driver: Any) -> None:
+    show(driver, "skew_animation.html")
+    driver.find_element("id", "relattn-play").click()
+    assert driver.find_element("id", "relattn-play").text == "Pause"
+    assert len(landed(driver)) > 1
+    driver.find_element("id", "relattn-play").click()
+    assert driver.find_element("id", "relattn-play").text == "Play"
 
 
 @pytest.mark.site
