@@ -16,7 +16,7 @@ WORKERS := -n logical --maxprocesses 4 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SANITIZED := build/sanitized
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -g -O1
-FAST := not (slow or triton or ptx or gpu)
+FAST := not (slow or triton or ptx or gpu or site)
 SUITE := tests/native/cpp/suite.cpp
 SUITE_FLAGS := -std=c++17 -O1 -Isrc/relattn/compiled/kernels
 ZIG := $(abspath $(BIN))/python -I -m ziglang
@@ -26,7 +26,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-gpu test-sanitize test-arm test-versions release-check wheels search repeats lint demo clean
+.PHONY: help install test test-all test-ptx test-gpu test-site test-sanitize test-arm test-versions release-check wheels search repeats lint docs demo clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +65,11 @@ test-ptx: install ## the Triton kernels as compiled for a GPU, run by an emulato
 test-gpu: install ## the tests that need a CUDA GPU
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu needs a CUDA GPU; torch {torch.__version__} finds none here")'
 	$(BIN)/python -m pytest -m gpu tests/triton
+
+test-site: docs ## the site of `make docs`, in Chromium
+	@type chromium chromedriver >/dev/null 2>&1 || { echo 'make $@ needs Chromium and its driver: apt-get install chromium chromium-driver'; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group site-test
+	$(BIN)/python -m pytest -m site tests/site
 
 # In a copy, so that the kernels beside the sources stay as they are. Python itself leaks, and is not asked about it. -s:
 # the sanitizers end the process, and with it what pytest holds back.
@@ -139,6 +144,11 @@ lint: install ## ruff and pyright, and for the kernels clang-format and clang-ti
 	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(KERNELS)) -- -std=c++17 -DRELATTN_SET=generic -DRELATTN_SOURCES='""'
 	$(BIN)/clang-tidy --quiet $(SUITE) -- $(SUITE_FLAGS)
 
+# The variable stops a notice about other programs, which the theme prints.
+docs: install ## the documentation as a site, in site/; a dead link fails
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 # Goes on with a demo that was interrupted, and shows again one that was finished.
 demo: install ## train and compare encodings on Bach chorales, then compose
 	$(BIN)/relattn compare --out $(DEMO_OUT) --minutes $(DEMO_MINUTES) $(if $(wildcard $(DEMO_OUT)/settings.json),--resume)
@@ -148,5 +158,5 @@ demo: install ## train and compare encodings on Bach chorales, then compose
 	@ls -d $(DEMO_OUT)/report.html $(DEMO_OUT)/*.mid $(DEMO_OUT)/*.png
 
 clean: ## remove .venv, caches and build outputs (keeps runs/)
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist site src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -141,6 +141,7 @@ def test_every_page_is_in_the_index():
         ("draw_native.py", "native_*.svg", "native.md"),
         ("draw_units.py", "units_*.svg", "native.md"),
         ("draw_axes.py", "axes_*.svg", "axes.md"),
+        ("draw_encodings.py", "encoding_*.svg", "pictures.md"),
     ],
 )
 def test_the_pictures_are_drawn_by_their_script(script, pictures, page, tmp_path, monkeypatch):
