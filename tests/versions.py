@@ -24,7 +24,7 @@ WORK = ROOT / "build" / "versions"
 PAGE = ROOT / "docs" / "versions.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 BESIDE_COUNTS = re.compile(r"^=+ |(, \d+ warnings?)? in [\d.]+s.*")
-FAST = "not (slow or triton or ptx or gpu)"
+FAST = "not (slow or triton or ptx or gpu or site)"
 PACKAGES = ("torch", "numpy", "jaxtyping")
 SHOWN = 300
 """Of a message that says why an environment cannot be made, so many characters."""
