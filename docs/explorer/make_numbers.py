@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import relattn
-from relattn.functional import _request
+from relattn.functional import request_of
 
 LENGTH, WIDTH = 24, 8
 DIGITS = 5
@@ -140,7 +140,7 @@ def lowered(encoding: relattn.RelativeEncoding, query: Tensor, key: Tensor, head
     row for each offset, from the most distant past on.
     """
     with torch.no_grad():
-        problem = _request(query[None], key[None], key[None], encoding=encoding).problem
+        problem = request_of(query[None], key[None], key[None], encoding=encoding).problem
     (axis,) = problem.axes
     found = {"query": problem.query[0], "key": problem.key[0]}
     found = {name: found[name] for name, own in (("query", query), ("key", key)) if not torch.equal(found[name], own)}
