@@ -117,9 +117,8 @@ def test_the_description_has_no_relative_link() -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", described(readme, home))
     assert len(targets) == len(re.findall(r"\]\(([^)\s]+)\)", readme)) > 20
     assert all(re.match(r"https://|#", target) for target in targets)
-    assert (
-        f"with relative positions on diagonals]({home}/raw/main/docs/figures/with_and_without.png)"
-        in described(readme, home)
+    assert f"with relative positions on diagonals]({home}/raw/main/docs/figures/with_and_without.png)" in described(
+        readme, home
     )
     homeless = described(readme, "")
     assert not [target for target in re.findall(r"\]\(([^)\s]+)\)", homeless) if not re.match(r"https://|#", target)]

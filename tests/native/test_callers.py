@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 from relattn import (
     KeyQueryEmbedding,
+    OffsetTable,
     RelativeEmbedding,
     RelativeEncoding,
+    ScoreTerms,
     ShawEmbedding,
     T5Bias,
     UnsupportedError,
@@ -243,3 +246,32 @@ def test_a_hundred_runs_give_the_same_bits() -> None:
             assert_same_bits(step(encoding, inputs, call), expected)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("queries", [1, 40], ids=["few", "many"])
+@pytest.mark.parametrize("name", ["query", "key", "value", "attn_mask", "key_bias", "table"])
+def test_a_negation_that_torch_has_put_off(name: str, queries: int, rng: np.random.Generator) -> None:
+    """As that of (z.conj()).imag: the bytes have the other sign, and a bit of the tensor says so."""
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.normal(size=shape)).float()
+
+    given = {"query": drawn(1, 2, queries, 16), "key": drawn(1, 2, 40, 16), "value": drawn(1, 2, 40, 16)}
+    given |= {"attn_mask": drawn(queries, 40), "key_bias": drawn(1, 2, 40), "table": drawn(2, 79, 16)}
+
+    def attend(tensors: dict[str, Tensor]) -> list[Tensor]:
+        held = {key: tensor.requires_grad_() if tensor.is_leaf else tensor for key, tensor in tensors.items()}
+        table = OffsetTable(held["table"], -39, "clamp")
+        rest = {key: held[key] for key in ("query", "key", "value", "attn_mask", "key_bias")}
+        encoding = ScoreTerms(relative_keys=table)
+        output = relative_attention(**rest, encoding=encoding, backend="native")
+        with torch.no_grad():
+            alone = relative_attention(**rest, encoding=encoding, backend="native")
+        leaves = [tensor for key, tensor in held.items() if key != name]
+        return [output, alone, *torch.autograd.grad(output, leaves, torch._neg_view(drawn_once))]
+
+    drawn_once = drawn(1, 2, queries, 16)
+    lazy = attend({**given, name: torch._neg_view(given[name])})
+    plain = attend({key: (-one if key == name else one.detach()) for key, one in given.items()})
+    for found, expected in zip(lazy, plain, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -71,7 +71,8 @@ class Inputs(NamedTuple):
         key, value = problem.key, problem.value
         if key.dtype != torch.bfloat16 or value.dtype != torch.bfloat16:
             key, value = key.float(), value.float()
-        return cls._with(problem, contiguous_rows(key), contiguous_rows(value), lambda rows: rows)
+        key, value = (contiguous_rows(tensor.resolve_neg()) for tensor in (key, value))
+        return cls._with(problem, key, value, lambda rows: rows)
 
     @classmethod
     def _with(cls, problem: Problem, key: Tensor, value: Tensor, filled_up: Callable[[Tensor], Tensor]) -> Inputs:
@@ -79,19 +80,20 @@ class Inputs(NamedTuple):
         query_segments, key_segments = mask.segments or (None, None)
         explicit = mask.explicit
         if explicit is not None and explicit.dtype != torch.bool:
-            explicit = explicit.float()
+            explicit = as_floats(explicit)
 
         key_bias = less = None
         if problem.key_bias is not None:
             a, c = lowered(problem)
             heads = problem.query.shape[:2]
-            key_bias, less = contiguous_rows(a).expand(*heads, -1), c.expand(*heads, problem.query.shape[2])
+            key_bias = contiguous_rows(as_floats(a)).expand(*heads, -1)
+            less = as_floats(c).expand(*heads, problem.query.shape[2])
 
         def rows(tensor: Tensor) -> Tensor:
-            return contiguous_rows(filled_up(tensor.float()))
+            return contiguous_rows(filled_up(as_floats(tensor)))
 
         def table(given: OffsetTable | None) -> Tensor | None:
-            return None if given is None else filled_up(given.values.float()).contiguous()
+            return None if given is None else filled_up(as_floats(given.values)).contiguous()
 
         def on(axis: Axis, *, listed: bool) -> AxisInputs:
             return AxisInputs(
@@ -99,7 +101,7 @@ class Inputs(NamedTuple):
                 table(axis.relative_keys),
                 table(axis.relative_queries),
                 table(axis.relative_values),
-                None if axis.bias is None else axis.bias.values.float().contiguous(),
+                None if axis.bias is None else as_floats(axis.bias.values).contiguous(),
                 _listed(axis.positions.query, axis.positions.query_length) if listed else None,
                 _listed(axis.positions.key, axis.positions.key_length) if listed else None,
             )
@@ -119,9 +121,14 @@ class Inputs(NamedTuple):
         )
 
 
+def as_floats(tensor: Tensor) -> Tensor:
+    """In float32, as they lie in memory: a negation that torch has put off is carried out."""
+    return tensor.float().resolve_neg()
+
+
 def rows_of(tensor: Tensor) -> Tensor:
     """[B, H, L, width] in float32, the last axis contiguous, with zeros up to a multiple of LANES."""
-    return contiguous_rows(_filled_up(tensor.float()))
+    return contiguous_rows(_filled_up(as_floats(tensor)))
 
 
 def _listed(place: Position, length: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends.dense import DenseBackend
-from relattn.backends.native.inputs import Inputs, rows_of
+from relattn.backends.native.inputs import Inputs, as_floats, rows_of
 from relattn.backends.native.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
 from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
@@ -74,7 +74,7 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
         output = rows_of(answers.output).contiguous()
         by_axis = [AxisGradients(*(made[on_axis(name, n)] for name in OF_AN_AXIS)) for n in range(len(problem.axes))]
         of_no_axis = {name: made[name] for name in OF_NO_AXIS}
-        cotangents = rows_of(answers.output_gradient), answers.lse_gradient.float().contiguous()
+        cotangents = rows_of(answers.output_gradient), as_floats(answers.lse_gradient).contiguous()
         gradients = Gradients(*cotangents, **of_no_axis, axes=by_axis)
         maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved others
         _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
