@@ -39,7 +39,7 @@ def plain(annotation: Any) -> str:
 def test_its_arguments(function: Callable[..., Any]) -> None:
     """The names, order, defaults and annotations of the one place where they stand; the rest is the function's own."""
     signature = inspect.signature(function)
-    assert signature.parameters == inspect.signature(functional._request).parameters
+    assert signature.parameters == inspect.signature(functional.request_of).parameters
     assert plain(signature.return_annotation) == RETURNS[function.__name__]
     assert getattr(relattn, function.__name__) is getattr(functional, function.__name__) is function
     assert function.__module__ == functional.__name__
@@ -100,7 +100,7 @@ def arguments_of(definition: ast.FunctionDef) -> list[tuple[str, str, str, str]]
 
 def test_overloads_for_type_checkers_repeat_it() -> None:
     """All but return_lse, which decides what returns; and what returns is what the function says in all."""
-    (request,) = functions_of("_request")
+    (request,) = functions_of("request_of")
     overloads = [
         node
         for node in functions_of("relative_attention")
