@@ -309,7 +309,8 @@ def test_auto_takes_it_for_many_pairs_and_where_no_gradient_is_asked() -> None:
         ((250, 250), {"is_causal": True}, "sdpa"),
         ((512, 512), {}, "native"),
         ((500, 500), {}, "sdpa"),
-        ((512, 512), {"dropout_p": 0.1}, "sdpa"),  # which has second derivatives then
+        ((512, 512), {"dropout_p": 0.1}, "sdpa"),  # small: PyTorch's has second derivatives then
+        ((1024, 1024), {"dropout_p": 0.1}, "native"),  # PyTorch's makes every weight
         ((512, 512), {"attn_mask": torch.ones(512, 512, dtype=torch.bool)}, "sdpa"),
         ((16, 4096), {}, "sdpa"),
         ((1, 4096), {}, "sdpa"),

@@ -162,23 +162,26 @@ def _by_preference(problem: Problem) -> list[Backend]:
         order = NATIVE_FIRST
     else:
         order = tuple(BACKENDS)
-    if _outruns_sdpa(problem):
+    if _outruns_sdpa(problem, small):
         order = ("native", *(name for name in order if name != "native"))
     return [BACKENDS[name] for name in order if name != "triton" or problem.query.device.type == "cuda"]
 
 
-def _outruns_sdpa(problem: Problem) -> bool:
+def _outruns_sdpa(problem: Problem, small: bool) -> bool:
     """Whether native takes less time than PyTorch's own attention.
 
-    Who looks on knows PyTorch's: a compiler, a mode that counts, a tensor that is sharded. With dropout native has no
-    second derivatives.
+    Who looks on knows PyTorch's: a compiler, a mode that counts, a tensor that is sharded. With dropout PyTorch's makes
+    every weight of every pair on a CPU, and native is taken as it is for tables: unless the problem is small, for it
+    has no second derivatives there.
     """
-    if problem.query.device.type != "cpu" or problem.dropout_p > 0.0:
+    if problem.query.device.type != "cpu":
         return False
     if problem.has_tables() or problem.mask.explicit is not None or problem.terms_of_no_axis():
         return False
     if is_watched((problem.query, problem.key, problem.value)):
         return False
+    if problem.dropout_p > 0.0:
+        return not small
     if has_few_queries(problem):
         return problem.key.dtype == torch.bfloat16 and problem.num_pairs() >= PLAIN_PAIRS_IF_FEW_QUERIES
     if problem.query.shape[2] * KEYS_PER_QUERY < problem.key.shape[2]:
