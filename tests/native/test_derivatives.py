@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from relattn import UnsupportedError, relative_attention
+from relattn.backends.philox import kept_pairs
 from tests.contract.axes import AXES_CASES
 from tests.contract.cases import CASES
 from tests.contract.check import gradients_of, numpy_of, sum_lengths
@@ -97,17 +98,53 @@ def test_batched_gradients(rng: np.random.Generator) -> None:
             )  # fmt: skip
 
 
-@pytest.mark.parametrize(("backend", "p"), [("native", 0.5), ("tiled", 0.0)])
-def test_batched_gradients_that_are_refused(backend: str, p: float) -> None:
+def test_batched_gradients_that_are_refused() -> None:
     given = inputs()
-    output = relative_attention(*given, backend=backend, dropout_p=p)
-    with pytest.raises(UnsupportedError, match=f"'{backend}' cannot run this: it takes no batched gradients"):
+    output = relative_attention(*given, backend="tiled")
+    with pytest.raises(UnsupportedError, match="'tiled' cannot run this: it takes no batched gradients"):
         torch.autograd.grad(output, given, torch.ones(3, *output.shape), is_grads_batched=True)
 
 
-def test_with_dropout_a_second_derivative_is_refused() -> None:
+def drawn_factors(state: Tensor, rows: int, p: float) -> Tensor:
+    """What dropout of a call multiplies the weights [B, H, rows, rows] of `inputs` with, torch's generator being so."""
+    torch.set_rng_state(state)
+    seed = int(torch.randint(2**63 - 1, ()))
+    kept = kept_pairs(seed, 1 - p, torch.arange(2), slice(0, rows), slice(0, rows), torch.float64)
+    return kept[None] / (1 - p)
+
+
+@pytest.mark.parametrize("window", [None, (1, 0)], ids=["full", "window"])
+def test_with_dropout_a_second_derivative_is_that_of_the_weights_that_were_kept(window: tuple[int, int] | None) -> None:
+    """The formula in float64, differentiated twice by PyTorch, with the factors that the forward pass has drawn.
+
+    Queries 3 to 4 of the windowed call see keys from 2 on alone, so that the recomputation leaves the first keys out.
+    """
+    given, state = inputs(), torch.get_rng_state()
+    part = slice(0, 5) if window is None else slice(3, 5)
+    query_position = {} if window is None else {"query_position": 3}
+    query = given[0][:, :, part]
+    output = relative_attention(query, *given[1:], dropout_p=0.5, window=window, backend="native", **query_position)
+    firsts = torch.autograd.grad(output.sin().sum(), given, create_graph=True)
+    found = torch.autograd.grad(sum((first.square().sum() for first in firsts), torch.zeros(())), given)
+
+    exact = [one.detach().double().requires_grad_() for one in given]
+    scores = exact[0][:, :, part] @ exact[1].transpose(-2, -1) / 2
+    rows = torch.arange(5)[part, None]
+    if window is not None:
+        scores = scores.masked_fill((rows - torch.arange(5) > 1) | (rows < torch.arange(5)), -torch.inf)
+    weights = scores.softmax(-1) * drawn_factors(state, 5, 0.5)[:, :, : query.shape[2]]
+    firsts = torch.autograd.grad((weights @ exact[2]).sin().sum(), exact, create_graph=True)
+    wanted = torch.autograd.grad(sum((first.square().sum() for first in firsts), torch.zeros(())), exact)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_with_dropout_batched_gradients_are_those_of_one_call_each() -> None:
     given = inputs()
-    output = relative_attention(*given, dropout_p=0.5, backend="native")
-    (first,) = torch.autograd.grad(output.sin().sum(), given[:1], create_graph=True)
-    with pytest.raises(UnsupportedError, match="'native' cannot run this: with dropout it has no double backward"):
-        first.sum().backward()
+    output = relative_attention(*given, backend="native", dropout_p=0.5)
+    cotangents = torch.randn(3, *output.shape)
+    batched = torch.autograd.grad(output, given, cotangents, is_grads_batched=True, retain_graph=True)
+    for n, cotangent in enumerate(cotangents):
+        single = torch.autograd.grad(output, given, cotangent, retain_graph=True)
+        for one, other in zip(batched, single, strict=True):
+            torch.testing.assert_close(one[n], other)

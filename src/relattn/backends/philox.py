@@ -27,6 +27,18 @@ def seed_of(problem: Problem) -> Int64[Tensor, ""] | None:
     return torch.randint(2**63 - 1, (), device="cpu") if problem.seed is None else torch.tensor(problem.seed)
 
 
+def factors_of(problem: Problem, seed: int) -> Float[Tensor, "B Hq Lq Lk"]:
+    """What the weights of all pairs are multiplied with: 1 / (1 - p) where dropout keeps a pair, 0 elsewhere."""
+    batch, heads, queries, _ = problem.query.shape
+    first_query, first_key, first_head, num_heads = problem.counted()
+    device, kept = problem.query.device, 1.0 - problem.dropout_p
+    of_batch = torch.arange(batch, device=device).view(-1, 1) * num_heads
+    counted = (of_batch + torch.arange(first_head, first_head + heads, device=device)).flatten()
+    rows, keys = slice(first_query, first_query + queries), slice(first_key, first_key + problem.key.shape[2])
+    pairs = kept_pairs(seed, kept, counted, rows, keys, problem.score_dtype()).unflatten(0, (batch, heads))
+    return pairs / kept if kept > 0.0 else pairs
+
+
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
     """The four words of every counter.
 

@@ -40,7 +40,7 @@ NUM_COUNTED = len(Part._fields)
 NAMES = [argument.split()[-1] for argument in ARGUMENTS.split(", ")]
 NUM_TENSORS = NAMES.index("numbers")
 NUM_PLAIN = NAMES.index("axis_positions")
-SEED, WORDS, DROPOUT = NAMES.index("seed"), NAMES.index("words"), NAMES.index("dropout_p")
+SEED, WORDS = NAMES.index("seed"), NAMES.index("words")
 
 
 def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:

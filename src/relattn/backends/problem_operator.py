@@ -18,7 +18,6 @@ from relattn.backends.operators import refusal, refuse_double_backward, refuse_v
 from relattn.backends.problem_arguments import (
     ARGUMENTS,
     DIFFERENTIABLE,
-    DROPOUT,
     NAMES,
     NUM_PLAIN,
     NUM_TENSORS,
@@ -109,7 +108,7 @@ def operator_of(
         wanted = [which for which in DIFFERENTIABLE if needed[which]]
         wanted += [which for which, one in zip(names, needed["axis_tensors"], strict=True) if one]
         if is_batched(output_gradient) or is_batched(lse_gradient):
-            if differentiable is None or arguments[DROPOUT] > 0.0:
+            if differentiable is None:
                 raise refusal(name, "it takes no batched gradients (is_grads_batched)")
             found = _gradients_of(differentiable, wanted, (output_gradient, lse_gradient), arguments)
         else:
@@ -196,13 +195,19 @@ def _gradients_of(
     held = tensors_of(given)
     leaves = {which: held[which].detach().requires_grad_() for which in wanted}  # pyright: ignore[reportOptionalMemberAccess]
     with torch.enable_grad():
-        problem = problem_of(**with_tensors(given, leaves))
+        problem = _seeded(with_tensors(given, leaves))
         with without_autocast(problem.query):
             output, lse = differentiable(problem)
     assert lse is not None
     return torch.autograd.grad(
         (output, lse), list(leaves.values()), cotangents, allow_unused=True, materialize_grads=True
     )
+
+
+def _seeded(given: dict[str, Any]) -> Problem:
+    """The problem of these arguments, whose dropout draws what it has drawn before."""
+    seed = given["seed"]
+    return problem_of(**given).replaced(seed=None if seed is None else int(seed))
 
 
 def _register_double_backward(name: str, differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]]) -> None:
@@ -220,12 +225,10 @@ def _register_double_backward(name: str, differentiable: Callable[[Problem], tup
         (output_gradient, lse_gradient), arguments = _restored(ctx, answers=2)
         given = named(arguments)
         held = tensors_of(given)
-        if given["dropout_p"] > 0.0:
-            raise refusal(name, "with dropout it has no double backward")
         moved = [which for which, tensor in held.items() if tensor is not None and tensor.is_floating_point()]
 
         def answers(*values: Tensor) -> tuple[Tensor, Tensor | None]:
-            problem = problem_of(**with_tensors(given, dict(zip(moved, values, strict=True))))
+            problem = _seeded(with_tensors(given, dict(zip(moved, values, strict=True))))
             with without_autocast(problem.query):
                 return differentiable(problem)
 

@@ -42,13 +42,15 @@ MANY_PAIRS_FIRST = ("sdpa", "triton", "native", "tiled", "dense", "reference")
 PLAIN_PAIRS = 2**21
 PLAIN_PAIRS_IF_CAUSAL = 2**19
 PLAIN_PAIRS_IF_FEW_QUERIES = 2**11
-"""From so many pairs on native takes less time than PyTorch's own attention: full, causal, few queries in bfloat16.
+PLAIN_PAIRS_IF_DROPPED = 2**15
+"""From so many pairs on native takes less time than PyTorch's: full, causal, few queries in bfloat16, dropout.
 
 Time of native / sdpa, forward and training step, one thread, D = 64, (batch, heads, queries, keys). Full, float32:
 (1, 8, 128, 128) 1.07 and 1.20; (1, 8, 256, 256) 1.04 and 1.06; (1, 8, 512, 512) 0.92 and 0.94. Causal: (1, 8, 128, 128)
 0.77 and 1.00; (1, 8, 256, 256) 0.72 and 0.81; (1, 8, 512, 512) 0.59 and 0.59. In bfloat16 at (1, 8, 512, 512): full
 0.92 and 0.37, causal 0.57 and 0.25. One query, float32: 1.05 to 1.86; bfloat16: (1, 8, 1, 64) 1.07, (1, 8, 1, 256)
-0.51, (1, 8, 1, 4096) 0.26.
+0.51, (1, 8, 1, 4096) 0.26. Dropout, a causal training step in processor time on a busy machine, D = 32: (1, 4, 32, 32)
+1.29; (1, 4, 64, 64) 0.92; (4, 4, 64, 64) 0.72; (1, 4, 128, 128) 0.62; (2, 4, 512, 512) 0.23.
 """
 
 FEW_PAIRS = 2**22
@@ -162,17 +164,16 @@ def _by_preference(problem: Problem) -> list[Backend]:
         order = NATIVE_FIRST
     else:
         order = tuple(BACKENDS)
-    if _outruns_sdpa(problem, small):
+    if _outruns_sdpa(problem):
         order = ("native", *(name for name in order if name != "native"))
     return [BACKENDS[name] for name in order if name != "triton" or problem.query.device.type == "cuda"]
 
 
-def _outruns_sdpa(problem: Problem, small: bool) -> bool:
+def _outruns_sdpa(problem: Problem) -> bool:
     """Whether native takes less time than PyTorch's own attention.
 
     Who looks on knows PyTorch's: a compiler, a mode that counts, a tensor that is sharded. With dropout PyTorch's makes
-    every weight of every pair on a CPU, and native is taken as it is for tables: unless the problem is small, for it
-    has no second derivatives there.
+    every weight of every pair.
     """
     if problem.query.device.type != "cpu":
         return False
@@ -180,19 +181,19 @@ def _outruns_sdpa(problem: Problem, small: bool) -> bool:
         return False
     if is_watched((problem.query, problem.key, problem.value)):
         return False
-    if problem.dropout_p > 0.0:
-        return not small
     if has_few_queries(problem):
         return problem.key.dtype == torch.bfloat16 and problem.num_pairs() >= PLAIN_PAIRS_IF_FEW_QUERIES
     if problem.query.shape[2] * KEYS_PER_QUERY < problem.key.shape[2]:
         return False
+    if problem.dropout_p > 0.0:
+        return problem.num_pairs() >= 2**15
     return problem.num_pairs() >= (PLAIN_PAIRS_IF_CAUSAL if problem.mask.limits_positions() else PLAIN_PAIRS)
 
 
 def _suits_native(problem: Problem) -> bool:
     """Whether a small problem costs native less than dense, and native can do all that dense can.
 
-    A compiler fuses what dense is made of, and with dropout dense alone has second derivatives.
+    A compiler fuses what dense is made of.
     """
     if torch.compiler.is_compiling():
         return False
@@ -200,7 +201,7 @@ def _suits_native(problem: Problem) -> bool:
     if not problem.asks_for_gradient():
         listed = problem.sequence().positions.origin is None
         return has_few_queries(problem) or (long_enough and (not listed or pairs >= PAIRS_OF_LISTS))
-    return long_enough and problem.dropout_p == 0.0 and pairs >= PAIRS_FOR_A_STEP
+    return long_enough and pairs >= PAIRS_FOR_A_STEP
 
 
 def _first_that_runs(problem: Problem) -> Backend:

@@ -99,13 +99,14 @@ def within_reach(problem: Problem) -> Problem:
     first, end = keys_in_reach(positions)
     if (first, end) == (0, positions.key_length):
         return problem
-    queries, keys = slice(0, positions.query_length), slice(first, end)
+    queries, keys, part = slice(0, positions.query_length), slice(first, end), problem.counted()
     return problem.replaced(
         key=problem.key[:, :, keys],
         value=problem.value[:, :, keys],
         axes=tuple(axis.replaced(positions=axis.positions.part(queries, keys)) for axis in problem.axes),
         mask=mask.part(queries, keys),
         key_bias=None if problem.key_bias is None else problem.key_bias[..., keys],
+        part=part._replace(key=part.key + first),
     )
 
 

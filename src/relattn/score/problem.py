@@ -67,7 +67,7 @@ class Problem(NamedTuple):
     softcap, key_bias a: S becomes softcap * tanh(S / softcap) + a_j, before any mask. sinks [Hq] or [B, Hq, Lq]: what
         `sinks.share` asks for, which the door multiplies outputs with.
     part: where it stands in the call that it is a part of; None where it is one by itself. seed: of dropout, where the
-        parts of a call share one; None where the backend draws it.
+        parts of a call share one, or a draw is repeated; None where the backend draws it.
     """
 
     query: Float[Tensor, "B Hq Lq D"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relattn.backends.dense.arrangement import add, arrange_by_key, arrange_by_query
 from relattn.backends.dense.products import key_products, row_products, row_sums, value_sums
-from relattn.backends.operators import reasons_of_dropout
+from relattn.backends.philox import factors_of
 from relattn.score.key_bias import lowered
 from relattn.score.padding import Sight, with_zeros, within_reach
 from relattn.score.positions import Positions
@@ -39,8 +39,8 @@ class DenseBackend:
     name = "dense"
 
     def reasons(self, problem: Problem) -> list[str]:
-        """It runs everything but dropout of a part of a call."""
-        return reasons_of_dropout(problem)
+        """It runs everything."""
+        return []
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), the weights dropped out once for both."""
@@ -52,7 +52,7 @@ class DenseBackend:
             lse = lse + shift
         weights = _softmax(scores)
         if problem.dropout_p > 0.0:
-            weights = F.dropout(weights, problem.dropout_p)
+            weights = _dropped(weights, problem)
         output = value_sums(weights, problem.value, sight.keys)
         for axis in problem.axes:
             if axis.relative_values is None:
@@ -74,6 +74,13 @@ class DenseBackend:
         if lse is not None and problem.sinks is not None:
             weights = weights * share(lse if shift is None else lse + shift, problem.sinks)
         return weights.to(problem.output_dtype)
+
+
+def _dropped(weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem) -> Float[Tensor, "B Hq Lq Lk"]:
+    """The weights with dropout: by the problem's seed where it has one, else as torch's generator draws."""
+    if problem.seed is None:
+        return F.dropout(weights, problem.dropout_p)
+    return weights * factors_of(problem, problem.seed)
 
 
 def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
