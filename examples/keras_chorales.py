@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 import relattn.keras as rk
-from relattn.lab.music import TrainingWindows, Vocabulary, evaluation_windows, load_chorales
+from relattn.lab.voices import TrainingWindows, Vocabulary, evaluation_windows, load_chorales
 from relattn.lab.windows import IGNORED
 
 LENGTH, WIDTH, HEADS, LAYERS = 256, 64, 4, 2

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.text import Text
 
 from tests.cli.test_commands import SMALL, call, refused
-from tests.lab.music.played import write_folder
+from tests.lab.played.synthetic import write_folder
 from tests.lab.small import write_data
 
 MARKUP = ("p[/b]", "[red]x", ":smile:[bold]", "[link=a]b", "back\\[/slash]")

@@ -7,7 +7,7 @@ import pytest
 
 from relattn.lab.checkpoint import load_checkpoint
 from tests.cli.test_commands import SMALL, call, refused
-from tests.lab.music.played import off, on, write_folder, write_midi
+from tests.lab.played.synthetic import off, on, write_folder, write_midi
 
 WORDS = "in the beginning was the word and the word was here\n"
 

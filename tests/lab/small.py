@@ -10,7 +10,7 @@ from relattn.lab.model import LabModel
 from relattn.lab.settings import Settings
 from relattn.support.progress import Silent
 from tests import seeds
-from tests.lab.music.synthetic import random_steps
+from tests.lab.voices.synthetic import random_steps
 
 SMALL = {"length": 16, "width": 16, "depth": 1, "heads": 2}
 

@@ -14,9 +14,9 @@ from relattn.lab.budget import LEAST_STEPS
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compare import resume, start
 from relattn.lab.evaluate import evaluate
-from relattn.lab.music.ngram import NGram
-from relattn.lab.music.sources import load_music
-from relattn.lab.music.tokens import Vocabulary
+from relattn.lab.voices.ngram import NGram
+from relattn.lab.voices.sources import load_music
+from relattn.lab.voices.vocabulary import Vocabulary
 from tests.lab.small import Recorder, settings, write_data
 
 

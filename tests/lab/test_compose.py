@@ -9,14 +9,14 @@ import torch
 
 from relattn.lab.checkpoint import DataCard, load_checkpoint, save_checkpoint
 from relattn.lab.compose import Sampling, compose, continue_tokens
-from relattn.lab.media import Request
-from relattn.lab.media.voices import allowed_tokens
-from relattn.lab.music.data import SILENCE, Piece
-from relattn.lab.music.sources import load_music
-from relattn.lab.music.tokens import Vocabulary
+from relattn.lab.medium import Request
+from relattn.lab.voices.medium import allowed_tokens
+from relattn.lab.voices.pieces import SILENCE, Piece
+from relattn.lab.voices.sources import load_music
+from relattn.lab.voices.vocabulary import Vocabulary
 from relattn.support.progress import Silent
-from tests.lab.music.synthetic import random_pieces
 from tests.lab.small import Recorder, model, write_data
+from tests.lab.voices.synthetic import random_pieces
 
 NOTHING = np.array([], dtype=np.int64)
 

@@ -6,11 +6,11 @@ from torch.nn import functional as F
 
 from relattn.lab.evaluate import evaluate
 from relattn.lab.losses import collect_losses
-from relattn.lab.music.tokens import Vocabulary
-from relattn.lab.music.windows import evaluation_windows
+from relattn.lab.voices.cutting import evaluation_windows
+from relattn.lab.voices.vocabulary import Vocabulary
 from relattn.lab.windows import IGNORED
-from tests.lab.music.synthetic import random_pieces
 from tests.lab.small import model
+from tests.lab.voices.synthetic import random_pieces
 
 
 def test_every_token_of_every_piece_once_whatever_the_window():

@@ -205,7 +205,8 @@ def test_the_loss_is_the_mean_over_counted_tokens_however_the_labels_come():
 
 def test_only_the_asked_logits():
     asked, ids = model(), tokens(2, 10)
-    assert torch.equal(asked(ids, logits_to_keep=3).logits, asked(ids).logits[:, -3:])
+    few, all_of_them = asked(ids, logits_to_keep=3).logits, asked(ids).logits
+    torch.testing.assert_close(few, all_of_them[:, -3:])  # a product of other shape may round otherwise
 
 
 def test_before_training_it_is_no_more_than_a_guess():

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from relattn.lab import figures
 from relattn.lab.encodings import ENCODINGS
-from relattn.lab.music.voices import FourVoices
 from relattn.lab.reading import sentences
 from relattn.lab.report import page
+from relattn.lab.voices.corpus import VoicesCorpus
 
 
 def record(nats, length):
@@ -39,7 +39,7 @@ def results(losses, seeds=(0, 1), ngram=0.5, longer=0.0):
         },
         "versions": {"relattn": "0.1.0", "torch": "2"},
         "machine": {"processor": "A <fast> one", "cores": 2, "torch_threads": 2, "accelerators": ["GPU & Co"]},
-        "data": {"name": "chorales", "words": asdict(FourVoices.words)}
+        "data": {"name": "chorales", "words": asdict(VoicesCorpus.words)}
         | {split: {"pieces": 3, "tokens": 1234} for split in ("train", "valid", "test")},
         "lengths": lengths,
         "ngram_validation": ngram + 0.04,

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from relattn.lab.material import Material
+from relattn.lab.media import load_corpus
 from relattn.lab.sequences import Sequences
-from relattn.lab.sources import load_corpus
-from relattn.lab.text import Bytes, load_text
+from relattn.lab.text.corpus import Bytes, load_text
 from relattn.lab.windows import IGNORED
 from relattn.support.progress import Silent
 from tests import seeds
-from tests.lab.music.played import write_folder, write_midi
+from tests.lab.played.synthetic import write_folder, write_midi
 from tests.lab.small import write_data
 
 PIECES = [seeds.generator(n).integers(0, 256, n).astype(np.uint8) for n in (1, 7, 16, 50, 33)]

@@ -10,12 +10,12 @@ from transformers import TrainingArguments
 
 from relattn.lab import trainer
 from relattn.lab.material import Material
-from relattn.lab.music.data import MusicData, Piece
-from relattn.lab.music.voices import FourVoices
 from relattn.lab.training import TrainingPlan, last_checkpoint, train
+from relattn.lab.voices.corpus import VoicesCorpus
+from relattn.lab.voices.pieces import MusicData, Piece
 from relattn.support.progress import Silent
-from tests.lab.music.synthetic import random_pieces
 from tests.lab.small import SMALL, settings, write_data
+from tests.lab.voices.synthetic import random_pieces
 
 PLAN = TrainingPlan(steps=9, batch=2, learning_rate=1e-2, save_every=2)
 
@@ -182,7 +182,7 @@ def test_it_learns_what_can_be_learnt(tmp_path, encoding):
         Piece(piece.name, piece.steps[:1].repeat(12, 0)) for piece in random_pieces(0, [1] * 12, silence=0.0)
     )
     data = MusicData("held", pieces[:8], pieces[8:10], pieces[10:])
-    material = Material.of("held", FourVoices(data), SMALL["length"], Silent())
+    material = Material.of("held", VoicesCorpus(data), SMALL["length"], Silent())
     plan = TrainingPlan(steps=150, batch=8, learning_rate=1e-2)
     trained = run(material, tmp_path, plan, encoding=encoding, dropout=0.0)
     first, last = trained.training_curve[0][1], trained.training_curve[-1][1]

@@ -9,7 +9,7 @@ from transformers.utils import logging as transformers_logging
 
 from relattn.cli.console import Bar, out
 from relattn.lab.compose import Sampling, compose
-from relattn.lab.media import Request
+from relattn.lab.medium import Request
 
 
 def run(checkpoint: Path, folder: Path, asked: dict[str, Any], drawn: dict[str, Any]) -> None:

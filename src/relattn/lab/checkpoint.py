@@ -9,15 +9,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from relattn.lab.media import MEDIA
 from relattn.lab.model import LabModel
-from relattn.lab.music.events import Events
-from relattn.lab.music.tokens import Vocabulary
-from relattn.lab.text import Bytes
 from relattn.support.files import reason_of, whole_folder, write_json
 
 DATA_FILE = "data.json"
-VOCABULARIES = {"voices": Vocabulary, "text": Bytes, "midi": Events}
-"""By the kind of data."""
 EXPECTED = "a folder `model` that `relattn compare` wrote"
 BROKEN = (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError)
 """What damaged files make of the libraries that read them."""
@@ -27,7 +23,7 @@ BROKEN = (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeEr
 class DataCard:
     """What a checkpoint knows about its data: a name or a path, their kind, and what the tokens stand for.
 
-    kind: a key of `VOCABULARIES`; tokens: the fields of the vocabulary, whole numbers.
+    kind: a key of `MEDIA`; tokens: the fields of the vocabulary, whole numbers.
 
     Raises TypeError: for values of another type; ValueError: for another kind.
     """
@@ -39,13 +35,13 @@ class DataCard:
     def __post_init__(self) -> None:
         if type(self.data) is not str or any(type(number) is not int for number in self.tokens.values()):
             raise TypeError(f"data, tokens: got {self.data!r} and {self.tokens!r}; expected a text and whole numbers")
-        if self.kind not in VOCABULARIES:
-            raise ValueError(f"kind: got {self.kind!r}; expected one of {', '.join(VOCABULARIES)}")
+        if self.kind not in MEDIA:
+            raise ValueError(f"kind: got {self.kind!r}; expected one of {', '.join(MEDIA)}")
 
     @property
     def vocabulary(self) -> Any:
         """The tokens' meaning."""
-        return VOCABULARIES[self.kind](**self.tokens)
+        return MEDIA[self.kind].vocabulary(**self.tokens)
 
 
 def save_checkpoint(folder: Path, model: LabModel, card: DataCard) -> None:

@@ -13,7 +13,8 @@ from transformers import LogitsProcessor, LogitsProcessorList, set_seed
 
 from relattn.lab.cache import LabCache
 from relattn.lab.checkpoint import load_checkpoint
-from relattn.lab.media import MEDIA, Request
+from relattn.lab.media import MEDIA
+from relattn.lab.medium import Request
 from relattn.lab.model import LabModel
 from relattn.support.files import check_folder, said
 from relattn.support.progress import Progress
@@ -74,7 +75,7 @@ def compose(checkpoint: Path, out: Path, request: Request, sampling: Sampling, p
     check_folder("out", out)
     model, card = load_checkpoint(checkpoint)
     medium = MEDIA[card.kind]
-    opening = medium.opening(card, request, sampling.seed)
+    opening = medium.opening(card.data, card.vocabulary, request, sampling.seed)
     count = medium.step_tokens * (request.steps or medium.steps)
     tokens = continue_tokens(model, opening.tokens, opening.allowed, count, sampling, progress)
     title = f"{opening.name}, continued" if len(opening.tokens) else "From nothing"

@@ -7,8 +7,8 @@ from typing import Any
 from relattn import RelativeEncoding
 from relattn.arguments import check_choice
 from relattn.catalogue import CATALOGUE, Layer
-from relattn.lab.music.places import steps_within
-from relattn.lab.music.sources import in_four_voices
+from relattn.lab.voices.places import steps_within
+from relattn.lab.voices.sources import in_four_voices
 
 ENCODINGS = (
     "relative-heads", "relative", "relative+pitch+time", "shaw", "shaw-keys", "transformer-xl", "t5", "alibi", "kerple",

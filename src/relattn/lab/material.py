@@ -11,7 +11,7 @@ import numpy as np
 from relattn.lab.checkpoint import DataCard
 from relattn.lab.corpus import SPLITS, Corpus
 from relattn.lab.losses import Losses, collect_losses
-from relattn.lab.sources import load_corpus
+from relattn.lab.media import load_corpus
 from relattn.lab.windows import Windows
 from relattn.support.progress import Progress
 

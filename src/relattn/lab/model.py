@@ -18,7 +18,7 @@ from relattn.errors import ShapeError
 from relattn.lab.cache import LabCache
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import build_encoding
-from relattn.lab.music.places import places_of
+from relattn.lab.voices.places import places_of
 from relattn.lab.windows import IGNORED
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.offsets import inverse_frequencies

@@ -1,0 +1,1 @@
+"""Played music: the notes of any MIDI file, as events."""

@@ -1,0 +1,1 @@
+"""Text: a file, byte by byte."""
