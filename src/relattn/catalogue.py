@@ -50,8 +50,8 @@ class NamedEncoding:
 
     meaning: in words, for tables. source: the paper. kind: its class, or what makes a sum; None where attention itself
     knows no positions. options: what `kind` is made with for a layer. traits: attributes that tell it from other
-    entries of its kind. absolute: sinusoids of the position are added to the token embeddings instead. axes: those
-    beside the sequence that it stands on.
+    entries of its kind. absolute: sinusoids of the position join the token embeddings instead. voices: so do labels of
+    the voices, and all of them are concatenated. axes: those beside the sequence that it stands on.
     """
 
     name: str
@@ -61,6 +61,7 @@ class NamedEncoding:
     options: Callable[[Layer], Options] = lambda layer: {}
     traits: Callable[[Any], bool] = lambda encoding: True
     absolute: bool = False
+    voices: bool = False
     axes: tuple[str, ...] = ()
 
     def describes(self, encoding: RelativeEncoding) -> bool:
@@ -126,6 +127,13 @@ def _shaw(layer: Layer) -> Options:
 _ENTRIES = (
     NamedEncoding("none", "no positions", "Haviv et al. 2022"),
     NamedEncoding("sinusoid", "absolute sinusoids", "Vaswani et al. 2017", absolute=True),
+    NamedEncoding(
+        "sinusoid+voice",
+        "absolute sinusoids and labels of the voices, concatenated",
+        "Huang et al. 2018, Music Transformer",
+        absolute=True,
+        voices=True,
+    ),
     NamedEncoding(
         "relative",
         "a row for every offset, one table for all heads",

@@ -12,6 +12,7 @@ from relattn.lab.division import Division
 from relattn.lab.evaluate import TOKENS_PER_BATCH, evaluate
 from relattn.lab.material import Material
 from relattn.lab.model import LabModel
+from relattn.lab.optimizer import MuonAndAdamW
 from relattn.lab.settings import Settings
 from relattn.lab.windows import Windows
 
@@ -70,7 +71,7 @@ def _step_seconds(model: LabModel, settings: Settings, division: Division) -> fl
     tokens = torch.randint(model.config.vocab_size, shape).numpy()
     part = division.part({"input_ids": tokens, "labels": tokens})
     inputs, labels, positions = (one.to(model.device) for one in (part.input_ids, part.labels, part.positions))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    optimizer = MuonAndAdamW(model, learning_rate=0.0, weight_decay=0.0)
     model.train()
     taken = 0
     start = time.perf_counter()

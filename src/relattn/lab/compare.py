@@ -100,7 +100,8 @@ class Comparison:
 
     def _record(self, encoding: str, seed: int) -> dict[str, Any]:
         path = self.folder(encoding, seed) / RECORD_FILE
-        return read_record(path, encoding, seed, self.plan.steps, self.material.held_out)
+        lengths = {str(length): length for length in self.material.held_out}
+        return read_record(path, encoding, seed, self.plan.steps, lengths)
 
     def _load_material(self, plan: Plan | None) -> str:
         """Of these settings; returns its fingerprint, which is the plan's."""
@@ -221,11 +222,11 @@ def start(settings: Settings, out: Path, progress: Progress) -> Comparison:
     Raises FileExistsError: when something is in it; ValueError: when its name is no UTF-8; and what `Material.load`
     raises.
     """
-    Processes().on_main(lambda: _check_new(out))
+    Processes().on_main(lambda: check_new(out))
     return Comparison(settings, out, progress)
 
 
-def _check_new(out: Path) -> None:
+def check_new(out: Path) -> None:
     """An empty folder, or none yet.
 
     Raises FileExistsError: when something is in it; ValueError: when its name is no UTF-8.

@@ -12,10 +12,11 @@ from relattn.lab.voices.sources import in_four_voices
 
 ENCODINGS = (
     "relative-heads", "relative", "relative+pitch+time", "shaw", "shaw-keys", "transformer-xl", "t5", "alibi", "kerple",
-    "kerple-power", "sandwich", "rope", "none", "sinusoid",
+    "kerple-power", "sandwich", "rope", "none", "sinusoid", "sinusoid+voice",
 )  # fmt: skip
-"""Names of the catalogue; not `key-query`, which refuses the offsets of windows longer than those trained, and not
-`disentangled`, which was made for attention in both directions."""
+"""Names of the catalogue that a comparison trains; `disentangled` was made for attention in both directions."""
+WITHIN_THE_TRAINED_LENGTH = ("key-query",)
+"""Those that refuse the offsets of windows longer than those trained, on which a comparison evaluates them all."""
 BAR = 64
 """Tokens in a bar of 16 sixteenths in four voices."""
 
@@ -35,12 +36,12 @@ def lab_options(name: str, length: int) -> dict[str, Any]:
     return {}
 
 
-def check_encoding(name: object) -> None:
-    """`name` is one of ENCODINGS.
+def check_encoding(name: object, known: tuple[str, ...] = (*ENCODINGS, *WITHIN_THE_TRAINED_LENGTH)) -> None:
+    """`name` is one of those `known`.
 
     Raises ValueError: when it is not, naming them all.
     """
-    check_choice("encoding", name, ENCODINGS)
+    check_choice("encoding", name, known)
 
 
 def check_data(name: str, source: str) -> None:
@@ -48,10 +49,11 @@ def check_data(name: str, source: str) -> None:
 
     Raises ValueError: when they do not.
     """
-    axes = CATALOGUE[name].axes
-    if axes and not in_four_voices(source):
+    entry = CATALOGUE[name]
+    lacking = [f"place on {' and '.join(map(repr, entry.axes))}"] * bool(entry.axes) + ["voice"] * entry.voices
+    if lacking and not in_four_voices(source):
         raise ValueError(
-            f"encodings: got {name!r} for {source}, whose tokens have no place on {' and '.join(map(repr, axes))}; "
+            f"encodings: got {name!r} for {source}, whose tokens have no {' and no '.join(lacking)}; "
             'expected music in four voices for it, "chorales" or a .json file; leave it out, or name such data'
         )
 

@@ -18,6 +18,7 @@ from relattn.errors import ShapeError
 from relattn.lab.cache import LabCache
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import build_encoding
+from relattn.lab.voices.pieces import VOICES
 from relattn.lab.voices.places import places_of
 from relattn.lab.windows import IGNORED
 from relattn.nn import KVCache, RelativeMultiheadAttention
@@ -72,10 +73,11 @@ class Block(nn.Module):
 class LabModel(PreTrainedModel, GenerationMixin):
     """p(token | tokens before it) by `depth` pre-norm blocks with any encoding of the catalogue that the lab trains.
 
-    Token embeddings are scaled by sqrt(width) (Vaswani et al. 2017, section 3.4); the absolute baseline adds sinusoids
-    of the position to them. For an encoding on "time" and "pitch" they are those of four voices, placed by `places_of`.
-    Weights start as N(0, 1 / fan_in), those that write to the residual stream divided by sqrt(2 depth) (Radford et al.
-    2019, section 2.3).
+    Token embeddings are scaled by sqrt(width) (Vaswani et al. 2017, section 3.4). The absolute baseline adds sinusoids
+    of the position to them; "sinusoid+voice" concatenates both with labels of the voices, and projects to the width.
+    For an encoding on "time" and "pitch" tokens are those of four voices, placed by `places_of`. Weights start as
+    N(0, 1 / fan_in), those that write to the residual stream divided by sqrt(2 depth) (Radford et al. 2019, section
+    2.3).
     """
 
     config_class = LabConfig
@@ -90,6 +92,8 @@ class LabModel(PreTrainedModel, GenerationMixin):
     def __init__(self, config: LabConfig):
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.width)
+        entry = CATALOGUE[config.encoding]
+        self.joined = nn.Linear(2 * config.width + len(VOICES), config.width, bias=False) if entry.voices else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width)
@@ -173,7 +177,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
         if entry.absolute:
             if positions is None:
                 positions = torch.arange(seen, seen + given, device=x.device)
-            x = x + self._sinusoids(positions[None] if numbers is None else numbers, x)
+            x = self._placed(x, positions[None] if numbers is None else numbers)
         x = self.dropout(x)
         on_axes = places_of(input_ids, seen, numbers) if entry.axes else None
         for layer, block in enumerate(self.blocks):
@@ -188,6 +192,18 @@ class LabModel(PreTrainedModel, GenerationMixin):
             )
             loss = summed / ((shift_labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+
+    def _placed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Embeddings x [B, length, width] with the sinusoids of `positions` [B or 1, length], and voices, in them.
+
+        The token at position p of a window, of which "begin" is the first, is of voice (p - 1) mod 4.
+        """
+        sinusoids = self._sinusoids(positions, x)
+        if self.joined is None:
+            return x + sinusoids
+        voices = F.one_hot((positions - 1) % len(VOICES), len(VOICES)).to(x.dtype)
+        parts = (x, sinusoids, voices)
+        return self.joined(torch.cat([part.expand(*x.shape[:2], -1) for part in parts], dim=-1))
 
     def _sinusoids(self, positions: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """sin and cos of position / 10000^(2i / width), [B or 1, length, width]; a position counts no padding."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 FILE = "result.json"
 
 
-def read_record(path: Path, encoding: str, seed: int, steps: int, lengths: Collection[int]) -> dict[str, Any]:
-    """The record of the run with this encoding and seed, of so many steps, evaluated in windows of these lengths.
+def read_record(path: Path, encoding: str, seed: int, steps: int, lengths: Mapping[str, int]) -> dict[str, Any]:
+    """The record of the run with this encoding and seed, of so many steps.
+
+    lengths: of the windows of each evaluation, by its name.
 
     Raises ValueError: when the file is damaged, or is another run's.
     """
@@ -27,7 +29,7 @@ def read_record(path: Path, encoding: str, seed: int, steps: int, lengths: Colle
     return record
 
 
-def _check(record: dict[str, Any], run: dict[str, Any], lengths: Collection[int]) -> None:
+def _check(record: dict[str, Any], run: dict[str, Any], lengths: Mapping[str, int]) -> None:
     """ValueError, KeyError, TypeError or AttributeError unless the record is whole."""
     for name, expected in run.items():
         if record[name] != expected or isinstance(record[name], bool):
@@ -42,12 +44,13 @@ def _check(record: dict[str, Any], run: dict[str, Any], lengths: Collection[int]
         for step, loss in record[name]:
             _check_number(name, step)
             _check_number(name, loss)
-    if set(record["evaluation"]) != {str(length) for length in lengths}:
-        raise ValueError(f"evaluation: got {sorted(record['evaluation'])}; expected {sorted(map(str, lengths))}")
-    for length, losses in record["evaluation"].items():
+    if set(record["evaluation"]) != set(lengths):
+        raise ValueError(f"evaluation: got {sorted(record['evaluation'])}; expected {sorted(lengths)}")
+    for name, length in lengths.items():
+        losses = record["evaluation"][name]
         _check_number("nats", losses["nats"])
         _check_number("tokens", losses["tokens"])
-        if not len(losses["by_position"]) == len(losses["count"]) == int(length):
+        if not len(losses["by_position"]) == len(losses["count"]) == length:
             raise ValueError(f"by_position, count: got other than {length} entries")
         for nats, count in zip(losses["by_position"], losses["count"], strict=True):
             _check_number("count", count)

@@ -130,7 +130,7 @@ def _method_table(results: dict[str, Any]) -> str:
         "model": f"decoder-only, pre-norm; width {settings['width']}, {_count(settings['depth'], 'block')}, "
         f"{_count(settings['heads'], 'head')}; {parameters} parameters",
         "training": f"{settings['steps_taken']} steps of {settings['batch']} windows of {settings['length']} tokens; "
-        f"AdamW, cosine from {settings['learning_rate']:g}, dropout {settings['dropout']:g}; "
+        f"Muon and AdamW, cosine from {settings['learning_rate']:g}, dropout {settings['dropout']:g}; "
         f"seeds {options['seeds']}",
         "processes": _shared_work(results),
         "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),

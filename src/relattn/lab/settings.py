@@ -6,14 +6,14 @@ import json
 import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from relattn.arguments import check_size
 from relattn.catalogue import Layer
 from relattn.lab.config import LabConfig
-from relattn.lab.encodings import build_encoding, check_data, check_encoding, lab_options
+from relattn.lab.encodings import ENCODINGS, build_encoding, check_data, check_encoding, lab_options
 from relattn.support.files import check_name, write_json
 
 FILE = "settings.json"
@@ -34,6 +34,8 @@ class Settings:
     Raises ValueError: for a choice that cannot be carried out, naming the field.
     """
 
+    KNOWN: ClassVar[tuple[str, ...]] = ENCODINGS
+
     data: str = "chorales"
     encodings: tuple[str, ...] = ("relative-heads", "rope", "sinusoid")
     seeds: tuple[int, ...] = (0,)
@@ -53,7 +55,7 @@ class Settings:
             raise ValueError(f"data: got {self.data!r}; expected a name or a path")
         check_name("data", self.data)
         for name in self.encodings:
-            check_encoding(name)
+            check_encoding(name, self.KNOWN)
             check_data(name, self.data)
         for seed in self.seeds:
             if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
@@ -126,8 +128,10 @@ class Plan:
         write_json(out / FILE, {**asdict(self.settings), "fixed": {"steps": self.steps, "data": self.data_fingerprint}})
 
     @classmethod
-    def load(cls, out: Path, given: dict[str, Any]) -> Plan:
+    def load(cls, out: Path, given: dict[str, Any], kind: type[Settings] = Settings) -> Plan:
         """Read `settings.json` of `out`; `given` are settings that the caller named anew and that must agree with it.
+
+        kind: the class of the settings.
 
         Raises FileNotFoundError: when there is nothing to go on with; ValueError: when the file is damaged, or a given
         setting differs, naming it.
@@ -139,13 +143,13 @@ class Plan:
                 "begin one"
             )
         try:
-            plan = cls._read(json.loads(path.read_bytes()))
+            plan = cls._read(json.loads(path.read_bytes()), kind)
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"resume: got {path}, which is damaged ({type(error).__name__}: {error}); expected what "
                 "`relattn compare` wrote; start anew in another --out"
             ) from error
-        for field in fields(Settings):
+        for field in fields(kind):
             before = getattr(plan.settings, field.name)
             if field.name in given and given[field.name] != before:
                 raise ValueError(
@@ -155,13 +159,13 @@ class Plan:
         return plan
 
     @classmethod
-    def _read(cls, values: dict[str, Any]) -> Plan:
+    def _read(cls, values: dict[str, Any], kind: type[Settings]) -> Plan:
         fixed = values.pop("fixed")
         steps, fingerprint = fixed["steps"], fixed["data"]
         check_size("steps", steps)
         if not isinstance(fingerprint, str):
             raise ValueError(f"data: got {fingerprint!r}; expected a fingerprint")
-        settings = Settings.from_dict(values)
+        settings = kind.from_dict(values)
         if settings.steps not in (None, steps):
             raise ValueError(f"steps: got {settings.steps} and {steps}; expected the same twice")
         return cls(settings, steps, fingerprint)

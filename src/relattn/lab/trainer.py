@@ -17,6 +17,7 @@ from transformers.trainer_callback import ExportableState
 from relattn.lab.config import LabConfig
 from relattn.lab.division import Division
 from relattn.lab.evaluate import evaluate
+from relattn.lab.optimizer import MuonAndAdamW
 from relattn.lab.windows import IGNORED, Windows
 from relattn.lab.writing import kept
 
@@ -108,6 +109,11 @@ class DividedTrainer(Trainer):
         _check_finite(mean, self.model.config, self.args.seed, self.state.global_step + 1)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
         self.watch.add(mean)
         return loss
+
+    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+        """Muon and AdamW, at the rate and the decay of the arguments."""
+        self.optimizer = MuonAndAdamW(self.model, self.args.learning_rate, self.args.weight_decay)  # pyright: ignore[reportArgumentType]
+        return self.optimizer
 
     def get_train_dataloader(self) -> DataLoader:
         """This process's share of the windows, step by step."""

@@ -22,14 +22,13 @@ from relattn.lab.model import LabModel
 from relattn.lab.processes import Processes
 from relattn.lab.trainer import TRAINING, VALIDATION, DividedTrainer, Watch
 
-BETAS = (0.9, 0.98)
 CHECKPOINT_STATE = "trainer_state.json"
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How every model of a comparison is trained: AdamW, warm-up then a cosine to zero, clipped gradients.
+    """How every model of a comparison is trained: Muon and AdamW, warm-up then a cosine to zero, clipped gradients.
 
     `batch` is in windows over all processes; `warmup` a share of the steps; a checkpoint is written every `save_every`
     steps.
@@ -138,8 +137,6 @@ def train(
         lr_scheduler_type="cosine",
         warmup_steps=max(1, round(plan.warmup * plan.steps)),
         weight_decay=plan.weight_decay,
-        adam_beta1=BETAS[0],
-        adam_beta2=BETAS[1],
         max_grad_norm=plan.max_grad_norm,
         logging_strategy="no",
         save_steps=plan.save_every,
