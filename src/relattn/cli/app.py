@@ -126,7 +126,7 @@ def reproduce(
         str | None, typer.Option(help="Rows of the table, separated by commas.", show_default="all")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.", show_default="0,1,2")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps of every run.", show_default="3500")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps of every run.", show_default="2500")] = None,
     length: Annotated[
         int | None, typer.Option(help="Tokens in a window, four to a 16th note.", show_default="256")
     ] = None,

@@ -47,7 +47,7 @@ class ReproductionSettings(Settings):
     encodings: tuple[str, ...] = tuple(line.encoding for line in LINES)
     seeds: tuple[int, ...] = (0, 1, 2)
     minutes: float | None = None
-    steps: int | None = 3500
+    steps: int | None = 2500
     width: int = 128
     depth: int = 4
     learning_rate: float = 1e-2
