@@ -164,8 +164,12 @@ def reproduce(
 @app.command()
 def compose(
     checkpoint: Annotated[
-        Path, typer.Option(help="Folder of a trained model, such as runs/compare/runs/relative-heads-seed0/model.")
-    ],
+        Path | None,
+        typer.Option(
+            help="Folder of a trained model, such as runs/compare/runs/relative-heads-seed0/model.",
+            show_default="a model of Bach chorales that comes with relattn",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the MIDI file and the picture, or the text.")] = Path(
         "runs/compose"
     ),
@@ -191,7 +195,9 @@ def compose(
     ] = 0.95,
     seed: Annotated[int, typer.Option(help="Fixes the choice of the piece and every token.")] = 0,
 ) -> None:
-    """Continue the opening of a held-out piece, or words, or start from nothing, with a model of `relattn compare`.
+    """Continue the opening of a held-out piece, or words, or start from nothing, with a trained model.
+
+    Without --checkpoint it is one of Bach chorales that comes with relattn; `relattn compare` trains others.
 
     Music becomes a MIDI file and a piano roll, text a text file that is shown too.
     """

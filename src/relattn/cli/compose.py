@@ -12,7 +12,7 @@ from relattn.lab.compose import Sampling, compose
 from relattn.lab.medium import Request
 
 
-def run(checkpoint: Path, folder: Path, asked: dict[str, Any], drawn: dict[str, Any]) -> None:
+def run(checkpoint: Path | None, folder: Path, asked: dict[str, Any], drawn: dict[str, Any]) -> None:
     """Compose what is asked for, show what can be read, and say where the files lie.
 
     asked: the fields of `Request`. drawn: those of `Sampling`.

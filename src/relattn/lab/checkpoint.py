@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def save_checkpoint(folder: Path, model: LabModel, card: DataCard) -> None:
 
 
 def load_checkpoint(folder: Path) -> tuple[LabModel, DataCard]:
-    """The model, in evaluation mode, and its card.
+    """The model, in evaluation mode, and its card. Data that lie in the folder are named by their path there.
 
     Raises FileNotFoundError: when the folder, or one of its files, is not there; ValueError: when a file is cut off,
     does not fit the model, or holds weights that are not finite.
@@ -76,6 +76,8 @@ def load_checkpoint(folder: Path) -> tuple[LabModel, DataCard]:
     for name, weight in model.state_dict().items():
         if not weight.isfinite().all():
             raise _refusal(folder, f"has weights that are not finite (see {name})")
+    if (folder / card.data).is_file():
+        card = replace(card, data=str(folder / card.data))
     return model.eval(), card
 
 

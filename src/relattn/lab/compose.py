@@ -19,6 +19,9 @@ from relattn.lab.model import LabModel
 from relattn.support.files import check_folder, said
 from relattn.support.progress import Progress
 
+SHIPPED = Path(__file__).parent / "shipped"
+"""A model of Bach chorales, with pieces to continue; its README.md says how it was made."""
+
 COLDEST, HOTTEST = 1e-6, 1e6
 """Temperatures that divide any float32 logit of a trained model to a float32 number."""
 
@@ -62,8 +65,12 @@ class Composition:
     text: str | None
 
 
-def compose(checkpoint: Path, out: Path, request: Request, sampling: Sampling, progress: Progress) -> Composition:
+def compose(
+    checkpoint: Path | None, out: Path, request: Request, sampling: Sampling, progress: Progress
+) -> Composition:
     """Compose what the request asks for with the model in `checkpoint`, and write it to `out`.
+
+    checkpoint: None for the model that comes with relattn.
 
     Four-part and played music become a MIDI file and a picture, text a text file. What continues something held out
     follows the first steps of a test piece, which the seed draws among those long enough.
@@ -73,7 +80,7 @@ def compose(checkpoint: Path, out: Path, request: Request, sampling: Sampling, p
     another kind; OSError: when the files cannot be written.
     """
     check_folder("out", out)
-    model, card = load_checkpoint(checkpoint)
+    model, card = load_checkpoint(SHIPPED if checkpoint is None else checkpoint)
     medium = MEDIA[card.kind]
     opening = medium.opening(card.data, card.vocabulary, request, sampling.seed)
     count = medium.step_tokens * (request.steps or medium.steps)

@@ -46,7 +46,7 @@ class Settings:
     depth: int = 3
     heads: int = 4
     batch: int = 4
-    learning_rate: float = 6e-3
+    learning_rate: float = 1e-2
     dropout: float = 0.0
     context_parallel: int = 1
 

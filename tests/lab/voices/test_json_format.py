@@ -28,6 +28,16 @@ def test_a_file_is_read_in_its_own_split(tmp_path):
         assert {(piece.upbeat, piece.bar_steps) for piece in data.pieces} == {(0, 16)}
 
 
+def test_a_piece_may_have_a_name_and_a_metre(tmp_path):
+    whole = {"name": "bwv 1", "upbeat": 4, "bar_steps": 12, "steps": [STEP, STEP]}
+    data = load_json(written(tmp_path, {**GOOD, "test": [whole, {"steps": [STEP]}, [STEP]]}))
+    assert [(piece.name, piece.upbeat, piece.bar_steps, len(piece.steps)) for piece in data.test] == [
+        ("bwv 1", 4, 12, 2),
+        ("tiny test 1", 0, 16, 1),
+        ("tiny test 2", 0, 16, 1),
+    ]
+
+
 def with_step(step: object) -> dict:
     return {**GOOD, "valid": [[STEP], [STEP, STEP, step]]}
 
@@ -48,6 +58,10 @@ def with_step(step: object) -> dict:
         ({**GOOD, "test": {}}, "test: got an object; expected a list with at least one piece"),
         ({**GOOD, "test": [[STEP], "x"]}, "test[1]: got a string; expected a list with at least one step"),
         ({**GOOD, "test": [[]]}, "test[0]: got a list of 0; expected a list with at least one step"),
+        ({**GOOD, "test": [{"steps": [STEP], "key": "C"}]}, "test[0]: got the field 'key'; expected some of name, upb"),
+        ({**GOOD, "test": [{"steps": [STEP], "upbeat": "4"}]}, "test[0]: got a string as upbeat; expected a number"),
+        ({**GOOD, "test": [{"name": "bwv 1"}]}, "test[0]: got an object without steps; expected them"),
+        ({**GOOD, "test": [{"steps": [STEP], "upbeat": 16}]}, "test[0]: piece 'tiny test 0': got upbeat=16; expected"),
         (with_step(60), "valid[1][2]: got a number; expected a step [soprano, alto, tenor, bass]"),
         (with_step([60, 60, 60]), "valid[1][2]: got a list of 3; expected a step [soprano, alto, tenor, bass]"),
         (with_step([60] * 5), "got a list of 5"),

@@ -14,6 +14,8 @@ EXPECTED = (
     'expected {"train": [...], "valid": [...], "test": [...]}, '
     "each a list of pieces, a piece a list of steps of four MIDI pitches"
 )
+FIELDS: dict[str, type] = {"name": str, "upbeat": int, "bar_steps": int, "steps": list}
+"""Of a piece that is an object."""
 
 
 def load_json(path: str | Path) -> MusicData:
@@ -21,7 +23,8 @@ def load_json(path: str | Path) -> MusicData:
 
     The file holds an object with the keys train, valid and test and no other. Each is a list of pieces, a piece is a
     list of steps (16th notes), a step is [soprano, alto, tenor, bass]: MIDI pitches 0..127 as integers, -1 where the
-    voice is silent. The format says nothing of bar lines: pieces get upbeat 0 and bars of 16 steps.
+    voice is silent. Such a piece has no bar lines: it gets upbeat 0 and bars of 16 steps. A piece may also be an object
+    with the fields of `Piece`: its steps, and its name, upbeat and bar_steps, or some of them.
 
     Raises FileNotFoundError: when there is no such file; ValueError: when it is anything else, naming file and place.
     """
@@ -43,12 +46,28 @@ def _read_split(path: Path, name: str, pieces: object) -> tuple[Piece, ...]:
     if not isinstance(pieces, list) or not pieces:
         raise ValueError(f"{where}: got {_kind(pieces)}; expected a list with at least one piece")
     return tuple(
-        Piece(f"{path.stem} {name} {index}", _read_piece(f"{where}[{index}]", piece))
-        for index, piece in enumerate(pieces)
+        _read_piece(f"{where}[{index}]", piece, f"{path.stem} {name} {index}") for index, piece in enumerate(pieces)
     )
 
 
-def _read_piece(where: str, piece: object) -> np.ndarray:
+def _read_piece(where: str, piece: object, name: str) -> Piece:
+    if not isinstance(piece, dict):
+        return Piece(name, _read_steps(where, piece))
+    for key, value in piece.items():
+        kind = FIELDS.get(key)
+        if kind is None:
+            raise ValueError(f"{where}: got the field {key!r}; expected some of {', '.join(FIELDS)}")
+        if type(value) is not kind:
+            raise ValueError(f"{where}: got {_kind(value)} as {key}; expected {_kind(kind())}")
+    if "steps" not in piece:
+        raise ValueError(f"{where}: got an object without steps; expected them")
+    try:
+        return Piece(**{"name": name, **piece, "steps": _read_steps(where, piece["steps"])})
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _read_steps(where: str, piece: object) -> np.ndarray:
     if not isinstance(piece, list) or not piece:
         raise ValueError(f"{where}: got {_kind(piece)}; expected a list with at least one step")
     for index, step in enumerate(piece):
