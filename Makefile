@@ -26,7 +26,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-gpu test-site test-sanitize test-arm test-versions release-check wheels search repeats lint docs demo clean
+.PHONY: help install test test-all test-ptx test-gpu test-site test-sanitize test-arm test-versions release-check wheels search repeats lint docs demo player clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -150,12 +150,19 @@ docs: install ## the documentation as a site, in site/; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Goes on with a demo that was interrupted, and shows again one that was finished.
-demo: install ## train and compare encodings on Bach chorales, then compose
-	$(BIN)/relattn compare --out $(DEMO_OUT) --minutes $(DEMO_MINUTES) $(if $(wildcard $(DEMO_OUT)/settings.json),--resume)
-	$(BIN)/relattn compose --checkpoint $(DEMO_OUT)/runs/relative-heads-seed0/model --out $(DEMO_OUT)
+demo: install ## hear the model that comes with relattn, then train and compare encodings on Bach chorales, then compose
+	$(BIN)/relattn compose --out $(DEMO_OUT)/first
+	@echo
+	$(BIN)/relattn compare --out $(DEMO_OUT)/compare --minutes $(DEMO_MINUTES) $(if $(wildcard $(DEMO_OUT)/compare/settings.json),--resume)
+	$(BIN)/relattn compose --checkpoint $(DEMO_OUT)/compare/runs/relative-heads-seed0/model --out $(DEMO_OUT)/second
 	@echo
 	@echo 'Done. Open in a browser, a MIDI player and a picture viewer:'
-	@ls -d $(DEMO_OUT)/report.html $(DEMO_OUT)/*.mid $(DEMO_OUT)/*.png
+	@ls $(DEMO_OUT)/first/* $(DEMO_OUT)/compare/report.html $(DEMO_OUT)/second/*
+
+# Committed, so that who installs relattn needs nothing of npm.
+player: ## bundle the player of the music pages (needs npm)
+	@type npm >/dev/null 2>&1 || { echo 'make $@ needs Node.js and npm: apt-get install nodejs npm'; exit 1; }
+	cd player && npm ci --no-audit --no-fund && npm run build
 
 clean: ## remove .venv, caches and build outputs (keeps runs/)
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist site src/*.egg-info

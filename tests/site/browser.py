@@ -13,13 +13,14 @@ WIDE, NARROW = 1280, 400
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
-    """A driver of Selenium's; the programs are Debian's."""
+def chromium(*arguments: str) -> Iterator[Any]:
+    """A driver of Selenium's, with more arguments for the browser; the programs are Debian's."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"):
+    own = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage")
+    for argument in own + arguments:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     options.binary_location = shutil.which("chromium") or ""
@@ -32,11 +33,16 @@ def chromium() -> Iterator[Any]:
 
 def show(driver: Any, page: str, width: int = WIDE, scheme: str = "light") -> None:
     """A page of the site in a window so wide, on a machine set to light or dark."""
+    dress(driver, width, scheme)
+    driver.get((SITE / page).as_uri())
+
+
+def dress(driver: Any, width: int, scheme: str) -> None:
+    """A window so wide, on a machine set to light or dark."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == NARROW}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     media = [{"name": "prefers-color-scheme", "value": scheme}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-    driver.get((SITE / page).as_uri())
 
 
 def move(driver: Any, control: str, value: object) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from relattn.lab.budget import affordable_steps, measure, seconds_of
 from relattn.lab.checkpoint import save_checkpoint
+from relattn.lab.continuations import continuations
 from relattn.lab.division import Division
 from relattn.lab.evaluate import evaluate
 from relattn.lab.lock import LOCK
@@ -70,7 +71,9 @@ class Comparison:
 
     def _report(self) -> dict[str, Any]:
         results = self._results()
-        text = page(results)
+        seed = self.settings.seeds[0]
+        models = {encoding: self.folder(encoding, seed) / "model" for encoding in self.settings.encodings}
+        text = page(results, continuations(models, self.settings.data, seed, self.progress))
         with kept("the report", self.out):
             write_text(self.out / REPORT_FILE, text)
             write_json(self.out / RESULTS_FILE, results)

@@ -14,7 +14,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, set_seed
 from relattn.lab.cache import LabCache
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.media import MEDIA
-from relattn.lab.medium import Request
+from relattn.lab.medium import Request, Written
 from relattn.lab.model import LabModel
 from relattn.support.files import check_folder, said
 from relattn.support.progress import Progress
@@ -90,7 +90,7 @@ def compose(
     with said(out):
         out.mkdir(parents=True, exist_ok=True)
     stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', opening.name)}-{model.config.encoding}-seed{sampling.seed}"
-    files = medium.write(str(out / stem), card.vocabulary, tokens, opening, title)
+    files = medium.write(str(out / stem), model, Written(title, opening, tokens, card.vocabulary))
     return Composition(
         title,
         tokens,

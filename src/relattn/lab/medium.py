@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from relattn.lab.corpus import Corpus
+from relattn.lab.model import LabModel
 
 MOST_STEPS = 2**31 - 1
 
@@ -49,8 +50,8 @@ class Request:
 class Opening:
     """What a composition starts from: `tokens` int64 [n] that are given, and `allowed` bool [period, tokens].
 
-    allowed[p % period] says which tokens may come p places after "begin". `name` is for titles and files; `upbeat` and
-    `bar_steps` are the metre of four-part music.
+    allowed[p % period] says which tokens may come p places after "begin". `name` is for titles and files. Of four-part
+    music `upbeat` and `bar_steps` are the metre, and `original` [T, 4] the piece that the opening was taken from.
     """
 
     name: str
@@ -58,6 +59,17 @@ class Opening:
     allowed: np.ndarray
     upbeat: int = 0
     bar_steps: int = 16
+    original: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A composition: `tokens` int64 [n], those of the opening and those composed, and what they stand for."""
+
+    title: str
+    opening: Opening
+    tokens: np.ndarray
+    vocabulary: Any
 
 
 class Medium(ABC):
@@ -90,8 +102,8 @@ class Medium(ABC):
         """
 
     @abstractmethod
-    def write(self, stem: str, vocabulary: Any, tokens: np.ndarray, opening: Opening, title: str) -> dict[str, Path]:
-        """Write `tokens` (those given, then those composed) to files that begin with `stem`; their names by kind."""
+    def write(self, stem: str, model: LabModel, written: Written) -> dict[str, Path]:
+        """Write what `model` has composed to files that begin with `stem`; their names by kind."""
 
     def shown(self, vocabulary: Any, tokens: np.ndarray) -> str | None:
         """The composition as text, where it is one."""

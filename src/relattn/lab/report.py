@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -10,18 +11,12 @@ from relattn.catalogue import CATALOGUE
 from relattn.lab import figures
 from relattn.lab.corpus import SPLITS
 from relattn.lab.encodings import lab_options
+from relattn.lab.listen import STYLE as PAGE_STYLE
+from relattn.lab.listen import Tune, player
 from relattn.lab.reading import sentences
 
 STYLE = """
-:root { color-scheme: light dark; --paper: #fdfcfa; --ink: #23262b; --soft: #646a74; --line: #e3e0da; --mark: #f3efe6; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #17191d; --ink: #e4e2dd; --soft: #9aa0a9; --line: #32363d; --mark: #22262c; }
-}
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 54rem; background: var(--paper); color: var(--ink);
-  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .4rem; }
 h2 { font-size: 1.15rem; margin: 2.6rem 0 .6rem; }
-.lead, .soft, figcaption { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .4rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { font-weight: 600; font-size: .9rem; color: var(--soft); }
@@ -36,6 +31,10 @@ figcaption { font-size: .9rem; }
 code { font: .9em ui-monospace, monospace; background: var(--mark); padding: .1em .3em; border-radius: 3px; }
 summary { cursor: pointer; color: var(--soft); }
 """
+LISTEN = (
+    "The same opening, shaded, continued by every encoding, beside the piece as it was written. Press play; point at a "
+    "note to see what the model looked at for it."
+)
 LENGTHS_CAPTION = "Held-out loss at one, two and four times the trained length."
 TRAINING_CAPTION = "Loss on validation data (dots; the n-gram's there is dashed) and on the training windows (thin)."
 POSITION_CAPTION = (
@@ -44,8 +43,11 @@ POSITION_CAPTION = (
 )
 
 
-def page(results: dict[str, Any]) -> str:
-    """The page as HTML, without any reference to the outside."""
+def page(results: dict[str, Any], tunes: Sequence[Tune] = ()) -> str:
+    """The page as HTML, without any reference to the outside.
+
+    tunes: to listen to, where the data are four voices.
+    """
     settings, data = results["settings"], results["data"]
     seeds = len(settings["seeds"])
     lead = (
@@ -64,7 +66,7 @@ def page(results: dict[str, Any]) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>relattn: position encodings compared</title>
-<style>{STYLE}</style>
+<style>{PAGE_STYLE}{STYLE}</style>
 </head>
 <body>
 <h1>Position encodings compared</h1>
@@ -75,7 +77,7 @@ def page(results: dict[str, Any]) -> str:
 {_figure(figures.by_length(results), LENGTHS_CAPTION)}
 <h2>What the figures say</h2>
 {paragraphs}
-<h2>Training</h2>
+{_listen(tunes)}<h2>Training</h2>
 {_figure(figures.training(results), TRAINING_CAPTION)}
 <h2>Loss by position</h2>
 {_figure(figures.by_position(results), POSITION_CAPTION)}
@@ -85,6 +87,10 @@ def page(results: dict[str, Any]) -> str:
 </body>
 </html>
 """
+
+
+def _listen(tunes: Sequence[Tune]) -> str:
+    return f'<h2>Listen</h2>\n<p class="soft">{LISTEN}</p>\n{player(tunes)}\n' if tunes else ""
 
 
 def _loss_table(results: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from relattn.errors import ShapeError
 from relattn.lab.voices.held import held_notes
+from relattn.lab.voices.key import MAJOR_KEYS, MINOR_KEYS, key_of
 from relattn.lab.voices.midi import write_midi
 from tests import seeds
 from tests.lab.voices.synthetic import random_steps
@@ -18,8 +19,8 @@ def read(path) -> tuple[np.ndarray, int]:
     song = mido.MidiFile(path)
     ticks = song.ticks_per_beat // 4
     length = sum(message.time for message in song.tracks[0]) // ticks
-    steps, struck = np.full((length, len(song.tracks)), -1), 0
-    for voice, track in enumerate(song.tracks):
+    steps, struck = np.full((length, len(song.tracks) - 1), -1), 0
+    for voice, track in enumerate(song.tracks[1:]):
         now, sounding = 0, None
         for message in track:
             assert message.time % ticks == 0
@@ -59,12 +60,47 @@ def test_tracks_tempo_and_sound(tmp_path):
     write_midi(tmp_path / "a.mid", np.full((32, 4), 60), beats_per_minute=60)
     song = mido.MidiFile(tmp_path / "a.mid")
     assert song.type == 1
-    assert [track.name for track in song.tracks] == ["Soprano", "Alto", "Tenor", "Bass"]
+    assert [track.name for track in song.tracks[1:]] == ["Soprano", "Alto", "Tenor", "Bass"]
     assert song.length == pytest.approx(8.0)  # 32 steps are 8 beats, a second each
     programs = [message for track in song.tracks for message in track if message.type == "program_change"]
     assert [(message.channel, message.program) for message in programs] == [(voice, 52) for voice in range(4)]
     write_midi(tmp_path / "a.mid", np.full((32, 4), 60), beats_per_minute=120)
     assert mido.MidiFile(tmp_path / "a.mid").length == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("upbeat", "bar_steps", "signatures"),
+    [
+        (0, 16, [(0, 4, 4)]),
+        (4, 16, [(0, 1, 4), (480, 4, 4)]),
+        (4, 12, [(0, 1, 4), (480, 3, 4)]),
+        (2, 6, [(0, 2, 16), (240, 6, 16)]),
+    ],
+)
+def test_the_metre(tmp_path, upbeat: int, bar_steps: int, signatures: list[tuple[int, int, int]]):
+    """After the upbeat; the tracks stay equally long."""
+    write_midi(tmp_path / "a.mid", np.full((32, 4), 60), upbeat=upbeat, bar_steps=bar_steps)
+    tracks = mido.MidiFile(tmp_path / "a.mid").tracks
+    now, found = 0, []
+    for message in tracks[0]:
+        now += message.time
+        if message.type == "time_signature":
+            found.append((now, message.numerator, message.denominator))
+    assert found == signatures
+    assert {sum(message.time for message in track) for track in tracks} == {32 * 120}
+
+
+C_MAJOR, A_MINOR = [60, 62, 64, 65, 67, 69, 71, 72, 67, 64, 60], [57, 59, 60, 62, 64, 65, 68, 69, 64, 60, 57]
+
+
+@pytest.mark.parametrize("tonic", range(12))
+@pytest.mark.parametrize(("scale", "names", "root"), [(C_MAJOR, MAJOR_KEYS, 0), (A_MINOR, MINOR_KEYS, 9)])
+def test_the_key_is_that_of_the_scale(tmp_path, scale: list[int], names: tuple[str, ...], root: int, tonic: int):
+    steps = np.tile(np.array(scale)[:, None] + tonic - root, (1, 4))
+    assert key_of(steps) == names[tonic]
+    write_midi(tmp_path / "a.mid", steps)
+    (key,) = [message.key for message in mido.MidiFile(tmp_path / "a.mid").tracks[0] if message.type == "key_signature"]
+    assert key == names[tonic]
 
 
 def test_silence_has_a_length_too(tmp_path):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from relattn.lab.medium import Medium, Opening, Request, all_but_begin, refuse_typed_prompt
+from relattn.lab.medium import Medium, Opening, Request, Written, all_but_begin, refuse_typed_prompt
+from relattn.lab.model import LabModel
 from relattn.lab.played.corpus import load_midi_folder, split_files
 from relattn.lab.played.notes import read_notes, write_notes
 from relattn.lab.played.picture import draw_played
@@ -53,11 +54,12 @@ class PlayedMusic(Medium):
             f"prompt_steps: got {prompt_steps}; expected at most {longest}, the events of the longest held-out file"
         )
 
-    def write(self, stem: str, vocabulary: Any, tokens: np.ndarray, opening: Opening, title: str) -> dict[str, Path]:
+    def write(self, stem: str, model: LabModel, written: Written) -> dict[str, Path]:
         """A MIDI file and a picture."""
+        vocabulary, tokens, opening = written.vocabulary, written.tokens, written.opening
         notes = vocabulary.notes(tokens)
         files = {"midi": Path(f"{stem}.mid"), "picture": Path(f"{stem}.png")}
         write_notes(files["midi"], notes)
         given = vocabulary.duration(opening.tokens) if len(opening.tokens) else 0
-        draw_played(files["picture"], notes, duration=vocabulary.duration(tokens), given=given, title=title)
+        draw_played(files["picture"], notes, duration=vocabulary.duration(tokens), given=given, title=written.title)
         return files

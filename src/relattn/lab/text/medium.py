@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from relattn.lab.medium import Medium, Opening, Request, all_but_begin
+from relattn.lab.medium import Medium, Opening, Request, Written, all_but_begin
+from relattn.lab.model import LabModel
 from relattn.lab.played.corpus import SUFFIXES
 from relattn.lab.sequences import Sequences
 from relattn.lab.text.corpus import load_text
@@ -58,11 +59,11 @@ class Text(Medium):
         given = held_out[start : start + prompt_steps].astype(np.int64) + 1
         return Opening(f"{corpus.name}-{start}", given, allowed)
 
-    def write(self, stem: str, vocabulary: Any, tokens: np.ndarray, opening: Opening, title: str) -> dict[str, Path]:
+    def write(self, stem: str, model: LabModel, written: Written) -> dict[str, Path]:
         """A text file, byte for byte what was given and composed."""
         path = Path(f"{stem}.txt")
         with atomic_path(path) as temporary:
-            temporary.write_bytes(vocabulary.decode(tokens))
+            temporary.write_bytes(written.vocabulary.decode(written.tokens))
         return {"text": path}
 
     def shown(self, vocabulary: Any, tokens: np.ndarray) -> str:

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from relattn.lab.medium import Medium, Opening, Request, refuse_typed_prompt
+from relattn.lab.listen import Tune, attended_by, page
+from relattn.lab.medium import Medium, Opening, Request, Written, refuse_typed_prompt
+from relattn.lab.model import LabModel
 from relattn.lab.voices.corpus import VoicesCorpus
 from relattn.lab.voices.midi import write_midi
 from relattn.lab.voices.picture import draw_voices
 from relattn.lab.voices.pieces import SILENCE, VOICES, Piece
 from relattn.lab.voices.sources import in_four_voices, load_music
 from relattn.lab.voices.vocabulary import Vocabulary, voice_ranges
+from relattn.support.files import write_text
+
+LEAD = "Press play. The shaded bars were given to the model. Point at a note to see what the model looked at for it."
 
 
 class FourVoices(Medium):
@@ -54,22 +59,49 @@ class FourVoices(Medium):
             return Opening("from-nothing", np.array([], dtype=np.int64), allowed)
         prompt_steps = request.prompt_steps or self.prompt_steps
         piece = _draw_piece(data.test, prompt_steps, seed)
-        return Opening(piece.name, trained.encode(piece.steps[:prompt_steps]), allowed, piece.upbeat, piece.bar_steps)
+        return Opening(
+            piece.name, trained.encode(piece.steps[:prompt_steps]), allowed, piece.upbeat, piece.bar_steps, piece.steps
+        )
 
-    def write(self, stem: str, vocabulary: Any, tokens: np.ndarray, opening: Opening, title: str) -> dict[str, Path]:
-        """A MIDI file and a picture."""
-        steps = vocabulary.decode(tokens)
-        files = {"midi": Path(f"{stem}.mid"), "picture": Path(f"{stem}.png")}
-        write_midi(files["midi"], steps)
+    def write(self, stem: str, model: LabModel, written: Written) -> dict[str, Path]:
+        """A page that plays it beside the piece as it was written, a MIDI file and a picture."""
+        steps, opening = written.vocabulary.decode(written.tokens), written.opening
+        files = {
+            kind: Path(f"{stem}.{suffix}") for kind, suffix in (("page", "html"), ("midi", "mid"), ("picture", "png"))
+        }
+        tunes = [tune(model, written, Path(stem).name), *as_written(opening, len(steps))]
+        write_text(files["page"], page(written.title, LEAD, tunes))
+        write_midi(files["midi"], steps, upbeat=opening.upbeat, bar_steps=opening.bar_steps)
         draw_voices(
             files["picture"],
             steps,
             prompt_steps=len(opening.tokens) // len(VOICES),
-            title=title,
+            title=written.title,
             upbeat=opening.upbeat,
             bar_steps=opening.bar_steps,
         )
         return files
+
+
+def tune(model: LabModel, written: Written, file: str) -> Tune:
+    """A composition of `model`, as a page plays it: with what every note looks at."""
+    return Tune(
+        written.title, written.vocabulary.decode(written.tokens), len(written.opening.tokens) // len(VOICES), file=file,
+        upbeat=written.opening.upbeat, bar_steps=written.opening.bar_steps,
+        attended=attended_by(model, written.tokens),
+    )  # fmt: skip
+
+
+def as_written(opening: Opening, steps: int) -> list[Tune]:
+    """The piece that an opening was taken from, as it was written, up to so many steps; none where there is none."""
+    if opening.original is None:
+        return []
+    return [
+        Tune(
+            f"{opening.name}, as it was written", opening.original[:steps], len(opening.tokens) // len(VOICES),
+            file=opening.name, upbeat=opening.upbeat, bar_steps=opening.bar_steps,
+        )
+    ]  # fmt: skip
 
 
 def allowed_tokens(pieces: Sequence[Piece], vocabulary: Vocabulary) -> np.ndarray:

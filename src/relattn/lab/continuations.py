@@ -1,0 +1,69 @@
+"""The same opening continued by every encoding of a comparison, for its report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from relattn.lab.checkpoint import load_checkpoint
+from relattn.lab.compose import Sampling, continue_tokens
+from relattn.lab.listen import Tune
+from relattn.lab.media import MEDIA
+from relattn.lab.medium import Opening, Request, Written
+from relattn.lab.voices.medium import FourVoices, as_written, tune
+from relattn.lab.writing import kept
+from relattn.support.files import write_json
+from relattn.support.progress import Progress
+
+FILE = "continuation.json"
+GIVEN = 8
+COMPOSED = 4
+"""A window of n tokens gives n / 8 steps and composes n / 4: half a window of four voices, and a whole one."""
+
+
+def continuations(models: dict[str, Path], data: str, seed: int, progress: Progress) -> list[Tune]:
+    """What each of the models goes on with from the same opening, and the piece itself, of four voices; else nothing.
+
+    models: encoding -> the folder of its model. data: what the comparison was trained on, a test piece of which the
+    seed draws. What was composed is kept beside the models; none is composed again.
+    """
+    found, opening = [], None
+    for encoding, folder in models.items():
+        model, card = load_checkpoint(folder)
+        medium = MEDIA[card.kind]
+        if not isinstance(medium, FourVoices):
+            return []
+        if opening is None:
+            opening = _opening(medium, data, card.vocabulary, model.config.length, seed)
+            if opening is None:
+                return []
+        path = folder.parent / FILE
+        tokens = _read(path, opening)
+        if tokens is None:
+            count = medium.step_tokens * (model.config.length // COMPOSED)
+            tokens = continue_tokens(model, opening.tokens, opening.allowed, count, Sampling(seed=seed), progress)
+            with kept("a composition", folder.parent):
+                write_json(path, {"tokens": tokens.tolist()})
+        title = f"{opening.name}, continued by {encoding}"
+        found.append(tune(model, Written(title, opening, tokens, card.vocabulary), f"{opening.name}-{encoding}"))
+    return found if opening is None else [*found, *as_written(opening, len(found[0].steps))]
+
+
+def _opening(medium: FourVoices, data: str, vocabulary, length: int, seed: int) -> Opening | None:
+    """A test piece that is long enough; None where there is none."""
+    try:
+        return medium.opening(data, vocabulary, Request(prompt_steps=max(1, length // GIVEN)), seed)
+    except ValueError:
+        return None
+
+
+def _read(path: Path, opening: Opening) -> np.ndarray | None:
+    """What was composed before from this opening; None where there is nothing, or it is another's or damaged."""
+    try:
+        tokens = np.array(json.loads(path.read_bytes())["tokens"], dtype=np.int64)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    given = len(opening.tokens)
+    return tokens if len(tokens) > given and np.array_equal(tokens[:given], opening.tokens) else None
