@@ -31,7 +31,7 @@ def test_bench_and_lab_mean_the_same_by_a_name(name):
     """The same class, shared by as many heads; what differs are lengths and edges, which the lab says."""
     if name not in workload.ENCODINGS or name not in lab.ENCODINGS or CATALOGUE[name].kind is None:
         others = ("none", "sinusoid", "key-query", "disentangled", "kerple", "kerple-power", "sandwich")
-        assert name in (*others, "relative+pitch+time")
+        assert name in (*others, "relative+pitch+time", "sinusoid+voice")
         return
     benched = make_case(Workload(name, 100, 8, 2, causal=True, mode="forward")).encoding
     trained = lab.build_encoding(name, CAUSAL, lab.lab_options(name, 100))

@@ -64,7 +64,7 @@ KERAS_BACKENDS = {
 }
 
 # The commands that do their work in the lab or the benchmark. All else of the command runs with the extra `cli` alone.
-OF_THE_LAB = {f"{PACKAGE}.cli.{command}" for command in ("compare", "compose", "bench")}
+OF_THE_LAB = {f"{PACKAGE}.cli.{command}" for command in ("compare", "compose", "bench", "reproduce")}
 
 # One backend is written in Triton's language; the others, and what serves them, are PyTorch alone.
 KERNELS = f"{PACKAGE}.backends.triton"

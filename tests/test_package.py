@@ -130,7 +130,9 @@ def test_one_version() -> None:
     assert f"## [{relattn.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-OF_THE_LAB = [("lab", package) for package in sorted(declared_packages()["lab"] - {"rich", "typer"})]
+OF_THE_LAB = [
+    ("lab", package) for package in sorted(declared_packages()["lab"] - declared_packages()[""] - {"rich", "typer"})
+]
 
 
 @pytest.mark.parametrize(("room", "package"), [("hf", "transformers"), ("keras", "keras"), *OF_THE_LAB])

@@ -70,7 +70,8 @@ def test_what_compare_proposes_composes(compared, tmp_path):
     assert code == 0
     assert "7 steps, 3 of them given" in printed
     written = {path.suffix: path for path in tmp_path.iterdir()}
-    assert set(written) == {".mid", ".png"}
+    assert set(written) == {".html", ".mid", ".png"}
+    assert str(written[".html"]) in printed
     assert str(written[".mid"]) in printed
     assert str(written[".png"]) in printed
 

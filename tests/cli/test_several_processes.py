@@ -17,8 +17,17 @@ from tests.lab.small import Recorder, settings, write_data
 FEW = ("relative", "sinusoid")
 SIZES = {"length": 100, "steps": 6}
 """A window that neither 2 nor 4 processes halve twice without filling it up, and longer than most pieces."""
-TOLERANCE = 1e-5
-"""Of nats in float32, after a few steps: some hundred roundings of numbers of about 4."""
+EXACT = 1e-5
+"""Of nats in float32 by the weights that all begin with: some hundred roundings of numbers of about 4."""
+BEGIN_WITH = 2
+"""Steps that see them: the rate of the first update is 0."""
+AFTER_UPDATES = 2e-3
+"""Of nats after updates by Muon, which takes its direction in bfloat16.
+
+Where gradients differ by a rounding of float32, any number of that direction may differ by a unit of bfloat16, 2^-8 of
+its size. The 3,072 numbers move by 0.2 of the rate 0.01 each, in the root mean square, so an update by at most
+2^-8 * 0.002 * sqrt(3072) = 4.3e-4; five of them, along a gradient whose norm is about 1, change the loss by 2e-3.
+"""
 
 
 def launched(processes, *arguments):
@@ -58,10 +67,12 @@ def check_equal(found, expected):
     for run, other in zip(found["runs"], expected["runs"], strict=True):
         for curve in ("training", "validation"):
             assert [step for step, _ in run[curve]] == [step for step, _ in other[curve]]
-            assert [nats for _, nats in run[curve]] == pytest.approx([nats for _, nats in other[curve]], abs=TOLERANCE)
+            for (step, nats), (_, wanted) in zip(run[curve], other[curve], strict=True):
+                exact = curve == "training" and step <= BEGIN_WITH
+                assert nats == pytest.approx(wanted, abs=EXACT if exact else AFTER_UPDATES)
         for length, losses in run["evaluation"].items():
             assert losses["count"] == other["evaluation"][length]["count"]
-            assert losses["nats"] == pytest.approx(other["evaluation"][length]["nats"], abs=TOLERANCE)
+            assert losses["nats"] == pytest.approx(other["evaluation"][length]["nats"], abs=AFTER_UPDATES)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +96,8 @@ def test_two_processes_come_to_the_figures_of_one(alone, tmp_path, more, told):
     assert done.stderr.count("relative, seed 0: ") == done.stderr.count("n-gram: ") == 1
     assert done.stdout.count("Negative log-likelihood") == done.stdout.count("report  ") == 1
     assert {path.name for path in out.iterdir()} == {"report.html", "results.json", "runs", "settings.json"}
-    assert {path.name for path in (out / "runs" / "relative-seed0").iterdir()} == {"model", "result.json"}
+    kept = {path.name for path in (out / "runs" / "relative-seed0").iterdir()}
+    assert kept == {"model", "result.json", "continuation.json"}
     report = (out / "report.html").read_text()
     assert told in report
     assert "torchrun --nproc-per-node 2 -m relattn.cli compare" in report

@@ -16,7 +16,7 @@ from tests.test_layering import declared_packages
 
 pytest_plugins = ["tests.contract.fresh"]
 
-MISSING = declared_packages()["lab"] - declared_packages()["cli"]
+MISSING = declared_packages()["lab"] - declared_packages()["cli"] - declared_packages()[""]
 """All that `lab` brings beyond `cli`."""
 
 

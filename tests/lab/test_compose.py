@@ -56,7 +56,7 @@ def test_it_continues_a_held_out_piece(folder, tmp_path):
     assert ("composing", 40) in recorder.begun
     assert written.files["midi"].suffix == ".mid"
     assert written.files["picture"].read_bytes().startswith(b"\x89PNG")
-    assert len(mido.MidiFile(written.files["midi"]).tracks) == 4
+    assert len(mido.MidiFile(written.files["midi"]).tracks) == 5
 
 
 def test_it_starts_from_nothing(folder, tmp_path):

@@ -96,5 +96,6 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         build_encoding("Rope", LAYER, {})
     assert str(caught.value) == (
         "encoding: got 'Rope'; expected one of 'relative-heads', 'relative', 'relative+pitch+time', 'shaw', "
-        "'shaw-keys', 'transformer-xl', 't5', 'alibi', 'kerple', 'kerple-power', 'sandwich', 'rope', 'none', 'sinusoid'"
+        "'shaw-keys', 'transformer-xl', 't5', 'alibi', 'kerple', 'kerple-power', 'sandwich', 'rope', "
+        "'none', 'sinusoid', 'sinusoid+voice', 'key-query'"
     )

@@ -30,7 +30,7 @@ def record(done, tmp_path):
 
 
 def read(path):
-    return read_record(path, "relative", 0, 6, (16, 32, 64))
+    return read_record(path, "relative", 0, 6, {str(length): length for length in (16, 32, 64)})
 
 
 def test_a_whole_record_is_what_was_written(record):

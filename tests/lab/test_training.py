@@ -157,7 +157,7 @@ def test_several_gpus_in_one_process_are_refused(material, tmp_path, monkeypatch
 def test_a_run_that_diverges_ends_at_once(material, tmp_path, steps, ended):
     # The rate of the first update is 0, the second throws the weights out of float32's range: seen by the validation
     # after every second step of 24, and by the next step where the validation comes after every third one of 36.
-    plan = TrainingPlan(steps=steps, batch=2, learning_rate=1e38, save_every=2)
+    plan = TrainingPlan(steps=steps, batch=2, learning_rate=1e37, save_every=2)
     seen = []
     with pytest.raises(ValueError) as caught:
         run(material, tmp_path, plan, seed=4, progress=lambda step, note: seen.append(step))

@@ -51,7 +51,7 @@ def compare(
     encodings: Annotated[
         str | None,
         typer.Option(
-            help="Encodings, separated by commas; relative+pitch+time is for chorales alone.",
+            help="Encodings, separated by commas; relative+pitch+time and sinusoid+voice are for chorales alone.",
             show_default="relative-heads,rope,sinusoid",
         ),
     ] = None,
@@ -91,9 +91,9 @@ def compare(
     """Train the same model under several position encodings and compare them on held-out data.
 
     Encodings: relative-heads, relative, relative+pitch+time, shaw, shaw-keys, transformer-xl, t5, alibi, kerple,
-    kerple-power, sandwich, rope, none, sinusoid; relattn bench names them alike. Relative tables hold their edge row
-    beyond the trained length, Shaw's clip at 64 tokens of the past. All are trained for the same number of steps on the
-    same windows; an n-gram is always among the rows. Ctrl-C keeps what was done.
+    kerple-power, sandwich, rope, none, sinusoid, sinusoid+voice; relattn bench names them alike. Relative tables
+    hold their edge row beyond the trained length, Shaw's clip at 64 tokens of the past. All are trained for the same
+    number of steps on the same windows; an n-gram is always among the rows. Ctrl-C keeps what was done.
 
     Several processes share the work: torchrun --nproc-per-node 2 -m relattn.cli compare ...
     """
