@@ -153,7 +153,7 @@ docs: install ## the documentation as a site, in site/; a dead link fails
 demo: install ## hear the model that comes with relattn, then train and compare encodings on Bach chorales, then compose
 	$(BIN)/relattn compose --out $(DEMO_OUT)/first
 	@echo
-	$(BIN)/relattn compare --out $(DEMO_OUT)/compare --minutes $(DEMO_MINUTES) $(if $(wildcard $(DEMO_OUT)/compare/settings.json),--resume)
+	$(BIN)/relattn compare --out $(DEMO_OUT)/compare --minutes $(DEMO_MINUTES) --at-least $(if $(wildcard $(DEMO_OUT)/compare/settings.json),--resume)
 	$(BIN)/relattn compose --checkpoint $(DEMO_OUT)/compare/runs/relative-heads-seed0/model --out $(DEMO_OUT)/second
 	@echo
 	@echo 'Done. Open in a browser, a MIDI player and a picture viewer:'

@@ -178,7 +178,7 @@ def test_compose_refuses_in_one_sentence(compared, tmp_path, arguments, said):
 def test_an_interrupt_says_what_is_kept_and_how_to_go_on(data, tmp_path, monkeypatch):
     train = lab_compare.train
 
-    def train_and_interrupt(config, plan, seed, material, folder, progress, division):
+    def train_and_interrupt(config, plan, seed, material, folder, progress, division, report_to):
         def advance(step, note):
             progress(step, note)
             if config.encoding == "none" and step == 2:

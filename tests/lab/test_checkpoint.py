@@ -20,7 +20,7 @@ TOKENS = ({"low": "40"}, {"high": 57.0}, {"high": None}, {"low": [1]}, {"low": T
 
 @pytest.fixture
 def folder(tmp_path):
-    save_checkpoint(tmp_path / "model", model(), CARD)
+    save_checkpoint(tmp_path / "model", model(), CARD, "a card")
     return tmp_path / "model"
 
 
@@ -33,7 +33,7 @@ def test_it_comes_back_as_it_was_saved(folder):
 
 
 def test_it_replaces_the_one_before(folder):
-    save_checkpoint(folder, model(seed=1), CARD)
+    save_checkpoint(folder, model(seed=1), CARD, "a card")
     loaded, _ = load_checkpoint(folder)
     assert torch.equal(loaded(tokens(1, 9)).logits, model(seed=1)(tokens(1, 9)).logits)
     assert [path.name for path in folder.parent.iterdir()] == ["model"]

@@ -35,7 +35,9 @@ def copy(comparison, to):
 
 def test_what_is_left_on_disk(done):
     comparison, results = done
-    assert {path.name for path in comparison.out.iterdir()} == {"report.html", "results.json", "runs", "settings.json"}
+    assert {path.name for path in comparison.out.iterdir()} == {
+        "config.toml", "report.html", "results.json", "runs", "settings.json",
+    }  # fmt: skip
     assert json.loads((comparison.out / "results.json").read_text()) == json.loads(json.dumps(results))
     runs = {path.name for path in (comparison.out / "runs").iterdir()}
     assert runs == {f"{encoding}-seed{seed}" for encoding in ("relative", "none") for seed in (0, 1)}
@@ -195,7 +197,13 @@ def test_minutes_become_steps_once_and_for_all(done, tmp_path):
 def test_minutes_that_do_not_suffice_are_said(done, tmp_path):
     comparison, _ = done
     progress = Recorder()
-    late = start(settings(comparison.settings.data, steps=None, minutes=1e-5), tmp_path / "out", progress)
+    given = settings(comparison.settings.data, steps=None, minutes=1e-5)
+    with pytest.raises(
+        ValueError, match=r"minutes: got 1e-05; expected about \d+\.\d here, for the fewest steps, 20 in e"
+    ):
+        start(given, tmp_path / "out", progress)
+    assert not (tmp_path / "out").exists()  # the same command with more minutes works
+    late = start(given, tmp_path / "out", progress, at_least=True)
     assert late.plan.steps == LEAST_STEPS
     assert any(
         line.startswith("1e-05 minutes do not suffice here: every run takes the fewest") for line in progress.said

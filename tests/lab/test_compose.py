@@ -30,7 +30,7 @@ def made(folder, encoding="relative", depth=1):
     data = write_data(folder / "small.json")
     vocabulary = Vocabulary.covering(load_music(str(data)).pieces)
     asked = model(encoding, vocab_size=vocabulary.size, depth=depth)
-    save_checkpoint(folder / "model", asked, card(data, vocabulary.low, vocabulary.high))
+    save_checkpoint(folder / "model", asked, card(data, vocabulary.low, vocabulary.high), "a card")
     return folder
 
 
@@ -162,7 +162,7 @@ def test_data_that_have_other_pitches_now(folder, tmp_path, low, high):
     data = folder / "small.json"
     heard = Vocabulary.covering(load_music(str(data)).pieces)
     other = card(data, heard.low + low, heard.high + high)
-    save_checkpoint(tmp_path / "model", model(vocab_size=other.vocabulary.size), other)
+    save_checkpoint(tmp_path / "model", model(vocab_size=other.vocabulary.size), other, "a card")
     with pytest.raises(ValueError) as caught:
         run(tmp_path, tmp_path / "out", prompt_steps=None)
     assert str(caught.value) == (
@@ -174,6 +174,6 @@ def test_data_that_have_other_pitches_now(folder, tmp_path, low, high):
 
 
 def test_data_that_are_gone(folder, tmp_path):
-    save_checkpoint(tmp_path / "model", model(), card(tmp_path / "gone.json", 40, 57))
+    save_checkpoint(tmp_path / "model", model(), card(tmp_path / "gone.json", 40, 57), "a card")
     with pytest.raises(FileNotFoundError, match=r"data: .*gone\.json"):
         run(tmp_path, tmp_path / "out")

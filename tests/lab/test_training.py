@@ -6,7 +6,8 @@ import signal
 import numpy as np
 import pytest
 import torch
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, TensorBoardCallback
 
 from relattn.lab import trainer
 from relattn.lab.material import Material
@@ -25,9 +26,11 @@ def material(tmp_path_factory):
     return Material.load(str(write_data(tmp_path_factory.mktemp("data") / "small.json")), SMALL["length"], Silent())
 
 
-def run(material, folder, plan=PLAN, seed=0, progress=lambda step, note: None, encoding="relative", dropout=0.2):
+def run(
+    material, folder, plan=PLAN, seed=0, progress=lambda step, note: None, encoding="relative", dropout=0.2, **told
+):
     config = settings("data", dropout=dropout).model_config(material.vocabulary.size, encoding)
-    return train(config, plan, seed, material, folder, progress)
+    return train(config, plan, seed, material, folder, progress, **told)
 
 
 def weights(trained):
@@ -187,3 +190,35 @@ def test_it_learns_what_can_be_learnt(tmp_path, encoding):
     trained = run(material, tmp_path, plan, encoding=encoding, dropout=0.0)
     first, last = trained.training_curve[0][1], trained.training_curve[-1][1]
     assert last < 0.5 * first
+
+
+def test_who_is_asked_to_report_hears_both_curves(material, tmp_path, monkeypatch):
+    """Handed to the Trainer, which makes its callbacks by their names; here one of them is a recorder."""
+    heard = []
+
+    class Recording(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            heard.append((state.global_step, dict(logs), args.run_name))
+
+    monkeypatch.setitem(INTEGRATION_TO_CALLBACK, "wandb", Recording)
+    trained = run(material, tmp_path, seed=3, report_to=("wandb",))
+    for curve, points in (("training_loss", trained.training_curve), ("validation_loss", trained.validation_curve)):
+        assert [(step, logs[curve]) for step, logs, _ in heard if curve in logs] == points
+    assert {name for _, _, name in heard} == {"relative-seed3"}
+
+
+def test_tensorboard_files_outlive_the_checkpoints(material, tmp_path, monkeypatch):
+    folders = []
+
+    class Recording(TensorBoardCallback):
+        def __init__(self):
+            self.logging_dir, self.tb_writer = None, None
+
+        def on_train_begin(self, *arguments, **kwargs):
+            folders.append(self.logging_dir)
+
+        def on_log(self, *arguments, **kwargs): ...
+
+    monkeypatch.setitem(INTEGRATION_TO_CALLBACK, "tensorboard", Recording)
+    run(material, tmp_path / "trainer", report_to=("tensorboard",))
+    assert folders == [str(tmp_path / "tensorboard")]

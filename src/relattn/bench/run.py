@@ -44,6 +44,7 @@ class Benchmark:
     def run(self) -> Results:
         """Measure the grid, then, where asked for, the longest sequences."""
         workloads = list(self._settings.workloads())
+        self._progress.say(self._plan(len(workloads)))
         self._progress.begin("benchmark", len(workloads) * len(self._candidates))
         done = 0
         for workload in workloads:
@@ -57,6 +58,14 @@ class Benchmark:
         if self._settings.max_length is not None:
             self._look_for_longest(int(self._settings.max_length * GIB))
         return self.results
+
+    def _plan(self, workloads: int) -> str:
+        settings = self._settings
+        return (
+            f"measuring {', '.join(settings.encodings)} at {', '.join(map(str, settings.lengths))}, "
+            f"{' and '.join(settings.modes)}: {workloads} workloads, {len(self._candidates)} candidates for each, some "
+            f"{settings.seconds:g} seconds for a candidate"
+        )
 
     def _measured(self, name: str, candidate: Candidate, workload: Workload) -> Measurement:
         refused = candidate.reason(workload) or self._given_up.get((name, workload.family))

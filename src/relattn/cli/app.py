@@ -58,10 +58,23 @@ def compare(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Time for all encodings and seeds together, evaluation included, once the data are read.",
+            help="A limit for all encodings and seeds together, evaluation included, once the data are read.",
             show_default="5",
         ),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .toml file of options, such as config.toml beside earlier results; what is named here goes before."
+        ),
+    ] = None,
+    report_to: Annotated[
+        str | None,
+        typer.Option(help="Whom to tell of the curves as they grow: tensorboard, wandb, or both, with a comma."),
+    ] = None,
+    at_least: Annotated[
+        bool, typer.Option("--at-least", help="Take twenty steps in every run even where --minutes do not suffice.")
+    ] = False,
     steps: Annotated[int | None, typer.Option(help="Training steps of every run, in place of --minutes.")] = None,
     seeds: Annotated[
         str | None,
@@ -112,7 +125,8 @@ def compare(
         }
         from relattn.cli.compare import run
 
-        run({name: value for name, value in given.items() if value is not None}, out, resume)
+        named = {name: value for name, value in given.items() if value is not None}
+        run(named, out, resume, config=config, at_least=at_least, report_to=_names(report_to) or ())
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -10,21 +11,33 @@ from typing import Any
 import typer
 from rich.table import Table
 
+from relattn.arguments import check_choice
 from relattn.cli import REFUSED, STOPPED
 from relattn.cli.console import Bar, err, out, terminated_as_interrupted
 from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
+from relattn.lab.config_file import read_config
 from relattn.lab.lock import alone_in
 from relattn.lab.processes import ElsewhereError, Processes
+from relattn.lab.report import NGRAM, best_of
 from relattn.lab.settings import Settings
 from relattn.lab.trainer import DivergedError
 from relattn.support.progress import Silent
 
+BEST = "bold"
 
-def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
+
+def run(
+    given: dict[str, Any], folder: Path, go_on: bool, *, config: Path | None, at_least: bool, report_to: tuple[str, ...]
+) -> None:
     """Carry out a comparison; on Ctrl-C and SIGTERM say what is kept and how to go on, and exit with code 130.
 
     Of several processes the main one alone speaks, but for what fails in another alone.
+
+    given: what the command line names, over what `config` does. report_to: see `check_reporters`.
     """
+    check_reporters(report_to)
+    if config is not None:
+        given = _over(given, read_config(config))
     comparison, processes = None, Processes()
     try:
         with ExitStack() as stack:
@@ -32,9 +45,10 @@ def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
             stack.enter_context(terminated_as_interrupted())
             progress = stack.enter_context(Bar()) if processes.is_main else Silent()
             if go_on:
-                comparison = resume(folder, given, progress)
+                comparison = resume(folder, given, progress, report_to=report_to)
             else:
-                comparison = start(processes.on_main(lambda: Settings.from_dict(given)), folder, progress)
+                settings = processes.on_main(lambda: Settings.from_dict(given))
+                comparison = start(settings, folder, progress, at_least=at_least, report_to=report_to)
             progress.say(f"{comparison.count} runs of {comparison.plan.steps} steps")
             results = comparison.run()
             processes.part()
@@ -55,16 +69,46 @@ def run(given: dict[str, Any], folder: Path, go_on: bool) -> None:
         out.print(f"compose  relattn compose --checkpoint {quote(str(model))}", soft_wrap=True)
 
 
+REPORTERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
+"""Whom the Trainer can tell of the curves, and the package that it takes."""
+
+
+def check_reporters(names: tuple[str, ...]) -> None:
+    """Every name is one of REPORTERS, and its package is there.
+
+    Raises ValueError: when one is not.
+    """
+    for name in names:
+        check_choice("report_to", name, REPORTERS)
+        if find_spec(REPORTERS[name]) is None:
+            raise ValueError(
+                f"report_to: got {name!r}, whose package is not installed; expected it; install it: pip install "
+                f"{REPORTERS[name]}"
+            )
+
+
+def _over(given: dict[str, Any], read: dict[str, Any]) -> dict[str, Any]:
+    """What a file says, but for what the command line names; steps there take the place of minutes here."""
+    if "steps" in given:
+        read = {name: value for name, value in read.items() if name != "minutes"}
+    if "minutes" in given:
+        read = {name: value for name, value in read.items() if name != "steps"}
+    return read | given
+
+
 def table(results: dict[str, Any]) -> Table:
-    """Nats per token of the n-gram and of every encoding, at each length."""
+    """Nats per token of the n-gram and of every encoding, at each length; the lowest row is bold."""
     lengths = [str(length) for length in results["lengths"]]
     shown = Table(title=f"Negative log-likelihood on held-out pieces, nats per token ({results['data']['name']})")
     shown.add_column("encoding")
     for factor, length in zip(("trained length", "twice", "four times"), lengths, strict=True):
         shown.add_column(f"{factor}\n{length} tokens", justify="right")
-    shown.add_row("n-gram", *(f"{results['ngram'][length]['nats']:.3f}" for length in lengths), end_section=True)
+    best = best_of(results)
+    ngram = (f"{results['ngram'][length]['nats']:.3f}" for length in lengths)
+    shown.add_row(NGRAM, *ngram, end_section=True, style=BEST if best == NGRAM else None)
     for encoding, by_length in results["summary"].items():
-        shown.add_row(encoding, *(_figure(by_length[length]) for length in lengths))
+        figures = (_figure(by_length[length]) for length in lengths)
+        shown.add_row(encoding, *figures, style=BEST if best == encoding else None)
     return shown
 
 

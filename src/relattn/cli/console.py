@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -22,9 +24,14 @@ from rich.text import Text
 
 from relattn.cli import REFUSED
 
-EXTRA_OF = dict.fromkeys(("accelerate", "filelock", "matplotlib", "mido", "music21", "transformers"), "lab") | {
-    "safetensors": "cli"
-}
+LINES = 25
+"""At most so many for a task, where there is no terminal: one every four per cent."""
+SECONDS = 2.0
+"""Between two of them, at least."""
+OF_THE_LAB = (
+    "accelerate", "filelock", "huggingface_hub", "matplotlib", "mido", "music21", "tomli_w", "transformers",
+)  # fmt: skip
+EXTRA_OF = dict.fromkeys(OF_THE_LAB, "lab") | {"safetensors": "cli"}
 """The extra that brings a package."""
 
 # Names of files and data go through as they are: neither markup nor emoji is looked for in them.
@@ -71,7 +78,37 @@ def _refuse(text: str) -> NoReturn:
 
 
 class Bar:
-    """`relattn.support.progress.Progress` as one line at the bottom of the terminal; use it as a context."""
+    """`relattn.support.progress.Progress` as one line at the bottom of the terminal; use it as a context.
+
+    Where stderr is no terminal, a pipe or a log, there are lines in its place: one when a task begins, then one every
+    few per cent, with what is left.
+    """
+
+    def __init__(self) -> None:
+        self._shown = _Moving() if err.is_terminal else Lines(lambda text: err.print(text, soft_wrap=True))
+
+    def __enter__(self) -> Bar:
+        self._shown.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._shown.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        err.print(text, soft_wrap=True)
+
+    def begin(self, label: str, total: int) -> None:
+        """Show a new task in place of the one before."""
+        self._shown.begin(label, total)
+
+    def advance(self, done: int, note: str = "") -> None:
+        """Move the bar."""
+        self._shown.advance(done, note)
+
+
+class _Moving:
+    """A bar that moves."""
 
     def __init__(self) -> None:
         self._display = Progress(
@@ -86,24 +123,61 @@ class Bar:
         )
         self._task: TaskID | None = None
 
-    def __enter__(self) -> Bar:
+    def start(self) -> None:
         self._display.start()
-        return self
 
-    def __exit__(self, *exception: object) -> None:
+    def stop(self) -> None:
         self._display.stop()
 
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        err.print(text, soft_wrap=True)
-
     def begin(self, label: str, total: int) -> None:
-        """Show a new task in place of the one before."""
         if self._task is not None:
             self._display.remove_task(self._task)
         self._task = self._display.add_task(label, total=total, note="")
 
-    def advance(self, done: int, note: str = "") -> None:
-        """Move the bar."""
+    def advance(self, done: int, note: str) -> None:
         if self._task is not None:
             self._display.update(self._task, completed=done, note=note)
+
+
+class Lines:
+    """Lines that say how far a task is: at most LINES of them, and none sooner than SECONDS after the one before.
+
+    write: takes a line. clock: gives seconds.
+    """
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+        self._write, self._clock = write, clock
+        self._label, self._total, self._began, self._last, self._told = "", 0, 0.0, 0.0, 0
+        self._first: int | None = None
+
+    def start(self) -> None:
+        """Nothing is open yet."""
+
+    def stop(self) -> None:
+        """Nothing stays open."""
+
+    def begin(self, label: str, total: int) -> None:
+        """A line for the new task."""
+        self._label, self._total, self._told, self._first = label, total, 0, None
+        self._began = self._last = self._clock()
+        self._write(f"{label}: {total} to go")
+
+    def advance(self, done: int, note: str) -> None:
+        """A line, where one is due."""
+        now, share = self._clock(), done / max(self._total, 1)
+        if self._first is None:
+            self._first = max(done - 1, 0)
+        if share < self._told / LINES + 1 / LINES or now - self._last < SECONDS:
+            return
+        self._told, self._last = math.floor(share * LINES), now
+        left = (now - self._began) * (self._total - done) / (done - self._first)
+        told = f"{self._label}: {done} of {self._total} ({share:.0%}), about {_duration(left)} left"
+        self._write(f"{told}, {note}" if note else told)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -19,7 +19,7 @@ from relattn.lab.windows import Windows
 WARM_STEPS = 2
 TIMED_SECONDS = 1.5
 LEAST_STEPS = 20
-"""Trained even if the minutes do not suffice for it, so that a comparison on a slow machine is late, not lost."""
+"""Fewer say nothing of an encoding. Where they do not fit into the minutes, nothing is trained unless asked for."""
 TRAINER_OVERHEAD = 1.08
 """What the training loop, its logs and checkpoints add to the bare step, measured at the default settings."""
 

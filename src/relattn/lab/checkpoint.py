@@ -9,9 +9,10 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from relattn.lab.card import FILE as CARD_FILE
 from relattn.lab.media import MEDIA
 from relattn.lab.model import LabModel
-from relattn.support.files import reason_of, whole_folder, write_json
+from relattn.support.files import as_json, reason_of, whole_folder
 
 DATA_FILE = "data.json"
 EXPECTED = "a folder `model` that `relattn compare` wrote"
@@ -44,11 +45,14 @@ class DataCard:
         return MEDIA[self.kind].vocabulary(**self.tokens)
 
 
-def save_checkpoint(folder: Path, model: LabModel, card: DataCard) -> None:
-    """Write `config.json`, `model.safetensors` and `data.json`; `folder` appears only once it is whole."""
+def save_checkpoint(folder: Path, model: LabModel, card: DataCard, told: str) -> None:
+    """Write the model, `data.json` and `README.md`, the model card `told`; `folder` appears only once it is whole.
+
+    The model keeps the two, and `save_pretrained` and `push_to_hub` take them along.
+    """
+    model.beside = {DATA_FILE: as_json(asdict(card)), CARD_FILE: told}
     with whole_folder(folder) as draft:
         model.save_pretrained(draft)
-        write_json(draft / DATA_FILE, asdict(card))
 
 
 def load_checkpoint(folder: Path) -> tuple[LabModel, DataCard]:
@@ -76,6 +80,8 @@ def load_checkpoint(folder: Path) -> tuple[LabModel, DataCard]:
     for name, weight in model.state_dict().items():
         if not weight.isfinite().all():
             raise _refusal(folder, f"has weights that are not finite (see {name})")
+    there = [folder / name for name in (DATA_FILE, CARD_FILE) if (folder / name).is_file()]
+    model.beside = {path.name: path.read_text(encoding="utf-8") for path in there}
     if (folder / card.data).is_file():
         card = replace(card, data=str(folder / card.data))
     return model.eval(), card

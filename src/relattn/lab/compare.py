@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from relattn.lab.budget import affordable_steps, measure, seconds_of
+from relattn.lab.budget import Cost, affordable_steps, measure, seconds_of
+from relattn.lab.card import model_card
 from relattn.lab.checkpoint import save_checkpoint
+from relattn.lab.config_file import FILE as CONFIG_FILE
+from relattn.lab.config_file import write_config
 from relattn.lab.continuations import continuations
 from relattn.lab.division import Division
 from relattn.lab.evaluate import evaluate
@@ -42,7 +46,11 @@ class Comparison:
     and the main one writes and reports.
     """
 
-    def __init__(self, settings: Settings, out: Path, progress: Progress, plan: Plan | None = None):
+    def __init__(
+        self, settings: Settings, out: Path, progress: Progress, plan: Plan | None = None, *,
+        at_least: bool = False, report_to: tuple[str, ...] = (),
+    ):  # fmt: skip
+        self.report_to = report_to
         self.settings, self.out, self.progress = settings, out, progress
         self.processes = Processes()
         self.division = Division.of(self.processes, settings.batch, settings.context_parallel)
@@ -55,7 +63,7 @@ class Comparison:
                 f"data: got {settings.data}, which is another in process {self.processes.index} than in the main one; "
                 "expected the same; give every machine the same data"
             )
-        self.plan = plan or Plan(settings, self._steps(), fingerprint)
+        self.plan = plan or Plan(settings, self._steps(at_least), fingerprint)
         self.processes.on_main(lambda: self._prepare_folder(is_new=plan is None))
 
     def run(self) -> dict[str, Any]:
@@ -122,12 +130,19 @@ class Comparison:
         remove_drafts(self.out)
         if is_new:
             self.plan.save(self.out)
+            write_config(self.out, self.settings)
         for encoding, seed in self._runs():
             if self._is_done(encoding, seed):
                 self._record(encoding, seed)
                 shutil.rmtree(self.folder(encoding, seed) / "trainer", ignore_errors=True)
 
-    def _steps(self) -> int:
+    def _steps(self, at_least: bool) -> int:
+        """Those that the settings name, or that fit into their minutes.
+
+        at_least: take the fewest steps even where they do not fit.
+
+        Raises ValueError: where they do not fit, unless `at_least`.
+        """
         if self.settings.steps is not None:
             return self.settings.steps
         assert self.settings.minutes is not None
@@ -137,15 +152,25 @@ class Comparison:
             costs[encoding] = measure(self.settings, encoding, self.material, VALIDATIONS, self.division)
             self.progress.advance(done)
         minutes, spent, seeds = self.settings.minutes, time.perf_counter() - started, len(self.settings.seeds)
+        # the processes measure different times, but must take the same number of steps
+        return self.processes.on_main(lambda: self._affordable(minutes, spent, seeds, costs, at_least))
+
+    def _affordable(self, minutes: float, spent: float, seeds: int, costs: dict[str, Cost], at_least: bool) -> int:
         steps = affordable_steps(minutes, spent, seeds, costs)
         needed = seconds_of(steps, spent, seeds, costs) / 60.0
-        if needed > minutes:
-            self.progress.say(
-                f"{minutes:g} minutes do not suffice here: every run takes the fewest steps, {steps}, and all of them "
-                f"about {needed:.1f} minutes with their evaluations"
+        if needed <= minutes:
+            return steps
+        if not at_least:
+            raise ValueError(
+                f"minutes: got {minutes:g}; expected about {needed:.1f} here, for the fewest steps, {steps} in every "
+                "run, and the evaluations; give more minutes, fewer encodings or seeds or a smaller model, or pass "
+                "--at-least to go on all the same"
             )
-        # the processes measure different times, but must take the same number of steps
-        return self.processes.on_main(lambda: steps)
+        self.progress.say(
+            f"{minutes:g} minutes do not suffice here: every run takes the fewest steps, {steps}, and all of them "
+            f"about {needed:.1f} minutes with their evaluations"
+        )
+        return steps
 
     def _train_and_evaluate(self, encoding: str, seed: int) -> None:
         folder, steps, material = self.folder(encoding, seed), self.plan.steps, self.material
@@ -154,7 +179,9 @@ class Comparison:
             steps, self.settings.batch, self.settings.learning_rate, save_every=max(1, steps // CHECKPOINTS)
         )
         self.progress.begin(f"{encoding}, seed {seed}", steps)
-        trained = train(config, training, seed, material, folder / "trainer", self.progress.advance, self.division)
+        trained = train(
+            config, training, seed, material, folder / "trainer", self.progress.advance, self.division, self.report_to
+        )
         self.processes.on_main(lambda: self._save(trained, folder))
         evaluation = self._evaluate(trained.model, f"{encoding}, seed {seed}: evaluation")
         record = {
@@ -173,7 +200,10 @@ class Comparison:
 
     def _save(self, trained: Trained, folder: Path) -> None:
         with kept("the trained model", folder):
-            save_checkpoint(folder / "model", trained.model, self.material.card)
+            command = shlex.join(["relattn", "compare", "--config", CONFIG_FILE])
+            loss = trained.validation_curve[-1][1]
+            told = model_card(trained.model, self.material.corpus.name, self.plan.steps, loss, command)
+            save_checkpoint(folder / "model", trained.model, self.material.card, told)
 
     def _finish(self, record: dict[str, Any], folder: Path) -> None:
         """Its record is what makes a run done."""
@@ -219,14 +249,19 @@ class Comparison:
         }
 
 
-def start(settings: Settings, out: Path, progress: Progress) -> Comparison:
+def start(
+    settings: Settings, out: Path, progress: Progress, *, at_least: bool = False, report_to: tuple[str, ...] = ()
+) -> Comparison:
     """A new comparison in the folder `out`, which must be empty or not there.
 
-    Raises FileExistsError: when something is in it; ValueError: when its name is no UTF-8; and what `Material.load`
+    at_least: go on where the minutes do not suffice for the fewest steps. report_to: see `train`.
+
+    Raises FileExistsError: when something is in it; ValueError: when its name is no UTF-8, or the minutes do not
+    suffice; and what `Material.load`
     raises.
     """
     Processes().on_main(lambda: check_new(out))
-    return Comparison(settings, out, progress)
+    return Comparison(settings, out, progress, at_least=at_least, report_to=report_to)
 
 
 def check_new(out: Path) -> None:
@@ -245,14 +280,14 @@ def check_new(out: Path) -> None:
         raise FileExistsError(f"out: got {out}, which holds files already; expected a new folder; choose another --out")
 
 
-def resume(out: Path, given: dict[str, Any], progress: Progress) -> Comparison:
-    """The comparison that was begun in `out`; `given` are settings that must agree with it.
+def resume(out: Path, given: dict[str, Any], progress: Progress, *, report_to: tuple[str, ...] = ()) -> Comparison:
+    """The comparison that was begun in `out`; `given` are settings that must agree with it. report_to: see `train`.
 
     Raises ValueError: when the data have changed, or the record of a finished run is damaged; and what `Plan.load`
     raises.
     """
     plan = Processes().on_main(lambda: _read_plan(out, given))
-    return Comparison(plan.settings, out, progress, plan)
+    return Comparison(plan.settings, out, progress, plan, report_to=report_to)
 
 
 def _read_plan(out: Path, given: dict[str, Any]) -> Plan:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
+from huggingface_hub import HfApi
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
@@ -23,6 +27,7 @@ from relattn.lab.voices.places import places_of
 from relattn.lab.windows import IGNORED
 from relattn.nn import KVCache, RelativeMultiheadAttention
 from relattn.offsets import inverse_frequencies
+from relattn.support.files import write_text
 
 
 class FeedForward(nn.Module):
@@ -91,6 +96,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: LabConfig):
         super().__init__(config)
+        self.beside: dict[str, str] = {}
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         entry = CATALOGUE[config.encoding]
         self.joined = nn.Linear(2 * config.width + len(VOICES), config.width, bias=False) if entry.voices else None
@@ -99,6 +105,25 @@ class LabModel(PreTrainedModel, GenerationMixin):
         self.norm = nn.LayerNorm(config.width)
         self.output = nn.Linear(config.width, config.vocab_size, bias=False)
         self.post_init()
+
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As every Hugging Face model; what lies `beside` it in its checkpoint goes along."""
+        super().save_pretrained(save_directory, **options)
+        for name, text in self.beside.items():
+            write_text(Path(save_directory) / name, text)
+
+    def push_to_hub(
+        self, repo_id: str, *, token: str | None = None, private: bool | None = None, **options: Any
+    ) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Upload the checkpoint, its model card among it, to the Hugging Face Hub; the address of what came there.
+
+        options: those of `huggingface_hub.HfApi.upload_folder`, such as commit_message, revision and create_pr.
+        """
+        hub = HfApi(token=token)
+        repo = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return str(hub.upload_folder(repo_id=repo, folder_path=folder, **options))
 
     def get_input_embeddings(self) -> nn.Module:
         """The token embedding."""

@@ -31,6 +31,7 @@ figcaption { font-size: .9rem; }
 code { font: .9em ui-monospace, monospace; background: var(--mark); padding: .1em .3em; border-radius: 3px; }
 summary { cursor: pointer; color: var(--soft); }
 """
+NGRAM = "n-gram"
 LISTEN = (
     "The same opening, shaded, continued by every encoding, beside the piece as it was written. Press play; point at a "
     "note to see what the model looked at for it."
@@ -93,11 +94,19 @@ def _listen(tunes: Sequence[Tune]) -> str:
     return f'<h2>Listen</h2>\n<p class="soft">{LISTEN}</p>\n{player(tunes)}\n' if tunes else ""
 
 
+def best_of(results: dict[str, Any]) -> str:
+    """The row with the lowest loss at the trained length: an encoding, or NGRAM."""
+    length = str(results["lengths"][0])
+    means = {encoding: summary[length]["mean"] for encoding, summary in results["summary"].items()}
+    means[NGRAM] = results["ngram"][length]["nats"]
+    return min(means, key=means.__getitem__)
+
+
 def _loss_table(results: dict[str, Any]) -> str:
     lengths = [str(length) for length in results["lengths"]]
-    best = min(results["summary"], key=lambda encoding: results["summary"][encoding][lengths[0]]["mean"])
+    best = best_of(results)
     ngram = [f"{results['ngram'][length]['nats']:.3f}" for length in lengths]
-    rows = [_row("n-gram", "interpolated counts", ngram)]
+    rows = [_row(NGRAM, "interpolated counts", ngram, best=best == NGRAM)]
     for encoding, summary in results["summary"].items():
         cells = [_mean_and_spread(summary[length]) for length in lengths]
         rows.append(_row(encoding, CATALOGUE[encoding].source, cells, best=encoding == best))

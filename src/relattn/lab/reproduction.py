@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from relattn.lab.card import model_card
 from relattn.lab.checkpoint import save_checkpoint
 from relattn.lab.compare import check_new
 from relattn.lab.encodings import ENCODINGS, WITHIN_THE_TRAINED_LENGTH
@@ -30,6 +31,7 @@ SPLITS = ("valid", "test")
 """Those that are evaluated, whole."""
 RESULTS_FILE, TABLE_FILE = "results.json", "table.md"
 CHECKPOINTS = 20
+COMMAND = "relattn reproduce jsb"
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,9 @@ class Reproduction:
         self.progress.begin(f"{encoding}, seed {seed}", steps)
         trained = train(config, training, seed, self.material, folder / "trainer", self.progress.advance)
         with kept("the trained model", folder):
-            save_checkpoint(folder / "model", trained.model, self.material.card)
+            loss = trained.validation_curve[-1][1]
+            told = model_card(trained.model, self.material.corpus.name, steps, loss, COMMAND)
+            save_checkpoint(folder / "model", trained.model, self.material.card, told)
         record = self._record(encoding, seed, trained)
         with kept("the run's figures", folder):
             write_json(folder / RECORD_FILE, record)

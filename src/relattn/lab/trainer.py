@@ -45,6 +45,7 @@ class Watch(TrainerCallback, ExportableState):
         self.train_every, self.validate_every = max(1, steps // LOGS), max(1, steps // VALIDATIONS)
         self.note, self.stop = "", False
         self.total, self.count = 0.0, 0
+        self.tell: Callable[[dict[str, float]], None] = lambda entry: None
         self.steps, self.started, self.last = 0, 0.0, 0.0
 
     def state(self) -> dict:
@@ -54,6 +55,11 @@ class Watch(TrainerCallback, ExportableState):
     def seconds_per_step(self) -> float | None:
         """Measured over the steps of this process."""
         return (self.last - self.started) / self.steps if self.steps else None
+
+    def _enter(self, step: int, entry: dict[str, float], state: TrainerState) -> None:
+        """Keep an entry of a curve, and tell of it those who were asked to report."""
+        state.log_history.append({"step": step, **entry})
+        self.tell(entry)
 
     def add(self, loss: float) -> None:
         """The loss of a step on the training windows."""
@@ -69,12 +75,12 @@ class Watch(TrainerCallback, ExportableState):
         """Make the entries that are due, and stop where a signal has asked for it."""
         step, last = state.global_step, state.global_step == state.max_steps
         if step % self.train_every == 0 or last:
-            state.log_history.append({"step": step, TRAINING: self.total / self.count})
+            self._enter(step, {TRAINING: self.total / self.count}, state)
             self.total, self.count = 0.0, 0
         if step % self.validate_every == 0 or last:
             loss = evaluate(kwargs["model"], self.validation, division=self.division).mean
             _check_finite(loss, kwargs["model"].config, args.seed, step)
-            state.log_history.append({"step": step, VALIDATION: loss})
+            self._enter(step, {VALIDATION: loss}, state)
             self.note = f"{loss:.3f} nats"
         self.progress(step, self.note)
         self.steps, self.last = self.steps + 1, time.perf_counter()
@@ -96,6 +102,10 @@ class DividedTrainer(Trainer):
     def __init__(self, watch: Watch, steps: list[list[int]], **arguments: Any) -> None:
         super().__init__(callbacks=[watch], **arguments)
         self.watch, self.division, self.steps = watch, watch.division, steps
+        watch.tell = self._tell
+
+    def _tell(self, entry: dict[str, float]) -> None:
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, entry)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> torch.Tensor:
         """This process's share of the step's loss, times the number of processes."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from transformers import TrainingArguments, set_seed
+from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
@@ -108,6 +109,7 @@ def train(
     folder: Path,
     progress: Callable[[int, str], None],
     division: Division = UNDIVIDED,
+    report_to: tuple[str, ...] = (),
 ) -> Trained:
     """Train a fresh model, or go on from the newest whole checkpoint in `folder`; returns what came of it.
 
@@ -117,6 +119,9 @@ def train(
     division: how several processes share the work, all of which make the same call; without dropout the model is that
     of one process up to rounding. With it every process draws its own; the attention of a split window, which all its
     processes compute together, one draw of the first among them.
+
+    report_to: whom the Trainer tells of both curves as they grow, by the names that it knows; TensorBoard's files lie
+    beside `folder`.
 
     Raises KeyboardInterrupt: after SIGINT or SIGTERM, once the step is done and a checkpoint written, of several
     processes at once; DivergedError: at the first step with a loss that is not finite; ValueError: with several GPUs in
@@ -142,7 +147,8 @@ def train(
         save_steps=plan.save_every,
         save_total_limit=1,
         seed=seed,
-        report_to="none",
+        report_to=list(report_to) or "none",
+        run_name=f"{config.encoding}-seed{seed}",
         disable_tqdm=True,
         remove_unused_columns=False,
         label_names=["shift_labels"],
@@ -159,6 +165,9 @@ def train(
         steps = [division.rows(step, plan.batch) for step in range(plan.steps)]
         trainer = DividedTrainer(watch, steps, model=model, args=arguments, train_dataset=windows)
         trainer.remove_callback(PrinterCallback)
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, TensorBoardCallback):
+                callback.logging_dir = str(folder.parent / "tensorboard")
         processes = Processes()
         if not processes.is_main:  # the first draws on as one process does
             torch.manual_seed(seed + processes.index)

@@ -60,7 +60,12 @@ def write_json(path: Path, value: Any) -> None:
 
     Raises OSError: in one sentence, when the file cannot be written.
     """
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_text(path, as_json(value))
+
+
+def as_json(value: Any) -> str:
+    """JSON as the files have it."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 @contextmanager
