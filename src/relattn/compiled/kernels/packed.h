@@ -68,8 +68,8 @@ INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
   return packed;
 }
 
-// The units of packing: every panel of keys with its values, the biases of every head, the rows of biases of pairs, every
-// panel of the tables.
+// The units of packing: every panel of keys with its values, the biases of every head, the rows of biases of pairs, and
+// every panel of the tables.
 struct Packing {
   const Call& call;
   const Packed& packed;
