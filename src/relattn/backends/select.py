@@ -1,4 +1,4 @@
-"""Which backend runs a problem: by name, or by what "auto" prefers."""
+"""Which backend runs a problem: the named one, or the one that "auto" prefers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ Queries so few that native reads the keys where they lie copy nothing.
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` answers: the backend that runs the problem, and for each of the others why it does not.
+    """The answer of `explain`: the backend that runs the problem, and for each of the others why it does not.
 
     chosen: a backend's name. others: name -> the reasons, a sentence each.
     """
@@ -109,11 +109,11 @@ class Explanation:
 
 
 def select(name: str, problem: Problem) -> Backend:
-    """The backend called `name`; for "auto", the one preferred among those that can run the problem.
+    """The backend called `name`; for "auto", the preferred one among those that can run the problem.
 
-    name: as `check_backend` lets it pass.
+    name: a name that `check_backend` accepts.
 
-    Raises UnsupportedError: with its reasons, for one that cannot run this.
+    Raises UnsupportedError: with its reasons, for a backend that cannot run the problem.
     """
     if name == "auto":
         return _first_that_runs(problem)
@@ -128,7 +128,7 @@ def select(name: str, problem: Problem) -> Backend:
 
 
 def explain_choice(name: str, problem: Problem) -> Explanation:
-    """Which backend `name` (a backend, or "auto") takes, and why not each of the others."""
+    """Which backend `name` (a backend, or "auto") takes, and for each of the others why not."""
     chosen, preferred = select(name, problem).name, _by_preference(problem)
     others = {}
     for other, backend in BACKENDS.items():
@@ -147,8 +147,8 @@ def explain_choice(name: str, problem: Problem) -> Explanation:
 def _by_preference(problem: Problem) -> list[Backend]:
     """The backends that "auto" may take, best first; dense before tiled where the problem is known to be small.
 
-    Away from CUDA triton is Triton's interpreter, thousands of times slower than any other: only a name leads there.
-    Lengths that a compiled graph leaves open are not known to be small, and no guard is put on them.
+    Without CUDA triton is Triton's interpreter, thousands of times slower than any other, so it runs only by name.
+    Lengths that a compiled graph leaves open do not count as small, and get no guard.
     """
     _, heads, queries, _ = problem.query.shape
     small = (
@@ -170,9 +170,9 @@ def _by_preference(problem: Problem) -> list[Backend]:
 def _outruns_sdpa(problem: Problem, small: bool) -> bool:
     """Whether native takes less time than PyTorch's own attention.
 
-    Who looks on knows PyTorch's: a compiler, a mode that counts, a tensor that is sharded. With dropout PyTorch's makes
-    every weight of every pair on a CPU, and native is taken as it is for tables: unless the problem is small, for it
-    has no second derivatives there.
+    Anything that watches the call knows PyTorch's attention: a compiler, a mode that counts, a sharded tensor. With
+    dropout on a CPU PyTorch's attention makes every weight of every pair. Then native is taken as it is for tables,
+    unless the problem is small, because with dropout native has no second derivatives.
     """
     if problem.query.device.type != "cpu":
         return False
@@ -190,9 +190,9 @@ def _outruns_sdpa(problem: Problem, small: bool) -> bool:
 
 
 def _suits_native(problem: Problem) -> bool:
-    """Whether a small problem costs native less than dense, and native can do all that dense can.
+    """Whether a small problem costs native less than dense, and native can do everything that dense can.
 
-    A compiler fuses what dense is made of, and with dropout dense alone has second derivatives.
+    A compiler fuses the operations of dense. With dropout only dense has second derivatives.
     """
     if torch.compiler.is_compiling():
         return False
@@ -204,7 +204,9 @@ def _suits_native(problem: Problem) -> bool:
 
 
 def _first_that_runs(problem: Problem) -> Backend:
-    """What "auto" takes. A loop: torch.compile of torch 2.8 follows no `next` with a generator."""
+    """The backend that "auto" takes. It is a loop, because torch.compile of torch 2.8 cannot trace `next` with a
+    generator.
+    """
     for backend in _by_preference(problem):
         if _runs(backend, problem):
             return backend
@@ -212,7 +214,7 @@ def _first_that_runs(problem: Problem) -> Backend:
 
 
 def _runs(backend: Backend, problem: Problem) -> bool:
-    """Whether nothing speaks against it; the first reason is enough."""
+    """Whether there is no reason against it; the check stops at the first reason."""
     return not any(backend.reasons(problem))
 
 

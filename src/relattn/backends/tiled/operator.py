@@ -28,6 +28,6 @@ run = operator_of("tiled", _forward, _backward)
 def gradients(
     problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
 ) -> dict[str, Tensor]:
-    """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+    """A part's share of the gradients of a call; output and lse are those of the whole call."""
     answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
     return _backward(problem, seed_of(problem), answers._replace(maximum=answers.maximum * LOG2_E), set(wanted))

@@ -1,4 +1,4 @@
-"""How large the tiles are."""
+"""The sizes of tiles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Half precision is computed in float32 and float64 was not measured apart; neithe
 
 
 class TileSizes(NamedTuple):
-    """A tile is `queries` x `keys` pairs under `key_heads` key heads and all the query heads that share them."""
+    """A tile is `queries` x `keys` pairs in `key_heads` key heads and all the query heads that share them."""
 
     queries: int
     keys: int
@@ -42,7 +42,7 @@ class TileSizes(NamedTuple):
 
 
 def tile_sizes(problem: Problem) -> TileSizes:
-    """As many heads as fill a tile; longer chunks of keys where there are few heads, shorter ones where many share one.
+    """As many heads as fill a tile. Chunks of keys are longer where there are few heads, shorter where many share one.
 
     Keys that causality and window hide from a tile do not count.
     """
