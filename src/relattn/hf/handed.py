@@ -1,4 +1,4 @@
-"""What models hand their attention beside its inputs: what would be dropped and changes the result is refused."""
+"""Further arguments of a model's attention. An argument that changes the result and would be dropped is refused."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SEQUENCES = "cu_seq_lens_q", "cu_seq_lens_k"
 
 
 def check_handed(module: nn.Module, structure: MaskStructure, keywords: dict[str, object]) -> None:
-    """Nothing that changes the result is dropped.
+    """No keyword that changes the result is dropped.
 
-    Raises UnsupportedError: for a keyword that does.
+    Raises UnsupportedError: for a keyword that changes the result.
     """
     kind = type(module).__name__
     for name, brought in CHANGES.items():
@@ -45,9 +45,9 @@ def check_handed(module: nn.Module, structure: MaskStructure, keywords: dict[str
 
 
 def check_mask(module: nn.Module, mask: MaskStructure | Tensor | None) -> None:
-    """A tensor is a mask of pairs.
+    """A tensor must be a mask of pairs.
 
-    Raises ShapeError: for one of tokens, [B, L], which would be read as one.
+    Raises ShapeError: for a mask of tokens, [B, L], which would be read as a mask of pairs.
     """
     if isinstance(mask, Tensor) and mask.dim() < 3:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""Replacement: what the subclasses have in common that take the place of transformers' modules."""
+"""Replacement: the common part of the subclasses that replace transformers' modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Replacement:
-    """Mixed into a subclass of a module of transformers, whose objects change their class and keep everything else."""
+    """A mixin for a subclass of a transformers module. Objects change their class to it and keep everything else."""
 
     relattn_backend: str
     """The backend that `patch` was called with."""
@@ -23,7 +23,7 @@ class Replacement:
 
     @staticmethod
     def cannot(module: nn.Module) -> str | None:
-        """Why this object of the original class cannot be replaced, as configured; None where it can."""
+        """Why this object of the original class cannot be replaced with its configuration; None where it can."""
         return None
 
 

@@ -1,8 +1,8 @@
-"""The families of transformers that speak of relative positions and have no replacement here, each with its reason.
+"""The families of transformers that mention relative positions and have no replacement here, each with its reason.
 
-`relative` finds them: a modeling file that it finds must be among `models.FILES` or in one of these tables, which a
-test asserts for every file of the installed transformers. A table has packages of transformers.models, or single
-classes of them as PACKAGE.CLASS, beside which nothing else in the package has a relative position.
+`relative` finds them. A modeling file that it finds must be among `models.FILES` or in one of these tables; a test
+checks every file of the installed transformers. A table has packages of transformers.models, or single classes as
+PACKAGE.CLASS. In the latter case nothing else in the package has a relative position.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ NO_BIAS: dict[str, str] = {
 
 
 def relative(source: str) -> bool:
-    """Whether the code of a modeling file speaks of relative positions."""
+    """Whether the code of a modeling file mentions relative positions."""
     return MARKS.search(source) is not None
 
 
 def reason(table: dict[str, str], package: str, kind: str) -> str | None:
-    """What a table says of a class, by itself or with its whole package."""
+    """The entry of a table for a class, by its own name or by its package."""
     return table.get(package) or table.get(f"{package}.{kind}")
 
 
 def is_told(package: str) -> bool:
-    """Whether a table says something of a package, or of a class in it."""
+    """Whether a table has an entry for a package, or for a class in it."""
     return any(name.partition(".")[0] == package for table in (LEFT, REMAINS, NO_BIAS) for name in table)
