@@ -93,7 +93,7 @@ def _structure(mask_function: Callable, sides: Sides) -> MaskStructure | None:
         return _chunks(closed_over["chunk_size"], closed_over["left_padding"], sides)
     if maker == "packed_sequence_mask_function":
         return MaskStructure(segment_ids=closed_over["packed_sequence_mask"])
-    if maker == "remap_positions_for_packed_sequence":  # inside a sequence positions only shift, and limits with them
+    if maker == "remap_positions_for_packed_sequence":  # in a sequence positions only shift, limits too
         inside = _structure(closed_over["mask_function"], sides)
         return None if inside is None or inside.segment_ids is not None else inside
     return None

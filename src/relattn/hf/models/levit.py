@@ -35,7 +35,7 @@ class _DistanceAttention(Replacement):
 
     @staticmethod
     def cannot(module: Any) -> str | None:
-        """Small grids are left."""
+        """Modules with small grids are left."""
         if module.len_points >= LEAST:
             return None
         side = math.isqrt(module.len_points)

@@ -26,7 +26,7 @@ class RelattnMPNetEncoder(Replacement, MPNetEncoder):
 
     @staticmethod
     def cannot(module: Any) -> str | None:
-        """A smaller table lacks buckets that its own rule asks for."""
+        """A smaller table lacks buckets that its own rule gives."""
         rows = module.relative_attention_bias.num_embeddings
         return (
             f"relative_attention_num_buckets={rows} is below the {BUCKETS} of MPNet's rule" if rows < BUCKETS else None
@@ -60,7 +60,7 @@ class RelattnMPNetSelfAttention(Replacement, MPNetSelfAttention):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
-        """(output, attention weights if asked for), under MPNetSelfAttention's arguments."""
+        """(output, attention weights if wanted), under MPNetSelfAttention's arguments."""
         query, key, value = projected(hidden_states, (self.q, self.k, self.v), self.attention_head_size)
         terms = None
         if position_bias is not None:
