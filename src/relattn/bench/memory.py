@@ -119,7 +119,7 @@ def in_own_process(
 
 
 def available(device: str) -> int:
-    """Bytes of memory that the device can give now (a CPU without swapping; all of it where the system does not say)."""
+    """Bytes of memory that the device can give now (a CPU without swapping; all where the system does not say)."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
     if sys.platform == "linux":

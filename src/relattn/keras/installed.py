@@ -28,7 +28,7 @@ if not FIRST <= tuple(int(part) for part in keras.__version__.split(".")[:2]) < 
         f"relattn.keras: got Keras {keras.__version__}; expected 3.15 or later below 4: pip install 'relattn[keras]'"
     )
 
-ops: Any = keras.ops  # whose own annotations are guesses
+ops: Any = keras.ops  # its own annotations are guesses
 
 BACKENDS = ("tensorflow", "jax", "torch")
 
