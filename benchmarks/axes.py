@@ -32,7 +32,7 @@ from relattn.errors import UnsupportedError
 
 PATIENCE = 300.0
 WORST = 1e-4
-"""How far any output or gradient may be off in float32, as a share of the largest number of its kind."""
+"""The largest error of any output or gradient in float32, as a share of the largest number of its kind."""
 
 
 @dataclass
@@ -179,7 +179,7 @@ TABLES: dict[str, tuple[Callable[[int, bool], Case], int, tuple[int, ...]]] = {
     "swin": (swin, 4, (7, 14)),
     "layout": (layout, 40, (512, 4096)),
 }
-"""Of each table: its cases, the size that is checked, and the sizes that are measured."""
+"""For each table: its cases, the size of the check, and the measured sizes."""
 
 
 def check(name: str) -> list[str]:

@@ -15,7 +15,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "Ulysses": {"color": "#4a7c35", "marker": "^"},
 }
 Seconds = Mapping[Any, Mapping[str, Sequence[float | None]]]
-"""By case and way, a time for each number of ranks."""
+"""For each case and way, one time per number of ranks."""
 
 
 def write(out: Path, ranks: Sequence[int], seconds: Seconds, bounds: Mapping[Any, float]) -> None:

@@ -8,7 +8,9 @@ from typing import NamedTuple
 from relattn.bench.workload import DECODING, FORWARD, TRAINING, Workload
 
 TOLERANCE = 1.1
-"""One length may lie so far above a goal that bounds the median; so may batches of short sequences and single heads."""
+"""The factor by which one length may exceed a goal for the median; also for batches of short sequences and single
+heads.
+"""
 
 
 class Row(NamedTuple):

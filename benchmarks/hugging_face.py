@@ -47,9 +47,9 @@ OUT = Path(__file__).parent / "results" / "hugging_face"
 LAYERS = 2
 PAIRS, SECONDS = 7, 4.0
 PATIENCE = 500.0
-"""Seconds for one call, beyond which it is given up."""
+"""The seconds after which a call is given up."""
 LIMIT, SPARE = 14 * GIB, 2 * GIB
-"""What a call may add at most, and what is left to everybody else on the machine."""
+"""The most memory that a call may add, and the memory that is left for other processes."""
 
 
 def forward(model: nn.Module, inputs: dict[str, Tensor]) -> None:

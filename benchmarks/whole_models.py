@@ -32,7 +32,7 @@ from relattn.nn import RelativeMultiheadAttention
 
 LAYERS = 2
 FAR = 10.0
-"""How many times the original's distance from float64 a copy may be away from it."""
+"""A copy may be at most this many times as far from float64 as the original."""
 
 
 class Model(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 
 _LONGEST_SHOWN = 2**64
-"""Python refuses to print ints of more than 4300 digits, and no message gains by those of more than 20."""
+"""Python refuses to print ints of more than 4300 digits, and more than 20 digits do not help in a message."""
 
 
 def came(value: object) -> str:

@@ -28,9 +28,9 @@ from relattn.score.positions import SEQUENCE
 from relattn.score.table import Beyond
 
 SHAW_DISTANCE = 16
-"""Where Shaw et al. 2018 clip in their base model (section 4.1)."""
+"""The clip distance of Shaw et al. 2018 in their base model (section 4.1)."""
 PITCHES = 128
-"""Those of MIDI, 0..127."""
+"""The pitches of MIDI, 0..127."""
 
 Options = dict[str, Any]
 

@@ -17,7 +17,7 @@ HAS_GRAPHS = TorchVersion(torch.__version__) >= "2.8"
 """Whether this torch can trace a call of ours."""
 
 is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-"""Whether torch.export traces the call; torch 2.6 does not tell it from torch.compile."""
+"""Whether torch.export traces the call; torch 2.6 cannot tell it from torch.compile."""
 
 
 def constant_in_graphs(function: Function) -> Function:

@@ -16,7 +16,7 @@ from relattn.score.problem import Problem
 LOW = 2**32 - 1
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
-"""What the key grows by from round to round: the golden ratio and sqrt(3) - 1, as fractions of 2^32."""
+"""The growth of the key from round to round: the golden ratio and sqrt(3) - 1, as fractions of 2^32."""
 ROUNDS = 10
 
 

@@ -27,11 +27,13 @@ ARGUMENTS = (
     "SymInt[] numbers, str[] words, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
     "ScalarType output_dtype, float? softcap, Tensor[] axis_positions, Tensor[] axis_tensors"
 )
-"""axis_positions, axis_tensors: the lists of the other axes, at the end, where an autograd.Function lays them flat."""
+"""axis_positions, axis_tensors: the lists of the other axes. They come last, so that an autograd.Function can flatten
+them.
+"""
 DIFFERENTIABLE: tuple[str, ...] = (
     "query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias",
 )  # fmt: skip
-"""What may have a gradient, less what stands on other axes (`axis_tensor_names`)."""
+"""The tensors that may have a gradient, without those of other axes (`axis_tensor_names`)."""
 OF_AN_AXIS = ("relative_query", *TABLES)
 NUM_STARTS = 2 + len(TABLES)
 NUM_COUNTED = len(Part._fields)

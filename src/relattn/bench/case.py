@@ -21,7 +21,7 @@ from relattn.score.problem import TABLES
 from relattn.score.terms import ScoreTerms
 
 ROOM = 64
-"""How many more positions a decoder's cache has room for."""
+"""The number of further positions for which a decoder's cache has memory."""
 SEED = 0
 
 

@@ -13,7 +13,7 @@ import torch
 LEAST_PAIRS, MOST_PAIRS = 15, 2000
 MOST_ROUNDS = 3
 UNSTEADY = 0.1
-"""A spread of the ratios above it is said, and the measurement repeated."""
+"""With a larger spread of the ratios the measurement is repeated, and the spread is shown."""
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
 MODES = {FORWARD: "forward", TRAINING: "training step", DECODING: "decoding one token"}
-"""What may be measured, and how tables and pictures call it."""
+"""The modes, and their names in tables and pictures."""
 TRAINING_FLOPS = 3.5
-"""Matrix products of a training step over those of a forward pass, with the scores recomputed: 2 and 5."""
+"""Matrix products of a training step divided by those of a forward pass, with the scores recomputed: 2 and 5."""
 
 ON_AXES = ("grid-bias", "decomposed", "layout")
-"""What the benchmark has beside the catalogue, for tokens with more than one coordinate; `on_axes.py` says what."""
+"""The benchmark's own encodings, for tokens with more than one coordinate; see `on_axes.py`."""
 ENCODINGS = (
     "none", "relative", "relative-heads", "shaw-keys", "shaw", "t5", "alibi", "transformer-xl", "rope", "key-query",
     "disentangled", *ON_AXES,
 )  # fmt: skip
-"""Names of the catalogue, with its own options: a relative table reaches over the whole length, Shaw's clips at 16.
+"""Names of the catalogue, with its own options: a relative table has rows for the whole length, Shaw's clips at 16.
 
 Then those on axes.
 """

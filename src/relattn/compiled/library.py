@@ -14,7 +14,7 @@ from relattn.compiled.sources import digest
 
 FILE = Path(__file__).with_name("_kernels.so")
 SOURCES = Path(__file__).with_name("kernels")
-"""Only beside a checkout: an installed package has the binary alone."""
+"""The folder exists only in a checkout: an installed package has only the binary."""
 SETS = ("avx512bf16", "avx512", "avx2", "generic")
 """The instruction sets that the kernels are compiled for, the widest first."""
 

@@ -18,7 +18,7 @@ STRUCT = struct.Struct("=17q")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 NUMBERS_TO_SHARE = 2**16
-"""Fewer take one thread less time than waking others does."""
+"""With fewer numbers one thread takes less time than waking others."""
 
 
 def turns(features: Tensor, cos: Tensor, sin: Tensor) -> bool:

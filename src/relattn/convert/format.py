@@ -10,10 +10,10 @@ from torch import Tensor
 from relattn.encodings.base import RelativeEncoding
 
 Axes = Mapping[str, tuple[int, ...]]
-"""Names of parameters, and how many axes each may have."""
+"""Names of parameters, and the numbers of axes that each may have."""
 
 Tensors = Mapping[str, Tensor]
-"""Parameters by name: of a checkpoint, or of one layer, whose names are local, without the layer's own beginning."""
+"""Parameters by name: of a checkpoint, or of one layer. Names of a layer are local, without the layer's prefix."""
 
 
 class Misfit(Exception):

@@ -15,10 +15,10 @@ from relattn.errors import ShapeError
 from relattn.spread import is_dtensor
 
 PRIME = 65521
-"""The weights of a checksum's numbers count up to it, so that rows in another order are found."""
+"""The weights of a checksum's numbers count up to this number, so that another order of rows is noticed."""
 
 _checked: WeakKeyDictionary[nn.Module, set[tuple[int, ...]]] = WeakKeyDictionary()
-"""The encodings whose parameters were compared, and between which ranks."""
+"""The encodings whose parameters were compared, and the ranks of the comparison."""
 
 
 def agree(

@@ -64,13 +64,13 @@ def agreed(group: Group, ask: Callable[[], Asked], dropout_p: float) -> Asked:
 _LENGTHS = (
     "query's batch", "query's heads", "query", "query's width", "key's heads", "key", "value's width",
 )  # fmt: skip
-"""What is counted of a rank's part."""
+"""The lengths of a rank's part."""
 _OTHERS = (
     "encoding", "layout", "rotate", "query_position", "key_position", "is_causal, window", "key_mask", "segment_ids",
     "key_bias", "attn_mask", "sinks", "softcap, dropout_p, scale", "query's dtype", "backend", "return_lse",
     "grad mode and what requires a gradient",
 )  # fmt: skip
-"""What else the ranks must have alike, by the names of the arguments."""
+"""Other arguments that must be the same on all ranks, by name."""
 
 
 def _kind(encoding: RelativeEncoding | ScoreTerms | None) -> object:

@@ -22,7 +22,7 @@ PROJECTIONS: dict[str, type[ParallelStyle]] = {
     "v_proj": ColwiseParallel,
     "out_proj": RowwiseParallel,
 }
-"""How each projection of a layer is split: its rows are of heads, or its columns."""
+"""How each projection of a layer is split: by its rows or by its columns, whichever belong to heads."""
 
 
 class HeadwiseParallel(ParallelStyle):

@@ -20,11 +20,11 @@ from relattn.distributed.part import part_of, sees
 from relattn.score.problem import Problem
 
 CHUNK = ("key", "value")
-"""What travels."""
+"""The tensors that travel."""
 SHARES = 16
-"""A part has at most this share of a rank's queries, and a round this share of its keys: what a rank holds beside."""
+"""A part has at most this share of a rank's queries, and a round this share of its keys. It bounds the extra memory."""
 FEWEST = 1024
-"""Or so many, where that is more: smaller ones take longer to send and to start than to multiply."""
+"""Or this many, if that is more: smaller parts take longer to send and to start than to multiply."""
 
 
 class Meeting(NamedTuple):

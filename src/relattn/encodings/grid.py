@@ -23,7 +23,7 @@ from relattn.score.terms import ScoreTerms
 
 YX = ("y", "x")
 CLASS_ROWS = 3
-"""BEiT's rows behind the grid's: from the class token, to it, and between two of them."""
+"""BEiT's rows after the grid's: from the class token, to it, and from it to itself."""
 
 
 class _GridTable(RelativeEncoding):

@@ -18,7 +18,7 @@ from relattn.score.table import OffsetTable, wide
 from relattn.score.terms import ScoreTerms
 
 LEAST = 0.01
-"""The authors' code lets no parameter fall below it."""
+"""In the authors' code no parameter falls below this number."""
 LARGEST_POWER = 2.0
 """Up to this power the kernel is conditionally positive definite."""
 

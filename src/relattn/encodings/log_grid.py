@@ -14,9 +14,9 @@ from relattn.encodings.checks import check_axes, check_sizes
 from relattn.encodings.function import FunctionBias
 
 LARGEST = 16.0
-"""No bias is larger: Swin V2 takes a sigmoid so many times."""
+"""The largest bias: Swin V2 multiplies a sigmoid with this number."""
 FURTHEST = 8.0
-"""The farthest offset of the trained grid before the logarithm, which makes 1 of it."""
+"""The farthest offset of the trained grid before the logarithm; the logarithm turns it into 1."""
 
 
 class LogGridBias(FunctionBias):

@@ -15,7 +15,7 @@ from relattn.score.digits import Digits
 from relattn.score.terms import ScoreTerms
 
 FRAMES = "frames"
-"""The axis on which relative positions count where the sequence counts chunks."""
+"""The axis of relative positions, if the sequence counts chunks."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from relattn.hf.models import package
 from relattn.hf.replacement import Replacement, original
 
 MASKS_HAVE_LENGTHS = "q_length" in inspect.signature(masking_utils.sdpa_mask).parameters
-"""Whether masks are asked for by the number of queries, which before 5.4 came as a tensor of their places."""
+"""Whether transformers passes the number of queries to masks; before 5.4 it passed a tensor of their places."""
 
 
 def unlike(replacement: type[Replacement], module: nn.Module) -> str | None:

@@ -15,11 +15,12 @@ CHANGES: dict[str, str] = {
     "k_cache": "a paged cache",
     "v_cache": "a paged cache",
 }
-"""Keywords that change the result, and that relattn cannot answer for: what they bring. Others are no business of
-attention, for models hand on whatever they are called with."""
+"""Keywords that change the result and that relattn cannot use, with their meaning. Other keywords do not concern
+attention: models hand on every argument that they get.
+"""
 
 SEQUENCES = "cu_seq_lens_q", "cu_seq_lens_k"
-"""Where packed sequences end, which the mask must tell, too."""
+"""The ends of packed sequences; the mask must show them, too."""
 
 
 def check_handed(module: nn.Module, structure: MaskStructure, keywords: dict[str, object]) -> None:

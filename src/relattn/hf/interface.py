@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relattn.score.terms import ScoreTerms
 
 NAME = "relattn"
-"""What `attn_implementation` takes."""
+"""The name for `attn_implementation`."""
 
 
 def register() -> None:

@@ -35,7 +35,7 @@ class MaskStructure:
     lengths: tuple[int, int] = field(default=(0, 0), compare=False)
 
     ndim = 4
-    """What tells transformers that it is no padding mask [B, Lk] but has been made already."""
+    """Tells transformers that it is not a padding mask [B, Lk] but a finished mask."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 MODULE = "transformers.utils.output_capturing"
-"""What records the hidden states and attention weights of a model."""
+"""The module that records the hidden states and attention weights of a model."""
 
 
 def of_recording(name: str, *attributes: str) -> Any:

@@ -14,7 +14,7 @@ MARKS = re.compile(
     r"|distance_embedding|position(al)?[_ ]bias|pos_bias_[uv]|attention_biases|dist_att|rpb|bbox_pos_emb",
     re.IGNORECASE,
 )
-"""What a modeling file says that adds something to its scores by relative position."""
+"""Words in a modeling file that adds something to its scores by relative position."""
 
 LEFT: dict[str, str] = {
     "bros": "two boxes have an embedding of their own, made of the corners of both: no table of offsets holds it",
@@ -27,7 +27,7 @@ LEFT: dict[str, str] = {
     "sizes of both: no table of offsets holds it",
     "slanext.SLANeXtAttentionGRUCell": "it attends with one query at a time, by a sum and not a product",
 }  # fmt: skip
-"""Left as they are: why."""
+"""The families that are left as they are, and why."""
 
 REMAINS: dict[str, str] = {
     "sam3.Sam3Attention": "the decoder's bias of a box and a place is computed of both",
@@ -35,7 +35,7 @@ REMAINS: dict[str, str] = {
     "udop.UdopAttention": "the encoder rounds the difference of two places on the page, which are fractions: no table "
     "of offsets holds it",
 }
-"""Their attention goes by its name to relattn, and their bias of queries x keys remains: why."""
+"""The families whose attention runs on relattn by name, while their bias of queries x keys remains, and why."""
 
 NO_BIAS: dict[str, str] = {
     "deepseek_v4": "position_bias gates the tokens that become one compressed token",
@@ -48,7 +48,7 @@ NO_BIAS: dict[str, str] = {
     "pp_doclayout_v3": "names of weights that it does not have",
     "tapas": "positions within a cell, whose embeddings are added to the tokens",
 }
-"""Those whose marks mean something else: what."""
+"""The families whose words mean something else, and what."""
 
 
 def relative(source: str) -> bool:

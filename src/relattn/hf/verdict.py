@@ -22,11 +22,12 @@ from relattn.hf.uncovered import LEFT, REMAINS, is_told, reason, relative
 WORKS_ON_ITS_MASK = re.compile(
     r"attention_mask(\[| & |\.(shape|masked_fill))|_attn_implementation (in |== \"sdpa\")|merged_attention_mask"
 )
-"""Such as DeepSeek's indexers, which choose keys for every query: they would fail, or choose nothing. T5Gemma 2 joins
-the masks of text and memory."""
+"""For example DeepSeek's indexers, which choose keys for every query: they would fail, or choose nothing. T5Gemma 2
+joins the masks of text and memory.
+"""
 
 MASKS_OF_ITS_OWN = re.compile(r"(or|and)_mask_function=|block_sequence_ids=")
-"""How a model asks for a mask that is more than causality, windows, chunks and padding: Gemma 3 for its images."""
+"""Code by which a model asks for a mask beyond causality, windows, chunks and padding, as Gemma 3 for its images."""
 
 Modules = dict[str, nn.Module]
 """The modules of a model by their names."""

@@ -25,7 +25,7 @@ class _Call(NamedTuple):
 
 
 _ONLY_CAUSAL = object()
-"""In the place of an attention mask: causality is all, so Keras' own kernels need no mask."""
+"""Stands in place of an attention mask: there is only causality, so Keras' own kernels need no mask."""
 
 
 @keras.saving.register_keras_serializable(package="relattn")

@@ -45,7 +45,7 @@ READ: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("DisentangledEmbedding", "c2p"): lambda module: module.pos_key_proj is not None,
     ("DisentangledEmbedding", "p2c"): lambda module: module.pos_query_proj is not None,
 }
-"""How an argument is read from a module that has no attribute of its name."""
+"""How an argument is read from a module without an attribute of that name."""
 
 PROJECTIONS = {"q_proj": "query_dense", "k_proj": "key_dense", "v_proj": "value_dense", "out_proj": "output_dense"}
 """Linear layers of relattn.nn.RelativeMultiheadAttention, and the dense layers of RelativeMultiHeadAttention."""

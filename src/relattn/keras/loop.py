@@ -18,10 +18,10 @@ from relattn.keras.tensors import Index, Tensor, is_known
 from relattn.keras.terms import ScoreTerms
 
 BLOCK = 128
-"""Queries a block, where nothing else is asked for."""
+"""The default number of queries per block."""
 
 SMALLEST_LONG = 1024
-"""From how many queries on they are cut into blocks, where nothing else is asked for."""
+"""The default number of queries from which on they are cut into blocks."""
 
 
 def attend(

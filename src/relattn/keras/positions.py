@@ -12,7 +12,7 @@ from relattn.keras.installed import ops
 from relattn.keras.tensors import Index, Place, Tensor, is_known, is_list, numbers_of
 
 LONGEST_SPAN = 2**24
-"""More rows than any sequence needs: only gaps between listed positions lead there, and every row costs memory."""
+"""More rows than any sequence needs. Only gaps between listed positions give so many, and every row costs memory."""
 
 
 class Positions(NamedTuple):

@@ -12,10 +12,11 @@ from relattn.errors import ShapeError
 from relattn.keras.installed import keras, ops
 
 Tensor: TypeAlias = Any
-"""A tensor of the backend at work."""
+"""A tensor of the active backend."""
 
 Index: TypeAlias = Any
-"""A position or a length: an int where it is known, an int32 scalar tensor where only the running graph knows it."""
+"""A position or a length: an int where it is known, an int32 scalar tensor where it is only known when the graph runs.
+"""
 
 Place: TypeAlias = Any
 """Where elements stand: the position of the first one, an Index, or an int32 tensor [L] or [B, L] that lists them."""

@@ -57,9 +57,9 @@ class KVCache:
     def __init__(self, max_length: int | None = None) -> None:
         self.max_length = None if max_length is None else check_size("max_length", max_length)
         self.next_position = 0
-        """The slot that the next appended key will have: the number of keys ever appended, less those truncated."""
+        """The slot of the next appended key: the number of all appended keys, minus the truncated ones."""
         self.is_full = False
-        """Whether it holds a memory (`fill`), to be attended to, and takes no more."""
+        """Whether it holds a memory (`fill`) and takes no more keys."""
         # Every attribute except the rows is replaced by a new value, never changed in place (`serving` relies on it).
         self._keys: Growing | None = None
         self._values: Growing | None = None

@@ -19,7 +19,7 @@ from relattn.spread import is_dtensor, refuse_spread_input
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 FAR = 2**60
-"""Starts and window limits lie below it, so that no sum of a few leaves int64; listed positions are not looked at."""
+"""Starts and window limits lie below it, so that no sum of a few overflows int64; listed positions are not checked."""
 PADDED = "a padded one with key_mask, or packed documents with segment_ids"
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 

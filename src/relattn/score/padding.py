@@ -17,9 +17,9 @@ from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
 PAIRS = 2**22
-"""Pairs of an explicit mask that are looked at in one go."""
+"""The pairs of an explicit mask that are read at a time."""
 FEW = 256
-"""Up to so many queries, looking at every pair of a mask costs less than sorting the keys does.
+"""Up to this many queries, reading every pair of a mask costs less than sorting the keys.
 
 Times in ms for 2048 keys under a causal window, 1 core, pairs / sorting: 256 queries, 4 rows of keys, 1.2 / 1.9; 64
 rows, 8.7 / 25.

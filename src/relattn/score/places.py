@@ -17,7 +17,7 @@ from relattn.score.positions import SEQUENCE, Positions, Span
 
 AnyPositions = TypeVar("AnyPositions", bound=Positions)
 NOWHERE = 2**59
-"""Where queries stand that lead: so far that no offset to them or from them is one of a grid's."""
+"""The position of leading queries: so far away that no offset to or from them is an offset of a grid."""
 
 
 @dataclass(frozen=True)

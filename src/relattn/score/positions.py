@@ -17,10 +17,10 @@ from relattn.score.position import Position, Run, counted
 from relattn.watched import is_exporting
 
 SEQUENCE = "sequence"
-"""The axis that every call has, which alone decides causality and window."""
+"""The axis that every call has. Only this axis decides causality and window."""
 
 LONGEST_SPAN = 2**24
-"""More rows than any sequence needs: only gaps between listed positions lead there, and every row costs memory."""
+"""More rows than any sequence needs. Only gaps between listed positions give so many, and every row costs memory."""
 
 Window = tuple[int | None, int | None]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 DRAFT = ".partial-"
-"""How the names of drafts begin: what a killed process leaves of them may be ignored, and removed."""
+"""The beginning of drafts' names. Drafts that a killed process leaves may be ignored, and removed."""
 
 
 @contextmanager

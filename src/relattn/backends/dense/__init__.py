@@ -19,14 +19,16 @@ from relattn.score.table import OffsetTable
 from relattn.watched import under_torch_func
 
 KEYS_AT_ONCE = 128
-"""How many keys meet relative queries in one strip where queries are few.
+"""The number of keys per strip of relative queries where there are few queries.
 
 Times in ms for 8192 keys, 8 heads of width 64, float32, 1 core, all keys in one strip / 256 / 128 / 64 / 32 at a time:
-2 queries, 2158 / 35 / 25 / 21 / 22; 31 queries, 2311 / 52 / 41 / 37 / 37. Fewer would split short calls, too.
+2 queries, 2158 / 35 / 25 / 21 / 22; 31 queries, 2311 / 52 / 41 / 37 / 37. A smaller number would split short calls,
+too.
 """
 
 MANY_SCORES = 2**24
-"""From so many scores on the softmax takes their place, so many at a time: no second tensor of their size is held."""
+"""From this many scores on the softmax overwrites them, this many at a time. So no second tensor of their size is held.
+"""
 
 
 class DenseBackend:

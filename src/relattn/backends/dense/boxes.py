@@ -25,7 +25,7 @@ from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 
 BLOCK = 2**20
-"""So many numbers of a bias are written out at a time: their rows run backward, which no stride does."""
+"""The numbers of a bias that are written out at a time: their rows are reversed, and strides cannot be negative."""
 
 
 class _Part(NamedTuple):

@@ -17,9 +17,9 @@ from relattn.score.padding import with_zeros
 from relattn.watched import under_torch_func
 
 WIDENED = 2**22
-"""Bytes of keys, or values, in the dtype of the scores at a time: two cores' second-level caches and no more.
+"""Bytes of keys, or values, in the dtype of the scores at a time: the size of two cores' second-level caches.
 
-One query, 8192 bfloat16 keys and values under 8 heads of width 64, 2 cores; times in ms of casting all / 16 / 8 / 4 /
+One query, 8192 bfloat16 keys and values, 8 heads of width 64, 2 cores; times in ms of casting all / 16 / 8 / 4 /
 2 MiB at a time: batch 1, 1.94 / 1.87 / 1.79 / 1.58 / 3.22; batch 4, 49.5 / 4.75 / 4.02 / 4.02 / 13.7. PyTorch's own
 attention takes 3.6 and 14.
 """

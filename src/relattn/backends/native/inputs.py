@@ -17,10 +17,10 @@ from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable
 
 LANES = 16
-"""Floats in the widest vector: the kernels read rows of a multiple of it."""
+"""Floats in the widest vector: the kernels read rows whose length is a multiple of it."""
 
 MOST_AXES = 8
-"""The sequence among them, as in kernels/call.h."""
+"""The most axes, the sequence included, as in kernels/call.h."""
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable
 
 FAR = 2**63 // 4
-"""Beyond every offset: the kernels' sign for a limit that is none."""
+"""A number beyond every offset: for the kernels it means no limit."""
 
 NO_LIMITS = (-FAR, FAR)
 NO_ROWS = (0, 0, 0, 0)
@@ -25,11 +25,11 @@ NO_MASK = (0, 0, 0, 0, 0, 0)
 NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
 NO_KEY_BIAS = (0,) * 7
 FORWARD_ALONE = (0,) * 14
-"""What stands in the place of gradients where none is asked."""
+"""Stands in place of the gradients where none is wanted."""
 CALL = struct.Struct("=88q3d29q")
 AXIS = struct.Struct("=48q")
 WORKSPACE = CALL.size - 8
-"""Where in the call the workspace's address stands."""
+"""The place of the workspace's address in the call."""
 
 
 class Outputs(NamedTuple):

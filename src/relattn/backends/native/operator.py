@@ -21,22 +21,22 @@ from relattn.score.problem import Problem
 from relattn.watched import is_watched
 
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-"""What the kernels write, whatever torch's defaults are."""
+"""The dtype and device of the kernels' outputs, for all defaults of torch."""
 
 FORWARD_BLOCKS = (192, 256)
 BACKWARD_BLOCKS = (96, 384)
-"""How many queries and keys meet at a time: their rows and a tile of scores fit into a core's second-level cache."""
+"""The queries and keys of a block: their rows and a tile of scores fit into a core's second-level cache."""
 
 
 QUERIES_OF_A_KEY = 8
-"""Up to so many, counted over the heads that share a key, meet the keys where they lie."""
+"""Up to this many queries, counted over the heads that share a key, read the keys where they lie."""
 
 PAIRS_TO_SHARE = 2**15
 FEW_PAIRS_TO_SHARE = 2**12
-"""Fewer pairs of queries and keys, of all heads, take one thread less time than waking others does."""
+"""With fewer pairs of queries and keys, over all heads, one thread takes less time than waking others."""
 
 OF_NO_AXIS = ("query", "key", "value", "explicit_mask", "key_bias")
-"""What may have a gradient and stands on no axis, in the order of `Gradients`."""
+"""The tensors without an axis that may have a gradient, in the order of `Gradients`."""
 
 ALIGNED = 64
 """Bytes of a cache line, and of the widest vector."""

@@ -66,7 +66,9 @@ class GridOffsets(NamedTuple):
 
 
 Offsets = int | Int64[Tensor, "n m"] | GridOffsets
-"""The offsets of a patch: that of its first element where both sides are runs, boxes, or else every pair's."""
+"""The offsets of a patch: the offset of its first element where both sides are runs; or boxes; or the offset of every
+pair.
+"""
 
 
 def seen_from(keys: slice, offsets: Offsets) -> Offsets:

@@ -22,7 +22,7 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
 
 
 run = operator_of("tiled", _forward, _backward)
-"""O and lse of a problem, and of the seed of its dropout."""
+"""O and lse, from a problem and the seed of its dropout."""
 
 
 def gradients(

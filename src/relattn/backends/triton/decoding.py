@@ -27,7 +27,9 @@ from relattn.backends.triton.masks import in_reach, kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, finished
 
 FEW = 8
-"""Up to so many queries: each reads the keys anew; a tile of 64 rows would compute eight times as many as there are."""
+"""The most queries for this kernel. Each reads the keys again; a tile of 64 rows would compute eight times as many
+rows.
+"""
 NUMBERS = 4096  # of a tile of keys: 32 a thread, so that a few such tiles stay in registers
 PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; what one program merges; worth a program
 

@@ -13,7 +13,7 @@ from relattn.score.problem import Problem
 from relattn.watched import constant_in_graphs
 
 FIRST_CAPABILITY = (8, 0)
-"""Ampere's: the first with tensor cores for bfloat16."""
+"""The capability of Ampere chips, the first with tensor cores for bfloat16."""
 
 
 def reasons_of(problem: Problem) -> list[str]:

@@ -33,11 +33,11 @@ from relattn.backends.triton.inputs import beyond, widths_of
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
 SMALL: list[Sizes] = [(32, 8, 1), (16, 4, 1)]
-"""Where no candidate fits, the first of these that does."""
+"""Where no candidate fits, the first of these that fits."""
 WORTH_TIMING = 2**20
-"""Pairs a head from which on a call is large, and its time worth a search."""
+"""The pairs per head from which on a call is large, and its time worth a search."""
 ENOUGH = 20.0
-"""Milliseconds of runs by which a size is judged."""
+"""The milliseconds of runs for the timing of a size."""
 TOO_LARGE = (OutOfResources, PTXASError)
 
 _fastest: dict[tuple, Sizes] = {}

@@ -71,7 +71,7 @@ FILES = {
     "wavlm": "wavlm",
     "xlnet": "xlnet",
 }
-"""By the package in transformers.models: the file here that has its replacements."""
+"""For each package in transformers.models: the file here with its replacements."""
 
 
 def package(kind: type[nn.Module]) -> str:

@@ -132,7 +132,7 @@ class RelattnFalconModel(WholeModel, FalconModel):
 
     needs = ("use_alibi",)
     use_alibi = property(lambda self: False)  # pyright: ignore[reportAssignmentType]
-    """What its forward asks before it makes a mask of pairs; the object's own answer is kept for unpatch."""
+    """The flag that its forward reads before it makes a mask of pairs; the object's own flag is kept for unpatch."""
 
 
 def _of_keys(alibi: Float[Tensor, "BH 1 Lk"], num_heads: int, query: Tensor) -> Float[Tensor, "B H Lk"]:
@@ -191,4 +191,4 @@ REPLACEMENTS = {
     MptAttention: RelattnMptAttention,
     MptBlock: RelattnMptBlock,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

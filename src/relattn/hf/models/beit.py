@@ -26,7 +26,7 @@ from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
 
 CLASS_ROWS = 3
-"""Rows behind those of the grid, for pairs with the class token."""
+"""Rows after those of the grid, for pairs with the class token."""
 
 
 @dataclass(frozen=True)
@@ -182,4 +182,4 @@ REPLACEMENTS = {
     Data2VecVisionSelfAttention: RelattnData2VecVisionSelfAttention,
     Data2VecVisionSdpaSelfAttention: RelattnData2VecVisionSdpaSelfAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

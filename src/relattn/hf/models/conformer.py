@@ -122,4 +122,4 @@ REPLACEMENTS = {
     SeamlessM4Tv2ConformerSelfAttention: RelattnSeamlessM4Tv2ConformerSelfAttention,
     SeamlessM4Tv2ConformerEncoder: RelattnSeamlessM4Tv2ConformerEncoder,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

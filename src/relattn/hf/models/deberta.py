@@ -176,4 +176,4 @@ REPLACEMENTS = {
     v2.DebertaV2Encoder: RelattnDebertaV2Encoder,
     v2.DisentangledSelfAttention: RelattnDisentangledSelfAttentionV2,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -133,4 +133,4 @@ REPLACEMENTS = {
     VitDetAttention: RelattnVitDetAttention,
     SegGptAttention: RelattnSegGptAttention,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -39,4 +39,4 @@ class RelattnFastSpeech2ConformerAttention(Replacement, FastSpeech2ConformerAtte
 
 
 REPLACEMENTS = {FastSpeech2ConformerAttention: RelattnFastSpeech2ConformerAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

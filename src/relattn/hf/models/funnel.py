@@ -174,4 +174,4 @@ REPLACEMENTS = {
     FunnelAttentionStructure: RelattnFunnelAttentionStructure,
     FunnelRelMultiheadAttention: RelattnFunnelRelMultiheadAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -49,4 +49,4 @@ class RelattnGemma4TextModel(LastTokens, Gemma4TextModel):
 
 
 REPLACEMENTS = {Gemma4TextModel: RelattnGemma4TextModel}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -100,4 +100,4 @@ REPLACEMENTS = {
     GraniteSpeechPlusConformerAttention: RelattnGraniteSpeechPlusConformerAttention,
     GraniteSpeech5EncoderAttention: RelattnGraniteSpeech5EncoderAttention,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -183,4 +183,4 @@ REPLACEMENTS = {
     Inkling2FullAttention: RelattnInkling2FullAttention,
     Inkling2BlockAttentionResidual: RelattnInkling2BlockAttentionResidual,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

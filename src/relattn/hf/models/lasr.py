@@ -24,4 +24,4 @@ class RelattnLasrEncoderConvolutionModule(Replacement, LasrEncoderConvolutionMod
 
 
 REPLACEMENTS = {LasrEncoderConvolutionModule: RelattnLasrEncoderConvolutionModule}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -166,4 +166,4 @@ REPLACEMENTS = {
     LayoutLMv3Encoder: RelattnLayoutLMv3Encoder,
     LayoutLMv3SelfAttention: RelattnLayoutLMv3SelfAttention,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

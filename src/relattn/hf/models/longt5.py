@@ -149,4 +149,4 @@ REPLACEMENTS = {
     LongT5LocalAttention: RelattnLongT5LocalAttention,
     LongT5TransientGlobalAttention: RelattnLongT5TransientGlobalAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -18,7 +18,7 @@ from relattn.score.positions import Span
 from relattn.score.terms import ScoreTerms
 
 BUCKETS, FURTHEST = 32, 128
-"""MPNet's rule, whatever its configuration says of buckets: so many, the last of them from this distance on."""
+"""MPNet's rule, for every configuration: the number of buckets, and the distance at which the last one begins."""
 
 
 class RelattnMPNetEncoder(Replacement, MPNetEncoder):
@@ -73,4 +73,4 @@ class RelattnMPNetSelfAttention(Replacement, MPNetSelfAttention):
 
 
 REPLACEMENTS = {MPNetEncoder: RelattnMPNetEncoder, MPNetSelfAttention: RelattnMPNetSelfAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

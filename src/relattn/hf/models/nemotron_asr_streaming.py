@@ -120,4 +120,4 @@ REPLACEMENTS = {
     NemotronAsrStreamingEncoderAttention: RelattnNemotronAsrStreamingEncoderAttention,
     NemotronAsrStreamingEncoder: RelattnNemotronAsrStreamingEncoder,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

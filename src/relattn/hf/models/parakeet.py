@@ -113,4 +113,4 @@ REPLACEMENTS = {
     ParakeetEncoderAttention: RelattnParakeetEncoderAttention,
     ParakeetEncoder: RelattnParakeetEncoder,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -24,9 +24,9 @@ from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
 PIECE = 500
-"""Longer speech is cut into pieces of so many frames, which do not see each other."""
+"""Longer speech is cut into pieces of this many frames, which do not see each other."""
 CHUNKS = "chunks"
-"""The axis on which the numbers of the chunks stand."""
+"""The axis of the chunks' numbers."""
 
 
 class Handed(NamedTuple):
@@ -124,4 +124,4 @@ REPLACEMENTS = {
     Phi4MultimodalAudioModel: RelattnPhi4MultimodalAudioModel,
     Phi4MultimodalAudioRelativeAttentionBias: RelattnPhi4MultimodalAudioRelativeAttentionBias,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -204,4 +204,4 @@ REPLACEMENTS = {
     ProphetNetDecoderLayer: RelattnProphetNetDecoderLayer,
     ProphetNetDecoder: RelattnProphetNetDecoder,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -46,4 +46,4 @@ REPLACEMENTS = {
     SEWDTransformerEncoder: RelattnSEWDTransformerEncoder,
     DisentangledSelfAttention: RelattnSEWDDisentangledSelfAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

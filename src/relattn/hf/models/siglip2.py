@@ -23,4 +23,4 @@ class RelattnSiglip2MultiheadAttentionPoolingHead(Replacement, Siglip2MultiheadA
 
 
 REPLACEMENTS = {Siglip2MultiheadAttentionPoolingHead: RelattnSiglip2MultiheadAttentionPoolingHead}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

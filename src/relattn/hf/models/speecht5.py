@@ -70,4 +70,4 @@ REPLACEMENTS = {
     SpeechT5RelativePositionalEncoding: RelattnSpeechT5RelativePositionalEncoding,
     SpeechT5Attention: RelattnSpeechT5Attention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -90,7 +90,7 @@ class WindowAttention(Replacement):
 
     by_name = False
     times_masked = 1
-    """How often the original adds the mask of pairs."""
+    """The number of times that the original adds the mask of pairs."""
 
     def forward(
         self: Any,
@@ -170,4 +170,4 @@ REPLACEMENTS = {
     ClapAudioLayer: RelattnClapAudioLayer,
     ClapAudioSelfAttention: RelattnClapAudioSelfAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -52,4 +52,4 @@ REPLACEMENTS = {
     Swin2SRLayer: RelattnSwin2SRLayer,
     Swin2SRSelfAttention: RelattnSwin2SRSelfAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -122,4 +122,4 @@ REPLACEMENTS = {
     MT5Attention: RelattnMT5Attention,
     UMT5Attention: RelattnUMT5Attention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -37,4 +37,4 @@ class RelattnVitsAttention(Replacement, VitsAttention):
 
 
 REPLACEMENTS = {VitsAttention: RelattnVitsAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -26,7 +26,7 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
     """
 
     stack = nn.ModuleList
-    """Both kinds of encoder keep their layers in one."""
+    """The attribute in which both kinds of encoder keep their layers."""
     by_name = False
     needs = ("_relative_positions_bucket",)
 
@@ -72,4 +72,4 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
 
 
 REPLACEMENTS = {WavLMAttention: RelattnWavLMAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -232,4 +232,4 @@ def _heads_first(weights: Any) -> Any:
 
 
 REPLACEMENTS = {XLNetRelativeAttention: RelattnXLNetRelativeAttention, XLNetModel: RelattnXLNetModel}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""
