@@ -171,14 +171,14 @@ _ENTRIES = (
     ),
     NamedEncoding(
         "key-query",
-        "a row for every offset, met by query and key",
+        "a row for every offset, multiplied with query and key",
         "Huang, Liang et al. 2020",
         KeyQueryEmbedding,
         lambda layer: {"head_dim": layer.head_dim, "max_length": layer.length},
     ),
     NamedEncoding(
         "disentangled",
-        "clipped rows, projected twice, met by query and key",
+        "clipped rows, projected twice, multiplied with query and key",
         "He et al. 2021, DeBERTa",
         DisentangledEmbedding,
         lambda layer: {"num_heads": layer.num_heads, "head_dim": layer.head_dim},

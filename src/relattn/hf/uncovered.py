@@ -17,21 +17,21 @@ MARKS = re.compile(
 """Words in a modeling file that adds something to its scores by relative position."""
 
 LEFT: dict[str, str] = {
-    "bros": "two boxes have an embedding of their own, made of the corners of both: no table of offsets holds it",
-    "cpmant": "the bias of two tokens in different segments is a number for these two segments, whatever the offset",
-    "dinat": "natten computes its neighbourhoods, which are no windows at the edges, in linear memory as it is",
-    "esmfold2": "the bias of two tokens comes of a state that the model keeps for every two",
-    "gemma3n.Gemma3nAudioAttention": "it computes its scores in chunks, in linear memory as it is",
+    "bros": "each pair of boxes has its own embedding, from the corners of both: no table of offsets holds it",
+    "cpmant": "the bias of two tokens in different segments is one number for these two segments, for every offset",
+    "dinat": "natten computes its neighbourhoods, which are not windows at the edges, already in linear memory",
+    "esmfold2": "the bias of two tokens comes from a state that the model keeps for every pair",
+    "gemma3n.Gemma3nAudioAttention": "it computes its scores in chunks, already in linear memory",
     "gemma4.Gemma4AudioAttention": "it computes its scores in chunks, for which its encoder cuts a mask of pairs",
-    "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "the bias of two boxes is computed of the places and "
+    "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "the bias of two boxes is computed from the places and "
     "sizes of both: no table of offsets holds it",
-    "slanext.SLANeXtAttentionGRUCell": "it attends with one query at a time, by a sum and not a product",
+    "slanext.SLANeXtAttentionGRUCell": "it attends with one query at a time; its scores are sums, not products",
 }  # fmt: skip
 """The families that are left as they are, and why."""
 
 REMAINS: dict[str, str] = {
-    "sam3.Sam3Attention": "the decoder's bias of a box and a place is computed of both",
-    "sam3_lite_text.Sam3LiteTextAttention": "the decoder's bias of a box and a place is computed of both",
+    "sam3.Sam3Attention": "the decoder's bias of a box and a place is computed from both",
+    "sam3_lite_text.Sam3LiteTextAttention": "the decoder's bias of a box and a place is computed from both",
     "udop.UdopAttention": "the encoder rounds the difference of two places on the page, which are fractions: no table "
     "of offsets holds it",
 }
