@@ -1,5 +1,5 @@
-# `make help` lists the targets. Everything lives in .venv, made once, and again when pyproject.toml, constraints.txt or
-# a kernel's source changes.
+# `make help` lists the targets. Everything lives in .venv. It is made once, and again when pyproject.toml,
+# constraints.txt or a kernel's source changes.
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 TORCH_INDEX ?=
@@ -41,8 +41,8 @@ help: ## list the targets
 
 install: $(STAMP) ## set up .venv with everything that the other targets need
 
-# pip first, for the older ones know no --group; then torch, alone and by its exact version: an index for torch need not
-# carry the rest.
+# First pip, because older ones have no --group. Then torch, alone and by its exact version: an index for torch may not
+# have the other packages.
 $(STAMP): pyproject.toml constraints.txt setup.py $(KERNELS)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"relattn needs Python 3.11 or later; $(PYTHON) is {v[0]}.{v[1]}: name another with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -71,8 +71,8 @@ test-site: docs ## the site of `make docs`, in Chromium
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group site-test
 	$(BIN)/python -m pytest -m site tests/site
 
-# In a copy, so that the kernels beside the sources stay as they are. Python itself leaks, and is not asked about it. -s:
-# the sanitizers end the process, and with it what pytest holds back.
+# In a copy, so that the kernels beside the sources stay as they are. Python itself leaks, so leaks are not checked. -s:
+# the sanitizers end the process, and pytest would lose the output that it holds back.
 test-sanitize: install ## the kernels under the address and undefined-behaviour sanitizers of GCC
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
@@ -86,8 +86,8 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 		$(CURDIR)/$(BIN)/python -m pytest -s -p no:cacheprovider $(addprefix tests/native/test_,contract.py listed.py derivatives.py padding.py callers.py rotation.py axes.py) -k 'not blocks_that_it_chooses'
 
-# The wheel's own library, asked by a program of C++: no Python and no torch run there. Zig compiles its C++ library the
-# first time, which takes some minutes.
+# A C++ program calls the wheel's own library: no Python and no torch run there. The first time, zig compiles its C++
+# library. This takes some minutes.
 test-arm: install ## the kernels for ARM (aarch64), compiled by zig and run by qemu; one thread
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group wheels
 	@type qemu-aarch64 >/dev/null 2>&1 && test -d $(ARM_LIBC) || { echo 'make $@ needs qemu and a C library for ARM: apt-get install qemu-user libc6-arm64-cross'; exit 1; }
@@ -97,7 +97,8 @@ test-arm: install ## the kernels for ARM (aarch64), compiled by zig and run by q
 	$(ZIG) c++ -target $(ARM) $(SUITE_FLAGS) $(SUITE) -ldl -o $(WHEELS)/arm/suite
 	qemu-aarch64 -L $(ARM_LIBC) $(WHEELS)/arm/suite $(WHEELS)/arm/unpacked/relattn/compiled/_kernels.so
 
-# Both are built from the source distribution. That for x86-64 is tested in an environment with torch and nothing else.
+# Both are built from the source distribution. The one for x86-64 is tested in an environment with torch and nothing
+# else.
 wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribution, tested, in dist/
 	rm -rf $(WHEELS)/x86 $(BARE) dist
 	LDFLAGS=-Wl,-s $(BIN)/python -m build --outdir $(WHEELS)/x86 .
@@ -116,8 +117,8 @@ wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribu
 test-versions: install ## the core's tests under other versions of Python and torch (versions.toml), into docs/versions.md
 	TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python -m tests.versions
 
-# What an index asks of a package, and the tests from the unpacked source distribution, in an environment of their own.
-# Two of ten points of pyroma are for an address and an e-mail, which the project has not got.
+# Checks what an index asks of a package, and runs the tests from the unpacked source distribution, in a separate
+# environment. Two of pyroma's ten points are for an address and an e-mail; the project has neither.
 release-check: install ## the package as it would be published: its metadata, its files, its tests, the workflow files
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group release
 	rm -rf $(RELEASE)
@@ -144,7 +145,7 @@ lint: install ## ruff and pyright, and for the kernels clang-format and clang-ti
 	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(KERNELS)) -- -std=c++17 -DRELATTN_SET=generic -DRELATTN_SOURCES='""'
 	$(BIN)/clang-tidy --quiet $(SUITE) -- $(SUITE_FLAGS)
 
-# The variable stops a notice about other programs, which the theme prints.
+# The variable stops a notice of the theme about other programs.
 docs: install ## the documentation as a site, in site/; a dead link fails
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -1,13 +1,13 @@
-"""Time and memory of attention over several axes, beside the code that transformers has for it: a table per command.
+"""Time and memory of attention over several axes, beside transformers' code for it: one table per command.
 
     python benchmarks/axes.py sam [--sizes 48 64]           SAM-B's global attention: side x side tokens, 12 heads of 64
     python benchmarks/axes.py swin [--sizes 7 14]           Swin's windows: 64 of them, 4 heads of 32
     python benchmarks/axes.py layout [--sizes 512 4096]     LayoutLMv3's text order, x and y: 12 heads of 64
 
-Projections are left out. Every way is first held against the reference backend in float64 at a small size. Memory is
-the peak of one step in a process of its own, beyond inputs, output and gradients (`relattn.bench.memory`). Times are
-taken pair by pair with the floor, the first way (`relattn.bench.timing`); the ratios are medians, with "±" where their
-quartiles lie more than 10 % apart, and the calling thread's processor time in brackets.
+Projections are left out. Every way is first compared with the reference backend in float64 at a small size. Memory is
+the peak of one step in a separate process, beyond inputs, output and gradients (`relattn.bench.memory`). Times are
+taken pair by pair with the floor, the first way (`relattn.bench.timing`). The ratios are medians, with "±" where their
+quartiles lie more than 10 % apart. The calling thread's processor time stands in brackets.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from relattn.errors import UnsupportedError
 
 PATIENCE = 300.0
 WORST = 1e-4
-"""How far any output or gradient may be off in float32, as a share of the largest number of its kind."""
+"""The largest error of any output or gradient in float32, as a share of the largest number of its kind."""
 
 
 @dataclass
 class Case:
-    """Tensors that gradients are asked of, by name, and the ways to compute the output of them."""
+    """The tensors with gradients, by name, and the ways to compute the output from them."""
 
     leaves: dict[str, Tensor]
     ways: dict[str, Callable[[], Tensor]]
 
     def step(self, way: str, training: bool) -> list[Tensor]:
-        """The output, and where it trains the gradient of every leaf that the way has one for, else None."""
+        """The output, and in training the gradient of every leaf, None where the way has none."""
         with torch.set_grad_enabled(training):
             output = self.ways[way]()
         if not training:
@@ -97,7 +97,7 @@ def sam(side: int, double: bool) -> Case:
 
 
 def swin(window: int, double: bool) -> Case:
-    """64 windows under one table of biases. The floor is transformers' code through sdpa."""
+    """64 windows with one table of biases. The floor is transformers' code through sdpa."""
     batch, heads, width, length = 64, 4, 32, window * window
     shape = (batch, length, heads * width)
     leaves = _leaves(q=shape, k=shape, v=shape, bias=((2 * window - 1) ** 2, heads))
@@ -179,11 +179,11 @@ TABLES: dict[str, tuple[Callable[[int, bool], Case], int, tuple[int, ...]]] = {
     "swin": (swin, 4, (7, 14)),
     "layout": (layout, 40, (512, 4096)),
 }
-"""Of each table: its cases, the size that is checked, and the sizes that are measured."""
+"""For each table: its cases, the size of the check, and the measured sizes."""
 
 
 def check(name: str) -> list[str]:
-    """The ways that run, each held against the reference in float64 at the small size."""
+    """The ways that run, each compared with the reference in float64 at the small size."""
     make, small, _ = TABLES[name]
     truth, case = make(small, True).step("reference", True), make(small, False)
     found = []

@@ -1,10 +1,10 @@
 """Does a pair of query and key cost the same at every length? The native backend beside itself at one length.
 
-D = 64, float32, B = 1, two threads. Each cell is the time per visible pair and head at a length over that at the
-reference length (the last column but two has that in picoseconds), the median of at least fifteen pairs taken in turn
-(`relattn.bench.timing`; ± where they spread over more than 10 %). The last columns are the largest cell over the
-smallest, and whether it is within the goal of 1.10. Without a window H = 2, so that 32,768 takes seconds; under the
-window of 256 to either side H = 8. Answers and gradients are first compared with float64.
+D = 64, float32, B = 1, two threads. Each cell is the time per visible pair and head at a length, divided by that at the
+reference length. The last column but two has the latter in picoseconds. It is the median of at least fifteen pairs
+taken in turn (`relattn.bench.timing`; ± where they spread over more than 10 %). The last columns are the largest cell
+divided by the smallest, and whether it is within the goal of 1.10. Without a window H = 2, so that 32,768 takes
+seconds. With the window of 256 to each side H = 8. Answers and gradients are first compared with float64.
 
     python benchmarks/cost_per_pair.py full            from 1,024 to 32,768, beside 4,096
     python benchmarks/cost_per_pair.py window          from 2,048 to 32,768, beside 8,192: linear in the length

@@ -1,8 +1,9 @@
 """One token through a whole layer with a cache: RelativeMultiheadAttention and KVCache at 8192 keys.
 
-Beside it, turn by turn: the layer without encoding, and four linear maps around PyTorch's own attention written by hand
-over buffers that the new key and value are copied into. H = 8, D = 64, no gradients. A table of ratios to the latter,
-medians over the turns: `python benchmarks/decoding_step.py [float32|bfloat16] [threads]`.
+Two others run beside it, turn by turn: the layer without encoding, and a layer by hand: four linear maps around
+PyTorch's own attention, over buffers into which the new key and value are copied. H = 8, D = 64, no gradients. The
+table has ratios to the layer by hand, medians over the turns: `python benchmarks/decoding_step.py [float32|bfloat16]
+[threads]`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ENCODINGS: dict[str, Callable[[], relattn.RelativeEncoding | None]] = {
 
 
 def by_hand(batch: int, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """The step that a user would write: the newest key and value take the last slot of what is attended to."""
+    """The step that a user would write: the newest key and value take the last slot of the buffers."""
     q_proj, k_proj, v_proj, out_proj = (nn.Linear(MODEL, MODEL).to(dtype) for _ in range(4))
     keys, values = torch.randn(2, batch, HEADS, HELD + ROOM, WIDTH).to(dtype)
 
@@ -54,7 +55,7 @@ def by_hand(batch: int, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 
 
 def layer(name: str, batch: int, dtype: torch.dtype) -> tuple[Callable[[Tensor], Tensor], KVCache]:
-    """A step of our layer, and its cache with HELD keys and room for more."""
+    """A step of our layer, and its cache with HELD keys and spare room."""
     attention = RelativeMultiheadAttention(MODEL, HEADS, ENCODINGS[name]()).to(dtype)
     cache = KVCache()
     key, value = torch.randn(2, batch, HEADS, HELD, WIDTH).to(dtype)
@@ -71,7 +72,7 @@ def measured(name: str, batch: int, dtype: torch.dtype) -> tuple[float, float]:
         for who, step in (("by hand", hand), ("ours", ours)):
             start = time.perf_counter()
             step(token)
-            if turn >= 5:  # the first fill rooms and caches
+            if turn >= 5:  # the first calls fill buffers and caches
                 times[who].append(time.perf_counter() - start)
         cache.truncate(HELD)
     return statistics.median(times["ours"]), statistics.median(times["by hand"])

@@ -1,9 +1,9 @@
 """What context parallelism costs: memory per rank, bytes sent, and pairs per rank.
 
 A training step of one sequence, 8 heads of 64, float32, causal, split over 1, 2 and 4 processes with gloo, one thread
-each. Memory: what a rank holds at its highest beyond its inputs, its output and its gradients. Bytes: counted where
-they are sent, beside the formulas of `relattn.distributed.traffic`. Pairs: those that causality lets a rank's queries
-see. Speed is no figure here: the processes share two cores.
+each. Memory: the most that a rank holds beyond its inputs, its output and its gradients. Bytes: counted where they are
+sent, beside the formulas of `relattn.distributed.traffic`. Pairs: those that a rank's queries see under causality.
+Speed is not measured: the processes share two cores.
 
     python benchmarks/distributed.py                    measures what figures.json has not yet, and writes README.md
     python benchmarks/distributed.py --length 8192      a shorter sequence
@@ -44,7 +44,7 @@ def encoding() -> relattn.RelativeEncoding:
 
 
 def held_by(attend: Callable[..., Tensor], own: int) -> int:
-    """Bytes at the highest of a training step, beyond inputs, output and gradients."""
+    """The most bytes of a training step, beyond inputs, output and gradients."""
     made = encoding()
     q, k, v = (torch.randn(1, HEADS, own, WIDTH, requires_grad=True) for _ in range(3))
     toward = torch.randn(1, HEADS, own, WIDTH)
@@ -68,7 +68,7 @@ def step_alone(length: int, backend: str, queue: Any) -> None:
 def step(
     rank: int, world: int, port: int, length: int, layout: Layout, rotate: Rotate, window: int | None, queue: Any
 ) -> None:
-    """One training step of a rank: what it held, sent and computed."""
+    """One training step of a rank: the bytes that it held and sent, and the pairs that it computed."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
@@ -95,7 +95,7 @@ def step(
 
 
 def measured(world: int, length: int, layout: Layout, rotate: Rotate, window: int | None) -> dict[str, Any]:
-    """A step of all ranks: what they held and sent, beside the formula."""
+    """A step of all ranks: the bytes that they held and sent, beside the formula."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

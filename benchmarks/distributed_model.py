@@ -30,11 +30,11 @@ BACKWARD = 2.5
 
 @dataclass(frozen=True)
 class Machine:
-    """What the model supposes.
+    """The assumptions of the model.
 
-    flops: operations a second of a rank's products, at the share `use` of its peak. node: ranks of a node. within,
-    between: bytes a second that a rank sends, and at the same time receives, inside its node and out of it: each has a
-    connection of its own. latency: seconds before a message starts.
+    flops: operations per second of a rank's products, at the share `use` of its peak. node: the ranks of a node.
+    within, between: bytes per second that a rank sends, and at the same time receives, inside its node and out of it;
+    each rank has its own connection. latency: seconds before a message starts.
     """
 
     flops: float = 400e12
@@ -56,7 +56,7 @@ class Machine:
 
 
 class Case(NamedTuple):
-    """Causal attention over `length` tokens; window: how many keys a query sees, itself included, None for all."""
+    """Causal attention over `length` tokens; window: the keys that a query sees, itself included; None: all."""
 
     length: int
     window: int | None
@@ -90,17 +90,17 @@ def pairs(case: Case, world: int, layout: Layout) -> np.ndarray:
 
 
 def _pairs_up_to(furthest: np.ndarray, block: int) -> np.ndarray:
-    """How many (i, j) below `block` have j - i <= furthest."""
+    """The number of (i, j) below `block` with j - i <= furthest."""
     below = np.clip(block + furthest, 0, block)
     above = np.clip(block - 1 - furthest, 0, block - 1)
     return np.where(furthest < 0, below * (below + 1) // 2, block * block - above * (above + 1) // 2)
 
 
 def ring(case: Case, world: int, machine: Machine, layout: Layout) -> float:
-    """Both passes, hop by hop: a rank multiplies what is here while the next chunk comes and this one goes.
+    """Both passes, hop by hop: a rank computes with its chunk while the next chunk comes and this one goes.
 
-    A hop ends on a rank when its products are done, and what it sends and receives is through. A message starts when
-    both its ranks are in that hop.
+    A hop ends on a rank when its products are done and its messages have ended. A message starts when both its ranks
+    are in that hop.
     """
     sizes, met = case.sizes(world), pairs(case, world, layout)
     hops = traffic.hops(world, sizes.queries, sizes.keys, case.lowest(), 0, layout)
@@ -119,7 +119,7 @@ def ring(case: Case, world: int, machine: Machine, layout: Layout) -> float:
 
 
 def _sent(machine: Machine, now: np.ndarray, size: int, hop: int = 1) -> np.ndarray:
-    """[N]: when each rank has sent so many bytes `hop` further round, and received as many."""
+    """[N]: the time at which each rank has sent so many bytes `hop` further round, and received as many."""
     through = np.maximum(now, np.roll(now, -hop)) + machine.latency + size / machine.bandwidth(len(now), hop)
     return np.maximum(through, np.roll(through, hop))
 
@@ -139,7 +139,7 @@ def all_gather(case: Case, world: int, machine: Machine) -> float:
 def ulysses(case: Case, world: int, machine: Machine) -> float | None:
     """Exchange, products of some heads, exchange back, and the same for the gradients. None where heads are too few.
 
-    A message to each other rank for each tensor: query, key, value, output, and lse in the forward pass alone.
+    One message to each other rank for each tensor: query, key, value, output, and lse only in the forward pass.
     """
     if case.key_heads % world:
         return None
@@ -154,7 +154,7 @@ def ulysses(case: Case, world: int, machine: Machine) -> float | None:
 
 
 def products_alone(case: Case, world: int, machine: Machine) -> float:
-    """The products of both passes, divided evenly, and nothing sent: no way can take less."""
+    """The products of both passes, divided evenly, without messages: no way can take less."""
     return (1 + BACKWARD) * float(machine.products(all_pairs(case))) / world
 
 
@@ -174,7 +174,7 @@ WAYS: dict[str, Callable[[Case, int, Machine], float | None]] = {
 
 
 def hidden(case: Case, machine: Machine) -> float:
-    """The number of ranks up to which the formula says that a ring between nodes hides, zigzag, causal."""
+    """The number of ranks up to which, by the formula, the products hide a ring between nodes (zigzag, causal)."""
     queries = max(
         traffic.hidden_from(HEADS, case.key_heads, SIZE, SUMS, machine.flops * machine.use, machine.between, 0.5)
     )

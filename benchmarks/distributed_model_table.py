@@ -15,7 +15,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "Ulysses": {"color": "#4a7c35", "marker": "^"},
 }
 Seconds = Mapping[Any, Mapping[str, Sequence[float | None]]]
-"""By case and way, a time for each number of ranks."""
+"""For each case and way, one time per number of ranks."""
 
 
 def write(out: Path, ranks: Sequence[int], seconds: Seconds, bounds: Mapping[Any, float]) -> None:
@@ -27,7 +27,7 @@ def write(out: Path, ranks: Sequence[int], seconds: Seconds, bounds: Mapping[Any
 
 
 def table(ranks: Sequence[int], seconds: Seconds) -> str:
-    """A line for each case and way, a column for each number of ranks."""
+    """One line per case and way, one column per number of ranks."""
     lines = ["| tokens | a query sees | Hk | | " + " | ".join(f"{number:,}" for number in ranks) + " |"]
     lines.append("|---:|---|---:|---|" + "---:|" * len(ranks))
     for case, ways in seconds.items():
@@ -43,7 +43,7 @@ def sight(case: Any) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Three digits, or nothing where there is no time."""
+    """Three digits; empty where there is no time."""
     if seconds is None:
         return ""
     shown = seconds * 1000
@@ -51,7 +51,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def draw(path: Path, ranks: Sequence[int], seconds: Seconds, bounds: Mapping[Any, float]) -> None:
-    """A panel for each case, a row of panels for each number of heads."""
+    """One panel per case, one row of panels per number of heads."""
     import matplotlib
 
     matplotlib.use("svg")

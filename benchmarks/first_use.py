@@ -1,9 +1,9 @@
-"""What the first use of relattn adds to `import torch`: a call of relative_attention, in a fresh process.
+"""What the first use of relattn adds to `import torch`: a call of relative_attention, in a new process.
 
-Processes that import torch alone take turns with processes that also import relattn and call it, so that what else the
-machine does meets both. Each times itself from its first statement on, on the clock and in processor time (its own,
-children none). `python benchmarks/first_use.py [processes]` prints a table of the medians: 15 processes of each kind
-unless told. The goal is less than 0.3 s.
+Processes that import only torch take turns with processes that also import relattn and call it. So other work on the
+machine affects both. Each times itself from its first statement on, by the clock and in processor time (its own,
+without children). `python benchmarks/first_use.py [processes]` prints a table of the medians: 15 processes of each kind
+by default. The goal is less than 0.3 s.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(processes: int = PROCESSES) -> None:
     """Time every case beside torch alone and print the table."""
     programs = {"torch alone": TORCH} | {name: f"{TORCH}; {call}" for name, call in CASES.items()}
     for statements in programs.values():
-        seconds(statements)  # brings the files into the machine's memory, and compiles what was not yet
+        seconds(statements)  # loads the files into the machine's memory, and compiles files that were not compiled yet
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
     for _ in range(processes):
         for name, statements in programs.items():

@@ -8,11 +8,13 @@ from typing import NamedTuple
 from relattn.bench.workload import DECODING, FORWARD, TRAINING, Workload
 
 TOLERANCE = 1.1
-"""One length may lie so far above a goal that bounds the median; so may batches of short sequences and single heads."""
+"""The factor by which one length may exceed a goal for the median; also for batches of short sequences and single
+heads.
+"""
 
 
 class Row(NamedTuple):
-    """What is measured, and the goal: a bound of the median over the lengths, or of each length; None for no goal."""
+    """A measured row, and its goal: a bound on the median over the lengths, or on each length; None for no goal."""
 
     name: str
     workload: Workload
@@ -22,7 +24,7 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """Rows that are measured at the same lengths.
 
-    threads: what the goals ask for. backend: "native", or "auto" where the whole call counts.
+    threads: the number of threads in the goals. backend: "native", or "auto" where the whole call counts.
     """
 
     rows: list[Row]
@@ -37,7 +39,7 @@ def of_encoding(name: str) -> Workload:
 
 
 def in_columns(name: str, workload: Workload, goals: tuple[float, ...] = ()) -> list[Row]:
-    """Forward and training step, full, then both causal; with two goals the first two, with none all."""
+    """Forward and training step, full, then both causal; with two goals only the first two, with no goal all."""
     columns = [(False, FORWARD), (False, TRAINING), (True, FORWARD), (True, TRAINING)]
     found = [replace(workload, causal=causal, mode=mode) for causal, mode in columns[: len(goals) or 4]]
     return [Row(name, work, goal) for work, goal in zip(found, goals or (None,) * 4, strict=True)]

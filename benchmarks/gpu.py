@@ -1,8 +1,8 @@
-"""What do the Triton kernels cost on a GPU? Every figure of benchmarks/results/gpu, in one command; about an hour.
+"""The cost of the Triton kernels on a GPU: every figure of benchmarks/results/gpu, in one command; about an hour.
 
 bf16, B=4, H=16, against PyTorch's flash kernel without any encoding, compiled FlexAttention that looks up Q @ RK^T, and
-S handed to PyTorch's kernel as a mask; decoding; and sequences of which no quadratic memory could be held. Each
-candidate is first checked against float64. Writes grid/, decoding/ and long.json, and README.md with what was reached.
+S handed to PyTorch's kernel as a mask; decoding; and sequences too long for quadratic memory. Each candidate is first
+checked against float64. It writes grid/, decoding/ and long.json, and README.md with the goals that were reached.
 
     python benchmarks/gpu.py
 """
@@ -63,7 +63,7 @@ LONGEST = (Long(1_000_000, 1, 4096), Long(131_072, 16, None))
 
 
 def long_step(began: Callable[[], None], asked: Long, device: str) -> Memory:
-    """One step after another that is not counted."""
+    """One step, after another step that is not counted."""
     shape = (1, asked.heads, asked.length, 64)
     query, key, value, upstream = (torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(4))
     encoding = relattn.RelativeEmbedding(64, asked.window or asked.length, causal=True).to(device, torch.bfloat16)
@@ -87,7 +87,7 @@ def long_step(began: Callable[[], None], asked: Long, device: str) -> Memory:
 
 
 def long_figures(device: str) -> list[dict[str, object]]:
-    """Of each of LONGEST its seconds and bytes, or why there are none."""
+    """The seconds and bytes of each of LONGEST, or why there are none."""
     figures = []
     for asked in LONGEST:
         try:
@@ -124,7 +124,7 @@ GOALS = (
 
 
 def verdicts(found: Results) -> Iterator[list[str]]:
-    """A row for each goal and workload: what was asked for, what was found, and whether that reaches it."""
+    """One row per goal and workload: the goal, the result, and whether the result reaches the goal."""
     by_place = {(m.workload, m.candidate): m for m in found.measurements}
     for workload in dict.fromkeys(m.workload for m in found.measurements):
         for goal in GOALS:

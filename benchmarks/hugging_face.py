@@ -1,10 +1,10 @@
-"""What `relattn.hf.patch` buys: peak memory and time of Hugging Face models, as they were and patched.
+"""What `relattn.hf.patch` saves: peak memory and time of Hugging Face models, as they were and patched.
 
 Models of published sizes with two layers and random weights (`hugging_face_models.py`), batch 1, float32, the
 configuration's own dropout, no gradient checkpointing. As it was: transformers' own choice of attention. Memory: one
-call in a process of its own, what it adds to the parameters at its highest; in a training step their gradients are
-included. Time: the same model patched and not, in turn in one process, seven pairs and more; the median ratio with its
-quartiles. What was measured is kept in figures.json: an interrupted run goes on where it stopped.
+call in a separate process; the most that it adds to the parameters, in a training step with their gradients. Time: the
+same model patched and not, in turn in one process, seven or more pairs; the median ratio with its quartiles. Results
+are kept in figures.json: an interrupted run goes on where it stopped.
 
     python benchmarks/hugging_face.py                   measures, and writes the table and the picture
     python benchmarks/hugging_face.py --models sam t5   these anew
@@ -47,9 +47,9 @@ OUT = Path(__file__).parent / "results" / "hugging_face"
 LAYERS = 2
 PAIRS, SECONDS = 7, 4.0
 PATIENCE = 500.0
-"""Seconds for one call, beyond which it is given up."""
+"""The seconds after which a call is given up."""
 LIMIT, SPARE = 14 * GIB, 2 * GIB
-"""What a call may add at most, and what is left to everybody else on the machine."""
+"""The most memory that a call may add, and the memory that is left for other processes."""
 
 
 def forward(model: nn.Module, inputs: dict[str, Tensor]) -> None:
@@ -59,7 +59,7 @@ def forward(model: nn.Module, inputs: dict[str, Tensor]) -> None:
 
 
 def step(model: nn.Module, inputs: dict[str, Tensor]) -> None:
-    """Forward and backward, of an output that every position reaches."""
+    """Forward and backward, from an output that depends on every position."""
     model(**inputs)[0].square().mean().backward()
 
 
@@ -76,7 +76,7 @@ def made(subject: Subject, patched: bool) -> nn.Module:
 
 
 def measure_memory(began: Callable[[], None], name: str, length: int, kind: str, patched: bool, threads: int) -> Memory:
-    """One call's, after a short one."""
+    """The memory of one call, after a short one."""
     torch.set_num_threads(threads)
     subject, call = SUBJECTS[name], CALLS[kind]
     model = made(subject, patched)
@@ -129,7 +129,7 @@ def times(name: str, length: int, kind: str) -> dict[str, Any]:
 
 
 def wanted(name: str) -> Iterator[tuple[int, str, bool]]:
-    """(length, kind, whether the time is taken, too) of everything that is measured of a model."""
+    """(length, kind, whether the time is taken, too) of every measurement of a model."""
     subject = SUBJECTS[name]
     for length in subject.lengths:
         yield from ((length, kind, True) for kind in CALLS)
@@ -140,14 +140,14 @@ def wanted(name: str) -> Iterator[tuple[int, str, bool]]:
 
 
 class Figures:
-    """figures.json: what is measured of each model, length and kind of call."""
+    """figures.json: the measurements of each model, length and kind of call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entries: list[dict[str, Any]] = json.loads(path.read_text())["entries"] if path.exists() else []
 
     def forget(self, names: list[str]) -> None:
-        """What is to be measured anew, and what is measured no longer."""
+        """Drops the figures that are measured again, and those that are no longer measured."""
         kept = {(name, length, kind) for name in SUBJECTS if name not in names for length, kind, _ in wanted(name)}
         self.entries = [entry for entry in self.entries if (entry["model"], entry["length"], entry["kind"]) in kept]
 

@@ -24,7 +24,7 @@ def image_and_prompt(length: int) -> dict[str, Tensor]:
 
 
 def sam(layers: int) -> nn.Module:
-    """The vision encoder of SAM-B: the last of the layers attends to the whole image, those before it in windows."""
+    """The vision encoder of SAM-B: the last layer attends to the whole image, the layers before it in windows."""
     config = hf.SamVisionConfig(num_hidden_layers=layers, global_attn_indexes=[layers - 1])
     return hf.SamVisionModel(config)
 
@@ -39,7 +39,7 @@ def vitdet(layers: int) -> nn.Module:
 
 
 def seggpt(layers: int) -> nn.Module:
-    """SegGPT-L: the image below its prompt; behind the first layer its two streams become one."""
+    """SegGPT-L: the image below its prompt; after the first layer its two streams become one."""
     config = hf.SegGptConfig(
         num_hidden_layers=layers, intermediate_hidden_state_indices=[layers - 1], merge_index=0, drop_path_rate=0.0
     )
@@ -88,5 +88,5 @@ def swin_v2(layers: int) -> nn.Module:
 
 
 def levit(layers: int) -> nn.Module:
-    """LeViT-128, whose first stage is changed; the grids of the later ones are left."""
+    """LeViT-128: its first stage is changed; the small grids of later stages are left."""
     return hf.LevitModel(hf.LevitConfig(depths=[layers] * 3))

@@ -1,7 +1,6 @@
 """The models that `benchmarks/hugging_face.py` measures: published sizes, few layers, random weights, batch 1.
 
-A size that is not written in the files beside this one is the default of transformers' configuration, which is that of
-the model named.
+A size that is not written in the files beside this one is the default of transformers' configuration for that model.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from torch import nn
 class Subject:
     """A model of `layers` layers, an input of a length for it, the lengths that are measured, and their unit.
 
-    memory: lengths at which memory alone is measured, for one step there takes minutes. forward: those at which that
-    is done for the forward pass alone. warm: the length of a first call, which brings in the libraries' pages.
+    memory: lengths at which only memory is measured, because one step takes minutes. forward: lengths at which only the
+        forward pass is measured. warm: the length of a first call, which loads the libraries' pages.
     """
 
     shown: str

@@ -16,19 +16,19 @@ from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import Seamles
 
 
 class Frames(nn.Module):
-    """In the place of a subsampling: the input is what the subsampling would have made."""
+    """Replaces a subsampling: the input is already the result of the subsampling."""
 
     def forward(self, frames: Tensor, *_: Any, **__: Any) -> Tensor:
         return frames
 
 
 def speech(width: int, name: str = "hidden_states") -> Callable[[int], dict[str, Tensor]]:
-    """What an encoder gets behind its convolutions."""
+    """The input of an encoder after its convolutions."""
     return lambda length: {name: torch.randn(1, length, width)}
 
 
 def recording(name: str) -> Callable[[int], dict[str, Tensor]]:
-    """Mel features of 10 ms, of which eight become a frame."""
+    """Mel features of 10 ms; eight of them become a frame."""
     return lambda frames: {name: torch.randn(1, 8 * frames, 80)}
 
 
@@ -82,14 +82,14 @@ def parakeet(layers: int) -> nn.Module:
 
 
 def parakeet_frames(layers: int) -> nn.Module:
-    """For an hour, for which the convolutions alone need over 14 GiB."""
+    """For an hour of audio: its convolutions alone need over 14 GiB."""
     encoder: Any = parakeet(layers)
     encoder.subsampling = Frames()
     return encoder
 
 
 def nemotron(layers: int) -> nn.Module:
-    """Without the factor on its input, which it would scale in place, call after call."""
+    """Without the factor on its input: the model would scale the input in place in every call."""
     config = hf.NemotronAsrStreamingEncoderConfig(num_hidden_layers=layers, layerdrop=0.0, scale_input=False)
     encoder: Any = NemotronAsrStreamingEncoder(config)
     encoder.subsampling = Frames()

@@ -73,7 +73,7 @@ def draw(entries: list[dict[str, Any]], path: Path) -> None:
 
 
 def longest_steps(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each model's training step at the greatest length at which it ends patched, where it has one."""
+    """Each model's training step at the greatest length at which the patched model finishes, if there is one."""
     steps = [entry for entry in entries if entry["kind"] == "training" and "mib" in entry["patched"]]
     return list({entry["model"]: entry for entry in steps}.values())
 

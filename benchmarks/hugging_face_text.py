@@ -31,7 +31,7 @@ def document(length: int) -> dict[str, Tensor]:
 
 
 def embedded_document(length: int) -> dict[str, Tensor]:
-    """What LayoutLMv2's encoder gets: nothing is hidden."""
+    """The input of LayoutLMv2's encoder: nothing is hidden."""
     states, mask = torch.randn(1, length, 768), torch.zeros(1, 1, 1, length)
     places = torch.arange(length).unsqueeze(0)
     return {"hidden_states": states, "attention_mask": mask, "bbox": boxes(length), "position_ids": places}
@@ -49,7 +49,7 @@ def switch(layers: int) -> nn.Module:
 
 
 def pix2struct(layers: int) -> nn.Module:
-    """The initializer_range is what the text's configuration gets within that of the whole model."""
+    """The initializer_range is the one that the text's configuration gets within that of the whole model."""
     config = hf.Pix2StructTextConfig(vocab_size=32, num_layers=layers, initializer_range=0.02)
     return hf.Pix2StructTextModel(config)
 
@@ -115,12 +115,12 @@ def gemma2(layers: int) -> nn.Module:
 
 
 def kinds(layers: int) -> list[str]:
-    """The last of Inkling's layers sees all tokens, those before it a window."""
+    """The last of Inkling's layers sees all tokens, the layers before it see a window."""
     return ["hybrid_sliding"] * (layers - 1) + ["hybrid"]
 
 
 def inkling(layers: int) -> nn.Module:
-    """The attention as published; narrow feed-forward layers, for the published experts fill 58 GB a layer."""
+    """The attention as published; narrow feed-forward layers, because the published experts take 58 GB per layer."""
     config = InklingTextConfig(
         vocab_size=32, unpadded_vocab_size=32, num_hidden_layers=layers, layer_types=kinds(layers),
         mlp_layer_types=["dense"] * layers, intermediate_size=1024, eos_token_id=2,
@@ -129,7 +129,7 @@ def inkling(layers: int) -> nn.Module:
 
 
 def inkling2(layers: int) -> nn.Module:
-    """The attention as published; eight narrow experts, for the published ones fill 49 GB a layer."""
+    """The attention as published; eight narrow experts, because the published ones take 49 GB per layer."""
     config = Inkling2TextConfig(
         vocab_size=32, unpadded_vocab_size=32, num_hidden_layers=layers, layer_types=kinds(layers),
         moe_intermediate_size=128, n_routed_experts=8, eos_token_id=2, use_cache=False,

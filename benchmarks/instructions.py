@@ -1,11 +1,11 @@
-"""Instructions of one call, counted by callgrind: the same number on every run, whatever else the machine does.
+"""Instructions of one call, counted by callgrind: the same number on every run, also on a busy machine.
 
     python benchmarks/instructions.py                    a table of this tree
     python benchmarks/instructions.py --beside FOLDER    and of another checkout of relattn, its kernels built
 
-B=1, H=8, D=64, float32, causal, one thread. Each cell counts ten calls after some that warm up, Python, PyTorch and
-kernels together, over ten. It needs valgrind, its headers and a C compiler. Valgrind knows no AVX-512, so that AVX2
-counts.
+B=1, H=8, D=64, float32, causal, one thread. Each cell is a tenth of the count for ten calls after a warm-up: Python,
+PyTorch and kernels together. It needs valgrind, its headers and a C compiler. Valgrind does not support AVX-512, so the
+kernels for AVX2 run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROW = re.compile(r"desc: Trigger: Client Request: (.*)\n(?:.*\n)*?summary: (\d+)
 
 
 def run() -> None:
-    """Inside of valgrind: every case, announced to it by its name."""
+    """Inside valgrind: every case, announced to valgrind by its name."""
     import torch
 
     import relattn

@@ -2,12 +2,12 @@
 
     KERAS_BACKEND=tensorflow python benchmarks/keras_memory.py [--lengths 512 1024 2048 4096] [--blocks 64 128 256]
 
-Beside blocks of several sizes stands `article`: relattn.keras.Attention, one table for all heads, in the blocks that it
-chooses. The naive formula is what one writes with keras.ops: S = Q E^T, arranged by a padded reshape, added to Q K^T,
-softmax, and all of it kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64,
+Beside blocks of several sizes stands `article`: relattn.keras.Attention, with one table for all heads, in blocks that
+it chooses itself. The naive formula in keras.ops is: S = Q E^T, arranged by a padded reshape, added to Q K^T, softmax,
+and everything kept for the gradient. A step is one forward and one backward pass of B = 1, 4 heads of width 64,
 float32, compiled as Keras compiles its own (tf.function with XLA, jax.jit; torch runs as it is). Peaks are those of a
-process of its own, above what it held before the step, of live tensors: glibc is told to give back what is freed
-(MALLOC_MMAP_THRESHOLD_), for left alone it keeps some 200 MB of a step in blocks on torch. Times are the best of
+separate process, above its memory before the step. They count live tensors: glibc is told to give freed memory back
+(MALLOC_MMAP_THRESHOLD_), because otherwise it keeps some 200 MB of a step in blocks on torch. Times are the best of
 several steps, taken in turns in one process.
 """
 
@@ -41,7 +41,7 @@ def naive(encoding, query, key, value, causal: bool):
 
 
 def in_blocks(encoding, query, key, value, causal: bool, block: int | None):
-    """The same by relattn.keras; None: as it chooses by itself."""
+    """The same by relattn.keras; None: it chooses the block itself."""
     from relattn.keras.attend import Mask
     from relattn.keras.loop import attend
     from relattn.keras.positions import Positions
@@ -108,7 +108,7 @@ def make_step(way: str, length: int, causal: bool):
 
 def peak(way: str, length: int, causal: bool) -> float:
     """MB that a step adds to the peak of this process."""
-    make_step(way, 256, causal)()  # what the libraries load on first use
+    make_step(way, 256, causal)()  # the libraries load files on first use
     step = make_step(way, length, causal)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step()
@@ -128,7 +128,7 @@ def seconds(ways: list[str], length: int, causal: bool, repeats: int) -> dict[st
 
 
 def in_a_process(*arguments: str):
-    """What this script prints with those arguments, in a process of its own."""
+    """The output of this script with those arguments, in a separate process."""
     variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)} if "--peak" in arguments else None
     command = [sys.executable, __file__, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)

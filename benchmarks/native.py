@@ -1,10 +1,10 @@
 """The native backend beside PyTorch's own attention without any encoding: the ratio of their times, call by call.
 
-One sequence, H = 8, D = 64, float32, where a row says nothing else; PyTorch's attention has the same shape, dtype and
+One sequence, H = 8, D = 64, float32, unless a row says otherwise. PyTorch's attention has the same shape, dtype and
 causality. Before it is timed, every workload's answer and gradients are compared with float64 (`relattn.bench.truth`).
 Each cell is the median ratio of at least fifteen pairs (`relattn.bench.timing`: rounds that spread over more than 10 %
-are repeated, and marked with ± where none was steadier). The last columns are the median over the lengths, the goal,
-and whether it is met: by the median, and by every length within 1.1 times the goal.
+are repeated, and marked with ± if none was steadier). The last columns are the median over the lengths, the goal, and
+whether it is met: by the median, and by every length within 1.1 times the goal.
 
     python benchmarks/native.py encodings         rows `transformer-xl` and `disentangled`: the rows of the tables are
                                                   projected beforehand, and a training step gives the gradients of these
@@ -15,8 +15,8 @@ and whether it is met: by the median, and by every length within 1.1 times the g
                                                   its pairs)
     python benchmarks/native.py batches heads     short sequences in a batch; one long sequence with one head
 
-Several tables may be named; all are printed where none is. `--rows relative,bfloat16`: rows whose names hold one of
-these.
+Several tables may be named; without a name all are printed. `--rows relative,bfloat16`: only rows whose names hold one
+of these.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def checked(who: Candidate, workload: Workload) -> None:
 
 
 def share(workload: Workload) -> float:
-    """The visible pairs over those of the same attention without a window."""
+    """The visible pairs divided by those of the same attention without a window."""
     return workload.pairs / replace(workload, window=None).pairs
 
 
@@ -97,7 +97,7 @@ def _doubt(timing: Timing, share: float) -> str:
 
 
 def header(threads: int) -> str:
-    """What a table was measured with."""
+    """The machine and versions of a table."""
     return f"torch {torch.__version__}, {machine()['processor']}, threads: {threads}"
 
 

@@ -1,8 +1,8 @@
 """What relattn adds to the time of one small call: B=1, H=4, L=64, D=32, float32, one thread, forward without gradient.
 
-Every encoding's call is timed beside the same mathematics written bare in PyTorch (no checks, no encoding object), turn
-by turn, after both were seen to agree. Of each the time that 2 % of the calls stay under is taken, what the machine
-does when nothing else disturbs it; the overhead is the difference. `python benchmarks/small_call.py` prints a table.
+Every encoding's call is timed beside the same mathematics in bare PyTorch (no checks, no encoding object), turn by
+turn, after a check that both agree. For each the time is taken below which 2 % of the calls stay: the time of an
+undisturbed machine. The overhead is the difference. `python benchmarks/small_call.py` prints a table.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def bare_keys(relative_keys: Tensor) -> Call:
 
 
 def bare_bias(bias: Callable[[Tensor], Tensor]) -> Call:
-    """A bias [HEADS, LENGTH + 1] that `bias` makes of the offsets."""
+    """A bias [HEADS, LENGTH + 1] that `bias` makes from the offsets."""
 
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         rows = bias(torch.arange(-(LENGTH - 1), 2))

@@ -1,7 +1,7 @@
 """Why the tiled backend computes its softmax in base 2 and makes tiny weights zero (`relattn.backends.tiled.base_two`).
 
-Time of exp and exp2 at numbers of one kind, and of a matrix product of which a tenth of one side is tiny, over the time
-at ordinary numbers. `python benchmarks/small_numbers.py` prints two Markdown tables.
+It times exp and exp2 at numbers of one kind, and a matrix product with a tenth of one side tiny, each divided by the
+time at ordinary numbers. `python benchmarks/small_numbers.py` prints two Markdown tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large should the tiles of the tiled backend be? The sweep that `relattn.backends.tiled.sizes` was chosen from.
+"""How large should the tiles of the tiled backend be? The sweep from which `relattn.backends.tiled.sizes` was chosen.
 
 Forward and training step of one unclipped table, float32, D = 64, at every tile size, turn by turn with PyTorch's own
 attention without any encoding. `python benchmarks/tile_sizes.py` prints, for each shape, the ratios of the best sizes
@@ -26,7 +26,7 @@ SHAPES = ((1, 8, 2048, False), (1, 8, 4096, False), (1, 8, 4096, True), (1, 1, 4
 
 
 def sizes(heads: int, length: int) -> list[TileSizes]:
-    """Every size of the sweep that makes sense for a shape."""
+    """Every size of the sweep that fits a shape."""
     found = []
     for queries, keys, pairs in itertools.product(QUERIES, KEYS, PAIRS):
         queries, keys = min(queries, length), min(keys, length)
@@ -44,7 +44,7 @@ class Shape:
         self.causal = causal
 
     def ratio(self, size: TileSizes, training: bool) -> float:
-        """The time of a step with these tiles over that of the floor beside it."""
+        """The time of a step with these tiles divided by that of the floor beside it."""
         with mock.patch.object(operator, "tile_sizes", lambda problem: size):
             ours = self._seconds(training, tiled=True)
         return ours / self._seconds(training, tiled=False)

@@ -2,10 +2,10 @@
 
 Random weights, float32, the configuration's own dropout, two threads. The Hugging Face models have the published sizes
 with two layers (`benchmarks/hugging_face_models.py`), batch 1; the original is transformers' code, with PyTorch's
-attention where it has that, and eager else. The lab's model is `relattn compare`'s with its own settings, and a larger
-one; its code is relattn's, so that it has no original. All copies have the same weights. Before the time is taken, the
-outputs are compared, without dropout: that of the native copy may be no further from the same model in float64 than ten
-times as far as the original's (the lab's: the tiled copy's).
+attention if it supports that, else eager. The lab's models are the model of `relattn compare` with its own settings,
+and a larger one; they have no original, because their code is relattn's. All copies have the same weights. Before the
+time is taken, the outputs are compared without dropout. The distance of the native copy from the same model in float64
+may be at most ten times that of the original (for the lab's models: of the tiled copy).
 
 Each ratio is the median of at least fifteen pairs of steps, forward and backward, taken in turn
 (`relattn.bench.timing`), with its quartiles. One table: `python benchmarks/whole_models.py`.
@@ -32,11 +32,11 @@ from relattn.nn import RelativeMultiheadAttention
 
 LAYERS = 2
 FAR = 10.0
-"""How many times the original's distance from float64 a copy may be away from it."""
+"""A copy may be at most this many times as far from float64 as the original."""
 
 
 class Model(NamedTuple):
-    """A model's copies by what they run on, a random input, and the lengths measured."""
+    """A model's copies, by the code that they run on, a random input, and the measured lengths."""
 
     copies: Callable[[], dict[str, nn.Module]]
     inputs: Callable[[int], dict[str, Tensor]]

@@ -1,9 +1,9 @@
-"""Draw what the heads of a trained layer look at: every pair of notes, and on average every offset.
+"""Draw what the heads of a trained layer look at: every pair of notes, and the average by offset.
 
     python examples/attention_picture.py [--encoding rope] [--steps 200] [--out attention.png]
 
-Trains the model of decoder_block.py, whose next note is always the one that sounded 8 places before: for a query that
-is offset -7, and a head that has understood looks there.
+It trains the model of decoder_block.py. There the next note is always the note from 8 places before. For a query this
+is offset -7, and a head that has learned the rule looks there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def by_offset(weights: Tensor) -> Tensor:
 
 
 def draw(weights: Tensor, name: str, path: Path) -> None:
-    """A row of matrices, one a head, above the mean weight by offset."""
+    """A row of matrices, one per head, above the mean weight by offset."""
     figure, axes = plt.subplots(2, HEADS, figsize=(11, 4.6), height_ratios=(3, 1.2), layout="constrained")
     figure.suptitle(f"encoding {name}: attention weights of {HEADS} heads", fontweight="bold")
     means, offsets = by_offset(weights).tolist(), list(range(-FARTHEST, 1))

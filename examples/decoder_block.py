@@ -2,10 +2,10 @@
 
     python examples/decoder_block.py [--encoding rope] [--steps 200] [--max-length 24]
 
-A tune is a motif of 8 random notes, repeated. Whoever has heard the motif once knows every further note: the one that
-sounded 8 places before. No position is added to the notes, so only the relative encoding can tell where "8 before" is.
-The model trains on tunes of 24 notes and then continues new motifs to 64. With --max-length the cache rolls, and no
-query looks further back than that.
+A tune is a motif of 8 random notes, repeated. After the first motif every further note is known: it is the note from 8
+places before. No position is added to the notes, so only the relative encoding can tell where "8 before" is. The model
+trains on tunes of 24 notes and then continues new motifs to 64. With --max-length the cache rolls, and no query looks
+further back than that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DecoderBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor, cache: KVCache | None = None) -> Tensor:
-        """x [B, L, width]; with a cache, the tokens that follow those it has seen."""
+        """x [B, L, width]; with a cache, the tokens that follow those in the cache."""
         x = x + self.attention(self.norm1(x), is_causal=True, cache=cache)
         return x + self.mlp(self.norm2(x))
 
@@ -84,7 +84,7 @@ def train(model: TuneModel, steps: int) -> float:
 
 @torch.no_grad()
 def continue_tunes(model: TuneModel, motifs: Tensor, length: int, max_length: int | None) -> Tensor:
-    """The likeliest continuation to `length` notes: the motif goes through the cache at once, then note by note."""
+    """The most likely continuation to `length` notes: the motif goes through the cache at once, then note by note."""
     cache = KVCache(max_length)
     notes = motifs
     scores = model(motifs, cache)

@@ -3,9 +3,9 @@
     KERAS_BACKEND=tensorflow python examples/keras_chorales.py [--minutes 1 | --steps 200] [--encoding relative]
     KERAS_BACKEND=jax        python examples/keras_chorales.py ...
 
-The four voices are interleaved (soprano, alto, tenor, bass, soprano, ...), one token a 16th note, and a causal model
-predicts each from those before it. No position is added to the tokens: where they stand is told by the encoding in its
-attention. Needs music21, whose corpus holds the chorales (pip install 'relattn[lab,keras]').
+The four voices are interleaved (soprano, alto, tenor, bass, soprano, ...), one token per 16th note, and a causal model
+predicts each token from the earlier ones. No position is added to the tokens: only the encoding in its attention
+depends on their order. It needs music21, whose corpus holds the chorales (pip install 'relattn[lab,keras]').
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TimeLimit(keras.callbacks.Callback):
         self.end = time.monotonic() + 60.0 * minutes
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Looks at the clock."""
+        """Checks the clock."""
         if time.monotonic() > self.end:
             self.model.stop_training = True
 
@@ -78,7 +78,7 @@ class Windows(keras.utils.PyDataset):
 
 
 def main() -> None:
-    """Train, and say how surprising held-out chorales are."""
+    """Train, and print how surprising held-out chorales are."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--encoding", choices=ENCODINGS, default="relative")
     limit = parser.add_mutually_exclusive_group()

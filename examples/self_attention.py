@@ -1,9 +1,9 @@
-"""Self-attention under any encoding: what comes out, who computes it, and what is relative about it.
+"""Self-attention with any encoding: the output, the backend that computes it, and what is relative about it.
 
     python examples/self_attention.py                     every encoding
     python examples/self_attention.py --encoding shaw     one of them
 
-Moving all positions together, or handing the tokens over in chunks, must change nothing but the last bits.
+Moving all positions together, or passing the tokens in chunks, may change only the last bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENCODINGS = {
 
 
 def show(name: str) -> None:
-    """Attend to random tokens under one encoding, and measure what should make no difference."""
+    """Attend to random tokens with one encoding, and measure changes that should make no difference."""
     torch.manual_seed(0)
     layer = RelativeMultiheadAttention(WIDTH, HEADS, ENCODINGS[name]())
     tokens = torch.randn(BATCH, LENGTH, WIDTH)

@@ -1,4 +1,4 @@
-"""One model on several processes: its sequences split, its heads split, its parameters sharded, or all of it.
+"""One model on several processes: its sequences split, its heads split, its parameters sharded, or all three.
 
 Two layers of attention with Shaw's embedding and T5's bias take three steps of AdamW, and one process takes the same
 steps on the whole. The parameters must be the same in the end, up to rounding.
@@ -45,7 +45,7 @@ class Model(nn.Module):
 
 
 def train(model: nn.Module, x: Tensor, target: Tensor, share: float) -> None:
-    """Steps on the mean square, of which this process has a part; share: what its sum is multiplied with."""
+    """Steps on the mean square; this process has a part of it. share: the factor of its sum."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(STEPS):
         optimizer.zero_grad()

@@ -1,6 +1,6 @@
 """Checks of plain values, and their wording: the argument, what came, what is expected.
 
-Integers of NumPy are integers: what a check returns is the plain Python number.
+NumPy integers count as integers. A check returns the plain Python number.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 
 _LONGEST_SHOWN = 2**64
-"""Python refuses to print ints of more than 4300 digits, and no message gains by those of more than 20."""
+"""Python refuses to print ints of more than 4300 digits, and more than 20 digits do not help in a message."""
 
 
 def came(value: object) -> str:
-    """How a message shows what came: its repr, or of an int beyond 64 bits how long it is."""
+    """How a message shows what came: its repr; for an int beyond 64 bits its length."""
     if isinstance(value, int) and abs(value) >= _LONGEST_SHOWN:
         return f"an int of {value.bit_length()} bits"
     return repr(value)
 
 
 def as_int(value: object) -> int | None:
-    """An int, or an integer of NumPy as an int; None for anything else: bools, floats and tensors are none."""
+    """An int, or a NumPy integer as an int; None for anything else, also for bools, floats and tensors."""
     if isinstance(value, int):
         return None if isinstance(value, bool) else value
     return int(value) if isinstance(value, Integral) else None
 
 
 def as_finite(value: object) -> int | float | None:
-    """A finite number as an int or a float, of NumPy's kinds too; None for anything else.
+    """A finite number, also one of NumPy's, as an int or a float; None for anything else.
 
-    By comparisons alone, which a compiled graph traces.
+    It uses only comparisons, because a compiled graph can trace these.
     """
     if isinstance(value, float):
         number = value
@@ -57,7 +57,7 @@ def check_size(name: str, value: object, least: int = 1) -> int:
 def check_flag(name: str, value: object) -> None:
     """`value` is True or False.
 
-    Raises TypeError: for anything else, 0 and 1 and NumPy's bools among it.
+    Raises TypeError: for anything else, also for 0, 1 and NumPy's bools.
     """
     if not isinstance(value, bool):
         raise TypeError(f"{name}: got {came(value)}; expected True or False")
@@ -84,7 +84,7 @@ def check_probability(name: str, value: object) -> float:
 
 
 def check_scale(scale: object) -> float | None:
-    """A finite number, as a plain one, or None.
+    """A finite number, as a plain number, or None.
 
     Raises ValueError: for anything else.
     """
@@ -130,7 +130,7 @@ def check_positive(name: str, value: object) -> int | float:
 def check_buckets(num_buckets: object, max_distance: object, bidirectional: object) -> tuple[int, int]:
     """T5's buckets split evenly, between the directions and between exact and logarithmic: both sizes as plain ints.
 
-    Raises TypeError: for a `bidirectional` that is no bool; ValueError: for other sizes.
+    Raises TypeError: for a `bidirectional` that is not a bool; ValueError: for other sizes.
     """
     check_flag("bidirectional", bidirectional)
     parts, words = (4, "four") if bidirectional else (2, "two")
@@ -147,7 +147,7 @@ def check_buckets(num_buckets: object, max_distance: object, bidirectional: obje
 
 
 def check_sides(max_distance: object) -> tuple[int, int]:
-    """The distances (left, right), as plain ints, from one of both or the pair.
+    """The distances (left, right), as plain ints, from one number for both or from a pair.
 
     Raises ValueError: for anything else.
     """
@@ -161,7 +161,7 @@ def check_sides(max_distance: object) -> tuple[int, int]:
 
 
 def check_slopes(slopes: object, num_heads: int) -> tuple[float, ...]:
-    """A number above 0 for each head, from a list, a tuple, an array or a tensor, as floats.
+    """One number above 0 per head, from a list, a tuple, an array or a tensor, as floats.
 
     Raises ValueError: for anything else.
     """

@@ -26,7 +26,7 @@ def _knows_autocast(device: str) -> bool:
 
 
 def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """What torch.autocast does to the inputs of scaled_dot_product_attention; the first one's device counts."""
+    """The inputs as torch.autocast casts those of scaled_dot_product_attention; the device of the first one counts."""
     if not isinstance(tensors[0], Tensor) or not is_autocast(tensors[0]):
         return tensors
     dtype = torch.get_autocast_dtype(tensors[0].device.type)
@@ -34,7 +34,7 @@ def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager:
-    """No autocast inside: the equation's own dtypes hold (scores and sums in float32)."""
+    """Turns autocast off inside: the equation's own dtypes hold (scores and sums in float32)."""
     if not is_autocast(tensor):
         return _UNCHANGED
     return torch.autocast(tensor.device.type, enabled=False)

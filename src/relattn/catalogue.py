@@ -1,7 +1,8 @@
-"""The encodings by the names that the commands give them: one name, one meaning, in `bench`, `compare` and `convert`.
+"""The encodings by their names in the commands: one name, one meaning, in `bench`, `compare` and `convert`.
 
-A name says which encoding, and what its tables share. Lengths, distances and what holds beyond a table are options: the
-catalogue has a default for each that the layer decides, and who passes another one says so.
+A name says which encoding it is, and whether heads share its tables. Lengths, distances and what holds beyond a table
+are options. The catalogue has a default for each, which follows from the layer. A command that uses another value says
+so.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from relattn.score.positions import SEQUENCE
 from relattn.score.table import Beyond
 
 SHAW_DISTANCE = 16
-"""Where Shaw et al. 2018 clip in their base model (section 4.1)."""
+"""The clip distance of Shaw et al. 2018 in their base model (section 4.1)."""
 PITCHES = 128
-"""Those of MIDI, 0..127."""
+"""The pitches of MIDI, 0..127."""
 
 Options = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What an encoding must know of its attention layer: heads, their width, its length, and whether it is causal."""
+    """What an encoding needs from its attention layer: heads, their width, the length, and whether it is causal."""
 
     num_heads: int
     head_dim: int
@@ -48,10 +49,11 @@ class Layer:
 class NamedEncoding:
     """An entry of the catalogue.
 
-    meaning: in words, for tables. source: the paper. kind: its class, or what makes a sum; None where attention itself
-    knows no positions. options: what `kind` is made with for a layer. traits: attributes that tell it from other
-    entries of its kind. absolute: sinusoids of the position join the token embeddings instead. voices: so do labels of
-    the voices, and all of them are concatenated. axes: those beside the sequence that it stands on.
+    meaning: its meaning in words, for tables. source: the paper. kind: its class, or a function that makes a sum; None
+        where attention itself has no positions. options: the arguments of `kind` for a layer. traits: attributes by
+        which it differs from other entries of its kind. absolute: sinusoids of the position join the token embeddings
+        instead. voices: labels of the voices join them, too, and all are concatenated. axes: the axes beside the
+        sequence on which it stands.
     """
 
     name: str
@@ -65,14 +67,15 @@ class NamedEncoding:
     axes: tuple[str, ...] = ()
 
     def describes(self, encoding: RelativeEncoding) -> bool:
-        """Whether `encoding` is one of this name."""
+        """Whether `encoding` has this name."""
         kind = self.kind if self.kind is None or isinstance(self.kind, type) else EncodingSum
         return type(encoding) is kind and self.traits(encoding)
 
     def build(self, layer: Layer, **options: Any) -> RelativeEncoding | None:
-        """A fresh module for one attention layer, or None; `options` go over the catalogue's own.
+        """A new module for one attention layer, or None; `options` replace the catalogue's own.
 
-        Raises ValueError: when the encoding has no such options, or with them is another entry of the catalogue.
+        Raises ValueError: when the encoding does not have these options, or would be another entry of the catalogue
+        with them.
         """
         if self.kind is None:
             if options:
@@ -101,8 +104,8 @@ def relative_pitch_time(
 ) -> RelativeEncoding:
     """S_ij = scale * q_i . (k_j + E[j - i] + T[t_j - t_i] + P[p_j - p_i]): the sequence, the axes "time" and "pitch".
 
-    max_length and max_steps: how far E and T reach, with `causal` and `beyond` as of `RelativeEmbedding`. P has a row
-    for every interval of two MIDI pitches; beyond these nothing is added, and there stands what has no pitch.
+    max_length and max_steps: how far E and T reach, with `causal` and `beyond` as in `RelativeEmbedding`. P has one row
+    per interval of two MIDI pitches. Beyond these nothing is added; tokens without a pitch stand there.
 
     Source: Huang et al. 2018 (Music Transformer), relative attention with relative time and pitch.
     """
@@ -177,14 +180,14 @@ _ENTRIES = (
     ),
     NamedEncoding(
         "key-query",
-        "a row for every offset, met by query and key",
+        "a row for every offset, multiplied with query and key",
         "Huang, Liang et al. 2020",
         KeyQueryEmbedding,
         lambda layer: {"head_dim": layer.head_dim, "max_length": layer.length},
     ),
     NamedEncoding(
         "disentangled",
-        "clipped rows, projected twice, met by query and key",
+        "clipped rows, projected twice, multiplied with query and key",
         "He et al. 2021, DeBERTa",
         DisentangledEmbedding,
         lambda layer: {"num_heads": layer.num_heads, "head_dim": layer.head_dim},
@@ -246,7 +249,7 @@ CATALOGUE: dict[str, NamedEncoding] = {entry.name: entry for entry in _ENTRIES}
 
 
 def name_of(encoding: RelativeEncoding) -> str:
-    """The catalogue's name of a module; its class's name where the catalogue has none, as for a sum."""
+    """The catalogue's name of a module; the name of its class where the catalogue has none, as for a sum."""
     for entry in _ENTRIES:
         if entry.describes(encoding):
             return entry.name

@@ -57,11 +57,11 @@ class Request(NamedTuple):
         return output, lse if problem.return_lse else None
 
     def explain(self) -> Explanation:
-        """Which backend runs it, and why not each of the others."""
+        """Which backend runs it, and for each of the others why it does not."""
         return explain_choice(self.backend, self.problem)
 
     def counted_at(self, part: Part | None) -> Request:
-        """The same request, whose pairs and heads dropout counts as those of a larger call; by itself for None."""
+        """The same request. Dropout counts its pairs and heads as part of a larger call, or with None by themselves."""
         return self if part is None else self._replace(problem=self.problem.replaced(part=part))
 
     def unfolded(self, answer: Float[Tensor, "B *rest"]) -> Float[Tensor, "*B *rest"]:
@@ -75,10 +75,10 @@ def checked(
     value: Float[Tensor, "*b Hk Lk Dv"],
     enable_gqa: bool,
 ) -> tuple[Float[Tensor, "B Hq Lq D"], Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"], tuple[int, ...]]:
-    """q, k and v, fit for one another and narrowed as autocast narrows them, with one batch axis; and the caller's own.
+    """q, k and v, checked, cast as autocast casts them, with one batch axis; and the caller's batch axes.
 
-    Raises UnsupportedError: in a graph that this torch cannot make, and under torch's `context_parallel`. And what
-    `checks.check_tensors` raises.
+    Raises UnsupportedError: in a graph that this torch cannot make, and under torch's `context_parallel`. It also
+    raises what `checks.check_tensors` raises.
     """
     if not HAS_GRAPHS and torch.compiler.is_compiling():
         refuse_graph()
@@ -111,10 +111,10 @@ def request(
 ) -> Request:
     """The request for attention at `places`; query, key, value and batch as `checked` returned them.
 
-    Layers come in here, for a cache places its keys itself.
+    Layers call it directly, because a cache places its keys itself.
 
-    keys_are_prepared: whether `key` comes from a cache, as the encoding prepared it. The others as in
-    `relative_attention`.
+    keys_are_prepared: whether `key` comes from a cache, as the encoding prepared it. The other arguments are as in
+        `relative_attention`.
     """
     check_backend(backend)
     dropout_p, scale = check_probability("dropout_p", dropout_p), check_scale(scale)
@@ -180,7 +180,7 @@ def _one_batch_axis(per_element: Tensor) -> Tensor:
 def _segments_of_one_axis(
     of_queries: Int[Tensor, "*B Lq"], of_keys: Int[Tensor, "*B Lk"]
 ) -> tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]]:
-    """Both with one batch axis, still one tensor where they are: then every query is known to see its own key."""
+    """Both with one batch axis. If both are one tensor they stay one: then every query is known to see its own key."""
     folded = _one_batch_axis(of_queries)
     return folded, folded if of_keys is of_queries else _one_batch_axis(of_keys)
 
@@ -199,7 +199,7 @@ def _folded_terms(terms: ScoreTerms, batch: tuple[int, ...]) -> ScoreTerms:
 
 
 def _folded_mask(mask: AttentionMask | None, batch: tuple[int, ...]) -> AttentionMask | None:
-    """The mask with four axes, each of them 1 where it broadcasts."""
+    """The mask with four axes; an axis that broadcasts has size 1."""
     if mask is None or (mask.dim() == 4 and len(batch) == 1):
         return mask
     mask = mask.reshape((1,) * (len(batch) + 3 - mask.dim()) + mask.shape)

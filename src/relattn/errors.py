@@ -10,10 +10,10 @@ class ShapeError(ValueError):
 
 
 class UnsupportedError(RuntimeError):
-    """A request that is well formed, but that the named backend (or any backend) cannot serve.
+    """A request is well formed, but the named backend (or every backend) cannot serve it.
 
-    `reasons` maps the name of each backend that was asked to the sentences that say why it cannot; it is empty where
-    the request itself has no defined meaning.
+    `reasons` maps the name of each asked backend to sentences that say why it cannot. It is empty where the request
+    itself has no defined meaning.
     """
 
     def __init__(self, message: str, reasons: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -22,7 +22,7 @@ class UnsupportedError(RuntimeError):
 
 
 def not_installed(package: str, extra: str) -> ModuleNotFoundError:
-    """The error of `import relattn.<extra>` where the package that it stands on is missing."""
+    """The error of `import relattn.<extra>` where the package that it needs is missing."""
     return ModuleNotFoundError(
         f"relattn.{extra}: {package} is not installed; install it with pip install 'relattn[{extra}]'", name=package
     )

@@ -39,19 +39,20 @@ def flex_score_mod(
     """score_mod(score, b, h, i, j) = score + bias[h, d], d = key position j - query position i, for FlexAttention.
 
     For torch.nn.attention.flex_attention.flex_attention(query, key, value, score_mod=..., ...) on the same query and
-    key: its score arrives scaled and the bias is added unscaled, so the numbers are those of `relative_attention`.
-    Causality, windows and segments are the caller's, in a block mask.
+    key. The score arrives scaled and the bias is added unscaled, so the numbers are those of `relative_attention`.
+    Causality, windows and segments are left to the caller's block mask.
 
-    encoding: one that is a bias, or a sum of such: T5Bias, AlibiBias, any RelativeEncoding whose terms are a bias, or
-        ScoreTerms with a bias alone.
-    query, key: only their shapes, dtype and device count. With FlexAttention's enable_gqa, Hk may divide Hq.
+    encoding: a bias, or a sum of biases: T5Bias, AlibiBias, any RelativeEncoding whose terms are a bias, or ScoreTerms
+        with only a bias.
+    query, key: only their shapes, dtype and device are used. With FlexAttention's enable_gqa, Hk may divide Hq.
     query_position, key_position: as in `relative_attention`.
 
-    The score_mod captures a table of one row per offset, as the parameters are now: while training, make it in every
-    forward pass. Gradients reach the encoding's parameters wherever FlexAttention differentiates what is captured.
+    The score_mod captures a table with one row per offset, computed from the parameters at this moment. So in training
+    make it in every forward pass. Gradients reach the encoding's parameters wherever FlexAttention differentiates
+    captured tensors.
 
-    Raises TypeError: for anything but a RelativeEncoding or ScoreTerms; UnsupportedError: for one that is more than a
-    bias; and what `relative_attention` raises for tensors, positions and encodings that do not fit.
+    Raises TypeError: for anything but a RelativeEncoding or ScoreTerms; UnsupportedError: for an encoding that is more
+    than a bias. It also raises what `relative_attention` raises for tensors, positions and encodings that do not fit.
     """
     if not isinstance(encoding, (RelativeEncoding, ScoreTerms)):
         raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or ScoreTerms")
@@ -71,7 +72,7 @@ def flex_score_mod(
     parts = [
         (_only_a_bias(encoding, part), _offset_of(places.on(axes, "encoding")))
         for axes, part in terms.by_axes().items()
-        if part.tables or not terms.axes  # the sequence may have none beside other axes
+        if part.tables or not terms.axes  # the sequence may have no bias beside other axes
     ]
     return _adding(parts, query.shape[1])
 
@@ -103,7 +104,7 @@ def _adding(parts: Sequence[tuple[OffsetTable, Offset]], heads: int) -> ScoreMod
 
 
 def _looked_up(bias: OffsetTable, heads: int, offset: Offset) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """bias[h, offset(b, i, j)]; what is looked up beyond the table is its edge row, or zero."""
+    """bias[h, offset(b, i, j)]; beyond the table the edge row, or zero."""
     rows, first = bias.values.expand(heads, -1), bias.first
     if bias.beyond == "zero":  # a row of zeros at either end becomes the edge
         rows, first = F.pad(rows, (1, 1)), first - 1

@@ -86,7 +86,7 @@ def _with_arguments_of(
     return takes_them
 
 
-if TYPE_CHECKING:  # for type checkers alone, which know no other way to tell what return_lse decides; a test compares
+if TYPE_CHECKING:  # only for type checkers, which have no other way to see what return_lse decides; a test compares
 
     @overload
     def relative_attention(
@@ -149,38 +149,38 @@ else:
         S'_ij = softcap * tanh(S_ij / softcap) + a_j + mask
         O_i = sum_j softmax(S')_ij * (v_j + sum_c RV_c[d_c])
 
-        d_c = key position - query position on axis c, negative in the past. c runs over the sequence alone, unless
-        positions come by name. The first eight arguments are those of
-        torch.nn.functional.scaled_dot_product_attention, in its order and with its meaning; with encoding=None the
-        answers are the same too.
+        d_c = key position - query position on axis c, negative in the past. c is only the sequence, unless positions
+        are given by name. The first eight arguments are those of torch.nn.functional.scaled_dot_product_attention, in
+        the same order and with the same meaning. With encoding=None the answers are the same too.
 
         query [*B, Hq, Lq, D], key [*B, Hk, Lk, D], value [*B, Hk, Lk, Dv]: float64, float32, bfloat16 or float16, of
-            one dtype, which is the output's. Scores and sums are float32, or float64 for float64. *B: any number of
-            batch axes, none too, which broadcast; the answer has them.
+            one dtype, which is also the output's. Scores and sums are float32, or float64 for float64. *B: any number
+            of batch axes, also none. They broadcast, and the answer has them.
         attn_mask: boolean, True where a pair attends, or float, added to the scores; broadcastable to [*B, Hq, Lq, Lk].
         dropout_p: the share of softmax weights to drop; the caller passes 0 outside of training.
         is_causal: a query sees keys at its own position and before. May be combined with every other mask.
         scale: 1 / sqrt(D) when None.
         enable_gqa: Hk may divide Hq; each group of Hq / Hk neighbouring query heads shares a key head.
-        encoding: where RK, RQ, RV and b come from: a RelativeEncoding, or ScoreTerms already lowered, whose key the
-            encoding has already prepared.
+        encoding: the source of RK, RQ, RV and b: a RelativeEncoding, or ScoreTerms that are already lowered, with a key
+            that the encoding has already prepared.
         query_position, key_position: the position of the first query and key (int or 0-d integer tensor), or the
             positions of all of them, [L] or [*B, L], or Digits. Offsets, causality and window compare positions. A
             mapping gives them on several axes by name, such as relattn.grid(height, width) for "y" and "x"; both sides
-            name the same axes. "sequence" is what a position without a name means: it goes on from 0 where the mapping
-            leaves it out, and it alone decides causality and window.
+            name the same axes. A position without a name is on "sequence". If the mapping leaves "sequence" out, it
+            starts at 0. Only "sequence" decides causality and window.
         window: (left, right) keeps offsets -left..right; None on a side sets no limit there.
         key_mask [*B, Lk]: True keeps a key.
         segment_ids: integers [*B, L], or a pair ([*B, Lq], [*B, Lk]); attention stays among equal ids (packed
             documents).
-        key_bias a [*B, Hq, Lk], 1 where batch elements or heads share it, in float32 or the query's dtype: finite
-            numbers, not scaled; key_mask drops keys. Differences of prefix sums that grow with the length keep their
-            digits.
-        softcap: a number above 0 that no score of the encoding exceeds; None caps nothing. a and masks are not capped.
-        sinks [Hq] or [*B, Hq, Lq], any float: one more logit in each query's softmax, whose value is nothing.
-        backend: "auto", or a name, which then runs or raises.
-        return_lse: also return lse [*B, Hq, Lq], the log of the sum of exp(S') over the keys, without the sink, float32
-            or wider, differentiable.
+        key_bias a [*B, Hq, Lk], with 1 where batch elements or heads share it, in float32 or the query's dtype. Finite
+            numbers, not scaled; use key_mask to drop keys. Prefix sums may grow with the length: their differences keep
+            their digits.
+        softcap: a number above 0 that no score, with the encoding's terms, exceeds; None: no cap. a and masks are not
+            capped.
+        sinks [Hq] or [*B, Hq, Lq], any float: one more logit, without a value, in each query's softmax.
+        backend: "auto", or the name of a backend, which then runs or raises.
+        return_lse: also return lse [*B, Hq, Lq], the log of the sum of exp(S') over the keys, without the sink, in
+            float32 or wider, differentiable.
 
         A query with nothing to attend to gives output 0, lse -inf, and gradient 0.
 
@@ -196,11 +196,11 @@ else:
 def attention_weights(request: Request) -> Float[Tensor, "*B Hq Lq Lk"]:
     """softmax(S), the weights that `relative_attention` gives the values, in the dtype of the query.
 
-    Arguments as there. The dense backend computes them, O(Lq Lk) memory; a row with nothing to attend to is zero, and
-    one with a sink sums to less than 1.
+    The arguments are the same. The dense backend computes the weights, in O(Lq Lk) memory. A row with nothing to attend
+    to is zero, and a row with a sink sums to less than 1.
 
-    Raises ValueError: for dropout_p above 0 and return_lse=True, which mean nothing here; UnsupportedError: for another
-    backend than "auto" or "dense"; and what `relative_attention` raises.
+    Raises ValueError: for dropout_p above 0 and return_lse=True, which have no meaning here; UnsupportedError: for a
+    backend other than "auto" or "dense". It also raises what `relative_attention` raises.
     """
     problem, backend = request.problem, request.backend
     if problem.dropout_p > 0.0:
@@ -225,8 +225,8 @@ def attention_weights(request: Request) -> Float[Tensor, "*B Hq Lq Lk"]:
 
 @_with_arguments_of(request_of)
 def explain(request: Request) -> Explanation:
-    """Which backend `relative_attention` takes for these arguments, and why not each of the others.
+    """Which backend `relative_attention` takes for these arguments, and for each of the others why not.
 
-    Nothing is computed but the encoding's terms. `print` the answer, or read its `chosen` and `others`.
+    Only the encoding's terms are computed. `print` the answer, or read its `chosen` and `others`.
     """
     return request.explain()

@@ -1,7 +1,7 @@
-"""The functions of an offset that the papers define, in NumPy: constants for callers and truths for tests.
+"""The functions of an offset that the papers define, in NumPy: constants for callers and reference values for tests.
 
-offset d = key position - query position (negative: the key lies in the past). Nothing here imports torch, so every face
-of the library can be held to the same numbers.
+offset d = key position - query position (negative: the key lies in the past). Nothing here imports torch, so the tests
+can compare both sides of the library, torch and Keras, with the same numbers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from relattn.rope_scaling import BY_LENGTH, complete_scaling, scaled_frequencies
 def t5_buckets(
     offsets: Int64[np.ndarray, "*n"], *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
 ) -> Int64[np.ndarray, "*n"]:
-    """bucket(d): one bucket per small distance, then buckets of logarithmic width, the last one for all beyond.
+    """bucket(d): one bucket per small distance, then buckets of logarithmic width; the last one holds all larger
+    distances.
 
-    With n = num_buckets, halved when bidirectional (the upper half then serves keys in the future), and m = n // 2:
+    With n = num_buckets, halved when bidirectional (the upper half is then for keys in the future), and m = n // 2:
     bucket = |d| below m, else min(n - 1, m + floor(log(|d| / m) / log(max_distance / m) * (n - m))). When not
     bidirectional a key in the future falls into bucket 0.
 
-    Raises TypeError: for offsets that are no integers, or a `bidirectional` that is no bool; ValueError: for sizes that
-    do not split evenly.
+    Raises TypeError: for offsets that are not integers, or a `bidirectional` that is not a bool; ValueError: for sizes
+    that do not split evenly.
 
     Source: Raffel et al. 2020 (T5), section 2.1, as implemented in its published code, whose arithmetic is float32.
     """
@@ -50,10 +51,10 @@ def t5_buckets(
 def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
     """slope_h = 2^(-8 h / n) for h = 1..n when n is a power of two.
 
-    For another head count: the slopes of the next lower power of two m, then every other slope of 2m heads, from the
-    first.
+    For another head count: the slopes of the next lower power of two m, then every other slope of 2m heads, starting
+    with the first.
 
-    Raises ValueError: for a num_heads that is no int of at least 1.
+    Raises ValueError: for a num_heads that is not an int of at least 1.
 
     Source: Press, Smith and Lewis 2022 (ALiBi), section 3 and the code it is published with.
     """
@@ -80,7 +81,7 @@ def inverse_frequencies(width: int, base: float = 10000.0) -> Float64[np.ndarray
 def rope_frequencies(
     width: int, base: float = 10000.0, scaling: dict[str, Any] | None = None, length: int | None = None
 ) -> tuple[Float64[np.ndarray, "half"], float]:
-    """The angle by which each of the width / 2 pairs turns a position, and what cosine and sine are multiplied by.
+    """The angle by which each of the width / 2 pairs turns a position, and the factor of cosine and sine.
 
     scaling: as `RotaryEmbedding` takes it; with None, theta_t = base^(-2 t / width) and 1. With s its factor and L its
     original_max_position_embeddings:
@@ -93,16 +94,17 @@ def rope_frequencies(
         llama3    as yarn, times 1
 
     gamma_t goes from 0 to 1 as r_t = L theta_t / (2 pi), the pair's rotations within L positions, goes from the lower
-    to the upper limit (yarn: beta_slow, beta_fast; llama3: low_freq_factor, high_freq_factor). It is linear in r_t; but
-    in t for yarn's ramp "pairs", between the t where r_t is one limit and the other, which truncate rounds outwards.
+    to the upper limit (yarn: beta_slow, beta_fast; llama3: low_freq_factor, high_freq_factor). It is linear in r_t. For
+    yarn's ramp "pairs" it is linear in t, between the two t where r_t equals the limits; truncate rounds these two
+    outwards.
 
     length: the largest position of the call + 1, at least 0; only dynamic and longrope need it and read it.
 
-    Raises ValueError: for a width that is odd or below 2, a base that is not above 1, a scaling that is none, or no
-    length where one is needed; TypeError: for a "truncate" that is no bool.
+    Raises ValueError: for a width that is odd or below 2, a base that is not above 1, a scaling that is not valid, or a
+    missing length; TypeError: for a "truncate" that is not a bool.
 
     Sources: Chen et al. 2023; Peng et al. 2023 (YaRN), section 3.2 and 3.4, and the code it is published with, whose
-    ramp is "pairs" where the paper's is "rotations"; Ding et al. 2024 (LongRoPE), and its published code; Llama 3.1's
+    ramp is "pairs" (the paper's is "rotations"); Ding et al. 2024 (LongRoPE), and its published code; Llama 3.1's
     published code. dynamic: Hugging Face's transformers; in Peng et al. 2023, section 3.3, g is max(1, length / L).
     """
     theta, rule = inverse_frequencies(width, base), complete_scaling(scaling, width // 2)
@@ -126,7 +128,7 @@ def sinusoids(
     All sines then all cosines (Dai et al. 2019's code, RETURNN), or sine and cosine of each frequency side by side
     (Vaswani et al. 2017; ESPnet). `width` is even.
 
-    Raises TypeError: for distances that are no integers; ValueError: for a width that is odd or below 2.
+    Raises TypeError: for distances that are not integers; ValueError: for a width that is odd or below 2.
     """
     angles = _integers("distances", distances).astype(np.float64)[:, None] * inverse_frequencies(width)
     if interleaved:

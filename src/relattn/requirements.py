@@ -1,4 +1,4 @@
-"""What relattn stands on: Python and three packages, each from a version on; one sentence where one is missing."""
+"""The requirements of relattn: Python and three packages, each from a version on; one sentence where one is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = {"torch": (2, 6), "numpy": (1, 26), "jaxtyping": (0, 2, 25)}
 
 
 def check() -> None:
-    """Raise where Python or a package is missing or too old; nothing is imported for that.
+    """Raise where Python or a package is missing or too old. It imports nothing for this check.
 
     Raises ModuleNotFoundError: for a package that is not installed; ImportError: for one that is too old, and for an
     old Python.
@@ -33,7 +33,7 @@ def check() -> None:
                     f"it: pip install '{package}>={_shown(least)}'",
                     name=package,
                 ) from None
-            continue  # built by hand, without a note of its version
+            continue  # built by hand, without version metadata
         if _numbers(found) < least:
             raise ImportError(
                 f"relattn: got {package} {found}; expected {package} {_shown(least)} or later; install it: "

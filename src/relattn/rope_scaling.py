@@ -1,7 +1,7 @@
 """The scalings of rotations for texts longer than those of the training: their names, checks and formulas.
 
-The formulas take float64 arrays of NumPy or tensors alike and know neither library, so that every face of relattn
-turns by the same numbers.
+The formulas take float64 NumPy arrays or tensors, and import neither library. So torch and Keras turn by the same
+numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from relattn.arguments import check_choice, check_flag, check_positive
 
-# Of each rope_type: the keys that a scaling must have, and those that it may have, with what stands for them.
+# For each rope_type: the keys that a scaling must have, and those that it may have, with their defaults.
 ROPE_SCALINGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "linear": (("factor",), {}),
     "dynamic": (("factor", "original_max_position_embeddings"), {}),
@@ -29,7 +29,8 @@ ROPE_SCALINGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 BY_LENGTH = ("dynamic", "longrope")
 """The types whose frequencies depend on the length of the call."""
 
-# The rotations within the original length below which a pair is interpolated, and above which it is left alone.
+# Two limits, in rotations within the original length: below the first a pair is interpolated, above the second it is
+# left alone.
 _LIMITS = {"yarn": ("beta_slow", "beta_fast"), "llama3": ("low_freq_factor", "high_freq_factor")}
 _LISTS = ("short_factor", "long_factor")
 _SAID_ELSEWHERE = {
@@ -39,7 +40,7 @@ _SAID_ELSEWHERE = {
     "mscale_all_dim": "give attention_factor",
 }
 
-# What Hugging Face reads from the config around the scaling.
+# Keys that Hugging Face reads from the config around the scaling.
 _FOUND_ELSEWHERE = {
     ("dynamic", "original_max_position_embeddings"): "; it is the config's max_position_embeddings",
 }
@@ -48,12 +49,12 @@ _FOUND_ELSEWHERE = {
 def complete_scaling(scaling: object, pairs: int) -> dict[str, Any] | None:
     """A rotation's scaling with a number for every key that its rope_type may have, and for attention_factor.
 
-    pairs: how many pairs of features turn, each with a factor of its own where rope_type is "longrope".
-    attention_factor, where None or absent: 1, but for "yarn" 0.1 ln(factor) + 1 (Peng et al. 2023, section 3.4), and
-    for "longrope" sqrt(1 + ln(factor) / ln(original_max_position_embeddings)) (Ding et al. 2024's code).
+    pairs: the number of pairs of features that turn. Each has its own factor where rope_type is "longrope".
+    attention_factor, where None or absent: for "yarn" 0.1 ln(factor) + 1 (Peng et al. 2023, section 3.4), for
+    "longrope" sqrt(1 + ln(factor) / ln(original_max_position_embeddings)) (Ding et al. 2024's code), for all others 1.
 
-    Raises ValueError: for another rope_type, a key that is missing or one too many, a number that is not above 0,
-    limits in the wrong order, or a list of another length; TypeError: for a "truncate" that is no bool.
+    Raises ValueError: for another rope_type, a missing key, an unknown key, a number that is not above 0, limits in the
+    wrong order, or a list of another length; TypeError: for a "truncate" that is not a bool.
     """
     if scaling is None:
         return None
@@ -86,14 +87,14 @@ def complete_scaling(scaling: object, pairs: int) -> dict[str, Any] | None:
 
 
 def given_scaling(scaling: dict[str, Any] | None, rule: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A scaling with the keys that it came with, their numbers as the plain ones of `complete_scaling`."""
+    """A scaling with the keys that it came with, and with the plain numbers of `complete_scaling`."""
     if scaling is None or rule is None:
         return None
     return {name: None if value is None else rule[name] for name, value in scaling.items()}
 
 
 def _may_be_none(kind: str, name: str) -> bool:
-    """Configs write None for what they leave to the formula."""
+    """The scaling without keys that are None: configs write None where the formula decides."""
     return name == "attention_factor" or (kind == "longrope" and name == "factor")
 
 
@@ -116,7 +117,7 @@ def _check_keys(scaling: dict[str, Any]) -> None:
 
 
 def _checked(name: str, value: Any, pairs: int) -> Any:
-    """The value of one key, its numbers as plain ones."""
+    """The value of one key, with plain numbers."""
     if name == "rope_type":
         return value
     if name == "ramp":
@@ -164,7 +165,7 @@ def scaled_frequencies(
     original = rule["original_max_position_embeddings"]
     if kind == "dynamic":
         growth = rule["factor"] * length / original - (rule["factor"] - 1.0)
-        return theta * growth ** (-pairs / max(theta.shape[0] - 1, 1))  # a single pair turns by 1, whatever the base
+        return theta * growth ** (-pairs / max(theta.shape[0] - 1, 1))  # a single pair turns by 1 for every base
     if kind == "longrope":
         short, long = (array(rule[name]) for name in _LISTS)
         return theta / (short * (length <= original) + long * (length > original))
@@ -177,7 +178,7 @@ def scaled_frequencies(
 
 
 def _ramp(values: Any, first: float, last: float) -> Any:
-    """0 up to first, 1 from last on, linear between."""
+    """0 up to first, 1 from last on, linear in between."""
     return ((values - first) / (last - first)).clip(0.0, 1.0)
 
 
@@ -191,4 +192,4 @@ def _pairs_between(
     if truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0.0), min(last, width - 1.0)
-    return first, max(last, first + 0.001)  # a step, where the bounds leave no pair between
+    return first, max(last, first + 0.001)  # a step, where no pair lies between the bounds

@@ -1,6 +1,6 @@
-"""Spread: what lies on several devices, and is refused where a call would take it for the whole.
+"""Spread: tensors that lie on several devices. They are refused where a call would take a part for the whole.
 
-Nothing of torch.distributed is imported: who has DTensors has imported it.
+Nothing of torch.distributed is imported: a program with DTensors has already imported it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _described(tensor: Any) -> str:
 
 
 def heads_elsewhere(made_for: int, came: int) -> str:
-    """What a message adds where the heads that are missing may be on other devices; nothing where there are none."""
+    """The end of a message where missing heads may be on other devices; empty where no heads are missing."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return ""
@@ -63,7 +63,7 @@ def heads_elsewhere(made_for: int, came: int) -> str:
 def refuse_context_parallel() -> None:
     """Raises UnsupportedError: under torch's `context_parallel`, which replaces torch's own attention by its ring.
 
-    Each process then holds a part of the sequence, and anything else attends to that part alone, at position 0.
+    Each process then holds a part of the sequence. Any other attention would see only that part, at position 0.
     """
     if type(F.scaled_dot_product_attention) is BuiltinFunctionType:
         return
@@ -76,9 +76,10 @@ def refuse_context_parallel() -> None:
 
 
 def check_split_alike(layer: nn.Module, weight: Tensor) -> None:
-    """Where the weight of a layer's projection is split over devices, so are all parameters that learn.
+    """If the weight of a layer's projection is split over devices, all parameters that learn are split, too.
 
-    Raises TypeError: for one that is not. Each process would give it the gradient of its own heads, and call it whole.
+    Raises TypeError: for a parameter that is not split. Each process would take the gradient of its own heads for the
+    whole.
     """
     if not is_dtensor(weight) or not torch.is_grad_enabled() or not _is_split(weight):
         return

@@ -1,4 +1,4 @@
-"""Who looks on where a call is made: what PyTorch's dispatcher and its transforms would not see."""
+"""Whether something watches a call: then the dispatcher and transforms of PyTorch must see it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HAS_GRAPHS = TorchVersion(torch.__version__) >= "2.8"
 """Whether this torch can trace a call of ours."""
 
 is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-"""Whether torch.export traces the call; torch 2.6 does not tell it from torch.compile."""
+"""Whether torch.export traces the call; torch 2.6 cannot tell it from torch.compile."""
 
 
 def constant_in_graphs(function: Function) -> Function:
@@ -44,9 +44,9 @@ def under_torch_func() -> bool:
 
 
 def is_watched(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether anyone but autograd looks at what is called.
+    """Whether anything but autograd watches the call.
 
-    A compiler, torch.func, a mode of the dispatcher, tensors of a class of their own or without numbers.
+    This may be a compiler, torch.func, a mode of the dispatcher, tensor subclasses, or tensors without numbers.
     """
     if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
         return True
@@ -57,5 +57,5 @@ def is_watched(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def is_batched(gradient: Tensor) -> bool:
-    """Whether it is one of is_grads_batched, a vmap that register_vmap does not hear of."""
+    """Whether the tensor belongs to is_grads_batched, a vmap that does not call register_vmap."""
     return torch._C._functorch.is_legacy_batchedtensor(gradient)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""Sums through a stride whose places meet: taken apart into sums whose places do not."""
+"""Sums through a stride whose places overlap, split into sums whose places do not."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from torch import Tensor
 
 
 def apart(values: Tensor, into: Tensor, moving: list[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The values in parts whose elements have places of their own in memory: all, or one value of a digit at a time.
+    """The values, split into parts whose elements all have different places in memory: all values, or one value of a
+    digit at a time.
 
-    into: a view of the shape of the values. moving: (step, axis) of the axes along which its places lie side by side;
-    along the others they are never the same.
+    into: a view with the shape of the values. moving: (step, axis) of the axes along which its places lie side by side.
+    Along the other axes two places are never the same.
     """
     reach = 0
     for step, dim in sorted(moving):

@@ -1,4 +1,4 @@
-"""Backend: what computes the equation."""
+"""Backend: the interface of the code that computes the equation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ class Backend(Protocol):
     name: str
 
     def reasons(self, problem: Problem) -> Iterable[str]:
-        """Why it cannot run `problem`, a sentence each; none when it can. Each is looked for when it is asked for."""
+        """Why it cannot run `problem`, one sentence per reason; none when it can. Reasons are checked one by one, on
+        demand.
+        """
         ...
 
     def run(self, problem: Problem) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"] | None]:
@@ -30,7 +32,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class MergingBackend(Backend, Protocol):
-    """A backend that computes the gradients of a part of a call: some of the queries and keys of one softmax."""
+    """A backend that can compute the gradients of a part of a call: some of the queries and keys of one softmax."""
 
     def gradients(
         self,
@@ -41,9 +43,9 @@ class MergingBackend(Backend, Protocol):
         lse_gradient: Float[Tensor, "B Hq Lq"],
         wanted: list[str],
     ) -> dict[str, Tensor]:
-        """What the part adds to the gradients that `wanted` names, as in `problem_arguments.tensors_of`.
+        """The part's share of the gradients that `wanted` names, as in `problem_arguments.tensors_of`.
 
-        output, lse: those of the whole call, over the keys of all parts. A part has no row of weights of its own: its
-        weights are exp(S - lse).
+        output, lse: those of the whole call, over the keys of all parts. A part has no softmax of its own: its weights
+        are exp(S - lse).
         """
         ...

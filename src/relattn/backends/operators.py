@@ -1,4 +1,4 @@
-"""What backends that are operators of PyTorch have in common: what such an operator does not do, and how it says so."""
+"""What backends that are PyTorch operators share: the things that these operators do not do, and how they say so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relattn.watched import constant_in_graphs, under_torch_func
 
 
 def reasons_of_an_operator(onnx: str) -> list[str]:
-    """Why no operator of ours runs where the call is made: in torch.func, in a trace, or (`onnx`) in an export."""
+    """Why our operators cannot run in this place: in torch.func, in a trace, or (`onnx`) in an export."""
     reasons = []
     if under_torch_func():
         reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
@@ -30,13 +30,13 @@ def reasons_of_dropout(problem: Problem) -> list[str]:
 
 @constant_in_graphs
 def _exports_to_onnx() -> bool:
-    """Whether torch.onnx.export is at work; torch's own answer is False where torch.compile traces it."""
+    """Whether torch.onnx.export is running; torch's own answer is False where torch.compile traces it."""
     return torch.onnx.is_in_onnx_export()
 
 
 @constant_in_graphs
 def is_traced() -> bool:
-    """Whether torch.jit.trace is at work, which knows no lists of strings."""
+    """Whether torch.jit.trace is running, which does not support lists of strings."""
     return torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
@@ -63,5 +63,5 @@ def refuse_double_backward(backend: str) -> None:
 
 
 def refusal(backend: str, reason: str) -> UnsupportedError:
-    """What an operator raises that is asked for what it cannot do."""
+    """The error of an operator for a request that it cannot serve."""
     return UnsupportedError(f"backend={backend!r} cannot run this: {reason}; use 'dense'", {backend: [reason]})

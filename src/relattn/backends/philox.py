@@ -1,8 +1,8 @@
-"""The random numbers of dropout: a function of the seed and of the pair, whoever computes it and in whatever order.
+"""The random numbers of dropout: a function of the seed and of the pair, the same in every backend and every order.
 
 Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3") makes four words of 32
 bits from a counter of four words and a key of two. The counter of pair (i, j) is (j, i // 4, n, 0), with n the query
-head counted over the batch; the key is the seed's two halves; the pair's word is number i % 4 of the four.
+head counted over the batch. The key is the seed's two halves. The pair's word is number i % 4 of the four.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from relattn.score.problem import Problem
 LOW = 2**32 - 1
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
-"""What the key grows by from round to round: the golden ratio and sqrt(3) - 1, as fractions of 2^32."""
+"""The growth of the key from round to round: the golden ratio and sqrt(3) - 1, as fractions of 2^32."""
 ROUNDS = 10
 
 
 def seed_of(problem: Problem) -> Int64[Tensor, ""] | None:
-    """The problem's own seed, or one drawn from torch's generator; None where nothing is dropped."""
+    """The problem's own seed, or a seed drawn from torch's generator; None where nothing is dropped."""
     if problem.dropout_p == 0.0:
         return None
     return torch.randint(2**63 - 1, (), device="cpu") if problem.seed is None else torch.tensor(problem.seed)
@@ -42,8 +42,9 @@ def factors_of(problem: Problem, seed: int) -> Float[Tensor, "B Hq Lq Lk"]:
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
     """The four words of every counter.
 
-    counter: four int64 tensors that broadcast, of numbers below 2^32, as the key's two and the answer's. A product's
-    halves are taken of it modulo 2^64, in place: allocating memory costs more than the arithmetic.
+    counter: four int64 tensors that broadcast. Their numbers lie below 2^32, as do those of the key's two and of the
+        answer. The halves of a product are taken from it modulo 2^64, in place, because allocating memory costs more
+        than the arithmetic.
     """
     c0, c1, c2, c3 = (word.clone() for word in torch.broadcast_tensors(*counter))
     k0, k1 = key
@@ -62,7 +63,7 @@ def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, .
 def kept_pairs(
     seed: int, kept: float, heads: Int[Tensor, "H"], queries: slice, keys: slice, dtype: torch.dtype
 ) -> Float[Tensor, "H n m"]:
-    """1 where dropout keeps a pair, which it does with the probability `kept`, below 1; 0 elsewhere.
+    """1 where dropout keeps a pair, 0 elsewhere. It keeps a pair with the probability `kept`, below 1.
 
     heads: the query heads, counted over the batch.
     """

@@ -1,8 +1,7 @@
 """A problem as the arguments of an operator, tensors and numbers, and back.
 
-The sequence has an argument for each of its parts. What stands on other axes, any number of them, comes in lists: words
-and numbers that say what there is, behind those of the sequence, positions that are listed, and the tensors that may
-have gradients.
+Each part of the sequence has its own argument. The parts of other axes, any number of them, come in lists after those
+of the sequence: words and numbers that say what there is, listed positions, and the tensors that may have gradients.
 """
 
 from __future__ import annotations
@@ -28,11 +27,13 @@ ARGUMENTS = (
     "SymInt[] numbers, str[] words, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
     "ScalarType output_dtype, float? softcap, Tensor[] axis_positions, Tensor[] axis_tensors"
 )
-"""axis_positions, axis_tensors: the lists of the other axes, at the end, where an autograd.Function lays them flat."""
+"""axis_positions, axis_tensors: the lists of the other axes. They come last, so that an autograd.Function can flatten
+them.
+"""
 DIFFERENTIABLE: tuple[str, ...] = (
     "query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias",
 )  # fmt: skip
-"""What may have a gradient, less what stands on other axes (`axis_tensor_names`)."""
+"""The tensors that may have a gradient, without those of other axes (`axis_tensor_names`)."""
 OF_AN_AXIS = ("relative_query", *TABLES)
 NUM_STARTS = 2 + len(TABLES)
 NUM_COUNTED = len(Part._fields)
@@ -46,9 +47,9 @@ SEED, WORDS = NAMES.index("seed"), NAMES.index("words")
 def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     """The problem as the operators' ARGUMENTS.
 
-    numbers: the starts of the queries, of the keys, and of each table; where any is a tensor, a tensor of all six comes
-        beside them. Then where dropout counts the pairs, and the numbers of other axes. words: what each table does
-        beyond its rows, "" where there is none. Those of other axes follow.
+    numbers: the starts of the queries, of the keys, and of each table; if any is a tensor, a tensor of all six is
+        added. Then the place of the pairs for dropout, and the numbers of other axes. words: the rule of each table
+        beyond its rows, "" where there is no table. The words of other axes follow.
     """
     axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
     tables = [getattr(axis, name) for name in TABLES]
@@ -79,7 +80,7 @@ def problem_of(
     explicit_mask, key_bias, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments,
     seed, numbers, words, lowest, highest, scale, dropout_p, output_dtype, softcap, axis_positions, axis_tensors,
 ) -> Problem:  # fmt: skip
-    """The problem that `flat` took apart, its starts read as ints."""
+    """The problem from the arguments of `flat`, with its starts read as ints."""
     starts, beyond = numbers[:NUM_STARTS], words[: len(TABLES)]
     counted, of_axes = numbers[NUM_STARTS:][:NUM_COUNTED], numbers[NUM_STARTS + NUM_COUNTED :]
     if starts_tensor is not None:
@@ -111,25 +112,25 @@ def named(arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def tensors_of(given: dict[str, Any]) -> dict[str, Tensor | None]:
-    """What may have a gradient, by name, those of other axes too."""
+    """The tensors that may have a gradient, by name, also those of other axes."""
     own = {name: given[name] for name in DIFFERENTIABLE}
     return {**own, **dict(zip(axis_tensor_names(given["words"]), given["axis_tensors"], strict=True))}
 
 
 def with_tensors(given: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The arguments with other tensors in the place of those named."""
+    """The arguments with other tensors in place of the named ones."""
     names = axis_tensor_names(given["words"])
     others = [tensors.get(name, held) for name, held in zip(names, given["axis_tensors"], strict=True)]
     return {**given, **{name: tensors[name] for name in tensors.keys() & given.keys()}, "axis_tensors": others}
 
 
 def on_axis(name: str, number: int) -> str:
-    """The name of what stands on the axis of that number: its own on the sequence, which is axis 0."""
+    """The name of a tensor on the axis of that number; on the sequence, axis 0, it is unchanged."""
     return f"{name} of axis {number}" if number else name
 
 
 def axis_tensor_names(words: Sequence[str]) -> list[str]:
-    """The names of `axis_tensors`, in their order; `words` as in the arguments."""
+    """The names of `axis_tensors`, in order; `words` as in the arguments."""
     names, width, words = [], 2 + len(OF_AN_AXIS), words[len(TABLES) :]
     for number in range(len(words) // width):
         there = words[number * width + 2 : (number + 1) * width]
@@ -140,8 +141,8 @@ def axis_tensor_names(words: Sequence[str]) -> list[str]:
 def _flat_axes(axes: Sequence[Axis]) -> tuple[list[int], list[str], list[Tensor], list[Tensor]]:
     """The axes beside the sequence.
 
-    Of each, words: of what kind either side's positions are, then whether there is an r, then what each table does
-    beyond its rows; "" for what is absent. Numbers: those of the positions, then each table's first offset.
+    For each axis the words are: the kind of each side's positions, whether there is an r, and the rule of each table
+    beyond its rows; "" for anything absent. The numbers are those of the positions, then each table's first offset.
     """
     numbers, words, listed, tensors = [], [], [], []
     for axis in axes:
@@ -169,7 +170,7 @@ def _flat_axes(axes: Sequence[Axis]) -> tuple[list[int], list[str], list[Tensor]
 def _axes_of(
     numbers: Sequence[int], words: Sequence[str], listed: Sequence[Tensor], tensors: Sequence[Tensor], like: Positions
 ) -> Iterator[Axis]:
-    """The axes that `_flat_axes` took apart, for queries and keys as many as `like` has."""
+    """The axes from the lists of `_flat_axes`, for as many queries and keys as `like` has."""
     number, word, places, tensor = iter(numbers), iter(words), iter(listed), iter(tensors)
 
     def place() -> Position:

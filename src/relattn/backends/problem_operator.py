@@ -1,7 +1,7 @@
 """A backend that runs any problem as two PyTorch operators, `relattn::NAME` and `relattn::NAME_backward`.
 
-They take tensors and numbers. torch.compile and torch.export see one node each, whatever the lengths. Where nobody
-looks on, autograd alone calls the same two functions.
+They take tensors and numbers. torch.compile and torch.export see one node each, for all lengths. Where nothing watches
+the call, an autograd.Function calls the same two functions.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from relattn.watched import is_batched, is_watched
 
 
 class Forward(NamedTuple):
-    """What the forward pass gives.
+    """The results of the forward pass.
 
-    output O, in its own dtype; lse, and what the backward pass finds the weights by, in the dtype of the scores:
-    maximum, a row's largest score, and total, the sum of exp(S - maximum); each backend may hold them in its own base.
+    output is O, in its own dtype. The others are in the dtype of the scores: lse, and two numbers from which the
+    backward pass finds the weights: maximum, a row's largest score, and total, the sum of exp(S - maximum). Each
+    backend may hold these two in its own base.
     """
 
     output: Float[Tensor, "B Hq Lq Dv"]
@@ -49,7 +50,7 @@ class Forward(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What the forward pass left, and the gradients by its output and lse."""
+    """The results of the forward pass, and the gradients by its output and lse."""
 
     output: Float[Tensor, "B Hq Lq Dv"]
     maximum: Float[Tensor, "B Hq Lq"]
@@ -59,10 +60,10 @@ class Answers(NamedTuple):
 
 
 def of_whole(problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor) -> Answers:
-    """The answers of a whole call as those of a part of it, whose weights then are exp(S - lse), in base e.
+    """The answers of a whole call, for the gradients of a part. The part's weights are then exp(S - lse), in base e.
 
-    maximum is lse less what the part subtracts of its key bias, and total 1; in a row that sees no key of any part they
-    are -inf and 0.
+    maximum is lse minus the number that the part subtracts from its key bias, and total is 1. In a row that sees no key
+    of any part they are -inf and 0.
     """
     maximum = lse if problem.key_bias is None else lse - lowered(problem)[1]
     return Answers(output, maximum, (lse != -torch.inf).to(lse.dtype), output_gradient, lse_gradient)
@@ -74,11 +75,12 @@ def operator_of(
     backward: Callable[[Problem, Tensor | None, Answers, set[str]], dict[str, Tensor]],
     differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]] | None = None,
 ) -> Callable[[Problem, Tensor | None], tuple[Tensor, Tensor]]:
-    """Defines the operators of a backend, and gives the function of a problem and dropout's seed that runs it.
+    """Defines the operators of a backend. Returns the function that runs them, of a problem and dropout's seed.
 
-    forward: of a problem whose starts are ints, and the seed. backward: of these, the answers, and the names of what
-    gradients are wanted of (among DIFFERENTIABLE); it gives them by name. differentiable: O and lse by operations that
-    PyTorch differentiates, from which second derivatives and batched gradients come; None where both are refused.
+    forward: takes a problem whose starts are ints, and the seed. backward: takes these, the answers, and the names of
+    the wanted gradients (among DIFFERENTIABLE); it returns the gradients by name. differentiable: O and lse by
+    operations that PyTorch differentiates; second derivatives and batched gradients come from it. None where both are
+    refused.
     """
     torch.library.define(f"relattn::{name}", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
     torch.library.define(
@@ -130,7 +132,7 @@ def operator_of(
         _register_double_backward(name, differentiable)
 
     class Unseen(torch.autograd.Function):
-        """The same for autograd alone: the dispatcher, to which others may listen, takes longer than a small call."""
+        """The same only for autograd: the dispatcher, which others may watch, takes longer than a small call."""
 
         @staticmethod
         def forward(ctx, num_positions: int, *flat_arguments) -> tuple[Tensor, ...]:
@@ -159,7 +161,7 @@ def operator_of(
 
 
 class _Nested:
-    """The context of an autograd.Function whose arguments lie flat, as an operator's, which come in lists."""
+    """The context of an autograd.Function with flat arguments, in the form of an operator's, which come in lists."""
 
     def __init__(self, ctx):
         self.saved_tensors, self.numbers, self.num_positions = ctx.saved_tensors, ctx.numbers, ctx.num_positions
@@ -167,7 +169,7 @@ class _Nested:
 
 
 def _in_lists(flat_arguments: Sequence[Any], num_positions: int) -> tuple[Any, ...]:
-    """The arguments with the lists at their end, of which the first has `num_positions`."""
+    """The arguments with the lists at their end; the first list has `num_positions`."""
     lists = flat_arguments[NUM_PLAIN:]
     return *flat_arguments[:NUM_PLAIN], list(lists[:num_positions]), list(lists[num_positions:])
 
@@ -178,7 +180,7 @@ def _tensors_among(arguments: Sequence[Any]) -> list[Tensor | None]:
 
 
 def _by_argument(gradients: dict[str, Tensor], arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """The gradients in the place of the arguments that they belong to."""
+    """The gradients at the places of their arguments."""
     others = [gradients.get(which) for which in axis_tensor_names(arguments[WORDS])]
     own = [gradients.get(which) for which in NAMES[:NUM_PLAIN]]
     return *own, [None] * len(arguments[NUM_PLAIN]), others
@@ -211,9 +213,9 @@ def _seeded(given: dict[str, Any]) -> Problem:
 
 
 def _register_double_backward(name: str, differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]]) -> None:
-    """The derivative of the backward operator: that of the same gradients, taken of `differentiable`.
+    """The derivative of the backward operator: the derivative of the same gradients, computed from `differentiable`.
 
-    The operator's first three tensors are answers to the others, which account for them.
+    The operator's first three tensors are answers to the other arguments, so these account for them.
     """
 
     def save(ctx, inputs, output) -> None:
@@ -274,7 +276,7 @@ def _save(ctx, answers: tuple[Tensor, ...], arguments: Sequence[Any]) -> None:
 
 
 def _restored(ctx, answers: int) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-    """What `_save` kept: so many answers, and the arguments."""
+    """The answers and the arguments that `_save` kept."""
     saved = ctx.saved_tensors
     kept, tensors, lists = saved[:answers], saved[answers : answers + NUM_TENSORS], saved[answers + NUM_TENSORS :]
     return kept, _in_lists((*tensors, *ctx.numbers, *lists), ctx.num_positions)

@@ -17,18 +17,18 @@ class ReferenceBackend:
     S'_ij = softcap * tanh(S_ij / softcap) + a_j + mask
     O_i = sum_j softmax(S')_ij * (v_j + RV[d]).
 
-    Every pair's rows are written out, O(Lq Lk D) memory, and all of it is float64 whatever the inputs: the truth for
-    small problems.
+    Every pair's rows are written out, in O(Lq Lk D) memory, and everything is float64 for all inputs. It is the
+    reference for small problems.
     """
 
     name = "reference"
 
     def reasons(self, problem: Problem) -> list[str]:
-        """It runs everything but dropout of a part of a call."""
+        """It runs everything except dropout of a part of a call."""
         return reasons_of_dropout(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """The equation, as written, with zeros in place of padding."""
+        """The equation as written, with zeros in place of padding."""
         hidden = problem.mask.hidden()
         problem = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1]).cleaned(problem)
         q = problem.query.double()

@@ -1,4 +1,4 @@
-"""The sdpa backend: PyTorch's own scaled_dot_product_attention, where a problem asks for nothing that it lacks."""
+"""The sdpa backend: PyTorch's own scaled_dot_product_attention, for problems that need nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from relattn.score.problem import Problem
 
 
 class SdpaBackend:
-    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention, fused where it is.
+    """O = softmax(scale * q . k + mask) @ v, by torch.nn.functional.scaled_dot_product_attention, fused where PyTorch
+    fuses it.
 
     It keeps PyTorch's behaviour: a NaN or an infinity in a key or value that the mask hides from every query may reach
     the output and the gradients of all. The other backends keep such padding out.
@@ -22,7 +23,7 @@ class SdpaBackend:
     name = "sdpa"
 
     def reasons(self, problem: Problem) -> Iterator[str]:
-        """What of the problem scaled_dot_product_attention has no argument for."""
+        """The parts of the problem for which scaled_dot_product_attention has no argument."""
         for name in dict.fromkeys(name for axis in problem.axes for name in axis.tables()):
             yield f"it has no {name.replace('_', ' ')}"
         for name in problem.terms_of_no_axis():

@@ -1,4 +1,4 @@
-"""Which backend runs a problem: by name, or by what "auto" prefers."""
+"""Which backend runs a problem: the named one, or the one that "auto" prefers."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ BACKENDS: dict[str, Backend] = {
 """Every backend by name, in the order in which "auto" prefers them for small problems."""
 
 NATIVE_FIRST = ("sdpa", "triton", "native", "dense", "tiled", "reference")
-"""The order for small problems where native's call costs less than dense's."""
+"""The order for small problems where a call of native costs less than one of dense."""
 
 MANY_PAIRS_FIRST = ("sdpa", "triton", "native", "tiled", "dense", "reference")
-"""The order for the others, where dense serves what tiled does not run."""
+"""The order for other problems: dense runs what tiled cannot run."""
 
 PLAIN_PAIRS = 2**21
 PLAIN_PAIRS_IF_CAUSAL = 2**19
 PLAIN_PAIRS_IF_FEW_QUERIES = 2**11
 PLAIN_PAIRS_IF_DROPPED = 2**15
-"""From so many pairs on native takes less time than PyTorch's: full, causal, few queries in bfloat16, dropout.
+"""From this many pairs on native takes less time than PyTorch's: full, causal, few queries in bfloat16, dropout.
 
 Time of native / sdpa, forward and training step, one thread, D = 64, (batch, heads, queries, keys). Full, float32:
 (1, 8, 128, 128) 1.07 and 1.20; (1, 8, 256, 256) 1.04 and 1.06; (1, 8, 512, 512) 0.92 and 0.94. Causal: (1, 8, 128, 128)
@@ -56,7 +56,7 @@ Time of native / sdpa, forward and training step, one thread, D = 64, (batch, he
 FEW_PAIRS = 2**22
 FEW_PAIRS_PER_ELEMENT = 2**18
 FEW_QUERIES = 32
-"""Below any of these dense is faster than tiled, with an unclipped table, D = 64, float32 on 2 cores.
+"""Below any of these numbers dense is faster than tiled, with an unclipped table, D = 64, float32 on 2 cores.
 
 Time of tiled / dense for (batch, heads, queries, keys). A training step: (1, 8, 256, 256) 1.49, (8, 4, 256, 256) 1.46,
 (1, 8, 384, 384) 1.36, (1, 8, 512, 512) 1.34, (64, 8, 128, 128) 1.13, (1, 16, 512, 512) 0.95, (8, 8, 384, 384) 0.66,
@@ -64,21 +64,23 @@ Time of tiled / dense for (batch, heads, queries, keys). A training step: (1, 8,
 """
 
 PAIRS_FOR_A_STEP = 2**17
-"""From here on a training step of native takes less time than dense's. Below, what surrounds the kernels outweighs.
+"""From here on a training step of native takes less time than one of dense. Below, the work around the kernels is
+larger.
 
 Time of native / dense, one thread, D = 64, causal, for an unclipped table, Shaw and T5: (1, 8, 32, 32) 1.13, 0.74 and
 1.00; (1, 8, 64, 64) 1.10, 0.75 and 0.95; (1, 8, 128, 128) 0.75, 0.64 and 0.74; (32, 8, 32, 32) 0.66, 0.69 and 1.03;
 (1, 8, 256, 256) 0.61, 0.51 and 0.51.
 
-On axes, processor time on a busy machine, D = 32, (batch, heads, length), for GridBias, for a table for y and one for
+On axes, processor time on a busy machine, D = 32, (batch, heads, length), for GridBias, for one table for y and one for
 x, and for T5 on the sequence, x and y: a step (1, 4, 256) 0.85, 1.09 and 0.76; (64, 4, 49) 0.94, 0.96 and 1.13; (64, 4,
-196) 0.45, 0.62 and 0.61. Forward, where no bound is, 0.26 to 0.88 from (1, 4, 16) on.
+196) 0.45, 0.62 and 0.61. Forward, which has no bound, 0.26 to 0.88 from (1, 4, 16) on.
 """
 
 PAIRS_OF_LISTS = 2**17
 """Where positions are listed and no gradient is asked, native takes less time than dense from here on.
 
-Below, finding out which rows see nothing outweighs. Few queries, whose kernel need not know, take less at any length.
+Below, the search for rows that see no key costs more. The kernel for few queries does not need this search, and takes
+less time at any length.
 
 Time of the other / native in processor time, one thread, D = 64, causal, lists in a row / with gaps / in any order.
 Forward, dense, no table: (1, 8, 16, 16) 0.54 / - / 0.55, (1, 8, 64, 64) 0.84 / - / 0.80, (1, 8, 128, 128) 1.2 / 1.1 /
@@ -89,15 +91,15 @@ dense: (1, 8, 256, 256) 1.4 to 3.1 / 1.3 to 2.5 / 1.2 to 2.3 over encodings. One
 """
 
 KEYS_PER_QUERY = 8
-"""With more keys than that for every query, copying all of them for native's products outweighs what it gains.
+"""With more keys per query than this, copying all keys for native's products costs more than it saves.
 
-Queries so few that native reads the keys where they lie copy nothing.
+With queries so few that native reads the keys where they lie, nothing is copied.
 """
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` answers: the backend that runs the problem, and for each of the others why it does not.
+    """The answer of `explain`: the backend that runs the problem, and for each of the others why it does not.
 
     chosen: a backend's name. others: name -> the reasons, a sentence each.
     """
@@ -111,11 +113,11 @@ class Explanation:
 
 
 def select(name: str, problem: Problem) -> Backend:
-    """The backend called `name`; for "auto", the one preferred among those that can run the problem.
+    """The backend called `name`; for "auto", the preferred one among those that can run the problem.
 
-    name: as `check_backend` lets it pass.
+    name: a name that `check_backend` accepts.
 
-    Raises UnsupportedError: with its reasons, for one that cannot run this.
+    Raises UnsupportedError: with its reasons, for a backend that cannot run the problem.
     """
     if name == "auto":
         return _first_that_runs(problem)
@@ -130,7 +132,7 @@ def select(name: str, problem: Problem) -> Backend:
 
 
 def explain_choice(name: str, problem: Problem) -> Explanation:
-    """Which backend `name` (a backend, or "auto") takes, and why not each of the others."""
+    """Which backend `name` (a backend, or "auto") takes, and for each of the others why not."""
     chosen, preferred = select(name, problem).name, _by_preference(problem)
     others = {}
     for other, backend in BACKENDS.items():
@@ -149,8 +151,8 @@ def explain_choice(name: str, problem: Problem) -> Explanation:
 def _by_preference(problem: Problem) -> list[Backend]:
     """The backends that "auto" may take, best first; dense before tiled where the problem is known to be small.
 
-    Away from CUDA triton is Triton's interpreter, thousands of times slower than any other: only a name leads there.
-    Lengths that a compiled graph leaves open are not known to be small, and no guard is put on them.
+    Without CUDA triton is Triton's interpreter, thousands of times slower than any other, so it runs only by name.
+    Lengths that a compiled graph leaves open do not count as small, and get no guard.
     """
     _, heads, queries, _ = problem.query.shape
     small = (
@@ -172,8 +174,8 @@ def _by_preference(problem: Problem) -> list[Backend]:
 def _outruns_sdpa(problem: Problem) -> bool:
     """Whether native takes less time than PyTorch's own attention.
 
-    Who looks on knows PyTorch's: a compiler, a mode that counts, a tensor that is sharded. With dropout PyTorch's makes
-    every weight of every pair.
+    Anything that watches the call knows PyTorch's attention: a compiler, a mode that counts, a sharded tensor. With
+    dropout PyTorch's attention makes every weight of every pair.
     """
     if problem.query.device.type != "cpu":
         return False
@@ -191,9 +193,9 @@ def _outruns_sdpa(problem: Problem) -> bool:
 
 
 def _suits_native(problem: Problem) -> bool:
-    """Whether a small problem costs native less than dense, and native can do all that dense can.
+    """Whether a small problem costs native less than dense, and native can do everything that dense can.
 
-    A compiler fuses what dense is made of.
+    A compiler fuses the operations of dense.
     """
     if torch.compiler.is_compiling():
         return False
@@ -205,7 +207,9 @@ def _suits_native(problem: Problem) -> bool:
 
 
 def _first_that_runs(problem: Problem) -> Backend:
-    """What "auto" takes. A loop: torch.compile of torch 2.8 follows no `next` with a generator."""
+    """The backend that "auto" takes. It is a loop, because torch.compile of torch 2.8 cannot trace `next` with a
+    generator.
+    """
     for backend in _by_preference(problem):
         if _runs(backend, problem):
             return backend
@@ -213,7 +217,7 @@ def _first_that_runs(problem: Problem) -> Backend:
 
 
 def _runs(backend: Backend, problem: Problem) -> bool:
-    """Whether nothing speaks against it; the first reason is enough."""
+    """Whether there is no reason against it; the check stops at the first reason."""
     return not any(backend.reasons(problem))
 
 

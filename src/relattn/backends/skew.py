@@ -1,9 +1,9 @@
-"""The field's ways to arrange Q @ RK^T into S_rel, side by side, and the diagonal view that serves the backends.
+"""The four published ways to arrange Q @ RK^T into S_rel, side by side, and the diagonal view that the backends use.
 
 Row m of `relative_keys` belongs to diagonal m = j - i + (Lq - 1) of the score matrix: row 0 to the last query with the
-first key. All four have one signature and give S_rel[i, j] = q_i . RK[j - i + (Lq - 1)] wherever that row exists; pairs
-whose row does not exist (the future, when the rows end at the present) hold finite values of no meaning, for the
-caller's mask to hide.
+first key. All four have one signature and give S_rel[i, j] = q_i . RK[j - i + (Lq - 1)] wherever that row exists. Pairs
+whose row does not exist (the future, when the rows end at the present) hold finite values without a meaning; the
+caller's mask must hide them.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def diagonals(
 def strided(
     relative_query: Float[Tensor, "B H Lq D"], relative_keys: Float[Tensor, "#H R D"], key_length: int
 ) -> Float[Tensor, "B H Lq Lk"]:
-    """Read the products through a stride one shorter than their rows: no copy, any Lq and Lk. What `dense` uses.
+    """Read the products through a stride one shorter than their rows: no copy, any Lq and Lk. `dense` uses this.
 
-    Needs Lk + 1 rows at least (Lk for one query), or Lq + Lk - 1 for every pair to have its own.
+    It needs at least Lk + 1 rows (Lk for one query), and Lq + Lk - 1 rows if every pair must have its own.
     """
     return strided_view(relative_query @ relative_keys.transpose(-1, -2), key_length)
 
@@ -76,11 +76,11 @@ def strided(
 def strided_view(strip: Float[Tensor, "*n Lq W"], key_length: int) -> Float[Tensor, "*n Lq Lk"]:
     """S[i, j] = strip[i, j - i + (Lq - 1)], the same memory: (i, j) lies (Lq - 1) + i * (W - 1) + j from the start.
 
-    W > Lk keeps the view's rows apart, so that its gradient is a plain copy; where none flows, and for a single row, Lk
-    is enough: the last pair of a row is then the first one of the next.
+    With W > Lk the view's rows do not overlap, so that its gradient is a plain copy. Without a gradient, and for a
+    single row, Lk is enough: the last pair of a row is then the first pair of the next.
     """
     query_length, width = strip.shape[-2:]
-    if torch.compiler.is_compiling():  # which traces no storage offset, and would tie open lengths that it compares
+    if torch.compiler.is_compiling():  # it cannot trace a storage offset, and would fix open lengths that it compares
         numbers = strip.flatten(-2).narrow(-1, query_length - 1, query_length * (width - 1))
         return numbers.unflatten(-1, (query_length, width - 1)).narrow(-1, 0, key_length)
     apart = torch.is_grad_enabled() and strip.requires_grad
@@ -110,7 +110,7 @@ def sum_columns(
 ) -> Float[Tensor, "*n L count"]:
     """strip[a, r] = the sum of weights[a, c] over the c with index[a, c] = r, in a fixed order: not differentiable."""
     strip = weights.new_zeros(*weights.shape[:-1], count)
-    if weights.device.type == "cpu":  # one thread walks a row
+    if weights.device.type == "cpu":  # one thread goes along a row
         return strip.scatter_add_(-1, index, weights)
     # Elsewhere scatter_add is made of atomics; an accumulating index_put sorts its indices first.
     rows = torch.arange(strip.numel() // count, device=index.device).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Who is measured: the floor, every backend of ours, and what a user would pick instead."""
+"""The candidates: the floor, every backend of ours, and what a user would pick instead."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ TRIED_LENGTH = 8
 class Candidate:
     """One way to attend.
 
-    prepare: from a case, a call that starts from its tensors and the encoding's parameters; what shapes alone decide
-        (causal masks, bucket numbers, compiled code) is made in `prepare`, outside the time.
+    prepare: makes a call from a case. The call starts from the case's tensors and the encoding's parameters. Things
+        that depend only on shapes (causal masks, bucket numbers, compiled code) are made in `prepare`, and not timed.
     reason: why it is not defined for a workload; None where it is.
-    encodes: False for the floor, which is given the workload without its encoding.
+    encodes: False for the floor, which gets the workload without its encoding.
+
     compiles: the first call at a length compiles.
     """
 
@@ -51,11 +52,11 @@ class Candidate:
     compiles: bool = False
 
     def case(self, workload: Workload) -> Case:
-        """The tensors that it is given for a workload."""
+        """The tensors that it gets for a workload."""
         return make_case(self.given(workload))
 
     def given(self, workload: Workload) -> Workload:
-        """The workload that it is given where `workload` is measured."""
+        """The workload that it gets where `workload` is measured."""
         return workload if self.encodes else workload.without_encoding
 
 
@@ -64,7 +65,7 @@ def _floor(case: Case) -> Call:
     attend = partial(F.scaled_dot_product_attention, case.query, case.key, case.value, is_causal=causal)
 
     def flash() -> Tensor:
-        # On a GPU PyTorch chooses between several kernels, by machine and version: this is the one that papers name.
+        # On a GPU PyTorch chooses between several kernels, by machine and version: this is the kernel that papers name.
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return attend()
 
@@ -77,7 +78,7 @@ def chosen_by_auto(workload: Workload) -> str:
 
 
 def _explanation(backend: str, workload: Workload) -> Explanation:
-    with torch.set_grad_enabled(workload.training):  # as `step` runs it: "auto" asks whether a gradient is wanted
+    with torch.set_grad_enabled(workload.training):  # as `step` runs it: "auto" depends on whether a gradient is wanted
         return relattn.explain(**arguments(make_case(workload), backend))  # pyright: ignore[reportArgumentType]
 
 

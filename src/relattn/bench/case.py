@@ -1,4 +1,4 @@
-"""A workload made concrete: its tensors, and one step over them."""
+"""A case: a workload with its tensors, and one step over them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from relattn.score.problem import TABLES
 from relattn.score.terms import ScoreTerms
 
 ROOM = 64
-"""How many more positions a decoder's cache has room for."""
+"""The number of further positions for which a decoder's cache has memory."""
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload with its tensors: query, key, value, the gradient that arrives at the output, and the encoding.
+    """A workload with its tensors: query, key, value, the gradient by the output, and the encoding.
 
-    Decoding: keys and values are parts of a longer buffer, as a cache that has room gives them, and keys are prepared.
-    Lowered: `encoding` holds the terms, and `query` is the one that the encoding has rewritten. places: where the
-    tokens stand on the axes beside the sequence, by name.
+    Decoding: keys and values are parts of a longer buffer, as a cache with spare room gives them, and keys are
+    prepared. Lowered: `encoding` holds the terms, and `query` is the query after the encoding rewrote it. places: where
+    the tokens stand on the axes beside the sequence, by name.
     """
 
     workload: Workload
@@ -55,7 +55,7 @@ class Case:
     def doubled(self, relative_change: float = 0.0) -> Case:
         """The same numbers in float64, each moved up or down, at random, by `relative_change` of itself.
 
-        So are the gradients of the encoding's terms on their way to its parameters, where their sum may cancel.
+        The gradients of the encoding's terms are moved too, on their way to its parameters, where their sum may cancel.
         """
         generator = torch.Generator(self.query.device).manual_seed(SEED + 1)
 
@@ -82,9 +82,9 @@ class Case:
 
 
 def make_case(workload: Workload) -> Case:
-    """The workload's tensors from N(0, 1), the encoding's parameters from N(0, 1 / head_dim); always the same ones.
+    """The workload's tensors from N(0, 1), the encoding's parameters from N(0, 1 / head_dim); always the same numbers.
 
-    Under a window a relative table has rows for what is visible alone.
+    Under a window a relative table has rows only for visible offsets.
     """
     generator = torch.Generator(workload.device).manual_seed(SEED)
     query_shape = (workload.batch, workload.heads, workload.query_length, workload.head_dim)
@@ -114,7 +114,7 @@ def make_case(workload: Workload) -> Case:
 
 
 def _lowered(case: Case, encoding: RelativeEncoding) -> Case:
-    """The case with the encoding's terms in its place, as leaves of their own."""
+    """The case with the encoding's terms in place of the encoding, as separate leaves."""
     work, starts = case.workload, Run(case.workload.length - case.workload.query_length)
     positions = Positions(
         starts, Run(0), work.query_length, work.length, case.query.device, *limits(work.causal, work.sides)
@@ -130,13 +130,13 @@ def _lowered(case: Case, encoding: RelativeEncoding) -> Case:
 
 
 def _tensors(terms: ScoreTerms) -> dict[str, Tensor]:
-    """r and the values of the tables, by name, those that there are."""
+    """r and the values of the existing tables, by name."""
     tables = {name: table.values for name in TABLES if (table := getattr(terms, name)) is not None}
     return tables if terms.relative_query is None else {"relative_query": terms.relative_query} | tables
 
 
 def _move_on_the_way_back(encoding: RelativeEncoding, moved: Callable[[Tensor], Tensor]) -> None:
-    """Have the gradients of the encoding's terms moved before the encoding that made them gets them."""
+    """Move the gradients of the encoding's terms before the encoding gets them."""
     make = encoding.terms
 
     def terms(query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
@@ -159,7 +159,7 @@ def _of_tensors(terms: ScoreTerms, change: Callable[[Tensor], Tensor]) -> ScoreT
 
 
 def step(case: Case, call: Callable[[], Tensor]) -> dict[str, Tensor]:
-    """One forward pass or training step of `call`: its output, and where it trains every leaf's gradient, by name."""
+    """One forward pass or training step of `call`: its output, and in training every leaf's gradient, by name."""
     if not case.workload.training:
         with torch.no_grad():
             return {"output": call()}

@@ -20,7 +20,7 @@ from relattn.bench.workload import FORWARD, MODES, Workload
 STYLE: dict[Any, Any] = {"font.size": 9, "axes.linewidth": 0.6, "grid.alpha": 0.25, "lines.linewidth": 1.3}
 MARKS = "osD^vPX*<>hd8"
 CHOSEN = 'what "auto" takes'
-"""The label of a thick line under whichever backend that is."""
+"""The label of the thick line under the backend that "auto" takes."""
 
 
 def draw(results: Results, folder: Path) -> list[Path]:

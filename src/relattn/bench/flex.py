@@ -17,7 +17,7 @@ from relattn.flex import ScoreMod
 
 def flex(case: Case) -> Call:
     """O = flex_attention(q, k, v, score_mod), compiled for this length; the block mask is made once, here."""
-    torch.compiler.reset()  # dynamo counts recompilations by code, and gives up compiling after a few lengths
+    torch.compiler.reset()  # dynamo counts recompilations per code object, and stops compiling after a few lengths
     work, key, value = case.workload, case.key, case.value
     block_mask = None
     if work.causal:
@@ -25,7 +25,7 @@ def flex(case: Case) -> Call:
     make, attend = _terms(case), torch.compile(flex_attention, dynamic=False)
 
     def call() -> Tensor:
-        query, score_mod = make()  # outside the compiled part, which takes captured tensors only as they are
+        query, score_mod = make()  # outside the compiled part, which cannot change captured tensors
         return attend(query, key, value, score_mod=score_mod, block_mask=block_mask)
 
     return call

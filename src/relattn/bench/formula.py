@@ -24,7 +24,7 @@ class Diagonals:
     """The equation's terms with a row for every diagonal, ascending: all 2 L - 1, or the past L of causal attention
     and of decoding.
 
-    relative_keys, relative_values [H or 1, R, D]; bias [H, R]; a term that the encoding lacks is None.
+    relative_keys, relative_values [H or 1, R, D]; bias [H, R]; a missing term is None.
     """
 
     query: Tensor
@@ -35,7 +35,7 @@ class Diagonals:
 
 
 def diagonals_of(case: Case) -> Callable[[], Diagonals]:
-    """A function that makes the rows from the encoding's parameters; what lengths alone decide is made here."""
+    """A function that makes the rows from the parameters. Anything that depends only on lengths is made here."""
     encoding, query, length = case.encoding, case.query, case.workload.length
     offsets = torch.arange(-(length - 1), 1 if case.workload.causal else length, device=query.device)
     if encoding is None:
@@ -54,7 +54,7 @@ def diagonals_of(case: Case) -> Callable[[], Diagonals]:
         def rows() -> Tensor:
             return encoding.linear_pos(waves).unflatten(-1, (encoding.num_heads, -1)).transpose(0, 1)
 
-        kept = rows().detach() if case.workload.decoding else None  # a decoder projects a row when it first needs it
+        kept = rows().detach() if case.workload.decoding else None  # a decoder projects each row when it first needs it
         return lambda: Diagonals(
             query + encoding.pos_bias_u.unsqueeze(1),
             query + encoding.pos_bias_v.unsqueeze(1),
@@ -130,7 +130,7 @@ def _added(terms: Diagonals, scale: float, arrangement: str, length: int) -> Ten
 
 
 def _with_rows(rows: Tensor, arrangement: str, length: int, queries: int) -> Tensor:
-    """The past's rows with as many rows of zeros for the future as the arrangement asks for; one query has none."""
+    """The past's rows with as many rows of zeros for the future as the arrangement needs; none for one query."""
     if queries == 1:
         return rows
     needed = {"diagonals": 2 * length - 1, "strided": length + 1}.get(arrangement, 0)

@@ -21,12 +21,12 @@ class PowerLaw:
         return self.factor * length**self.exponent
 
     def length(self, value: float) -> float:
-        """The length that has a value; inf where values do not grow."""
+        """The length with this value; inf where values do not grow."""
         return (value / self.factor) ** (1.0 / self.exponent) if self.exponent > 0 else math.inf
 
 
 def fit(points: Mapping[int, float]) -> PowerLaw | None:
-    """The law of least squares in the logarithms; None for fewer than two lengths, or where a value is not positive."""
+    """The law by least squares of the logarithms; None for fewer than two lengths, or if a value is not positive."""
     if len(points) < 2 or min(points.values()) <= 0:
         return None
     exponent, logarithm = np.polyfit(np.log(list(points)), np.log(list(points.values())), 1)

@@ -1,4 +1,4 @@
-"""The longest sequence whose training step fits a memory budget: measured where affordable, else by the fitted law."""
+"""The longest sequence whose training step fits a memory budget: measured where possible, else by the fitted law."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FITTED = 3
 class Longest:
     """length: the longest that fits, a multiple of 64 (or one of the grid's lengths).
 
-    how: "measured": it was run, and 5 % more (or 64) did not fit. "modelled": a step that long cannot be run here;
-    the law of the memory measured at the lengths `basis` gives it, linear at the least. "at least": the same, with one
-    length measured, which has no law.
+    how: "measured": it was run, and 5 % more (or 64) did not fit. "modelled": a step that long cannot be run here. The
+        length follows from the law of the memory at the lengths `basis`, which is at least linear. "at least": only one
+        length was measured, so there is no law.
     """
 
     length: int
@@ -36,7 +36,7 @@ def longest(
     """Look for the longest length whose `total` is at most `budget` bytes.
 
     measure: one step at a length; raises OverMemoryError where it does not fit the budget, another RuntimeError where
-    it cannot be run here. known: what is already measured, of at least one length. patience: seconds that one step may
+        it cannot be run here. known: earlier measurements, of at least one length. patience: seconds that one step may
     take. None where not even the shortest length fits.
     """
     found = dict(known)
@@ -66,7 +66,7 @@ def longest(
 
 
 def _next_guess(low: int, high: float, law: PowerLaw | None, budget: int) -> int:
-    """The length to try: what the law says, twice the last at most; the middle where it lies outside low..high."""
+    """The length to try: by the law, at most twice the last; the middle where that lies outside low..high."""
     guess = 2.0 * low if law is None else min(2.0 * low, law.length(budget))
     if guess >= high:
         guess = math.sqrt(low * high)
@@ -78,7 +78,8 @@ def _rounded(length: float) -> int:
 
 
 def _memory_law(found: Mapping[int, Memory]) -> PowerLaw | None:
-    """Through the longest lengths; linear from the longest where they give less, for the inputs alone are linear.
+    """The law through the longest lengths. If it is less than linear: linear from the longest, because inputs are
+    linear.
 
     Buffers of a fixed size make a few lengths look flatter.
     """

@@ -13,7 +13,7 @@ NOTHING = ""
 
 
 def text(results: Results) -> str:
-    """Ratios to the floor and memory, a table each for every mode; the regret; the longest sequences."""
+    """Ratios to the floor and memory, one table each per mode; the regret; the longest sequences."""
     machine, settings = results.machine, results.settings
     place = ", ".join([machine["processor"], f"threads: {machine['torch_threads']}", *machine["accelerators"]])
     parts = [
@@ -41,7 +41,7 @@ def text(results: Results) -> str:
 
 
 def _grid(measurements: list[Measurement], figure: Callable[[Measurement], str]) -> str:
-    """A Markdown table: a row for every workload, a column for every candidate that has a figure somewhere."""
+    """A Markdown table: one row per workload, one column per candidate with at least one figure."""
     names = [name for name in dict.fromkeys(m.candidate for m in measurements) if _has_figure(measurements, name)]
     rows: dict[Workload, dict[str, Measurement]] = {}
     for m in measurements:
@@ -54,7 +54,7 @@ def _grid(measurements: list[Measurement], figure: Callable[[Measurement], str])
 
 
 def _reach_grid(reaches: list[Reach]) -> str:
-    """A Markdown table: a row for every family, a column for every candidate; modelled figures are marked."""
+    """A Markdown table: one row per family, one column per candidate; modelled figures are marked."""
     names = [
         name
         for name in dict.fromkeys(r.candidate for r in reaches)

@@ -1,7 +1,7 @@
-"""The peak memory of one step, measured in a process of its own.
+"""The peak memory of one step, measured in a separate process.
 
-Linux: the high-water mark of resident memory, reset before the step. Other systems: ru_maxrss, which cannot be reset,
-so that a peak below the process's earlier one is not seen. CUDA: the allocator's peak.
+Linux: the high-water mark of resident memory, reset before the step. Other systems: ru_maxrss. It cannot be reset, so a
+peak below the process's earlier peak is not seen. CUDA: the allocator's peak.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ENDING_SECONDS = 5.0
 class Memory:
     """Bytes of one step.
 
-    held: query, key, value, the gradient that arrives and the parameters. peak: what the step adds to them at its
-    highest, output and gradients included. returned: the output and the gradients. seconds: how long this step took.
+    held: query, key, value, the gradient by the output, and the parameters. peak: the most that the step adds to them,
+        output and gradients included. returned: the output and the gradients. seconds: the time of this step.
     """
 
     held: int
@@ -47,7 +47,9 @@ class Memory:
 
     @property
     def beyond(self) -> int:
-        """Beyond inputs, outputs and gradients: the peak less what is returned, 0 where pages round it below."""
+        """Memory beyond inputs, outputs and gradients: the peak minus the returned tensors; 0 if rounding to pages
+        makes it negative.
+        """
         return max(0, self.peak - self.returned)
 
     @property
@@ -57,25 +59,25 @@ class Memory:
 
 
 class TooMuchError(RuntimeError):
-    """A step that did not end within what it was allowed; the message says what."""
+    """A step that did not end within its limit; the message names the limit."""
 
 
 class OverMemoryError(TooMuchError):
-    """It needs more memory than it was allowed."""
+    """It needs more memory than allowed."""
 
 
 class OverTimeError(TooMuchError):
-    """It takes longer than it was allowed."""
+    """It takes longer than allowed."""
 
 
 def measure(candidate: str, workload: Workload, limit: int, patience: float) -> Memory:
-    """One step of a candidate in a process of its own.
+    """One step of a candidate in a separate process.
 
-    limit: bytes it may add; kept to on a CPU under Linux, elsewhere what the device has is the limit. patience: seconds
-    for the step.
+    limit: the bytes that it may add. It holds on a CPU under Linux; elsewhere the device's memory is the limit.
+    patience: seconds for the step.
 
-    Raises OverMemoryError, OverTimeError: when one does not suffice (a process that the system kills is taken to be
-    over memory); RuntimeError: for any other failure.
+    Raises OverMemoryError, OverTimeError: when a limit is not enough (a process that the system kills counts as over
+    memory); RuntimeError: for any other failure.
     """
     arguments = candidate, workload, torch.get_num_threads()
     return in_own_process(_measure_candidate, arguments, limit if workload.device == "cpu" else None, patience)
@@ -84,7 +86,7 @@ def measure(candidate: str, workload: Workload, limit: int, patience: float) -> 
 def in_own_process(
     work: Callable[..., Memory], arguments: tuple[object, ...], limit: int | None, patience: float
 ) -> Memory:
-    """work(began, *arguments) in a fresh process; `began` is to be called where the patience starts to run."""
+    """work(began, *arguments) in a new process; `work` calls `began` when the patience starts to count."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, work.__module__])
     receiver, sender = context.Pipe(duplex=False)
@@ -117,7 +119,7 @@ def in_own_process(
 
 
 def available(device: str) -> int:
-    """Bytes of memory that the device can give now (a CPU without swapping; where the system does not say, all)."""
+    """Bytes of memory that the device can give now (a CPU without swapping; all where the system does not say)."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
     if sys.platform == "linux":
@@ -134,7 +136,7 @@ def _next(receiver: Connection, seconds: float) -> tuple[str, object]:
 def _child(sender: Connection, work: Callable[..., Memory], arguments: tuple[object, ...], limit: int | None) -> None:
     """Run the work and send ("done", Memory), ("memory", text) or ("error", text), after ("began", None)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C, by ending this process
-    multiprocessing.set_start_method("fork", force=True)  # whose locks (tqdm has one) outlive no killed process
+    multiprocessing.set_start_method("fork", force=True)  # so no lock (tqdm has one) outlives a killed process
     try:
         if limit is not None and sys.platform == "linux":  # refused before the machine starts to swap
             resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + limit, resource.RLIM_INFINITY))
@@ -151,7 +153,7 @@ def _measure_candidate(began: Callable[[], None], name: str, workload: Workload,
     torch.set_num_threads(threads)
     candidate = CANDIDATES[name]
     compiles = candidate.compiles or workload.device == "cuda"  # where kernels are tuned for a length, and loaded
-    if not compiles:  # brings in the libraries' pages and the threads, which are not the step's
+    if not compiles:  # loads the libraries' pages and starts the threads, which do not belong to the step
         warm = candidate.case(workload.at(min(workload.length, WARM_LENGTH)))
         step(warm, candidate.prepare(warm))
     case = candidate.case(workload)
@@ -181,13 +183,13 @@ def current(device: str) -> int:
     if sys.platform != "linux":
         return _highest_ever()
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):  # what the C library keeps for later would be taken again without being counted
+    if hasattr(libc, "malloc_trim"):  # memory that the C library keeps would be reused without being counted
         libc.malloc_trim(0)
     return _status("VmRSS")
 
 
 def reset_peak(device: str) -> None:
-    """Forget the peak so far, where the system can."""
+    """Reset the peak, where the system can."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     elif sys.platform == "linux":
@@ -196,7 +198,7 @@ def reset_peak(device: str) -> None:
 
 
 def peak(device: str) -> int:
-    """Bytes in use at the highest since `reset_peak`."""
+    """The most bytes in use since `reset_peak`."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     return _status("VmHWM") if sys.platform == "linux" else _highest_ever()

@@ -38,7 +38,7 @@ def encoding_of(workload: Workload) -> RelativeEncoding:
 
 
 def places_of(workload: Workload, generator: torch.Generator) -> Mapping[str, PositionLike]:
-    """Where the tokens stand beside the sequence."""
+    """The tokens' positions beside the sequence."""
     if workload.encoding != "layout":
         return grid(*workload.grid)
     shape, device = (workload.batch, workload.length), workload.device

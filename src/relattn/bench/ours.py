@@ -24,7 +24,7 @@ def ours(case: Case, backend: str) -> Call:
 
 
 def arguments(case: Case, backend: str) -> dict[str, object]:
-    """What the case asks of `relative_attention`, and of `explain`."""
+    """The arguments of the case for `relative_attention`, and for `explain`."""
     start = case.key.shape[2] - case.query.shape[2]
     return {
         "query": case.query,
@@ -40,7 +40,7 @@ def arguments(case: Case, backend: str) -> dict[str, object]:
 
 
 def _decoding(case: Case, backend: str) -> Call:
-    """As RelativeMultiheadAttention does it with a cache: keys are prepared, rows that parameters decide are kept."""
+    """As RelativeMultiheadAttention with a cache: keys are prepared, and rows that depend on parameters are kept."""
     last, sides = case.workload.length - 1, case.workload.sides
     memo = KeptRows()
 

@@ -1,4 +1,4 @@
-"""What encodings on axes add, written out for every pair of tokens, as a careful user hands it to PyTorch."""
+"""The terms of encodings on axes, written out for every pair of tokens, as a careful user hands them to PyTorch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sdpa_with_pairs(case: Case) -> Call:
 
 
 def _pairs_of(case: Case) -> Callable[[], Tensor]:
-    """A function that makes what is added to every score; what the grid alone decides is made here."""
+    """A function that makes the numbers added to the scores. Things that depend only on the grid are made here."""
     encoding, (height, width), device = case.encoding, case.workload.grid, case.query.device
     if isinstance(encoding, GridBias):
         index = _behind(height, device)[:, None, :, None] * (2 * width - 1) + _behind(width, device)[:, None]
@@ -49,7 +49,7 @@ def _pairs_of(case: Case) -> Callable[[], Tensor]:
 
 
 def _decomposed(case: Case, encoding: EncodingSum) -> Callable[[], Tensor]:
-    """scale * (q . E_y[dy] + q . E_x[dx]), a product for every row of keys and one for every column."""
+    """scale * (q . E_y[dy] + q . E_x[dx]), one product per row of keys and one per column."""
     (height, width), device, scale = case.workload.grid, case.query.device, case.workload.head_dim**-0.5
     of_y, of_x = encoding.parameters()
     ahead_y, ahead_x = _behind(height, device).t(), _behind(width, device).t()

@@ -1,4 +1,4 @@
-"""What a benchmark found, as data, and the file that keeps it."""
+"""The results of a benchmark, as data, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Measurement:
 
     @property
     def teraflops(self) -> float | None:
-        """10^12 operations a second, counted for attention without encoding: `Workload.flops`."""
+        """10^12 operations per second, counted for attention without encoding: `Workload.flops`."""
         return None if self.timing is None else self.workload.flops / self.timing.seconds.median / 1e12
 
     @property
@@ -57,7 +57,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Regret:
-    """Time of the backend that "auto" takes over that of our best, both as ratios to the floor, less 1."""
+    """The time of the backend that "auto" takes divided by that of our best, both as ratios to the floor, minus 1."""
 
     workload: Workload
     best: str
@@ -108,7 +108,7 @@ class Results:
         return fit({m.workload.length: m.memory.beyond for m in found if m.memory is not None})
 
     def regrets(self) -> list[Regret]:
-        """Of every workload on which the backend that "auto" takes was timed."""
+        """The regret of every workload on which the backend that "auto" takes was timed."""
         ratios: dict[Workload, dict[str, float]] = {}
         taken: dict[Workload, float] = {}
         for m in self.measurements:
@@ -149,12 +149,12 @@ class Results:
         }
 
     def save(self, folder: Path) -> None:
-        """Write results.json, whole or not at all."""
+        """Write results.json, completely or not at all."""
         write_json(folder / FILE, self.record())
 
 
 def reach_title(settings: Settings) -> str:
-    """What the lengths in `Results.reaches` are."""
+    """The meaning of the lengths in `Results.reaches`."""
     return (
         f"Longest sequence of which one layer's attention trains in {settings.max_length:g} GiB "
         "(inputs, outputs and gradients counted)"

@@ -22,11 +22,11 @@ from relattn.support.progress import Progress
 
 
 class Benchmark:
-    """Measures what its settings ask for; `results` holds what is done, and so does results.json in the folder.
+    """Measures the workloads of its settings. `results` and results.json in the folder hold the finished measurements.
 
-    candidates: the names of those that are measured; all of CANDIDATES where none are named.
+    candidates: the names of the measured candidates; all of CANDIDATES if none are named.
 
-    Raises ValueError: when the folder's name is no UTF-8; FileExistsError: when it is a file.
+    Raises ValueError: when the folder's name is not UTF-8; FileExistsError: when it is a file.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Benchmark:
             folder.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Results:
-        """Measure the grid, then, where asked for, the longest sequences."""
+        """Measure the grid, then, if wanted, the longest sequences."""
         workloads = list(self._settings.workloads())
         self._progress.say(self._plan(len(workloads)))
         self._progress.begin("benchmark", len(workloads) * len(self._candidates))
@@ -86,12 +86,12 @@ class Benchmark:
         return Measurement(workload, name, None, checked, memory, timing)
 
     def _checked(self, name: str, candidate: Candidate, workload: Workload) -> Check | str:
-        """The check at a short length, made once for a family; or in a sentence what the candidate raised."""
+        """The check at a short length, made once per family; or the candidate's error as a sentence."""
         key = name, workload.family
         if key not in self._checks:
             try:
                 self._checks[key] = check(candidate, workload)
-            except Exception as error:  # whatever a peer raises is a finding about the peer
+            except Exception as error:  # an error of a peer is a finding about the peer
                 self._checks[key] = f"fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         return self._checks[key]
 
@@ -134,7 +134,7 @@ class Benchmark:
 
 
 def timed(candidate: Candidate, workload: Workload, seconds: float) -> Timing:
-    """A candidate beside the floor on a workload, for about `seconds`; of a forward pass the call alone is timed."""
+    """A candidate beside the floor on a workload, for about `seconds`; for a forward pass only the call is timed."""
     floor_case, case = CANDIDATES[FLOOR].case(workload), candidate.case(workload)
     floor, call = CANDIDATES[FLOOR].prepare(floor_case), candidate.prepare(case)
     if not workload.training:

@@ -1,4 +1,4 @@
-"""What a benchmark is to measure: checked on the way in, kept with the results."""
+"""The settings of a benchmark: checked at the start, kept with the results."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ class Settings:
     """The choices of a benchmark; field names are those of the options of `relattn bench`.
 
     The grid is the product of encodings, causal, modes, head_dims, heads, batches and lengths; decoding is causal,
-    whatever `causal` names, and is measured once. Encodings on axes go with both directions and whole sequences: they
-    are measured once, without causality. seconds: time for the pairs of one candidate in one cell of the grid,
-    15 pairs at least. patience: seconds that one step may take; a candidate that takes longer, or more memory than
-    there is, is given up at that length and beyond. max_length: None, or GiB in which the longest training step is
-    looked for.
+    whatever `causal` names, and is measured once. Encodings on axes need both directions and whole sequences: they are
+    measured once, without causality. seconds: time for the pairs of one candidate in one cell of the grid, at least 15
+    pairs. patience: seconds that one step may take. A candidate that takes longer, or more memory than there is, is
+    given up at that length and beyond. max_length: None, or the GiB for the longest training step.
 
-    Raises ValueError: for a choice that cannot be carried out, naming the field.
+    Raises ValueError: for a choice that cannot be measured; it names the field.
     """
 
     encodings: tuple[str, ...] = ("relative", "shaw", "t5", "alibi")

@@ -27,9 +27,9 @@ def terminal(results: Results) -> Iterator[Table]:
 
 
 def _figures(results: Results, family: Workload) -> Table:
-    """A section for every length, and one for the exponents of time and memory in the length.
+    """One section per length, and one for the exponents of time and memory in the length.
 
-    "!" marks ratios that spread over more than 10 % however often they were taken.
+    "!" marks ratios that spread over more than 10 % in every round.
     """
     table = _table(family.family_name)
     for name in ("L", "candidate"):
@@ -95,7 +95,7 @@ def _regrets(results: Results) -> Table:
 
 
 def _reaches(results: Results) -> Table:
-    """A row for every candidate that has a figure, a column for every family."""
+    """One row per candidate with a figure, one column per family."""
     table = _table(reach_title(results.settings))
     families = list(dict.fromkeys(reach.family for reach in results.reaches))
     table.add_column("candidate")
@@ -111,7 +111,7 @@ def _reaches(results: Results) -> Table:
 
 
 def _unmeasured(results: Results) -> Table:
-    """A row for every candidate and reason, with the workloads for which it holds."""
+    """One row per candidate and reason, with its workloads."""
     table = _table("Not measured")
     for name in ("candidate", "why", "where"):
         table.add_column(name)
@@ -128,7 +128,7 @@ def _unmeasured(results: Results) -> Table:
 
 
 def _where(workloads: list[Workload], every_mode: set[str], every_length: set[int]) -> str:
-    """A line for each encoding, direction and shape; with the modes and lengths, where they are not all."""
+    """One line per encoding, direction and shape, with the modes and lengths if they are not all."""
     lines = []
     for name in dict.fromkeys(workload.short_name for workload in workloads):
         lengths: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Time, taken pair by pair with the floor, so that both see the same machine."""
+"""Time, measured pair by pair with the floor, so that both see the same state of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 LEAST_PAIRS, MOST_PAIRS = 15, 2000
 MOST_ROUNDS = 3
 UNSTEADY = 0.1
-"""A spread of the ratios above it is said, and the measurement repeated."""
+"""With a larger spread of the ratios the measurement is repeated, and the spread is shown."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Spread:
 
     @classmethod
     def of(cls, sample: list[float]) -> Spread:
-        """Of at least two values."""
+        """The spread of at least two values."""
         lower, median, upper = statistics.quantiles(sample, n=4, method="inclusive")
         return cls(median, lower, upper)
 
@@ -40,9 +40,9 @@ class Spread:
 class Timing:
     """A candidate's seconds, and the ratio of each to the floor's in the same pair.
 
-    processor_ratio: the same of the calling thread's processor time, which leaves out what it waited for other
-    processes; None on CUDA, whose own clock times it. pairs: how many, of the round that is kept. rounds: how many were
-    measured.
+    processor_ratio: the same for the calling thread's processor time, without the time that it waited for other
+        processes; None on CUDA, whose own clock is used. pairs: the pairs of the round that is kept. rounds: the
+        measured rounds.
     """
 
     seconds: Spread
@@ -58,12 +58,12 @@ class Timing:
 
     @property
     def doubt(self) -> str:
-        """Half the distance of the quartiles, to be written behind the ratio; empty where it is steady."""
+        """Half the distance of the quartiles, for the text after the ratio; empty where it is steady."""
         return "" if self.is_steady else f" ±{(self.ratio.upper - self.ratio.lower) / 2:.2f}"
 
 
 def interleaved(floor: Callable[[], object], candidate: Callable[[], object], seconds: float, device: str) -> Timing:
-    """Time both in turn for about `seconds`, 15 pairs at least, after a warm-up that is not counted.
+    """Time both in turn for about `seconds`, at least 15 pairs, after a warm-up that is not counted.
 
     A round whose ratios spread over more than 10 % is repeated, twice at most. The steadiest round is kept.
     """
@@ -76,7 +76,7 @@ def interleaved(floor: Callable[[], object], candidate: Callable[[], object], se
         rounds.append(_round(lambda: timed(floor), lambda: timed(candidate), seconds))
     kept = min(rounds, key=lambda pairs: Spread.of(_ratios(pairs)).relative)
     processor = None
-    if all(theirs.processor for theirs, _ in kept):  # which CUDA's clock, or a coarse one, does not tell
+    if all(theirs.processor for theirs, _ in kept):  # CUDA's clock, or a coarse one, does not show it
         processor = Spread.of([ours.processor / theirs.processor for theirs, ours in kept])
     return Timing(
         Spread.of([ours.clock for _, ours in kept]), Spread.of(_ratios(kept)), processor, len(kept), len(rounds)
@@ -118,7 +118,7 @@ def _on_cuda(call: Callable[[], object]) -> _Time:
 
 
 def _on_cpu(call: Callable[[], object]) -> _Time:
-    processor, start = time.thread_time(), time.perf_counter()  # in this order: the former is the slower to ask
+    processor, start = time.thread_time(), time.perf_counter()  # in this order: the first call is slower
     result = call()
     found = _Time(time.perf_counter() - start, time.thread_time() - processor)
     del result  # freed outside the time

@@ -1,15 +1,15 @@
-"""Is a candidate right? Its output and every gradient against the reference backend in float64.
+"""Checks a candidate: its output and every gradient against the reference backend in float64.
 
     max|candidate - truth|  <=  c * sqrt(n) * (noise + eps * max|truth|),    c = sqrt(2 ln(2 N / p))
 
-`noise` is how far the truth itself moves when every input is moved by one rounding, x (1 +- eps) with random signs, and
-so is the gradient of every term before the encoding sums it for its parameters (a bias of relative keys adds the same
-to a whole row of scores; its gradient is 0, a sum that cancels). It carries the conditioning of the problem, cancelling
-sums included. A computation in this precision makes such a
-rounding in every operation of its sums rather than once; with n terms in the longest (a row of L keys, D features and
-2 D more of the relative terms) their sum is a martingale that stays below c * sqrt(n) times one of them for all N
-elements but for a chance of p (Azuma and Hoeffding; Higham and Mary 2019, "A new approach to probabilistic rounding
-error analysis"). A missing or misplaced term is thousands of times larger in float32.
+`noise` is how far the truth itself moves when every input is moved by one rounding, x (1 +- eps) with random signs. The
+gradient of every term is moved in the same way before the encoding sums it for its parameters. (A bias of relative keys
+adds the same to a whole row of scores; its gradient is 0, a sum that cancels.) So `noise` contains the conditioning of
+the problem, cancelling sums included. A computation in this precision makes a rounding in every operation of its sums,
+not only once. The longest sum has n terms (a row of L keys, D features and 2 D more of the relative terms). The sum of
+the roundings is a martingale. It stays below c * sqrt(n) times one of them for all N elements, except with the chance p
+(Azuma and Hoeffding; Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"). A missing or
+misplaced term is thousands of times larger in float32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REFUSAL_CHANCE = 1e-9
 
 @dataclass(frozen=True)
 class Check:
-    """The tensor of a candidate's answer that came closest to its allowance, or went beyond: max norms."""
+    """The tensor of a candidate's answer that came closest to its allowed error, or exceeded it, in max norms."""
 
     tensor: str
     error: float
@@ -46,7 +46,7 @@ class Check:
 
 
 def check(candidate: Candidate, workload: Workload) -> Check:
-    """Run the candidate once on the workload at the checks' length and compare. What it raises is raised."""
+    """Run the candidate once on the workload at the checks' length and compare. Its errors are raised."""
     short = candidate.given(workload.at(LENGTH + (workload.window or 0)))
     case = make_case(short)
     answer = step(case, candidate.prepare(case))
@@ -57,7 +57,7 @@ def check(candidate: Candidate, workload: Workload) -> Check:
 
 @lru_cache(maxsize=8)
 def _truth(workload: Workload) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Output and gradients by the reference backend in float64, and the error that each allows."""
+    """Output and gradients by the reference backend in float64, and the allowed error of each."""
     case = make_case(workload)
     eps = torch.finfo(case.query.dtype).eps
     truth, moved = _reference(case.doubled()), _reference(case.doubled(eps))

@@ -1,4 +1,4 @@
-"""What is measured: a shape, an encoding, and what is done with it."""
+"""A workload: a shape, an encoding, and a mode."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 FORWARD, TRAINING, DECODING = "forward", "training", "decoding"
 MODES = {FORWARD: "forward", TRAINING: "training step", DECODING: "decoding one token"}
-"""What may be measured, and how tables and pictures call it."""
+"""The modes, and their names in tables and pictures."""
 TRAINING_FLOPS = 3.5
-"""Matrix products of a training step over those of a forward pass, with the scores recomputed: 2 and 5."""
+"""Matrix products of a training step divided by those of a forward pass, with the scores recomputed: 2 and 5."""
 
 ON_AXES = ("grid-bias", "decomposed", "layout")
-"""What the benchmark has beside the catalogue, for tokens with more than one coordinate; `on_axes.py` says what."""
+"""The benchmark's own encodings, for tokens with more than one coordinate; see `on_axes.py`."""
 ENCODINGS = (
     "none", "relative", "relative-heads", "shaw-keys", "shaw", "t5", "alibi", "transformer-xl", "rope", "key-query",
     "disentangled", *ON_AXES,
 )  # fmt: skip
-"""Names of the catalogue, with its own options: a relative table reaches over the whole length, Shaw's clips at 16.
+"""Names of the catalogue, with its own options: a relative table has rows for the whole length, Shaw's clips at 16.
 
 Then those on axes.
 """
@@ -30,10 +30,10 @@ class Workload:
     mode: "forward", a forward pass without gradients. "training", a forward pass and the gradients of query, key, value
     and every parameter of the encoding. "decoding", a forward pass of the last query alone, [batch, heads, 1,
     head_dim], over all keys and values as a cache holds them; causal. dtype: a torch dtype's name. device: "cpu" or
-    "cuda". window: how many positions to either side a query sees; None: all. lowered: what the encoding adds is made
-    beforehand (rows are projected and gathered outside the time), and a training step computes the gradients of these
-    terms in place of the parameters'. The floor has no window, and only ours take one, or terms.
-    An encoding on axes goes with both directions, whole sequences, and neither a window nor terms.
+    "cuda". window: the number of positions that a query sees on each side; None: all. lowered: the encoding's terms are
+    made beforehand (projecting and gathering rows is not timed), and a training step computes the gradients of these
+    terms in place of the parameters'. The floor has no window; only our candidates take a window or terms. An encoding
+    on axes needs both directions and whole sequences, and takes neither a window nor terms.
     """
 
     encoding: str
@@ -55,7 +55,7 @@ class Workload:
 
     @property
     def decoding(self) -> bool:
-        """Whether one query meets a cache."""
+        """Whether one query attends to a cache."""
         return self.mode == DECODING
 
     @property
@@ -71,7 +71,7 @@ class Workload:
 
     @property
     def query_length(self) -> int:
-        """How many queries there are."""
+        """The number of queries."""
         return 1 if self.decoding else self.length
 
     @property
@@ -81,12 +81,12 @@ class Workload:
 
     @property
     def reach(self) -> int:
-        """How many distances are visible, 0 among them."""
+        """The number of visible distances, 0 included."""
         return self.length if self.window is None else min(self.length, self.window + 1)
 
     @property
     def pairs(self) -> int:
-        """How many pairs of a query and a key are visible to a head."""
+        """The number of visible pairs of a query and a key, per head."""
         if self.decoding:
             return self.reach
         past = self.reach * self.length - self.reach * (self.reach - 1) // 2
@@ -103,12 +103,12 @@ class Workload:
 
     @property
     def family(self) -> Workload:
-        """What workloads that differ in length alone have in common: itself at length 1."""
+        """The family of workloads that differ only in length: this workload at length 1."""
         return replace(self, length=1)
 
     @property
     def without_encoding(self) -> Workload:
-        """The same without encoding and window: what the floor computes."""
+        """The same without encoding and window, for the floor."""
         return replace(self, encoding="none", window=None, lowered=False)
 
     def at(self, length: int) -> Workload:

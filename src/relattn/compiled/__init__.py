@@ -1,1 +1,1 @@
-"""What is compiled for this machine: the C++ sources, the library made of them, and how Python asks it."""
+"""Compiled code for this machine: the C++ sources, their library, and how Python calls it."""

@@ -1,4 +1,4 @@
-"""The compiled kernels: found beside this file, and asked by the address of a struct."""
+"""The compiled kernels. They lie beside this file, and are called with the address of a struct."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relattn.compiled.sources import digest
 
 FILE = Path(__file__).with_name("_kernels.so")
 SOURCES = Path(__file__).with_name("kernels")
-"""Only beside a checkout: an installed package has the binary alone."""
+"""The folder exists only in a checkout: an installed package has only the binary."""
 SETS = ("avx512bf16", "avx512", "avx2", "generic")
 """The instruction sets that the kernels are compiled for, the widest first."""
 
@@ -22,9 +22,9 @@ SETS = ("avx512bf16", "avx512", "avx2", "generic")
 class Kernels(NamedTuple):
     """The functions of one instruction set. Each takes the address of a struct: `Call` of kernels/call.h.
 
-    workspace: the floats that a forward (0) or backward (1) pass needs where the struct's `workspace` points to;
-    few_workspace: those of `few`, the forward pass of few queries. rotate: takes the bytes of a `Rotation` of
-    kernels/rotation.h.
+    workspace: the number of floats that a forward (0) or backward (1) pass needs at the struct's `workspace`.
+        few_workspace: the same for `few`, the forward pass for few queries. rotate: takes the bytes of a `Rotation` of
+        kernels/rotation.h.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Kernels(NamedTuple):
 
 @cache
 def kernels() -> Kernels | str:
-    """Those of the widest instruction set that this machine runs, or the sentence that says why there are none.
+    """The functions of the widest instruction set that this machine runs, or a sentence that says why there are none.
 
     The environment variable RELATTN_NATIVE names another set, or "off".
 
@@ -70,7 +70,7 @@ def kernels() -> Kernels | str:
 
 
 def _said_by_the_compiler() -> str:
-    """The first error that it gave, as setup.py keeps it."""
+    """The compiler's first error, as setup.py keeps it."""
     failure = FILE.with_suffix(".failed")
     lines = failure.read_text().splitlines() if failure.exists() else []
     errors = [line for line in lines if "error" in line.lower()] or lines

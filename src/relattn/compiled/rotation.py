@@ -18,11 +18,11 @@ STRUCT = struct.Struct("=17q")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 NUMBERS_TO_SHARE = 2**16
-"""Fewer take one thread less time than waking others does."""
+"""With fewer numbers one thread takes less time than waking others."""
 
 
 def turns(features: Tensor, cos: Tensor, sin: Tensor) -> bool:
-    """Whether `rotate` takes these: a CPU has them, there are kernels, and nobody but autograd looks on."""
+    """Whether `rotate` takes these: they are on a CPU, there are kernels, and nothing but autograd watches the call."""
     if is_watched((features, cos, sin)) or torch.jit.is_tracing() or forward_ad._current_level >= 0:  # pyright: ignore[reportPrivateImportUsage]
         return False
     if features.device.type != "cpu" or features.dtype not in DTYPES or is_batched(features):
@@ -38,7 +38,7 @@ def rotate(
     interleaved: bool,
     back: bool,
 ) -> Float[Tensor, "B H L D"]:
-    """Every pair (a, b) of a row as (a cos - b sin, b cos + a sin), contiguous; back: by the negative angle.
+    """Every pair (a, b) of a row as (a cos - b sin, b cos + a sin), contiguous. back: by the negative angle.
 
     interleaved: features 2 f and 2 f + 1 are a pair, else f and f + pairs. The features beyond the pairs stay as they
     are. cos, sin: float32. No gradient is recorded.

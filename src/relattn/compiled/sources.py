@@ -5,6 +5,6 @@ from pathlib import Path
 
 
 def digest(folder: Path) -> str:
-    """Of every source in the folder, by name and content."""
+    """A hash of every source in the folder, of names and contents."""
     files = sorted([*folder.glob("*.h"), *folder.glob("*.cpp")])
     return hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()[:16]

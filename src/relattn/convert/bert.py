@@ -15,7 +15,7 @@ NEEDS = {f"{name}.{part}": axes for name in PROJECTIONS for part, axes in (("wei
 
 
 def _format(name: str, kind: str, parameter: str, encoding: type[RelativeEmbedding | KeyQueryEmbedding]) -> Format:
-    """Their row n belongs to the distance i - j = n - (L - 1), ours to j - i: the same rows the other way round."""
+    """Their row n belongs to the distance i - j = n - (L - 1), ours to j - i: the same rows in reverse order."""
     ours_name = f"encoding.{parameter}"
 
     def read(theirs: Tensors) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Whole checkpoints: every attention layer found, converted, checked, and the rest handed on."""
+"""Whole checkpoints: every attention layer is found, converted and checked; the rest is handed on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from relattn.nn import RelativeMultiheadAttention
 def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """Every attention layer of format `source` as the parameters of a RelativeMultiheadAttention, all else as it is.
 
-    checkpoint: tensors by name, such as a state_dict, of a whole model or of one layer. A layer keeps its place: what
-    stood under "encoder.layer.0.attention." stands there still, as q_proj.weight, k_proj.weight, v_proj.weight,
-    out_proj.weight, their biases, and encoding.*. Dtypes and devices stay. What is converted is copied, what passes is
-    not.
+    checkpoint: tensors by name, such as a state_dict, of a whole model or of one layer. A layer keeps its prefix:
+        parameters under "encoder.layer.0.attention." are still there, as q_proj.weight, k_proj.weight, v_proj.weight,
+        out_proj.weight, their biases, and encoding.*. Dtypes and devices stay. Converted tensors are copied; others are
+        not.
 
-    Raises ValueError: where there is no such layer, where one is not whole, and for what relattn has no part for.
+    Raises ValueError: where there is no such layer, where a layer is not complete, and for parameters without a
+        counterpart in relattn.
     """
     form = _form("source", source)
     _check_tensors(checkpoint)
@@ -39,7 +40,8 @@ def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tenso
 def from_relattn(checkpoint: Mapping[str, Tensor], target: str) -> dict[str, Tensor]:
     """The way back from `to_relattn`: every RelativeMultiheadAttention with an encoding, in format `target`.
 
-    Raises ValueError: where there is none, where `target` holds another encoding, and for what it cannot hold.
+    Raises ValueError: where there is no such layer, where `target` holds another encoding, and for parameters that it
+    cannot hold.
     """
     form = _form("target", target)
     _check_tensors(checkpoint)
@@ -60,8 +62,8 @@ def layers(
 ) -> dict[str, RelativeMultiheadAttention]:
     """Every attention layer of format `source` as a module with copies of its weights, by its name.
 
-    encoding: makes one layer's encoding, a new one at each call, where the checkpoint does not tell all of it
-        (x_transformers_t5: direction and max_distance, which are T5Bias's own unless given).
+    encoding: makes one layer's encoding, a new one at each call, if the checkpoint does not describe all of it
+        (x_transformers_t5: direction and max_distance, which are T5Bias's defaults if not given).
 
     Raises ValueError: as `to_relattn` does, and for an encoding of other parameters.
     """
@@ -101,7 +103,7 @@ def _read(state: Tensors, form: Format, layer: str, names: dict[str, str]) -> di
 def _model(
     form: Format, ours: Tensors, encoding: Callable[[], RelativeEncoding] | None = None
 ) -> RelativeMultiheadAttention:
-    """The module that holds these parameters, without numbers; Misfit where there is none such."""
+    """The module that holds these parameters, without numbers; Misfit where there is no such module."""
     q, k, v = (ours[f"{name}.weight"] for name in ("q_proj", "k_proj", "v_proj"))
     given = None if encoding is None else encoding()
     with torch.device("meta"):
@@ -128,7 +130,7 @@ def _model(
 
 
 def _new(result: Tensors, layer: str, made: Tensors) -> dict[str, Tensor]:
-    """The copies of what a layer becomes; ValueError where another layer made the same of other numbers."""
+    """The copies of a layer's new parameters; ValueError where another layer gave the same name other numbers."""
     for name, tensor in made.items():
         if name in result and not torch.equal(result[name], tensor):
             raise ValueError(
@@ -143,7 +145,7 @@ def _copies(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def _beside(state: Tensors, used: Collection[str], result: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What passes, then what is converted; ValueError where both have a name."""
+    """The unchanged tensors, then the converted ones; ValueError where both have the same name."""
     passing = {name: tensor for name, tensor in state.items() if name not in used}
     both = sorted(passing.keys() & result.keys())
     if both:

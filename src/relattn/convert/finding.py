@@ -1,4 +1,4 @@
-"""Which layers a checkpoint has, whole and of the right shapes; and what is said where it has not."""
+"""Finds the layers of a checkpoint, complete and with the right shapes; and the messages where there are none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def naming(layer: str) -> Iterator[None]:
 
 
 def their_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
-    """Of every layer the local names of its parameters, and their names in the checkpoint."""
+    """For every layer the local names of its parameters, and their names in the checkpoint."""
     found = layers_in(state, form.anchors)
     if not found:
         raise ValueError(_nothing_found(state, form.name, form.anchors))
@@ -46,7 +46,9 @@ def _their_names(state: Tensors, form: Format, layer: str) -> dict[str, str]:
 
 
 def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
-    """The same of every RelativeMultiheadAttention whose encoding this format holds; one without any is left alone."""
+    """The same of every RelativeMultiheadAttention whose encoding this format holds; a layer without an encoding is
+    left alone.
+    """
     found = {}
     for layer in layers_in(state, ("q_proj.weight",)):
         below = [name.removeprefix(layer) for name in state if name.startswith(layer)]
@@ -70,7 +72,7 @@ def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
 
 
 def _nothing_found(state: Tensors, wanted: str, anchors: tuple[str, ...]) -> str:
-    """What was looked for, what came, and whose it may be."""
+    """The expected names, the names that came, and the format to which they may belong."""
     likely = [form.name for form in FORMATS.values() if layers_in(state, form.anchors)]
     guess = f"it may be {' or '.join(likely)}" if likely else f"the formats are {', '.join(FORMATS)}"
     came = f"{len(state)} names such as {', '.join(list(state)[:3])}" if state else "no names"
@@ -81,7 +83,7 @@ def _nothing_found(state: Tensors, wanted: str, anchors: tuple[str, ...]) -> str
 
 
 def check_axes(tensors: Tensors, axes: Axes) -> None:
-    """Floats, with as many axes as their name asks for, and none empty; Misfit otherwise."""
+    """Floats, with as many axes as their name requires, and no empty axis; Misfit otherwise."""
     for name, tensor in tensors.items():
         if tensor.dim() not in axes[name] or 0 in tensor.shape or not tensor.is_floating_point():
             expected = " or ".join(map(str, axes[name]))

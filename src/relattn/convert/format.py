@@ -10,14 +10,14 @@ from torch import Tensor
 from relattn.encodings.base import RelativeEncoding
 
 Axes = Mapping[str, tuple[int, ...]]
-"""Names of parameters, and how many axes each may have."""
+"""Names of parameters, and the numbers of axes that each may have."""
 
 Tensors = Mapping[str, Tensor]
-"""Parameters by name: of a checkpoint, or of one layer, whose names are local, without the layer's own beginning."""
+"""Parameters by name: of a checkpoint, or of one layer. Names of a layer are local, without the layer's prefix."""
 
 
 class Misfit(Exception):
-    """Why one layer cannot be read or written; who catches it says which layer that is."""
+    """Why one layer cannot be read or written; the code that catches it adds the name of the layer."""
 
 
 def nothing_outside(names: Collection[str], layer: str) -> dict[str, str]:
@@ -32,19 +32,20 @@ def within(layer: str, local: str) -> str:
 
 @dataclass(frozen=True)
 class Format:
-    """What a format's layers are made of, and how they become ours.
+    """The parameters of a format's layers, and how they become ours.
 
-    name: as `to_relattn` and the command take it. about: whose layer it is.
-    anchors: local names of which any one shows that a layer is of this format.
+    name: as `to_relattn` and the command take it. about: the source of the layer.
+
+    anchors: local names; any one of them shows that a layer has this format.
     needs, may: the local names of the parameters it must have, and may have.
-    stays: beginnings of local names that are no part of the attention and pass unchanged.
+    stays: beginnings of local names that do not belong to the attention and stay unchanged.
     takes: the sets of parameters of our encodings that it can hold.
-    read: their parameters to ours (q_proj.weight, ..., encoding.*), local names both; write: the way back. Either
-        raises Misfit for what the other side cannot hold.
-    model: the encoding of our parameters, as far as their shapes tell, and the width of a head.
-    outside: where in a checkpoint with these names a layer's parameters lie that do not stand under its own name.
+    read: their parameters to ours (q_proj.weight, ..., encoding.*), both with local names; write: the way back. Each
+        raises Misfit for parameters that the other side cannot hold.
+    model: the encoding of our parameters, as far as it follows from their shapes, and the width of a head.
+    outside: finds a layer's parameters that do not stand under its own name, in a checkpoint with these names.
     place: the name under which a local parameter of a layer is written.
-    unsaid: what a checkpoint does not tell, in a sentence.
+    unsaid: a sentence about what a checkpoint does not say.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Format:
 
 
 def layers_in(names: Collection[str], anchors: tuple[str, ...]) -> list[str]:
-    """The layers that have an anchor, in the order of the names: what stands before it, up to "." or "/"."""
+    """The layers that have an anchor, in the order of the names: the part before the anchor, up to "." or "/"."""
     found = (
         name.removesuffix(anchor)
         for name in names

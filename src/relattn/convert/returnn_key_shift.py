@@ -65,14 +65,15 @@ def model(ours: Tensors) -> tuple[ShawEmbedding, int]:
 
 
 def _alike(layer: str, table: str) -> int:
-    """How many characters at the beginning of two names are the same."""
+    """The number of equal characters at the beginning of two names."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(layer, table, strict=False))))
 
 
 def _table_of(names: Collection[str], layer: str) -> dict[str, str]:
     """The encoding_matrix of a layer: the one whose name begins most like the layer's.
 
-    The config alone says which is whose. So the answer counts only where it gives every layer a matrix of its own.
+    Only the config says which matrix belongs to which layer. So the answer counts only if every layer gets another
+    matrix.
     """
     layers = layers_in(names, (FUSED,))
     tables = [place + TABLE for place in layers_in(names, (TABLE,))]
@@ -86,7 +87,7 @@ def _table_of(names: Collection[str], layer: str) -> dict[str, str]:
 
 
 def _place(layer: str, local: str) -> str:
-    """As RETURNN's documentation names the two layers: x_self_att_att/QKV, x_rel_pos/encoding_matrix."""
+    """The names of the two layers in RETURNN's documentation: x_self_att_att/QKV, x_rel_pos/encoding_matrix."""
     if local != TABLE or not layer:
         return layer + local
     return layer[:-1].removesuffix(ATTENTION[:-1]) + POSITIONS + TABLE

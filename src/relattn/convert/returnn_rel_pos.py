@@ -42,8 +42,8 @@ def _read(theirs: Tensors) -> dict[str, Tensor]:
 def _their_encoding(theirs: Tensors) -> tuple[dict[str, Tensor], int]:
     """Our encoding's parameters, and the width of a head.
 
-    Sinusoids are of j - i where Dai et al. have i - j, the sines first: a sine is odd, so the first half of W changes
-    its sign. Learned rows are ours as they are.
+    Their sinusoids are of j - i, those of Dai et al. of i - j, the sines first. A sine is odd, so the first half of W
+    changes its sign. Learned rows are the same as ours.
     """
     has = {name for name in (PROJECTED, LEARNED, *BIASES) if name in theirs}
     if has == {PROJECTED, *BIASES}:
@@ -92,7 +92,7 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
 
 
 def _minus_sines(weight: Tensor) -> Tensor:
-    """W [out, in] for sinusoids of the other sign."""
+    """W [out, in] for sinusoids with the opposite sign."""
     half = weight.shape[1] // 2
     return torch.cat([-weight[:, :half], weight[:, half:]], dim=1)
 

@@ -23,7 +23,7 @@ def _format(
     odd: bool,
     unsaid: str = "",
 ) -> Format:
-    """Kernels are [in, out]; tables have the rows of ours, and no axis of heads where all share one.
+    """Kernels are [in, out]; tables have the same rows as ours, and no axis of heads where all heads share a table.
 
     tables: their name to ours. per_head: whether tables may have an axis of heads. odd: whether rows are 2 n + 1.
     """

@@ -22,7 +22,7 @@ TAKES: Axes = dict.fromkeys(("linear_pos.weight", "pos_bias_u", "pos_bias_v"), (
 
 
 def _read(theirs: Tensors) -> dict[str, Tensor]:
-    """All queries, then all keys, then all values in one projection; the rest is ours by another name."""
+    """All queries, then all keys, then all values in one projection; the rest equals ours under other names."""
     if theirs[FUSED].shape[0] % 3:
         raise Misfit(f"has {FUSED} of shape {list(theirs[FUSED].shape)}; expected [3 * heads * width, d_model]")
     q, k, v = theirs[FUSED].chunk(3)
@@ -50,7 +50,7 @@ def model(ours: Tensors) -> tuple[TransformerXLEmbedding, int]:
 
 
 def _shared_biases(names: Collection[str], layer: str) -> dict[str, str]:
-    """Biases that all layers share (untie_r=False) stand once, further up: in the nearest that has them."""
+    """Biases that all layers share (untie_r=False) stand once, further up, in the nearest module that has them."""
     found = {}
     for bias in ("r_w_bias", "r_r_bias"):
         above = layer

@@ -1,4 +1,4 @@
-"""What several formats do to weights."""
+"""Changes of weights that several formats need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def renamed(tensors: Tensors, names: dict[str, str]) -> dict[str, Tensor]:
 def split_heads(
     fused: Float[Tensor, "H*3*D *E"], head_dim: int
 ) -> tuple[Float[Tensor, "H*D *E"], Float[Tensor, "H*D *E"], Float[Tensor, "H*D *E"]]:
-    """Queries, keys and values of a projection that has for each head one after the other."""
+    """Queries, keys and values from one projection that has them head by head, one after the other."""
     parts = fused.unflatten(0, (-1, 3, head_dim))
     return parts[:, 0].flatten(0, 1), parts[:, 1].flatten(0, 1), parts[:, 2].flatten(0, 1)
 
@@ -32,7 +32,7 @@ def split_heads(
 def fuse_heads(
     q: Float[Tensor, "H*D *E"], k: Float[Tensor, "H*D *E"], v: Float[Tensor, "H*D *E"], head_dim: int
 ) -> Float[Tensor, "H*3*D *E"]:
-    """One projection that has for each head its query, key and value, one after the other."""
+    """One projection that has query, key and value head by head, one after the other."""
     return torch.stack([part.unflatten(0, (-1, head_dim)) for part in (q, k, v)], dim=1).flatten(0, 2)
 
 
@@ -42,7 +42,7 @@ def identity_like(weight: Float[Tensor, "H*D E"]) -> Float[Tensor, "H*D H*D"]:
 
 
 def is_identity(ours: Tensors) -> bool:
-    """Whether out_proj hands on what it gets."""
+    """Whether out_proj is the identity."""
     weight, bias = ours["out_proj.weight"], ours.get("out_proj.bias")
     square = weight.shape[0] == weight.shape[1]
     return square and torch.equal(weight, identity_like(weight)) and (bias is None or not bias.any())
@@ -56,7 +56,7 @@ def refuse_biases(ours: Tensors, who: str) -> None:
 
 
 def check_odd(name: str, table: Float[Tensor, "*H R D"]) -> None:
-    """A row for offset 0 and as many on either side; Misfit otherwise."""
+    """One row for offset 0 and equally many on each side; Misfit otherwise."""
     if table.shape[-2] % 2 == 0:
         raise Misfit(f"has {name} of shape {list(table.shape)}; expected an odd number of rows, as many on either side")
 

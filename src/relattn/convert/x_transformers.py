@@ -49,7 +49,7 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
 
 
 def _neighbours(rows: Tensor, groups: int, width: int) -> Tensor:
-    """Heads of `width` rows, reordered: those that share a key head, one in every len / groups, next to each other."""
+    """Heads of `width` rows, reordered: heads that share a key head, one in every len / groups, become neighbours."""
     return rows.unflatten(0, (groups, -1, width)).transpose(0, 1).flatten(0, 2)
 
 
@@ -70,7 +70,7 @@ def _model(ours: Tensors) -> tuple[T5Bias, int]:
 
 
 def _bias_of_the_stack(names: Collection[str], layer: str) -> dict[str, str]:
-    """The stack's one bias; ValueError where cross-attention, which it does not serve, may be among the layers."""
+    """The stack's only bias; ValueError where cross-attention, which has no bias, may be among the layers."""
     placed = IN_A_STACK.match(layer)
     if placed is None:
         return {}

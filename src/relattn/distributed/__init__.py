@@ -1,6 +1,6 @@
 """Attention over several processes: sequences split over them (`context_parallel_attention`), or heads.
 
-On torch.distributed, DeviceMesh and ParallelStyle; imported by its name, as `import relattn` needs none of them.
+It uses torch.distributed, DeviceMesh and ParallelStyle. Import it by name: `import relattn` needs none of them.
 """
 
 from relattn.distributed.attention import context_parallel_attention, explain

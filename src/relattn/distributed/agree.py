@@ -1,4 +1,4 @@
-"""Agree: the ranks compare what they were called with, so that all raise the same sentence and none waits."""
+"""Agree: the ranks compare their arguments, so that all raise the same sentence and none waits."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from relattn.errors import ShapeError
 from relattn.spread import is_dtensor
 
 PRIME = 65521
-"""The weights of a checksum's numbers count up to it, so that rows in another order are found."""
+"""The weights of a checksum's numbers count up to this number, so that another order of rows is noticed."""
 
 _checked: WeakKeyDictionary[nn.Module, set[tuple[int, ...]]] = WeakKeyDictionary()
-"""The encodings whose parameters were compared, and between which ranks."""
+"""The encodings whose parameters were compared, and the ranks of the comparison."""
 
 
 def agree(
     group: Group, lengths: Mapping[str, int], others: Mapping[str, object], error: Exception | None, number: int = 0
 ) -> list[int]:
-    """The number that each rank brings, where all have the rest alike.
+    """The number of each rank, if everything else is the same on all ranks.
 
-    lengths: what a rank holds, by its name. others: anything else, by the name of its argument, compared by its text.
-    error: what speaks against this rank's arguments; None where nothing does.
+    lengths: the lengths that a rank holds, by name. others: anything else, by the name of its argument, compared as
+    text. error: the error of this rank's arguments; None if there is none.
 
     All ranks of the group call it, and all raise or none.
 
     Raises RuntimeError: where another rank has an error; ShapeError, ValueError: where the lengths, or any others,
-    differ; and the error, where there is one.
+    differ. It also raises the error itself, if there is one.
     """
     own = [
         number,
@@ -66,9 +66,10 @@ def agree(
 
 
 def checksum(group: Group, encoding: nn.Module | None) -> int:
-    """A number that two encodings share whose parameters and buffers are the same; 0 once the ranks have compared it.
+    """A number that is the same for two encodings with the same parameters and buffers; 0 once the ranks have compared
+    it.
 
-    Call `compared` when they have.
+    Call `compared` after the comparison.
     """
     if encoding is None or tuple(group.ranks) in _checked.get(encoding, set()):
         return 0
@@ -79,13 +80,13 @@ def checksum(group: Group, encoding: nn.Module | None) -> int:
 
 
 def compared(group: Group, encoding: nn.Module | None) -> None:
-    """Remember that all ranks have the encoding's parameters alike: whatever they learn then, they learn alike."""
+    """Remember that the encoding's parameters are the same on all ranks. Training then keeps them the same."""
     if encoding is not None:
         _checked.setdefault(encoding, set()).add(tuple(group.ranks))
 
 
 def _sum_of_bits(tensor: Tensor) -> int:
-    """A sum of the tensor's bits as integers, weighted by their place: the same whatever the order of summation."""
+    """A sum of the tensor's bits as integers, weighted by their place. It does not depend on the order of summation."""
     own: Any = tensor.detach()
     if is_dtensor(own):  # heads that are split over other ranks: this one's part
         own = own.to_local()

@@ -1,4 +1,4 @@
-"""Asked: a checked call, and what of it the ranks must have alike."""
+"""Asked: a checked call, and the parts of it that must be the same on all ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relattn.score.terms import ScoreTerms
 
 @dataclass(frozen=True)
 class Asked:
-    """A checked call, how its parts travel, and what is left to do with its answer."""
+    """A checked call, how its parts travel, and the last steps for its answer."""
 
     call: Call
     rotate: Rotate | Literal["auto"]
@@ -34,12 +34,12 @@ class Asked:
 
 
 def agreed(group: Group, ask: Callable[[], Asked], dropout_p: float) -> Asked:
-    """The call, where all ranks have one like it, with the seed of rank 0."""
+    """The call with the seed of rank 0, if all ranks have a call like it."""
     seed = int(torch.randint(2**63 - 1, ())) if dropout_p else None
     asked = error = None
     try:
         asked = ask()
-    except Exception as raised:  # which the other ranks must hear of
+    except Exception as raised:  # the other ranks must get it
         error = raised
     if asked is None:
         agree(group, dict.fromkeys(_LENGTHS, 0), dict.fromkeys(_OTHERS), error)
@@ -64,17 +64,17 @@ def agreed(group: Group, ask: Callable[[], Asked], dropout_p: float) -> Asked:
 _LENGTHS = (
     "query's batch", "query's heads", "query", "query's width", "key's heads", "key", "value's width",
 )  # fmt: skip
-"""What is counted of a rank's part."""
+"""The lengths of a rank's part."""
 _OTHERS = (
     "encoding", "layout", "rotate", "query_position", "key_position", "is_causal, window", "key_mask", "segment_ids",
     "key_bias", "attn_mask", "sinks", "softcap, dropout_p, scale", "query's dtype", "backend", "return_lse",
     "grad mode and what requires a gradient",
 )  # fmt: skip
-"""What else the ranks must have alike, by the names of the arguments."""
+"""Other arguments that must be the same on all ranks, by name."""
 
 
 def _kind(encoding: RelativeEncoding | ScoreTerms | None) -> object:
-    """What an encoding is, and of a caller's own terms which there are: what they send depends on it."""
+    """What an encoding is; for a caller's own terms, which of them exist. The messages depend on it."""
     if not isinstance(encoding, ScoreTerms):
         return type(encoding).__name__
     names = [field.name for field in fields(encoding)]
@@ -83,7 +83,7 @@ def _kind(encoding: RelativeEncoding | ScoreTerms | None) -> object:
 
 
 def _gradients_asked_for(call: Call) -> tuple[bool, ...]:
-    """What decides on the messages of a backward pass: a rank that sends none would leave the others waiting."""
+    """The facts that decide on the messages of a backward pass: if one rank sends none, the others wait."""
     learns = isinstance(call.encoding, RelativeEncoding) and any(p.requires_grad for p in call.encoding.parameters())
     given = (call.query, call.key, call.value, call.key_bias)
     return torch.is_grad_enabled(), learns, *(one is not None and one.requires_grad for one in given)

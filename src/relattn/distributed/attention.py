@@ -33,7 +33,7 @@ from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
 
 
-@torch.compiler.disable  # a graph breaks here: ranks talk to each other in a way that it does not record
+@torch.compiler.disable  # a graph breaks here: it does not record how ranks talk to each other
 def context_parallel_attention(
     query: Float[Tensor, "*B Hq n D"],
     key: Float[Tensor, "*B Hk m D"],
@@ -61,21 +61,24 @@ def context_parallel_attention(
 ) -> Float[Tensor, "*B Hq n Dv"] | tuple[Float[Tensor, "*B Hq n Dv"], Float[Tensor, "*B Hq n"]]:
     """relative_attention of a sequence whose parts the ranks of a mesh hold: every tensor is the rank's part.
 
-    The same equation, and the same numbers up to rounding. The gradients by query, key and value are those of the
-    rank's part. A gradient by anything that all ranks have (an encoding's parameters, sinks [Hq]) is what this rank's
-    queries give: their sum over the ranks is the gradient, as DDP and FSDP take it over a mesh that has these ranks.
+    It is the same equation, with the same numbers up to rounding. The gradients by query, key and value are those of
+    the rank's part. For anything that all ranks have (an encoding's parameters, sinks [Hq]) a rank gives the gradient
+    from its own queries. The whole gradient is the sum over the ranks, as DDP and FSDP take it over a mesh that has
+    these ranks.
 
-    mesh: a DeviceMesh of one dimension. layout: which pieces a rank holds, as `split` cuts them: "zigzag" gives every
-        rank as many pairs under causality, "contiguous" lets a window reach the neighbours alone.
-    rotate: "ring" sends keys and values from rank to rank while it computes, and holds two chunks at a time;
-        "all_gather" brings them together first; "ulysses" exchanges positions for heads, and takes numbers of heads
-        that the ranks divide; "auto" what `explain` says.
-    encoding: alike on all ranks; ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
-    query_position, key_position: an int or Digits tell where the whole sequence stands; a tensor the rank's part.
+    mesh: a DeviceMesh of one dimension. layout: the pieces that a rank holds, as `split` cuts them. "zigzag" gives all
+        ranks the same number of pairs under causality. With "contiguous" a window reaches only the neighbours.
+    rotate: "ring" sends keys and values from rank to rank while it computes, and holds two chunks at a time.
+        "all_gather" brings them together first. "ulysses" exchanges positions for heads; the number of ranks must
+        divide the numbers of heads. "auto" takes the way that `explain` gives.
+    encoding: the same on all ranks. ScoreTerms have the rank's part of query, key and relative_query, and whole tables.
+    query_position, key_position: an int or Digits are for the whole sequence; a tensor is for the rank's part.
     attn_mask: the rows of the rank's queries, and the columns of all keys in the order of the sequence.
-    dropout_p: what one process of `native`, `tiled` or `triton` drops, whose generator stands where rank 0's does.
-    backend: of "ring" one that has gradients of a part of the keys: "native", "tiled" or "triton".
-    The others as in `relative_attention`, which also says what is returned. All ranks call it, with the same options.
+    dropout_p: it drops the same weights as one process of `native`, `tiled` or `triton` whose generator has the state
+        of rank 0's.
+    backend: for "ring" a backend with gradients of a part of the keys: "native", "tiled" or "triton".
+
+    The other arguments and the answer are as in `relative_attention`. All ranks call it, with the same options.
 
     Raises what `relative_attention` raises, and, on all ranks: ShapeError, ValueError: where lengths, options or the
     encoding's parameters differ between the ranks; RuntimeError: where another rank refuses its arguments, or has
@@ -123,9 +126,10 @@ def explain(
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Choice:
-    """How `context_parallel_attention` of these arguments sends what the ranks need, and why not otherwise.
+    """How `context_parallel_attention` with these arguments sends what the ranks need, and why not in another way.
 
-    One rank may ask alone: nothing is sent. What it raises is what that raises of one rank's arguments.
+    A single rank may call it: nothing is sent. It raises what `context_parallel_attention` raises for one rank's
+    arguments.
     """
     group = Group(mesh)
     asked = _asked(
@@ -162,7 +166,7 @@ def _asked(
     backend: str,
     return_lse: bool,
 ) -> Asked:
-    """The arguments checked, as far as one rank can, with one batch axis."""
+    """The arguments with one batch axis, checked as far as one rank can check them."""
     query, key, value, batch = checked(query, key, value, enable_gqa)
     check_flag("is_causal", is_causal)
     check_flag("return_lse", return_lse)
@@ -190,12 +194,12 @@ def _asked(
         {"softcap": softcap, "dropout_p": check_probability("dropout_p", dropout_p), "scale": scale},
     )  # fmt: skip
     check_whole_rows(call)
-    choose(call, rotate)  # which refuses what cannot be
+    choose(call, rotate)  # it refuses impossible combinations
     return Asked(call, rotate, backend, None if sinks is None else check_sinks(sinks, batch, query), return_lse)
 
 
 def _answer(asked: Asked) -> Tensor | tuple[Tensor, Tensor]:
-    """O, and lse where it is asked for, with the caller's axes."""
+    """O, and lse if wanted, with the caller's axes."""
     call = asked.call
     keys = gathered(call)
     choice = choose(call, asked.rotate)
@@ -215,7 +219,7 @@ def _answer(asked: Asked) -> Tensor | tuple[Tensor, Tensor]:
 
 
 def _checked(problems: list[Problem], choice: Choice, backend: str) -> list[Problem]:
-    """The problems, where the backend that the caller named runs them."""
+    """The problems, if the backend that the caller named runs them."""
     for problem in problems:
         if choice.rotate == "ring":
             ring.check(problem, backend)
@@ -225,7 +229,7 @@ def _checked(problems: list[Problem], choice: Choice, backend: str) -> list[Prob
 
 
 def _all_lowered(call: Call, lower: Callable[[], list[Problem]]) -> list[Problem]:
-    """The problems, where all ranks have theirs: a table may be too short for the queries of one rank alone."""
+    """The problems, if all ranks have theirs: a table may be too short only for the queries of one rank."""
     problems = error = None
     try:
         problems = lower()

@@ -19,10 +19,11 @@ ROTATES: tuple[Rotate, ...] = ("ring", "all_gather", "ulysses")
 
 @dataclass(frozen=True)
 class Choice:
-    """What `explain` answers: the way taken, and for each of the others why not.
+    """The answer of `explain`: the chosen way, and for each of the others why not.
 
     hops: how many times the ring passes a chunk of keys and values on. sent: the bytes that one rank sends in a call,
-    by way; an encoding's own relative queries, listed positions, and what sinks and lse add to Ulysses are not counted.
+    for each way. Not counted are an encoding's own relative queries, listed positions, and what sinks and lse add to
+    Ulysses.
     """
 
     rotate: Rotate
@@ -43,9 +44,10 @@ class Choice:
 
 
 def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
-    """The way called `rotate`; for "auto" that by which a rank sends the least, and holds no more than it has anyway.
+    """The way called `rotate`. For "auto": the way by which a rank sends the least, and holds no more than it has
+    anyway.
 
-    Raises UnsupportedError: for a way that cannot be.
+    Raises UnsupportedError: for a way that is not possible.
     """
     against = _against_ulysses(call)
     if rotate == "ulysses" and against:
@@ -80,7 +82,7 @@ def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
 
 
 def _against_ulysses(call: Call) -> str:
-    """Why positions cannot be exchanged for heads; empty where they can."""
+    """Why positions cannot be exchanged for heads; empty if they can."""
     world, heads, key_heads = call.group.world, call.query.shape[1], call.key.shape[1]
     if heads % world or key_heads % world:
         return f"{world} ranks do not divide {heads} heads of queries and {key_heads} of keys"
@@ -90,7 +92,7 @@ def _against_ulysses(call: Call) -> str:
 
 
 def _against_all_gather(call: Call) -> str:
-    """Why "auto" does not hold all keys and values at once; empty where they take no more than queries and outputs."""
+    """Why "auto" does not hold all keys and values at once; empty if they take no more than queries and outputs."""
     gathered = call.group.world * (call.key.nbytes + call.value.nbytes)
     width = call.query.shape[3] + call.value.shape[3]
     own = call.query.nbytes // max(call.query.shape[3], 1) * width
@@ -102,7 +104,7 @@ def _against_all_gather(call: Call) -> str:
 
 
 def _hops(call: Call) -> int:
-    """How far chunks are passed on: to all ranks where positions are listed, for nobody reads them."""
+    """How far chunks are passed on. With listed positions to all ranks, because positions are not read."""
     query, key = call.query_side.by_axis[SEQUENCE], call.key_side.by_axis[SEQUENCE]
     if not (isinstance(query, Run) and isinstance(key, Run)):
         return call.group.world - 1
@@ -120,7 +122,7 @@ def _sizes(call: Call) -> traffic.Sizes:
 
 
 def _beside(call: Call) -> Traffic:
-    """What every rank needs of all keys, whichever way they come."""
+    """What every rank needs about all keys, for every way of sending them."""
     world, sent = call.group.world, Traffic(0, 0)
     masks = [call.key_mask, None if call.segments is None else call.segments[1]]
     for mask in masks:

@@ -1,4 +1,4 @@
-"""All-gather and Ulysses: what one collective brings together is one ordinary call."""
+"""All-gather and Ulysses: one collective brings the tensors together, and the rest is one ordinary call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Answer = tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]
 def all_gather(call: Call, problems: list[Problem], backend: str) -> Answer:
     """O and lse of the pieces, one after the other.
 
-    Keys and values of all ranks come together, and each piece takes those in its reach.
+    Keys and values of all ranks are brought together, and each piece takes those in its reach.
     """
     key, value = (call.whole(tensor, dim=2) for tensor in (call.key, call.value))
     outputs, lses = [], []
@@ -34,7 +34,7 @@ def all_gather(call: Call, problems: list[Problem], backend: str) -> Answer:
 
 
 def reach(problem: Problem) -> slice:
-    """The keys between the first and the last that offsets let any query see; all where positions are listed."""
+    """The keys between the first and the last that any query may see by its offset; all where positions are listed."""
     positions = problem.sequence().positions
     keys, origin = positions.key_length, positions.known_origin
     if origin is None:
@@ -46,7 +46,7 @@ def reach(problem: Problem) -> slice:
 
 
 def ulysses(call: Call, keys: Gathered, problems: list[Problem], backend: str) -> Answer:
-    """O and lse: all positions of some heads come together on each rank, and go back as all heads of its positions."""
+    """O and lse. Each rank gets all positions of some heads, and gives answers back as all heads of its positions."""
     whole, heads = lowered_over_all(call, keys), call.query.shape[1] // call.group.world
     own = slice(call.group.rank * heads, (call.group.rank + 1) * heads)
     axes = []
@@ -94,5 +94,5 @@ def _to_heads(call: Call, tensor: Float[Tensor, "B H n D"]) -> Float[Tensor, "B 
 
 
 def _to_positions(call: Call, tensor: Float[Tensor, "B h L D"]) -> Float[Tensor, "B H n D"]:
-    """And back."""
+    """The way back."""
     return call.group.exchanged(call.parts_of_ranks(tensor)).movedim(0, 1).flatten(1, 2)

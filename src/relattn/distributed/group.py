@@ -1,4 +1,4 @@
-"""Group: the ranks of a mesh that hold the parts of a sequence, and what they send one another."""
+"""Group: the ranks of a mesh that hold the parts of a sequence, and their messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from relattn.score.table import wide
 class Group:
     """The ranks along a mesh of one dimension.
 
-    world: how many there are. rank: which of them this process is. sent: the bytes that this process has sent to
-    others through this object, the small tensors by which the ranks agree left out.
+    world: the number of ranks. rank: the number of this process. sent: the bytes that this process has sent to others
+        through this object, without the small tensors by which the ranks agree.
 
-    Raises TypeError: for what is no DeviceMesh; UnsupportedError: for one of several dimensions.
+    Raises TypeError: for anything but a DeviceMesh; UnsupportedError: for a mesh of several dimensions.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -42,7 +42,7 @@ class Group:
         self.sent = 0
 
     def all_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
-        """The numbers of every rank, which all give as many."""
+        """The numbers of every rank; every rank gives equally many."""
         own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
         found = own.new_empty(self.world, len(numbers))
         with self.named():
@@ -50,15 +50,15 @@ class Group:
         return found.tolist()
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor of every rank, differentiable: the gradient is summed over the ranks where it is at home."""
+        """The tensor of every rank, differentiable: a rank gets the gradient of its tensor, summed over the ranks."""
         return list(_Gather.apply(self, tensor).unbind(0))  # pyright: ignore[reportAttributeAccessIssue]
 
     def exchanged(self, parts: Tensor) -> Tensor:
-        """[world, ...]: part i goes to rank i, and comes from there; differentiable."""
+        """[world, ...]: part i goes to rank i, and the answer's part i comes from rank i; differentiable."""
         return _Exchange.apply(self, parts)  # pyright: ignore[reportReturnType]
 
     def pass_on(self, tensors: Sequence[Tensor], hop: int = 1) -> Passing:
-        """Send the tensors to the rank `hop` further round, and receive as many from the other side."""
+        """Send the tensors to the rank `hop` further round the ring, and receive as many from the other side."""
         received = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
         to, source = self.ranks[(self.rank + hop) % self.world], self.ranks[(self.rank - hop) % self.world]
         given, operations = [tensor.contiguous() for tensor in tensors], []
@@ -71,7 +71,7 @@ class Group:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Says which of the ranks waited, where what they send one another fails.
+        """Names the waiting rank where a message between ranks fails.
 
         Raises RuntimeError: in place of the group's own.
         """
@@ -92,7 +92,7 @@ class Passing:
         self.group, self.given, self.received, self.works = group, given, received, works
 
     def wait(self) -> list[Tensor]:
-        """What has come, when all of it is there and all of ours is away."""
+        """The received tensors, after all have arrived and all of ours are sent."""
         with self.group.named():
             for work in self.works:
                 work.wait()
@@ -101,7 +101,7 @@ class Passing:
 
 
 class _Gather(torch.autograd.Function):
-    """[...] of every rank as [world, ...]; backward: the sum over the ranks of what each has for this one."""
+    """[...] of every rank as [world, ...]; backward: the sum over the ranks of their parts for this one."""
 
     @staticmethod
     def forward(ctx, group: Group, tensor: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Exchange(torch.autograd.Function):
-    """Part i of [world, ...] goes to rank i; backward: the same the other way."""
+    """Part i of [world, ...] goes to rank i; backward: the same in the other direction."""
 
     @staticmethod
     def forward(ctx, group: Group, parts: Tensor) -> Tensor:

@@ -22,25 +22,26 @@ PROJECTIONS: dict[str, type[ParallelStyle]] = {
     "v_proj": ColwiseParallel,
     "out_proj": RowwiseParallel,
 }
-"""How each projection of a layer is split: its rows are of heads, or its columns."""
+"""How each projection of a layer is split: by its rows or by its columns, whichever belong to heads."""
 
 
 class HeadwiseParallel(ParallelStyle):
     """Every process computes num_heads / N heads; inputs and outputs of a layer are whole, the same on all processes.
 
     For `parallelize_module`, over a RelativeMultiheadAttention: q_proj, k_proj and v_proj are split by their rows,
-    out_proj by its columns, and the encoding with them. Or over an encoding alone, which then meets queries of the
+    out_proj by its columns, and the encoding with them. Or over a single encoding, which then gets queries of the
     process's own heads.
 
-    Parameters become DTensors under the same names: split along the axis that counts heads (`head_axes`), and whole on
-    every process where the heads share them. Each gradient is that of all heads. An encoding that several layers share
-    is split once. Masks, key_bias and sinks that have heads are those of the process's own. Dropout of `native`,
-    `tiled` and `triton` drops what one process drops whose generator stands where theirs do: seed all alike.
+    Parameters become DTensors under the same names. They are split along the axis that counts heads (`head_axes`), and
+    whole on every process if the heads share them. Each gradient is that of all heads. An encoding that several layers
+    share is split once. Masks, key_bias and sinks with an axis of heads must have the process's own heads. Dropout of
+    `native`, `tiled` and `triton` drops the same weights as one process whose generator has the same state: seed all
+    processes with the same number.
 
     The mesh has one dimension, whose size N divides num_heads and num_kv_heads.
 
     Raises TypeError: over another module; UnsupportedError: for a mesh of several dimensions, and for parameters that
-    are split already; ValueError: for heads that N does not divide.
+    are already split; ValueError: for heads that N does not divide.
 
     >>> parallelize_module(model, mesh, {"blocks.*.attention": HeadwiseParallel()})
     """
@@ -84,7 +85,7 @@ class HeadwiseParallel(ParallelStyle):
 
     def _split_parameters(self, encoding: RelativeEncoding, mesh: DeviceMesh) -> None:
         has_heads = _num_heads(encoding) is not None
-        made: dict[nn.Parameter, nn.Parameter] = {}  # what has two names is still one
+        made: dict[nn.Parameter, nn.Parameter] = {}  # a module with two names is still one module
         for name, parameter in list(encoding.named_parameters(remove_duplicate=False)):
             if parameter not in made:
                 axis = encoding.head_axes.get(name) if has_heads else None
@@ -95,15 +96,17 @@ class HeadwiseParallel(ParallelStyle):
             encoding.get_submodule(owner).register_parameter(short, made[parameter])
 
     def _source(self) -> dict[str, Any]:
-        """The process whose numbers all take, as `parallelize_module` names it; torch 2.6 always takes the first's."""
+        """The process whose numbers all processes take, as `parallelize_module` names it; torch 2.6 always takes the
+        first.
+        """
         return {"src_data_rank": self.src_data_rank} if hasattr(self, "src_data_rank") else {}
 
 
 def _split_of(part: RelativeEncoding, mesh: DeviceMesh) -> OwnHeads:
-    """The heads of this process of an encoding that is no sum.
+    """The heads of this process, for an encoding that is not a sum.
 
-    Raises UnsupportedError: where it was split over another mesh, or by somebody else; ValueError: for heads that the
-    mesh does not divide.
+    Raises UnsupportedError: where it was split over another mesh, or by other code; ValueError: for heads that the mesh
+    does not divide.
     """
     heads, bearer = _num_heads(part), _bearer(part)
     name = type(bearer).__name__
@@ -122,12 +125,12 @@ def _split_of(part: RelativeEncoding, mesh: DeviceMesh) -> OwnHeads:
 
 
 def _bearer(part: RelativeEncoding) -> RelativeEncoding:
-    """The encoding that has the parameters, on whatever axis it stands."""
+    """The encoding that has the parameters, on any axis."""
     return part.encoding if isinstance(part, OnAxis) else part
 
 
 def _num_heads(part: RelativeEncoding) -> int | None:
-    """How many heads it has numbers for; None where all heads share them, as they share a table of one."""
+    """The number of heads for which it has numbers; None where all heads share them, as a table of one head."""
     heads = getattr(_bearer(part), "num_heads", None)
     return None if heads == 1 else heads
 

@@ -9,7 +9,7 @@ LAYOUTS: tuple[Layout, ...] = ("zigzag", "contiguous")
 
 
 class Piece(NamedTuple):
-    """Elements start .. start + length - 1 of the sequence, which a rank holds from its own element `local` on."""
+    """Elements start .. start + length - 1 of the sequence. A rank holds them from its own element `local` on."""
 
     start: int
     local: int
@@ -28,7 +28,7 @@ def pieces(rank: int, world: int, length: int, layout: Layout) -> tuple[Piece, .
     """The contiguous pieces that a rank holds, `length` elements together.
 
     contiguous: the ranks follow one another. zigzag: of 2 * world equal pieces, piece `rank` from the beginning and
-    piece `rank` from the end, so that under causality all ranks have as many pairs.
+        piece `rank` from the end, so that under causality all ranks have the same number of pairs.
     """
     if layout == "contiguous":
         return (Piece(rank * length, 0, length),)
@@ -37,5 +37,5 @@ def pieces(rank: int, world: int, length: int, layout: Layout) -> tuple[Piece, .
 
 
 def multiple(world: int, layout: Layout) -> int:
-    """What the length of a sequence must be a multiple of."""
+    """The number that must divide the length of a sequence."""
     return 2 * world if layout == "zigzag" else world

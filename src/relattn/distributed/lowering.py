@@ -1,4 +1,4 @@
-"""Lowering: a call on a rank's part as problems, one for each piece of its queries; all ranks' keys are theirs."""
+"""Lowering: a call on a rank's part as problems, one for each piece of its queries, over the keys of all ranks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Call:
 
     query [B, Hq, n, D], key [B, Hk, m, D], value [B, Hk, m, Dv]: the parts. batch: the caller's axes before the heads.
     query_side, key_side: where they stand. within: the limits of the offset. key_mask [B, m], segments ([B, n], [B, m])
-    and key_bias [B or 1, Hq or 1, m]: of the part. others: the arguments of `door.request` that are the same for all
-    pieces. seed: of dropout.
+        and key_bias [B or 1, Hq or 1, m]: those of the part. others: the arguments of `door.request` that are the same
+        for all pieces. seed: the seed of dropout.
     """
 
     group: Group
@@ -53,11 +53,11 @@ class Call:
     seed: int | None = None
 
     def own(self, length: int) -> tuple[Piece, ...]:
-        """The pieces of this rank, of a part of that length."""
+        """The pieces of this rank, for a part of that length."""
         return pieces(self.group.rank, self.group.world, length, self.layout)
 
     def whole(self, part: Tensor, dim: int = -1) -> Tensor:
-        """A tensor of all ranks, in the order of the sequence."""
+        """The parts of a tensor from all ranks, in the order of the sequence."""
         return ordered(self.group.gathered(part), dim, self.layout)
 
     def parts_in_order(self, parts: Float[Tensor, "N B H n D"]) -> Float[Tensor, "B H L D"]:
@@ -65,7 +65,7 @@ class Call:
         return ordered(list(parts.unbind(0)), 2, self.layout)
 
     def parts_of_ranks(self, whole: Float[Tensor, "B H L D"]) -> Float[Tensor, "N B H n D"]:
-        """And back."""
+        """The way back."""
         world, length = self.group.world, whole.shape[2] // self.group.world
         return torch.stack(
             [
@@ -85,7 +85,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What every rank needs of the keys of all: where they stand, and what hides them or adds to their scores."""
+    """What every rank needs about all keys: where they stand, and what hides them or adds to their scores."""
 
     positions: dict[str, Position]
     key_mask: Bool[Tensor, "B Lk"] | None
@@ -94,7 +94,7 @@ class Gathered:
 
 
 def gathered(call: Call) -> Gathered:
-    """Of a call, from all ranks."""
+    """The same of a call, from all ranks."""
     return Gathered(
         call.key_side.whole(call.group, call.layout),
         None if call.key_mask is None else call.whole(call.key_mask),
@@ -104,7 +104,7 @@ def gathered(call: Call) -> Gathered:
 
 
 def with_prepared_keys(call: Call) -> Call:
-    """The call with its keys as the encoding prepares them, each piece where it lives."""
+    """The call with its keys as the encoding prepares them; each rank prepares its own pieces."""
     key, encoding = call.key, call.encoding
     if isinstance(encoding, ScoreTerms):
         if encoding.key is None:
@@ -120,7 +120,7 @@ def with_prepared_keys(call: Call) -> Call:
 
 
 def lowered(call: Call, keys: Gathered) -> list[Problem]:
-    """A problem for each piece of the queries; its keys and values are zeros in the shape of those of all ranks."""
+    """One problem per piece of the queries; its keys and values are zeros in the shape of those of all ranks."""
     own = call.own(call.query.shape[2])
     return [
         _problem(call, keys, query, call.query_side.of(piece), piece)
@@ -129,7 +129,7 @@ def lowered(call: Call, keys: Gathered) -> list[Problem]:
 
 
 def lowered_over_all(call: Call, keys: Gathered) -> Problem:
-    """One problem for all queries of all ranks, zeros in their shape: its tables are those of the whole."""
+    """One problem for all queries of all ranks, with zeros in their shape. Its tables are those of the whole."""
     b, heads, length, width = call.query.shape
     whole = Piece(0, 0, length * call.group.world)
     query = call.query.new_zeros(1).expand(b, heads, whole.length, width)
@@ -160,9 +160,9 @@ def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Positio
 
 
 def check_whole_rows(call: Call) -> None:
-    """attn_mask has the rows of this rank's queries, and the caller's own terms those of its queries and keys.
+    """attn_mask has the rows of this rank's queries, and the caller's own terms belong to its queries and keys.
 
-    Raises ShapeError: for others, as those of the whole sequence, of which the first would be taken for this rank's.
+    Raises ShapeError: for others, such as those of the whole sequence: its first rows would be taken for this rank's.
     """
     check_attn_mask(call.attn_mask, call.batch, call.query, call.keys_of_all()[0])
     if isinstance(call.encoding, ScoreTerms):
@@ -176,7 +176,7 @@ def _check_rows(terms: ScoreTerms, call: Call) -> None:
         ("relative_query", terms.relative_query, call.query),
     ):
         expected = [*call.batch, *part.shape[1:]]
-        free = name == "relative_query"  # its width is its own
+        free = name == "relative_query"  # it has its own width
         if tensor is not None and list(tensor.shape[: -1 if free else None]) != (expected[:-1] if free else expected):
             raise ShapeError(
                 f"ScoreTerms {name}: got shape {list(tensor.shape)}; expected {expected}"
@@ -215,7 +215,7 @@ def _cut(terms: ScoreTerms, piece: Piece) -> ScoreTerms:
 
 
 def _like(terms: ScoreTerms, query: Tensor) -> ScoreTerms:
-    """The same terms with zeros in place of what meets keys, for as many queries."""
+    """The same terms, with zeros in place of the tensors that are multiplied with keys, for as many queries."""
     made = {}
     for name, tensor in (("query", terms.query), ("relative_query", terms.relative_query)):
         if tensor is not None:

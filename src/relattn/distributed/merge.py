@@ -1,4 +1,4 @@
-"""Merge: the answer over the keys of several parts, from the answers over each, and which backends give these.
+"""Merge: the answer over the keys of several parts, from the answers over each; and the backends for these.
 
 With O_c and lse_c those of part c:   lse = log sum_c exp(lse_c),   O = sum_c exp(lse_c - lse) O_c
 """
@@ -21,16 +21,16 @@ def merge(
     of_part: Float[Tensor, "B Hq n Dv"],
     lse_of_part: Float[Tensor, "B Hq n"],
 ) -> None:
-    """Take one part more into O and lse, which are 0 and -inf before the first."""
+    """Merge one more part into O and lse, which are 0 and -inf before the first part."""
     both = torch.logaddexp(lse, lse_of_part)
-    finite = both.masked_fill(both == -torch.inf, 0.0)  # a row that sees nothing yet: e^(-inf - 0) = 0
+    finite = both.masked_fill(both == -torch.inf, 0.0)  # a row that sees no key yet: e^(-inf - 0) = 0
     output.mul_((lse - finite).exp_().unsqueeze(-1))
     output.addcmul_(of_part, (lse_of_part - finite).exp_().unsqueeze(-1))
     lse.copy_(both)
 
 
 def merging(name: str, problem: Problem) -> MergingBackend:
-    """The backend that runs a part of a problem: the one called `name`, for "auto" the first that can.
+    """The backend that runs a part of a problem: the one called `name`; for "auto" the first one that can.
 
     Raises UnsupportedError: for a backend that cannot compute the gradients of a part.
     """

@@ -1,4 +1,4 @@
-"""OwnHeads: an encoding as the process has it that computes some of its heads."""
+"""OwnHeads: an encoding on a process that computes some of its heads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @dataclass(frozen=True)
 class OwnHeads:
-    """The heads of an encoding that one of `world` processes has, the `rank`-th `count` of them: an encoding's `split`.
+    """The `rank`-th `count` heads of an encoding, for one of `world` processes: an encoding's `split`.
 
-    count: None where the heads share all that the encoding has.
+    count: None where the heads share everything in the encoding.
     """
 
     world: int
@@ -25,9 +25,9 @@ class OwnHeads:
     count: int | None
 
     def own(self, encoding: RelativeEncoding) -> RelativeEncoding:
-        """A copy of the encoding for one call, of these heads, whose parameters are ordinary tensors.
+        """A copy of the encoding for one call, with these heads. Its parameters are ordinary tensors.
 
-        The gradient of a parameter that the heads share is summed over the processes, whenever it is computed.
+        The gradient of a parameter that the heads share is summed over the processes whenever it is computed.
         """
         own = _with_ordinary_tensors(encoding)
         if self.count is not None:
@@ -36,7 +36,7 @@ class OwnHeads:
 
 
 def _with_ordinary_tensors(module: Module) -> Module:
-    """A copy of a module and of its children, which have ordinary tensors in place of DTensors, and all else alike."""
+    """A copy of a module and of its children, with ordinary tensors in place of DTensors. All else is the same."""
     copied = object.__new__(type(module))
     copied.__dict__.update(module.__dict__)
     parameters = {name: None if one is None else _ordinary(one) for name, one in module._parameters.items()}
@@ -46,7 +46,7 @@ def _with_ordinary_tensors(module: Module) -> Module:
 
 
 def _ordinary(tensor: Tensor) -> Tensor:
-    """What this process has of a DTensor; where all have the same, the gradients of all are summed on the way back."""
+    """This process's part of a DTensor. Where all have the same, their gradients are summed on the way back."""
     if not isinstance(tensor, DTensor):
         return tensor
     gradients = tuple(Partial() if placement.is_replicate() else placement for placement in tensor.placements)

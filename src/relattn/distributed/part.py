@@ -12,9 +12,9 @@ from relattn.score.problem import Axis, Problem
 def part_of(
     problem: Problem, queries: slice, keys: slice, key: Float[Tensor, "B Hk n D"], value: Float[Tensor, "B Hk n Dv"]
 ) -> Problem:
-    """The problem of the queries numbered `queries` and of the keys numbered `keys`, which `key` and `value` hold.
+    """The problem with the queries numbered `queries` and the keys numbered `keys`, which `key` and `value` hold.
 
-    Tables over the offsets of the sequence come as the rows alone that these pairs meet.
+    Tables over the offsets of the sequence have only the rows that these pairs need.
     """
     key_bias, counted = problem.key_bias, problem.counted()
     return problem.replaced(
@@ -29,7 +29,7 @@ def part_of(
 
 
 def sees(problem: Problem, queries: slice, keys: slice) -> bool:
-    """Whether offsets let any of the queries see any of the keys; True for listed positions, which are not read."""
+    """Whether any query can see any of the keys by its offset; True for listed positions, which are not read."""
     positions = problem.sequence().positions
     if queries.start >= queries.stop or keys.start >= keys.stop:
         return False

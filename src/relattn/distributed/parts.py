@@ -19,11 +19,12 @@ from relattn.errors import ShapeError
 def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag") -> Tensor:
     """This rank's part of a tensor that all ranks hold, along `dim`, the axis of the sequence.
 
-    Zeros (False in a mask) fill the sequence up to a multiple of the ranks, of twice as many for "zigzag"; `unpadded`
-    tells them apart, and as `key_mask` hides them. Differentiable, each rank by its own part.
+    Zeros (False in a mask) fill the sequence up to a multiple of the number of ranks, of twice that number for
+    "zigzag". `unpadded` tells where they are, and hides them as `key_mask`. Differentiable: each rank gets the gradient
+    of its own part.
 
-    Raises TypeError, UnsupportedError: for a mesh that is none, or has several dimensions; ValueError: for another
-    layout; IndexError: for an axis that the tensor has not.
+    Raises TypeError, UnsupportedError: for anything but a mesh, and for a mesh of several dimensions; ValueError: for
+    another layout; IndexError: for an axis that the tensor does not have.
 
     >>> mesh = init_device_mesh("cpu", (2,))
     >>> split(torch.arange(8), mesh, dim=0).tolist()  # on rank 0
@@ -40,10 +41,10 @@ def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigza
 def join(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag", length: int | None = None) -> Tensor:
     """The whole of which `split` made each rank's part, on every rank; the gradients of all ranks add up.
 
-    length: of the whole before it was filled up; all of it unless given.
+    length: the length of the whole before it was filled up; all of it by default.
 
-    Raises ShapeError: for a length beyond that of all parts, and for a part that "zigzag" cannot halve. And what
-    `split` raises.
+    Raises ShapeError: for a length beyond that of all parts, and for a part that "zigzag" cannot halve. It also raises
+    what `split` raises.
     """
     group = Group(mesh)
     check_choice("layout", layout, LAYOUTS)
@@ -59,11 +60,11 @@ def join(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag
 
 
 def unpadded(length: int, mesh: DeviceMesh, *, layout: Layout = "zigzag") -> Bool[Tensor, "part"]:
-    """True for what a sequence of that length has in this rank's part, False for what `split` filled up.
+    """True for the elements of a sequence of that length in this rank's part, False for the zeros that `split` added.
 
-    As `key_mask`, expanded to the batch, it hides padding; a loss counts what it is True for.
+    As `key_mask`, expanded to the batch, it hides padding. A loss counts the elements for which it is True.
 
-    Raises ValueError: for a length below 0. And what `split` raises.
+    Raises ValueError: for a length below 0. It also raises what `split` raises.
     """
     wanted = check_size("length", length, least=0)
     return split(torch.ones(wanted, dtype=torch.bool, device=Group(mesh).device), mesh, dim=0, layout=layout)
@@ -80,7 +81,7 @@ def ordered(parts: Sequence[Tensor], dim: int, layout: Layout) -> Tensor:
 def check_part(name: str, length: int, layout: Layout) -> None:
     """A part that consists of the layout's pieces.
 
-    Raises ShapeError: for an odd length of "zigzag".
+    Raises ShapeError: for an odd length with "zigzag".
     """
     if layout == "zigzag" and length % 2:
         raise ShapeError(

@@ -1,7 +1,7 @@
-"""The ring: keys and values travel from rank to rank, and every rank adds what its queries see of them.
+"""The ring: keys and values travel from rank to rank, and every rank computes with those that its queries see.
 
 The forward pass merges the answers over the parts by lse. The backward pass (`ring_backward`) sends the keys and values
-round again, their gradients behind them.
+round again, followed by their gradients.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def attend(
     hops: int,
     backend: str,
 ) -> tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]:
-    """O and lse of the pieces' problems, one after the other; the keys of each are those of all ranks."""
+    """O and lse of the pieces' problems, one after the other; each problem has the keys of all ranks."""
     arguments = [named(flat(problem, None)) for problem in problems]
     ring = Ring(group, layout, key.shape[2], hops, backend, problems[0].seed, arguments)
     tensors = [tensors_of(one)[name] for one in arguments for name in moved(one)]
@@ -43,7 +43,7 @@ def attend(
 def check(problem: Problem, backend: str) -> None:
     """Raises UnsupportedError: where the backend that the caller named cannot run the parts of a piece's problem.
 
-    Before anything is sent, for a rank that raises while others wait would leave them waiting.
+    This happens before anything is sent: if one rank raises while others wait, they wait forever.
     """
     queries, keys = (slice(0, tensor.shape[2]) for tensor in (problem.query, problem.key))
     merging(backend, part_of(problem, queries, keys, problem.key, problem.value))

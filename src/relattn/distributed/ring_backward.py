@@ -1,4 +1,4 @@
-"""The ring's way back: keys and values go round once more, and their gradients behind them, until they are home.
+"""The ring's way back: keys and values go round once more, and their gradients follow them until they are home.
 
 A backend gives the gradients of each part, from the output and lse of the whole.
 """
@@ -18,11 +18,11 @@ from relattn.distributed.sums import Sums, zeros_like
 
 
 class Backward:
-    """What a rank has of the gradients, and what is on its way.
+    """A rank's sums of gradients, and the tensors on their way.
 
-    A chunk is what travels in a round. Six are held at the highest: that which is here, what a part adds to its
-    gradients, the sums that come behind it and those that go on, and the last round's on their way home, going and
-    coming. What the ranks before have summed comes in while the first part is multiplied, the next keys and values
+    A chunk is the data that travels in a round. At most six chunks are held: the keys and values that are here, the
+    gradients that a part adds, the sums that arrive, the sums that go on, and the last round's sums on their way home,
+    sent and received. The sums of earlier ranks arrive while the first part is computed, the next keys and values
     during the others.
     """
 
@@ -56,7 +56,7 @@ class Backward:
         self.going: tuple[tuple[slice, ...], Passing] | None = None
 
     def run(self) -> list[Tensor | None]:
-        """The gradients by the keys, the values and each piece's tensors; None for what asked for none."""
+        """The gradients by the keys, the values and each piece's tensors; None where no gradient is wanted."""
         for given in self.ring.rounds():
             self._go_round(given)
             self._arrive()
@@ -69,7 +69,7 @@ class Backward:
         return [self.home.get(name) for name in CHUNK] + [gradient for one in self.sums for gradient in one.gradients()]
 
     def _go_round(self, given: tuple[slice, ...]) -> None:
-        """One round: in the end the sums of the last rank's keys are here."""
+        """One round. At its end the sums of the last rank's keys are here."""
         ring = self.ring
         self.chunk = [given_in(tensor, given) for tensor in self.own]
         self.here = [zeros_like(tensor) for name, tensor in zip(CHUNK, self.chunk, strict=True) if name in self.home]
@@ -90,7 +90,7 @@ class Backward:
                 self.following, self.here = ring.group.pass_on(self.here), []
 
     def _gradients(self, meeting: Meeting) -> dict[str, Tensor]:
-        """What a meeting adds, that of the queries' side added up."""
+        """The gradients of a meeting; those of the queries' side are added up."""
         problem = part(self.problems[meeting.number], meeting, self.chunk)
         sums = self.sums[meeting.number]
         with without_autocast(problem.query):
@@ -101,20 +101,20 @@ class Backward:
         return found
 
     def _settle(self, step: int) -> None:
-        """Take in the sums of the ranks before, and send the keys and values on."""
+        """Receive the sums of earlier ranks, and send the keys and values on."""
         if self.following is not None:
             self.here, self.following = self.following.wait(), None
         if step < self.ring.hops:
             self.coming = self.ring.group.pass_on(self.chunk)
 
     def _arrive(self) -> None:
-        """Take in the sums of this rank's keys that are on their way home."""
+        """Receive the sums of this rank's keys that are on their way home."""
         if self.going is not None:
             (given, passing), self.going = self.going, None
             self._store(given, passing.wait())
 
     def _store(self, given: tuple[slice, ...], sums: list[Tensor]) -> None:
-        """Put them where these keys stand."""
+        """Copy them to the places of these keys."""
         lengths = [place.stop - place.start for place in given]
         for home, one in zip(self.home.values(), sums, strict=True):
             for place, of_piece in zip(given, one.split(lengths, 2), strict=True):

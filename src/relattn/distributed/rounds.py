@@ -1,7 +1,7 @@
-"""Rounds: which keys are on which rank when, as they travel round the ring.
+"""Rounds: which rank holds which keys at what time, as they travel round the ring.
 
-In each round every rank gives a share of its keys and values, which goes once round. So a rank never holds much of what
-belongs to others, beside its own.
+In each round every rank gives a share of its keys and values, and this share goes round once. So a rank never holds
+much that belongs to others.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from relattn.distributed.part import part_of, sees
 from relattn.score.problem import Problem
 
 CHUNK = ("key", "value")
-"""What travels."""
+"""The tensors that travel."""
 SHARES = 16
-"""A part has at most this share of a rank's queries, and a round this share of its keys: what a rank holds beside."""
+"""A part has at most this share of a rank's queries, and a round this share of its keys. It bounds the extra memory."""
 FEWEST = 1024
-"""Or so many, where that is more: smaller ones take longer to send and to start than to multiply."""
+"""Or this many, if that is more: smaller parts take longer to send and to start than to multiply."""
 
 
 class Meeting(NamedTuple):
-    """Some queries of the problem of that number, and the keys that they meet, which stand at `place` in the chunk."""
+    """Some queries of the problem with that number, and keys for them, which lie at `place` in the chunk."""
 
     number: int
     queries: slice
@@ -40,8 +40,9 @@ class Meeting(NamedTuple):
 class Ring:
     """What the passes of a ring need beside the tensors.
 
-    group, layout: of the ranks, which hold `keys` keys each. hops: how many times a chunk is passed on. backend: as the
-    caller named it. seed: of dropout. arguments: each piece's problem as the operators' arguments, by name.
+    group, layout: those of the ranks, which hold `keys` keys each. hops: how many times a chunk is passed on. backend:
+        as the caller named it. seed: the seed of dropout. arguments: each piece's problem as the operators' arguments,
+        by name.
     """
 
     group: Group
@@ -53,7 +54,7 @@ class Ring:
     arguments: list[dict[str, Any]]
 
     def rounds(self) -> list[tuple[slice, ...]]:
-        """Of each round, the keys that a rank gives, of each of its pieces."""
+        """For each round, the keys that a rank gives from each of its pieces."""
         own = pieces(self.group.rank, self.group.world, self.keys, self.layout)
         size = max(_share(self.keys) // len(own), 1)
         return [
@@ -62,7 +63,7 @@ class Ring:
         ]
 
     def chunk(self, given: tuple[slice, ...], step: int) -> Iterator[tuple[slice, slice]]:
-        """(keys, where they stand in the chunk) of what is here after so many hops of a round."""
+        """(keys, their places in the chunk) of the chunk that is here after so many hops of a round."""
         source, place = (self.group.rank - step) % self.group.world, 0
         for piece, taken in zip(pieces(source, self.group.world, self.keys, self.layout), given, strict=True):
             first, count = piece.start + taken.start - piece.local, taken.stop - taken.start
@@ -70,7 +71,7 @@ class Ring:
             place += count
 
     def meetings(self, problems: list[Problem], given: tuple[slice, ...], step: int) -> Iterator[Meeting]:
-        """Who meets whom after so many hops of a round."""
+        """Which queries meet which keys after so many hops of a round."""
         for number, problem in enumerate(problems):
             for queries in self.shares(problem):
                 for keys, place in self.chunk(given, step):
@@ -78,7 +79,7 @@ class Ring:
                         yield Meeting(number, queries, keys, place)
 
     def shares(self, problem: Problem) -> Iterator[slice]:
-        """The queries of a problem, a share at a time."""
+        """The queries of a problem, one share at a time."""
         length = problem.query.shape[2]
         size = _share(length * len(self.arguments))
         return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -93,19 +94,19 @@ class Ring:
 
 
 def moved(arguments: dict[str, Any]) -> list[str]:
-    """The names of a piece's tensors that may have a gradient, less the keys and values, which travel."""
+    """The names of a piece's tensors that may have a gradient, without the keys and values, which travel."""
     held = tensors_of(arguments)
     return [name for name, tensor in held.items() if tensor is not None and name not in CHUNK]
 
 
 def part(problem: Problem, meeting: Meeting, chunk: Sequence[Tensor]) -> Problem:
-    """The queries and keys of a meeting, which the chunk holds."""
+    """The problem of a meeting, with keys from the chunk."""
     key, value = (tensor[:, :, meeting.place] for tensor in chunk)
     return part_of(problem, meeting.queries, meeting.keys, key, value)
 
 
 def given_in(tensor: Tensor, given: tuple[slice, ...]) -> Tensor:
-    """What this rank gives of its keys or values in a round."""
+    """The keys or values that this rank gives in a round."""
     return torch.cat([tensor[:, :, place] for place in given], 2)
 
 

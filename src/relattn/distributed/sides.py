@@ -20,7 +20,7 @@ from relattn.score.positions import SEQUENCE
 
 @dataclass(frozen=True)
 class Side:
-    """Where one side stands on each axis, the sequence first: runs and digits of the whole, lists of a rank's part."""
+    """Where one side stands on each axis, the sequence first: runs and digits for the whole, lists for the part."""
 
     by_axis: dict[str, Position]
 
@@ -39,11 +39,11 @@ class Side:
         }
 
     def is_listed(self) -> bool:
-        """Whether the sequence's positions are."""
+        """Whether the sequence's positions are listed."""
         return isinstance(self.by_axis[SEQUENCE], Listed)
 
     def described(self) -> str:
-        """What all ranks must have alike."""
+        """The facts that must be the same on all ranks."""
         alike = {axis: "listed" if isinstance(place, Listed) else place for axis, place in self.by_axis.items()}
         return str(alike)
 
@@ -51,11 +51,12 @@ class Side:
 def side_of(
     name: str, given: object, batch: Sequence[int], pieces: Sequence[Piece], whole: int, device: torch.device
 ) -> Side:
-    """A side from what `relative_attention` takes: a start and digits are those of the whole, a tensor the rank's part.
+    """A side from an argument of `relative_attention`: a start and digits are for the whole, a tensor for the rank's
+    part.
 
     pieces: those that the rank holds of the `whole` elements.
 
-    Raises UnsupportedError: for a start that is a tensor. And what `relative_attention` raises.
+    Raises UnsupportedError: for a start that is a tensor. It also raises what `relative_attention` raises.
     """
     on_sequence, others = sequence_and_others(given, start=0)
     local = sum(piece.length for piece in pieces)

@@ -1,4 +1,4 @@
-"""Styles: layers of attention as `parallelize_module` puts them on a mesh."""
+"""Styles: they tell `parallelize_module` how to put layers of attention on a mesh."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from relattn.nn.projected import ProjectedAttention
 
 
 class ContextParallel(ParallelStyle):
-    """A layer's attention is `context_parallel_attention`: its inputs and masks are the rank's part, and its output.
+    """A layer's attention becomes `context_parallel_attention`: its inputs, masks and output are the rank's part.
 
-    For `parallelize_module`, over a RelativeMultiheadAttention or RelPositionMultiHeadedAttention. Its parameters stay
-    what they are, the same on all ranks, and their gradients are those of the rank's part: DDP or FSDP over the mesh
-    adds them up.
+    For `parallelize_module`, over a RelativeMultiheadAttention or RelPositionMultiHeadedAttention. Its parameters do
+    not change. They are the same on all ranks, and their gradients are those of the rank's part. DDP or FSDP over the
+    mesh adds them up.
 
-    mesh: along which sequences are split, of one dimension; None for the one that `parallelize_module` is given.
+    mesh: the mesh along which sequences are split, with one dimension; None for the mesh of `parallelize_module`.
     layout, rotate: as in `context_parallel_attention`.
 
-    Raises TypeError, UnsupportedError, ValueError: for a mesh, a layout and a way as `context_parallel_attention`, and
-    for a module of another kind.
+    Raises TypeError, UnsupportedError, ValueError: for a mesh, a layout or a way that `context_parallel_attention`
+    refuses, and for a module of another kind.
 
     >>> parallelize_module(model, mesh, {"blocks.*.attention": ContextParallel()})
     """
@@ -45,7 +45,7 @@ class ContextParallel(ParallelStyle):
         check_choice("layout", layout, LAYOUTS)
         check_choice("rotate", rotate, ("auto", *ROTATES))
         if mesh is not None:
-            Group(mesh)  # which refuses what is none
+            Group(mesh)  # it refuses anything but a mesh
         self.mesh = mesh
         self.layout: Layout = layout
         self.rotate: Rotate | Literal["auto"] = rotate
@@ -63,11 +63,11 @@ class ContextParallel(ParallelStyle):
 
 
 def plan(model: nn.Module, style: ParallelStyle | None = None) -> dict[str, ParallelStyle]:
-    """The style of every attention layer of a model, by its name: what `parallelize_module` takes.
+    """The style of every attention layer of a model, by its name, as `parallelize_module` takes it.
 
-    style: HeadwiseParallel() unless given, or a ContextParallel.
+    style: HeadwiseParallel() by default, or a ContextParallel.
 
-    Raises ValueError: for a model without any.
+    Raises ValueError: for a model without attention layers.
 
     >>> parallelize_module(model, mesh, plan(model))
     """

@@ -11,7 +11,7 @@ from relattn.score.table import wide
 
 
 def zeros_like(tensor: Tensor) -> Tensor:
-    """Where a gradient adds up, in the dtype of the scores."""
+    """The tensor in which a gradient adds up, in the dtype of the scores."""
     dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
     return torch.zeros(tensor.shape, dtype=dtype, device=tensor.device)
 
@@ -26,18 +26,18 @@ class Sums:
         self.sums = {name: zeros_like(tensor) for name, tensor in self.given.items()}
 
     def add(self, part: Problem, queries: slice, keys: slice, found: dict[str, Tensor]) -> None:
-        """Those that a part adds, whose queries and keys are so numbered."""
+        """Add the gradients of the part with these queries and keys."""
         for name in self.wanted:
             self._place(name, part, queries, keys).add_(wide(found[name]))
 
     def gradients(self) -> list[Tensor | None]:
-        """In the order of `names`, None for what asked for none."""
+        """The gradients in the order of `names`; None where no gradient is wanted."""
         return [self.sums[name].to(self.given[name].dtype) if name in self.sums else None for name in self.names]
 
     def _place(self, name: str, part: Problem, queries: slice, keys: slice) -> Tensor:
         """The part of a sum that a part of the problem has a gradient for."""
         whole = self.sums[name]
-        if name.split(" of ")[0] in ("query", "relative_query"):  # on whatever axis
+        if name.split(" of ")[0] in ("query", "relative_query"):  # on any axis
             return whole[:, :, queries]
         if name == "explicit_mask":
             of_keys = whole if whole.shape[-1] == 1 else whole[..., keys]

@@ -1,6 +1,6 @@
 """Traffic: the bytes that one rank sends in a call, as formulas.
 
-A chunk is what one rank holds of the keys and values. With N ranks, and n queries and m keys of a rank:
+A chunk is the keys and values of one rank. With N ranks, and n queries and m keys per rank:
 
     chunk       c  = B Hk m (D + Dv) e        e bytes a number, as the keys come
     gradients   c' = B Hk m (D + Dv) w        w bytes a number, as sums are taken
@@ -10,8 +10,8 @@ A chunk is what one rank holds of the keys and values. With N ranks, and n queri
     all_gather  forward  (N - 1) c            backward the same
     ulysses     forward  (N - 1) / N * B (Hq n (D + Dv + Dr) e + Hk m (D + Dv) e + Hq n w)      backward the same
 
-Beside them, for all three: what every rank needs of all keys (`gathered`), such as key_mask and key_bias. The small
-vectors by which the ranks agree are not counted.
+All three also send what every rank needs about all keys (`gathered`), such as key_mask and key_bias. The small vectors
+by which the ranks agree are not counted.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the formulas need of a call.
+    """The numbers of a call that the formulas need.
 
     world: N. batch: B. query_heads, key_heads: Hq, Hk. queries, keys: n and m, of one rank. width, value_width: D, Dv.
-    size: bytes of a number of the query, key and value. sums: those of a number that sums are taken in, 4, or 8 for
-    float64.
+    size: bytes of a number of the query, key and value. sums: bytes of a number in a sum, 4, or 8 for float64.
     """
 
     world: int
@@ -66,9 +65,10 @@ class Sizes:
 
 
 def ring(sizes: Sizes, hops: int) -> Traffic:
-    """Keys and values are passed on `hops` times, their gradients as often and once more, on the way home.
+    """Keys and values are passed on `hops` times. Their gradients are passed on as often, and once more on the way
+    home.
 
-    That is for keys and values that both have a gradient.
+    This holds if keys and values both have a gradient.
     """
     sent = hops * sizes.chunk()
     return Traffic(sent, sent + (hops + 1) * sizes.gradients() if hops else 0)
@@ -80,7 +80,7 @@ def all_gather(sizes: Sizes) -> Traffic:
 
 
 def gathered(world: int, own: int, *, differentiable: bool) -> Traffic:
-    """Of a tensor of `own` bytes, such as key_mask, that every rank sends to all others."""
+    """The bytes for a tensor of `own` bytes, such as key_mask, that every rank sends to all others."""
     sent = (world - 1) * own
     return Traffic(sent, sent if differentiable else 0)
 
@@ -91,8 +91,8 @@ def ulysses(
     """Queries, keys and values change places for heads; outputs and lse change back.
 
     relative_width: Dr, the widths of an encoding's own relative queries, added up over the axes; 0 where it has none.
-    output_size: bytes of a number of the output where it differs, as with sinks: None for those of the inputs.
-    reads_lse: whether lse goes on into a loss (return_lse, sinks): else it has no gradient that could be sent.
+    output_size: bytes of a number of the output if it differs from the inputs, as with sinks; None: as the inputs.
+        reads_lse: whether a loss uses lse (return_lse, sinks). If not, it has no gradient that could be sent.
     """
     rows = sizes.batch * sizes.query_heads * sizes.queries
     output = rows * sizes.value_width * (sizes.size if output_size is None else output_size)
@@ -102,18 +102,18 @@ def ulysses(
 
 
 def _to_others(world: int, own: int) -> int:
-    """Of so many bytes, cut into one part for each rank, those for the others."""
+    """The bytes for the others, if so many bytes are cut into one part per rank."""
     return own // world * (world - 1)
 
 
 def hops(world: int, queries: int, keys: int, lowest: int | None, highest: int | None, layout: Layout) -> int:
     """How many times the ring passes a chunk on: the largest s such that a rank i sees a key of rank (i - s) mod N.
 
-    queries, keys: how many a rank holds. A query sees a key where lowest <= key - query <= highest, counted in
-    elements of the whole sequences; None: no such limit. 0 where every rank needs its own keys alone.
+    queries, keys: the numbers that a rank holds. A query sees a key where lowest <= key - query <= highest, counted in
+        elements of the whole sequences; None: no limit. The answer is 0 where every rank needs only its own keys.
 
-    Every rank passes a chunk on as often as the one that needs the most. Under a window the zigzag layout needs N - 1
-    hops all the same, for its pieces run both ways round the ring, and one of the ways is the long one.
+    Every rank passes a chunk on as often as the one that needs the most. Under a window the zigzag layout still needs N
+    - 1 hops: its pieces lie in both directions round the ring, and one direction is the long one.
     """
     furthest = 0
     for rank in range(world):
@@ -131,8 +131,8 @@ def _ranks_seen(
 ) -> list[tuple[int, int]]:
     """The ranks whose keys some query of the piece sees, as (first, last) of each run of them.
 
-    The keys in sight lie in a row, and so do the blocks of keys that hold them. Of the 2 N blocks of the zigzag layout
-    rank r holds r and 2 N - 1 - r.
+    The visible keys are neighbours, and so are the blocks of keys that hold them. Of the 2 N blocks of the zigzag
+    layout rank r holds r and 2 N - 1 - r.
     """
     blocks = 2 * world if layout == "zigzag" else world
     reversed_limits = lowest is not None and highest is not None and lowest > highest
@@ -151,7 +151,7 @@ def _ranks_seen(
 
 
 class Hidden(NamedTuple):
-    """Queries that a rank must have at least for a hop of the ring to take no longer than its products."""
+    """The fewest queries per rank with which a hop of the ring takes no longer than its products."""
 
     forward: float
     backward: float
@@ -160,10 +160,10 @@ class Hidden(NamedTuple):
 def hidden_from(
     query_heads: int, key_heads: int, size: int, sums: int, flops: float, bandwidth: float, visible: float = 1.0
 ) -> Hidden:
-    """From how many queries of a rank on, n, the ring hides behind the products.
+    """The number n of queries per rank from which on the products hide the ring's messages.
 
-    flops: products' floating-point operations a second, F. bandwidth: bytes a second, W. visible: the share of the
-    pairs of a hop that are computed, about 1/2 under causality with zigzag.
+    flops: floating-point operations per second of the products, F. bandwidth: bytes per second, W. visible: the share
+        of a hop's pairs that are computed, about 1/2 under causality with zigzag.
 
     Derivation, with D = Dv: in a hop a rank multiplies its n queries with m keys, and sends m keys and values. A
     product of two matrices takes 2 Hq n m D operations, so
@@ -174,13 +174,13 @@ def hidden_from(
                   10 Hq n m D / F >= 2 Hk m D (e + w) / W
                   n >= (e + w) (Hk / Hq) F / (5 W)
 
-    B, m and D cancel out: it is the queries that count. Where only a share of the pairs is visible, n grows by its
-    inverse. Products with an encoding's tables come on top, and latency is left out. The last way home of the
-    gradients, once in a call, hides behind nothing.
+    B, m and D cancel out: only the number of queries counts. If only a share of the pairs is visible, n grows by the
+    inverse of this share. Products with an encoding's tables come on top, and latency is left out. The gradients' last
+    way home, once per call, is not hidden.
 
-    The factor 3 in the place of 2 and 5, n >= e (Hk / Hq) F / (3 W), holds for both passes together where six products
-    are counted (S is kept, not computed again), the keys and values twice, and the gradients that travel not at all.
-    With all of it counted both passes together give n >= (2 e + w) (Hk / Hq) F / (7 W).
+    The factor 3 in place of 2 and 5, n >= e (Hk / Hq) F / (3 W), is another count for both passes together: six
+    products (S is kept, not computed again), the keys and values twice, and no gradients that travel. With everything
+    counted both passes together give n >= (2 e + w) (Hk / Hq) F / (7 W).
     """
     each = key_heads / query_heads * flops / bandwidth / visible
     return Hidden(size * each / 2, (size + sums) * each / 5)
@@ -189,7 +189,7 @@ def hidden_from(
 def full_table_gradient(length: int, heads: int, width: int, sums: int) -> int:
     """Bytes of the gradient of a table with a row for each of the 2 L - 1 offsets and each head, on every rank.
 
-    (2 L - 1) Hq D w: with Hq = Hk and w = e nearly as much as the keys and values of all ranks together, so N times
-    what a rank holds of them. Clipped or shared rows need less.
+    (2 L - 1) Hq D w. With Hq = Hk and w = e this is nearly as much as the keys and values of all ranks together, N
+    times those of one rank. Clipped or shared rows need less.
     """
     return (2 * length - 1) * heads * width * sums

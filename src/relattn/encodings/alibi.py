@@ -22,14 +22,13 @@ from relattn.score.terms import ScoreTerms
 class AlibiBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j - slope_h * |d|; signed: + slope_h * d, so that the future gains.  d = j - i.
 
-    slopes: a number above 0 for each head; None takes those of the paper, `relattn.offsets.alibi_slopes`. Numbers are
-        kept to the last digit whatever dtype the model has, as a tuple of floats; on a GPU they are copied to it in
-        every call.
-    learned: the slopes are the parameter `slopes` [num_heads], which starts at those numbers and is trained as it is:
-        nothing holds it above 0. Without it there is no parameter.
-    signed: what code adds that leaves out the absolute value. In causal attention it makes no difference.
+    slopes: one number above 0 per head; None takes those of the paper, `relattn.offsets.alibi_slopes`. They are kept as
+        a tuple of floats, exact in a model of any dtype, and are copied to a GPU in every call.
+    learned: the slopes are the parameter `slopes` [num_heads]. It starts at those numbers, and nothing keeps it above 0
+        in training. Without `learned` there is no parameter.
+    signed: without the absolute value, as some code has it. In causal attention it makes no difference.
 
-    Raises TypeError: for a `learned` or `signed` that is no bool; ValueError: for other slopes or num_heads. A call
+    Raises TypeError: for a `learned` or `signed` that is not a bool; ValueError: for other slopes or num_heads. A call
     raises ShapeError: for a query of another number of heads.
 
     Source: Press et al. 2022 (ALiBi), section 3, and the code it is published with for other head counts.
@@ -89,7 +88,7 @@ class AlibiBias(RelativeEncoding):
         return slopes if len(self.heads) == self.num_heads else slopes[self.heads.start : self.heads.stop]
 
     def keep_heads(self, first: int, count: int) -> None:
-        """The slopes of these heads; the paper's go by how many there are in all."""
+        """The slopes of these heads; the paper's depend on the number of all heads."""
         self.heads = range(first, first + count)
 
     def extra_repr(self) -> str:

@@ -31,24 +31,26 @@ class Split(Protocol):
     """How several processes share an encoding: each has some of its heads."""
 
     def own(self, encoding: RelativeEncoding) -> RelativeEncoding:
-        """A copy for one call, whose parameters are ordinary tensors, those of the heads of this process."""
+        """A copy for one call. Its parameters are ordinary tensors that hold the heads of this process."""
         ...
 
 
 class RelativeEncoding(nn.Module, ABC):
     """A function from offsets to rows: what a position encoding adds to the score equation.
 
-    A new encoding writes `terms`, `prepare_keys` where it changes keys by their own position, and `out_of_rows` where
-    its table may be too short for a call. Encodings add with `+`: biases add, relative keys over the caller's query
-    add, over other relative queries they are joined along the feature axis; one operand at most may rewrite queries and
-    keys.
+    A new encoding writes `terms`. It also writes `prepare_keys` if it changes keys by their own position, and
+    `out_of_rows` if its table may be too short for a call. Encodings add with `+`. Biases add. Relative keys over the
+    caller's query add; over other relative queries they are joined along the feature axis. At most one operand may
+    rewrite queries and keys.
 
-    axes: the names of the axes whose positions it reads: the sequence alone, unless it says otherwise. With several,
-        an offset stands for one combination of theirs (`JointPositions`).
-    has_tables: whether its terms have any: else positions on several axes are not joined, and `by_axis` alone holds.
-    head_axes: which axis of a parameter counts the heads, by the parameter's name in `named_parameters`; a parameter
-        that is not named is shared by the heads, and so are all where `num_heads` is None.
-    split: how processes share the heads, which `relattn.distributed.HeadwiseParallel` sets; None: one has them all.
+    axes: the names of the axes whose positions it reads; only the sequence by default. With several axes an offset
+        stands for one combination of their offsets (`JointPositions`).
+    has_tables: whether its terms have tables. If not, positions on several axes are not joined, and only `by_axis`
+        holds.
+    head_axes: the axis of a parameter that counts the heads, by the parameter's name in `named_parameters`. A parameter
+        that is not named is shared by the heads. All are shared where `num_heads` is None.
+    split: how processes share the heads; `relattn.distributed.HeadwiseParallel` sets it. None: one process has all
+        heads.
     """
 
     axes: tuple[str, ...] = ON_SEQUENCE
@@ -58,7 +60,7 @@ class RelativeEncoding(nn.Module, ABC):
 
     @property
     def rewrites_keys(self) -> bool:
-        """Whether `prepare_keys` is its own: then no relative queries can meet those keys in a sum."""
+        """Whether it has its own `prepare_keys`: then a sum cannot multiply relative queries with those keys."""
         return type(self).prepare_keys is not RelativeEncoding.prepare_keys
 
     def prepare_keys(
@@ -67,14 +69,15 @@ class RelativeEncoding(nn.Module, ABC):
         """The keys as attention and caches hold them, once per key, when it arrives; unchanged unless overridden.
 
         key_position: where the keys stand, a Run, Digits or Listed; key_position.expand(key.shape[2], key.device) is
-            the position of every key. Of an encoding with other axes than the sequence: that of every axis, by name.
+            the position of every key. For an encoding with other axes than the sequence: a mapping with every axis by
+            name.
         """
         return key
 
     def on(self, axis: str) -> OnAxis:
-        """The same encoding, its parameters too, over the offsets of another axis than the sequence.
+        """The same encoding, with the same parameters, over the offsets of an axis other than the sequence.
 
-        Raises ValueError: where it stands on several axes, or on one already, and for no name.
+        Raises ValueError: where it already stands on one or several axes, and where `axis` is not a name.
         """
         return OnAxis(self, axis)
 
@@ -84,21 +87,22 @@ class RelativeEncoding(nn.Module, ABC):
     ) -> ScoreTerms:
         """The terms of the score equation for these queries and prepared keys.
 
-        positions: those of its axis; of several, their joint positions, with `positions.by_axis`.
+        positions: those of its axis; for several axes their joint positions, with `positions.by_axis`.
 
-        Whatever depends on the offset is evaluated on `positions.span`, one row an offset, never on pairs.
+        Whatever depends on the offset is evaluated on `positions.span`, one row per offset, never on pairs.
         """
 
     def keep_heads(self, first: int, count: int) -> None:
-        """Become the encoding of `count` heads, from `first` on; the parameters are those heads' already.
+        """Become the encoding of `count` heads, from `first` on. The parameters already belong to these heads.
 
-        `Split.own` calls it on a copy. What makes numbers for each head of anything but a parameter overrides it.
+        `Split.own` calls it on a copy. An encoding overrides it if it makes numbers per head from anything but a
+        parameter.
         """
         if getattr(self, "num_heads", None) is not None:
             self.num_heads = count
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
-        """What the error names where a visible offset has no row in the table called `table`, and the way out."""
+        """The name for the error where a visible offset has no row in the table called `table`, and the way out."""
         return more_rows(table, positions)
 
     def __add__(self, other: RelativeEncoding) -> EncodingSum:
@@ -110,10 +114,10 @@ class RelativeEncoding(nn.Module, ABC):
 def prepare(
     encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]
 ) -> Float[Tensor, "B Hk Lk D"]:
-    """encoding.prepare_keys(key, key_position), held to its contract: a tensor of the same shape.
+    """encoding.prepare_keys(key, key_position), checked: it must be a tensor of the same shape.
 
-    key_places: where the keys stand on every axis of the call. In the encoding's own dtypes under autocast too, as
-    `lower`.
+    key_places: where the keys stand on every axis of the call. Under autocast too it runs in the encoding's own dtypes,
+    as in `lower`.
     """
     if not encoding.rewrites_keys:
         return key
@@ -147,9 +151,9 @@ def lower(
     value: Float[Tensor, "B Hk Lk Dv"] | None,
     places: Places,
 ) -> ScoreTerms:
-    """encoding.terms(query, key, positions), held to its contract: ScoreTerms that fit the call (`check_terms`).
+    """encoding.terms(query, key, positions), checked: it must be ScoreTerms that fit the call (`check_terms`).
 
-    Of a sum every operand is held to it, once. value: None where the values are not at hand.
+    In a sum every operand is checked, once. value: None where the values are not available.
     """
     with without_autocast(query):
         if isinstance(encoding, EncodingSum):
@@ -179,14 +183,14 @@ def _own(encoding: RelativeEncoding) -> RelativeEncoding:
 
 
 def _refuse_spread_parameters(encoding: RelativeEncoding) -> None:
-    """Raises TypeError: for a parameter that is a DTensor, where nobody splits the encoding."""
+    """Raises TypeError: for a parameter that is a DTensor, if the encoding is not split."""
     for name, parameter in encoding.named_parameters():
         if is_dtensor(parameter):
             refuse_spread(f"{_name(encoding)} {name}", parameter)
 
 
 def _name(encoding: RelativeEncoding) -> str:
-    """What messages call an encoding: on an axis too by the name of its own class."""
+    """The name of an encoding in messages: the name of its own class, on an axis too."""
     return type(encoding.encoding if isinstance(encoding, OnAxis) else encoding).__name__
 
 
@@ -197,7 +201,7 @@ def placed_terms(
     value: Float[Tensor, "B Hk Lk Dv"] | None,
     places: Places,
 ) -> ScoreTerms:
-    """The caller's own terms, held to the same on every axis."""
+    """The caller's own terms, checked in the same way on every axis."""
     check_terms(terms, query, key, value, places.sequence)
     if not terms.axes:
         return terms
@@ -210,9 +214,9 @@ def placed_terms(
 
 
 def _standing(terms: ScoreTerms, positions: Positions) -> ScoreTerms:
-    """The terms where every pair of a token that leads a grid gets nothing, unless they answer for such."""
+    """The terms. They add nothing to pairs with a token before a grid, unless they have rows for these tokens."""
     if terms.answers_for_leading:
-        return replace(terms, answers_for_leading=False)  # they have answered, and add to any others
+        return replace(terms, answers_for_leading=False)  # they have their rows now, and can be added to any others
     if positions.leading == (0, 0):
         return terms
     first, last = positions.visible
@@ -221,14 +225,14 @@ def _standing(terms: ScoreTerms, positions: Positions) -> ScoreTerms:
 
 
 def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
-    """The terms of a call without any pair: tables that refuse, which may share no offset then, meet at offset 0."""
+    """The terms of a call without any pair. Tables that refuse may share no offset, so all get offset 0."""
     refusing = {name: table for name, table in terms.tables.items() if table.beyond == "refuse"}
     changed = {name: replace(t, values=t.values[:, :1], first=0) for name, t in refusing.items()}
     return replace(terms, axes={axes: _of_no_pair(part) for axes, part in terms.axes.items()}, **changed)
 
 
 def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> ScoreTerms:
-    """The terms of one axis in one: those over the caller's query add first, then the others are joined to them."""
+    """The terms of one axis as one. Terms over the caller's query are added first, then the others are joined."""
     others = [part for part in parts if part.relative_query is not None]
     combined = reduce(add, [part for part in parts if part.relative_query is None], ScoreTerms())
     if others and combined.relative_keys is not None:
@@ -239,8 +243,8 @@ def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> Sc
 class OnAxis(RelativeEncoding):
     """encoding.on(axis): the encoding over the offsets of that axis. `encoding` holds its parameters.
 
-    Raises TypeError: for anything but a RelativeEncoding; ValueError: where it stands on another axis than the sequence
-    already, and for no name of another axis.
+    Raises TypeError: for anything but a RelativeEncoding; ValueError: where it already stands on an axis other than the
+    sequence, and where `axis` is not the name of another axis.
     """
 
     def __init__(self, encoding: RelativeEncoding, axis: str) -> None:
@@ -282,7 +286,7 @@ class OnAxis(RelativeEncoding):
         return self.encoding.terms(query, key, positions)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
-        """As the encoding says it."""
+        """As the encoding names it."""
         return self.encoding.out_of_rows(table, positions)
 
     def extra_repr(self) -> str:
@@ -293,8 +297,8 @@ class OnAxis(RelativeEncoding):
 class EncodingSum(RelativeEncoding):
     """a + b: the terms of both, in one score equation.
 
-    Raises UnsupportedError: where two operands rewrite queries or keys, or a rotation meets relative queries: no paper
-    defines what that means.
+    Raises UnsupportedError: where two operands rewrite queries or keys, or a rotation stands beside relative queries,
+    because no paper defines what that means.
     """
 
     def __init__(self, *encodings: RelativeEncoding) -> None:
@@ -314,7 +318,7 @@ class EncodingSum(RelativeEncoding):
         return tuple(dict.fromkeys(axis for operand in self.encodings for axis in operand.axes))
 
     def on(self, axis: str) -> EncodingSum:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The sum with those operands on `axis` that stand on the sequence; the others stay where they are."""
+        """The sum. Operands on the sequence move to `axis`; the others stay where they are."""
         return EncodingSum(*[part.on(axis) if part.axes == ON_SEQUENCE else part for part in self.encodings])
 
     def prepare_keys(
@@ -330,7 +334,9 @@ class EncodingSum(RelativeEncoding):
         return lower(self, query, key, None, Places(getattr(positions, "by_axis", {SEQUENCE: positions})))
 
     def added(self, parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"], positions: Positions) -> ScoreTerms:
-        """The operands' terms in one: those over the caller's query add first, then the others are joined to them."""
+        """The operands' terms as one. Terms over the caller's query are added first, then the others are joined to
+        them.
+        """
         if certainly(positions.query_length == 0) or certainly(positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
         combined = ScoreTerms()
@@ -347,7 +353,7 @@ class EncodingSum(RelativeEncoding):
 
     @property
     def rewrites_keys(self) -> bool:
-        """Whether an operand does."""
+        """Whether an operand has its own `prepare_keys`."""
         return any(operand.rewrites_keys for operand in self.encodings)
 
     @property

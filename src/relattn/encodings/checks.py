@@ -1,4 +1,4 @@
-"""What an encoding checks of itself: that its numbers fit the query, and that its parameters fit into memory."""
+"""Checks that encodings share: their numbers must fit the query, and their parameters must fit into memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 def check_heads(
     encoding: str, num_heads: int, width: int | None, query: Tensor, parameter: Tensor | None = None
 ) -> None:
-    """An encoding with its own numbers per head meets a query of as many heads, and of its width where it has one.
+    """The query has as many heads as an encoding with numbers per head, and the encoding's width if it has one.
 
-    Raises ShapeError: for another query; ValueError: for one on another device than `parameter` lies on.
+    Raises ShapeError: for another query; ValueError: for a query on another device than `parameter`.
     """
     if query.shape[1] != num_heads:
         raise ShapeError(
@@ -41,7 +41,7 @@ def check_heads(
 
 
 def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
-    """The sizes of a grid, ints of at least 1; one by itself is a grid of one axis."""
+    """The sizes of a grid, ints of at least 1. A single size is a grid with one axis."""
     given = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
     if not given:
         raise ValueError(f"{name}: got {sizes!r}; expected an int of at least 1 for each axis, such as (7, 7)")
@@ -61,12 +61,12 @@ def check_axes(name: str, axes: object, count: int | None = None) -> tuple[str, 
 def allocated(make: Callable[[], T], **sizes: int) -> T:
     """make(), which allocates parameters whose size follows from the arguments `sizes`.
 
-    Raises ValueError: that names the largest of them, where the parameters do not fit into memory.
+    Raises ValueError: where the parameters do not fit into memory; it names the largest argument.
     """
     try:
         return make()
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
-        torch.empty(1)  # where it is not for the size that make failed, this fails for the same reason
+        torch.empty(1)  # if make failed for a reason other than the size, this fails for the same reason
         name = max(sizes, key=lambda one: sizes[one])
         others = ", ".join(f"{other}={came(size)}" for other, size in sizes.items() if other != name)
         beside = f" with {others}" if others else ""

@@ -21,18 +21,18 @@ class DisentangledEmbedding(RelativeEncoding):
 
     clip to 0..2K-1; bucket(x) = x and K = max_distance; with num_buckets, K = num_buckets and DeBERTa-v2's buckets:
     exact up to num_buckets / 2, then logarithmic up to max_distance. DeBERTa models pass scale = 1 / sqrt(3 head_dim),
-    or 2 in place of 3 with one of the terms alone.
+    or 2 in place of 3 with only one of the terms.
 
     relative_embeddings P: the parameter [2K, embed_dim], in DeBERTa's order: row 0 is the most distant future.
     pos_key_proj W_k (c2p, content to position) and pos_query_proj W_q (p2c, position to content): Linear(embed_dim,
         num_heads * head_dim), absent where c2p or p2c is False.
     embed_dim: num_heads * head_dim unless given.
 
-    Raises TypeError: for a `c2p` or `p2c` that is no bool; ValueError: for other sizes or buckets, or both of them
+    Raises TypeError: for a `c2p` or `p2c` that is not a bool; ValueError: for other sizes or buckets, or if both are
     False. A call raises ShapeError: for a query of another width or number of heads.
 
     Source: He et al. 2021 (DeBERTa), eq. 3 and 4; the buckets: DeBERTa-v2's published code. Eq. 4 writes delta(j, i) in
-    the third term; the published code, and with it every checkpoint, takes delta(i, j) there too, and so does this.
+    the third term. The published code, and so every checkpoint, takes delta(i, j) there too. This class does the same.
     """
 
     head_axes = MappingProxyType(
@@ -94,7 +94,7 @@ class DisentangledEmbedding(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """RK = W_k P[delta] over the caller's query, and RQ = W_q P[delta], projected once a row of P."""
+        """RK = W_k P[delta] over the caller's query, and RQ = W_q P[delta], projected once per row of P."""
         check_heads("DisentangledEmbedding", self.num_heads, self.head_dim, query, self.relative_embeddings)
         projections = self.pos_key_proj, self.pos_query_proj
         relative_keys, relative_queries = (
@@ -128,7 +128,7 @@ def disentangled_table(
 def _delta(
     relative: Int64[Tensor, "n"], max_distance: int, num_buckets: int | None, num_rows: int
 ) -> Int64[Tensor, "n"]:
-    """delta of every i - j, in float32 arithmetic, in which DeBERTa-v2's code decides the buckets."""
+    """delta of every i - j, in float32 arithmetic, as DeBERTa-v2's code computes the buckets."""
     if num_buckets is None:
         bucket = relative
     else:

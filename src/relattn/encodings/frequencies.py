@@ -23,7 +23,7 @@ def rope_frequencies(
 ) -> Float64[Tensor, "half"]:
     """The angle by which each pair turns a position, as in `offsets`.
 
-    rule: a scaling from `complete_scaling`. length: of the call, for the rules that depend on it.
+    rule: a scaling from `complete_scaling`. length: the length of the call, for the rules that depend on it.
     """
     theta = inverse_frequencies(width, base, device)
     if rule is None:

@@ -1,4 +1,4 @@
-"""FunctionBias: a bias that is a function of the offset, yours."""
+"""FunctionBias: a bias that is your function of the offset."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from relattn.score.terms import ScoreTerms
 
 
 class FunctionBias(RelativeEncoding):
-    """S_ij = scale * q_i . k_j + f(d)_h, a function f of the offset d = j - i with a number per head.
+    """S_ij = scale * q_i . k_j + f(d)_h, a function f of the offset d = j - i with one number per head.
 
     function: takes the offsets d, [n], or on several axes [n, axes], and returns f(d), [num_heads, n], in the dtype and
         on the device of the offsets: float32, or float64 where the query is float64. It is called once per call, on
-        every visible offset from the smallest to the largest, on several axes on every combination of theirs, never
-        on pairs. A Module is registered and trained through; where the model was
-        converted to half precision, it runs with its numbers widened to float32.
+        every visible offset from the smallest to the largest; on several axes on every combination of offsets. It is
+        never called on pairs. A Module is registered and trained. In a model that was converted to half precision it
+        runs with its numbers widened to float32.
 
-    axes: the names of the axes whose offsets it takes; the sequence alone unless given.
+    axes: the names of the axes whose offsets it takes; only the sequence by default.
 
     Raises TypeError: for a function that cannot be called; ValueError: for another num_heads or other axes. A call
     raises ShapeError: for a query of another number of heads, or for a function that returns another shape; TypeError:
-    for one that returns no tensor, or another dtype; ValueError: for one that returns a tensor on another device.
+    for a function that returns no tensor, or another dtype; ValueError: for a function that returns a tensor on another
+    device.
 
         import torch
         from relattn import FunctionBias, relative_attention
@@ -75,13 +76,14 @@ class FunctionBias(RelativeEncoding):
         return ScoreTerms(bias=OffsetTable(self._of_heads(rows), span.first, "refuse"))
 
     def keep_heads(self, first: int, count: int) -> None:
-        """What the function returns for these heads; it is called for all."""
+        """The function's numbers for these heads; it is called for all heads."""
         self.heads = range(first, first + count)
 
     def _of_heads(self, rows: Float[Tensor, "H n"]) -> Float[Tensor, "own n"]:
         """The rows of the heads that it has.
 
-        Raises UnsupportedError: where the gradients of the others would be lost, as what they are of is not known.
+        Raises UnsupportedError: where the gradients of the other heads would be lost, because their parameters are not
+        known.
         """
         if len(self.heads) == self.num_heads:
             return rows
@@ -123,7 +125,7 @@ class FunctionBias(RelativeEncoding):
             )
 
     def extra_repr(self) -> str:
-        """What it was made with, for `print`; a Module is printed below."""
+        """The arguments it was made with, for `print`; a Module is printed below."""
         axes = "" if self.axes == (SEQUENCE,) else f", axes={self.axes}"
         if isinstance(self.function, nn.Module):
             return f"num_heads={self.num_heads}{axes}"

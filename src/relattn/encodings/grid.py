@@ -23,7 +23,7 @@ from relattn.score.terms import ScoreTerms
 
 YX = ("y", "x")
 CLASS_ROWS = 3
-"""BEiT's rows behind the grid's: from the class token, to it, and between two of them."""
+"""BEiT's rows after the grid's: from the class token, to it, and from it to itself."""
 
 
 class _GridTable(RelativeEncoding):
@@ -37,7 +37,7 @@ class _GridTable(RelativeEncoding):
 
     @property
     def num_rows(self) -> int:
-        """prod(2 s - 1) over the sizes s: so many combinations of offsets a grid has."""
+        """prod(2 s - 1) over the sizes s: the number of combinations of offsets on a grid."""
         return prod([2 * size - 1 for size in self.sizes])  # a list: torch.compile traces no generator here
 
     def _set_grid(self, sizes: Sequence[int], axes: tuple[str, ...]) -> None:
@@ -74,16 +74,16 @@ class _GridTable(RelativeEncoding):
 
 
 class GridBias(_GridTable):
-    """S_ij = scale * q_i . k_j + b[dy, dx], a learned bias for each pair of offsets on a grid, and head.
+    """S_ij = scale * q_i . k_j + b[dy, dx], a learned bias per head for each pair of offsets on a grid.
 
-    bias: the parameter [prod(2 s - 1) + extra, num_heads], Swin's `relative_position_bias_table` and BEiT's. Its rows
-        are numbered by query - key, as theirs: row 0 is the farthest future on every axis.
-    sizes: of the grid, in the order of `axes`. axes: their names, two or any other number.
+    bias: the parameter [prod(2 s - 1) + extra, num_heads], which is `relative_position_bias_table` in Swin and BEiT.
+        Its rows are numbered by query - key, as there: row 0 is the farthest future on every axis.
+    sizes: the sizes of the grid, in the order of `axes`. axes: the names of the axes, two or any other number.
     extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(..., leading=1)`): R =
-        prod(2 s - 1) where the query is the class token and the key is not, R + 1 where the key is one and the query is
-        not, R + 2 where both are. With 0 such pairs get nothing.
+        prod(2 s - 1) where only the query is the class token, R + 1 where only the key is, R + 2 where both are. With 0
+        nothing is added to these pairs.
 
-    Raises ValueError: for sizes that are no ints of at least 1, and for axes or `extra` that do not fit. A call raises
+    Raises ValueError: for sizes that are not ints of at least 1, and for axes or `extra` that do not fit. A call raises
     ValueError: for a grid larger than the table's; ShapeError: for a query of another number of heads.
 
     Source: Liu et al. 2021 (Swin Transformer), eq. 4; Bao et al. 2022 (BEiT) and its published code.
@@ -116,13 +116,13 @@ class GridBias(_GridTable):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Biases drawn from N(0, 0.02^2), cut off at two standard deviations, as Swin starts."""
+        """Biases drawn from N(0, 0.02^2), cut off at two standard deviations, as in Swin."""
         nn.init.trunc_normal_(self.bias, std=0.02, a=-0.04, b=0.04)
 
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """b over the joint offsets, with a class token's rows where it has them."""
+        """b over the joint offsets, with a class token's rows if it has them."""
         check_heads("GridBias", self.num_heads, None, query, self.bias)
         check_kind("bias", self.bias, query)
         first = positions.span.first
@@ -131,9 +131,9 @@ class GridBias(_GridTable):
         return joint_bias(rows, first, self.bias[self.num_rows :])
 
     def resized(self, sizes: Sequence[int], *, interpolation: Literal["bicubic", "bilinear"] = "bicubic") -> GridBias:
-        """The encoding for a grid of other sizes, its biases interpolated; those of a class token stay.
+        """The encoding for a grid of other sizes, with interpolated biases. The biases of a class token stay.
 
-        interpolation: "bicubic", as timm does it, or "bilinear", as Hugging Face's BEiT. Any sizes, square or not.
+        interpolation: "bicubic", as in timm, or "bilinear", as in Hugging Face's BEiT. Any sizes, square or not.
         """
         extra: Literal[0, 3] = 3 if self.extra else 0
         other = GridBias(sizes, self.num_heads, axes=self.axes, extra=extra)
@@ -149,9 +149,9 @@ class GridBias(_GridTable):
 
 
 def joint_bias(rows: Float[Tensor, "count H"], first: int, of_class_token: Float[Tensor, "extra H"]) -> ScoreTerms:
-    """b over joint offsets, ascending from `first`; a class token's rows, 3 or none, beside them.
+    """b over joint offsets, ascending from `first`, with the rows of a class token, 3 or none.
 
-    They lie where `positions_on` puts the offsets of leading tokens.
+    These lie where `positions_on` puts the offsets of leading tokens.
     """
     if not of_class_token.shape[0]:
         return ScoreTerms(bias=OffsetTable(rows.t(), first, "refuse"))
@@ -166,8 +166,8 @@ class GridEmbedding(_GridTable):
     relative_keys: the parameter [num_heads or 1, prod(2 s - 1), head_dim], its rows in the order of `GridBias`.
     sizes, axes: as there. num_heads: None shares one table between all heads.
 
-    A row for every pair of offsets costs the product of the axes. Where one table for dy and one for dx do
-    (`RelativeEmbedding(...).on("y") + RelativeEmbedding(...).on("x")`, SAM and MViTv2), they cost the sum.
+    One row per pair of offsets costs the product of the axes. One table for dy and one for dx
+    (`RelativeEmbedding(...).on("y") + RelativeEmbedding(...).on("x")`, SAM and MViTv2) cost only the sum.
 
     Raises ValueError: for sizes or axes that do not fit. A call raises ValueError: for a grid larger than the table's;
     ShapeError: for a query of another width or number of heads.
@@ -215,7 +215,7 @@ class GridEmbedding(_GridTable):
     def resized(
         self, sizes: Sequence[int], *, interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     ) -> GridEmbedding:
-        """The encoding for a grid of other sizes, its rows interpolated, as `GridBias.resized`."""
+        """The encoding for a grid of other sizes, with interpolated rows, as `GridBias.resized`."""
         other = GridEmbedding(self.head_dim, sizes, num_heads=self.num_heads, axes=self.axes)
         other.to(self.relative_keys.device, self.relative_keys.dtype)
         flat = self.relative_keys.transpose(0, 1).flatten(1)
@@ -232,7 +232,7 @@ class GridEmbedding(_GridTable):
 def _interpolated(
     rows: Float[Tensor, "rows F"], sizes: tuple[int, ...], others: tuple[int, ...], interpolation: str
 ) -> Float[Tensor, "others F"]:
-    """The table of another grid: one axis after the other, which is what interpolating all at once comes to."""
+    """The table of another grid. It interpolates one axis after the other, which gives the same as all axes at once."""
     check_choice("interpolation", interpolation, ("bicubic", "bilinear"))
     table = rows.detach().t().unflatten(1, [2 * size - 1 for size in sizes])
     for axis, size in enumerate(others, start=1):

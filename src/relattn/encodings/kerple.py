@@ -18,7 +18,7 @@ from relattn.score.table import OffsetTable, wide
 from relattn.score.terms import ScoreTerms
 
 LEAST = 0.01
-"""The authors' code lets no parameter fall below it."""
+"""In the authors' code no parameter falls below this number."""
 LARGEST_POWER = 2.0
 """Up to this power the kernel is conditionally positive definite."""
 
@@ -26,13 +26,13 @@ LARGEST_POWER = 2.0
 class KerpleBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j - r1_h * log(1 + r2_h * |d|); kind="power": - r1_h * |d|^r2_h.  d = j - i.
 
-    r1, r2: the parameters [num_heads]. The equation takes them within bounds: at least 0.01, and a power at most 2. A
-        parameter beyond a bound counts as the bound, with the gradient there, so that training can bring it back.
+    r1, r2: the parameters [num_heads]. The equation uses them within bounds: at least 0.01, and a power at most 2. A
+        parameter beyond a bound counts as the bound, with the gradient at the bound. So training can bring it back.
 
     Raises ValueError: for another kind or num_heads. A call raises ShapeError: for a query of another number of heads.
 
-    Source: Chi et al. 2022 (KERPLE), the logarithmic and the power variant. The bounds, and where training starts, are
-    those of its published code, whose `bias_p` and `bias_a` are r1 and r2 of "log", r2 and r1 of "power".
+    Source: Chi et al. 2022 (KERPLE), the logarithmic and the power variant. The bounds and the starting values come
+    from its published code. There `bias_p` and `bias_a` are r1 and r2 of "log", and r2 and r1 of "power".
 
         import torch
         from relattn import KerpleBias, relative_attention
@@ -79,11 +79,11 @@ class KerpleBias(RelativeEncoding):
 
 
 def _bounded(parameter: Float[Tensor, "H"], largest: float | None) -> Float[Tensor, "H"]:
-    """The parameter within LEAST and `largest`, with the gradient of the bound where it lies beyond one."""
+    """The parameter within LEAST and `largest`; beyond a bound with the gradient at the bound."""
     value = parameter.detach()
     return value.clamp(LEAST, largest) + (parameter - value)
 
 
 def _power(distances: Float[Tensor, "n"], power: Float[Tensor, "H 1"]) -> Float[Tensor, "H n"]:
-    """distances^power, and 0 at distance 0: there every derivative by the power is 0, too, of any order."""
+    """distances^power, and 0 at distance 0. There the derivatives by the power are 0 too, of any order."""
     return distances.clamp(min=1).pow(power) * (distances > 0)

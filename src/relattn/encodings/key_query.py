@@ -1,4 +1,4 @@
-"""KeyQueryEmbedding: one learned row per offset, met by the query and by the key (Huang et al. 2020)."""
+"""KeyQueryEmbedding: one learned row per offset, multiplied with the query and with the key (Huang et al. 2020)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class KeyQueryEmbedding(RelativeEncoding):
         return ScoreTerms(relative_keys=table, relative_queries=table)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
-        """max_length, and to make it larger."""
+        """The name max_length, and the way out: a larger one."""
         return "KeyQueryEmbedding max_length", f"make it with a larger max_length than {self.max_length}"
 
     def extra_repr(self) -> str:

@@ -14,23 +14,23 @@ from relattn.encodings.checks import check_axes, check_sizes
 from relattn.encodings.function import FunctionBias
 
 LARGEST = 16.0
-"""No bias is larger: Swin V2 takes a sigmoid so many times."""
+"""The largest bias: Swin V2 multiplies a sigmoid with this number."""
 FURTHEST = 8.0
-"""The farthest offset of the trained grid before the logarithm, which makes 1 of it."""
+"""The farthest offset of the trained grid before the logarithm; the logarithm turns it into 1."""
 
 
 class LogGridBias(FunctionBias):
     """S_ij = scale * q_i . k_j + 16 sigmoid(MLP(x)_h),  x_c = sign(y_c) log2(1 + |y_c|) / 3,  y_c = -8 d_c / (s_c - 1).
 
     d_c is the offset on axis c of a grid, key - query; the published code counts query - key, so x has the other sign.
-    A function of the offset stands for any grid: the weights of one size serve another.
+    A function of the offset works for any grid: weights from one size serve another size.
 
-    sizes: s, of the grid that the call has, in the order of `axes`. pretrained_sizes: those by which y is divided, for
-        weights that were trained on another grid; `sizes` unless given.
+    sizes: s, the sizes of the call's grid, in the order of `axes`. pretrained_sizes: the sizes in the division of y,
+        for weights that were trained on another grid; `sizes` by default.
     hidden: the width of the network, a layer with a bias, ReLU, and a layer without one. `function.mlp` holds it: a
         Sequential whose parts 0 and 2 are Swin V2's `continuous_position_bias_mlp`.
 
-    Raises ValueError: for sizes that are no ints of at least 1, and for axes, hidden or num_heads that do not fit. A
+    Raises ValueError: for sizes that are not ints of at least 1, and for axes, hidden or num_heads that do not fit. A
     call raises ShapeError: for a query of another number of heads.
 
     Source: Liu et al. 2022 (Swin Transformer V2), section 3.3, and its published code.
@@ -70,7 +70,7 @@ class LogGridBias(FunctionBias):
         self.sizes, self.pretrained_sizes, self.hidden = self_sizes, divisors, hidden
 
     def keep_heads(self, first: int, count: int) -> None:
-        """The network has them: its last layer is split."""
+        """The network keeps the heads: its last layer is split."""
         self.num_heads, self.heads = count, range(count)
 
     def extra_repr(self) -> str:
@@ -90,7 +90,7 @@ class _LogSpaced(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(len(sizes), hidden), nn.ReLU(), nn.Linear(hidden, num_heads, bias=False))
 
     def forward(self, offsets: Float[Tensor, "n *axes"]) -> Float[Tensor, "H n"]:
-        """Of each offset, head by head."""
+        """The biases of each offset, head by head."""
         furthest = torch.tensor([max(size - 1, 1) for size in self.sizes], dtype=offsets.dtype, device=offsets.device)
         y = offsets.reshape(offsets.shape[0], -1) * (-FURTHEST / furthest)
         x = y.sign() * torch.log2(1.0 + y.abs()) / 3.0

@@ -27,8 +27,8 @@ class RelativeEmbedding(RelativeEncoding):
     beyond: what holds for a visible offset that has no row. "refuse": an error; "clamp": the edge row; "zero": nothing
         is added (Tensor2Tensor).
 
-    Raises TypeError: for a `causal` that is no bool; ValueError: for other sizes or another `beyond`. A call raises
-    ValueError: for a visible offset beyond the rows, which names max_length, where `beyond` refuses; ShapeError: for a
+    Raises TypeError: for a `causal` that is not a bool; ValueError: for other sizes or another `beyond`. A call raises
+    ValueError: for a visible offset beyond the rows, where `beyond` is "refuse"; it names max_length; ShapeError: for a
     query of another width or number of heads.
 
     Source: Huang et al. 2018 (Music Transformer), section 3.4 and eq. 3.
@@ -71,7 +71,7 @@ class RelativeEmbedding(RelativeEncoding):
         return ScoreTerms(relative_keys=OffsetTable(self.relative_keys, -(self.max_length - 1), self.beyond))
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
-        """max_length, and what to make it with; or causality, where there are no rows for the future."""
+        """The name max_length and the length that it needs; or causality, where there are no rows for the future."""
         _, last = positions.visible
         way_out = f"make it with a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
         if self.causal and (isinstance(last, Tensor) or last > 0):

@@ -26,45 +26,45 @@ from relattn.score.terms import ScoreTerms
 
 
 class RotaryEmbedding(RelativeEncoding):
-    """S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j), which depends on j - i alone; no table, no parameters.
+    """S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j), which depends only on j - i; no table, no parameters.
 
     Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim). With sections, p is the position on the axis
     to which the pair belongs.
 
-    rotary_dim: how many features are rotated, from the first; even, head_dim unless given. The others pass unrotated.
+    rotary_dim: the number of rotated features, from the first on; even; head_dim by default. The others are not
+        rotated.
     interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f + rotary_dim /
         2, the layout of GPT-NeoX and Llama.
     scaling: for texts longer than those of the training, under the names of Hugging Face configs (`rope_parameters`):
         {"rope_type": "linear", "factor": s} divides every angle by s (position interpolation, Chen et al. 2023);
         {"rope_type": "yarn", "factor": s, "original_max_position_embeddings": L} divides the angles of the pairs that
-        turn seldom within L positions (Peng et al. 2023), and multiplies the rotated features by 0.1 ln(s) + 1, so
+        turn seldom within L positions (Peng et al. 2023), and multiplies the rotated features by 0.1 ln(s) + 1, and so
         their product by its square; optional: "beta_fast" (32), "beta_slow" (1), "attention_factor", "ramp" ("pairs",
         as in the published code and in checkpoints, or "rotations", as in the paper), "truncate" (True);
         {"rope_type": "llama3", "factor": s, "low_freq_factor": a, "high_freq_factor": b,
-        "original_max_position_embeddings": L} does so by the rule of Llama 3.1 and multiplies nothing;
+        "original_max_position_embeddings": L} does the same by the rule of Llama 3.1, and multiplies nothing;
         {"rope_type": "dynamic", "factor": s, "original_max_position_embeddings": L} raises the base with the length of
         the call, from L on; L is the config's max_position_embeddings;
         {"rope_type": "longrope", "short_factor": [...], "long_factor": [...], "factor": s,
-        "original_max_position_embeddings": L} divides the angle of each pair by a number of its own (Ding et al. 2024),
-        from one list up to a length of L, from the other beyond, and multiplies by sqrt(1 + ln(s) / ln(L)), or by
-        "attention_factor" in its place.
+        "original_max_position_embeddings": L} divides the angle of each pair by its own number (Ding et al. 2024),
+        from one list up to a length of L and from the other beyond, and multiplies by sqrt(1 + ln(s) / ln(L)), or by
+        "attention_factor" instead.
         The formulas: `relattn.offsets.rope_frequencies`.
-    sections: how many feature pairs each axis turns, by its name, as {"t": 16, "y": 24, "x": 24}; their sum is
+    sections: the number of feature pairs for each axis, by its name, as {"t": 16, "y": 24, "x": 24}; their sum is
         rotary_dim / 2. The first pairs belong to the first axis, and so on. Tokens before a grid (`relattn.grid(...,
         leading=n)`) are not turned. None: all pairs turn by the sequence.
-    own_frequencies: False counts f over all pairs (M-RoPE); True within the section, of s pairs, whose angles are p *
-        base^(-f / s) (axial).
-    interleaved_sections: True deals the pairs out in turn: of n axes, pair f belongs to axis f mod n, as long as that
-        axis has pairs left, and else to the first (Qwen3-VL).
+    own_frequencies: False counts f over all pairs (M-RoPE). True counts f within the section: with s pairs the angles
+        are p * base^(-f / s) (axial).
+    interleaved_sections: True deals the pairs out in turn. With n axes, pair f belongs to axis f mod n as long as that
+        axis has pairs left, else to the first axis (Qwen3-VL).
 
-    The length of a call ("dynamic" and "longrope") is its largest position + 1, in the whole batch. For keys that is
-    the largest position of the keys that arrive together. For queries it is the largest position of the queries and of
-    all keys that they meet, those of a cache too. So a whole sequence has one length, and so has a step of decoding. A
-    cache keeps its older keys as they were rotated on arrival. Hugging Face's transformers does the same, but its
-    "dynamic" remembers the longest text until it meets one shorter than L. Nothing is remembered here, and no tensor is
-    read.
+    The length of a call ("dynamic" and "longrope") is its largest position + 1, in the whole batch. For keys it counts
+    the keys that arrive together. For queries it counts the queries and all their keys, also those of a cache. So a
+    whole sequence has one length, and so has a step of decoding. A cache keeps its older keys as they were rotated on
+    arrival. Hugging Face's transformers does the same, but its "dynamic" remembers the longest text until it gets a
+    text shorter than L. Nothing is remembered here, and no tensor is read.
 
-    Raises TypeError: for an `interleaved` that is no bool; ValueError: for other sizes, base, scaling or sections;
+    Raises TypeError: for an `interleaved` that is not a bool; ValueError: for other sizes, base, scaling or sections;
     UnsupportedError: for sections with a scaling by length, or a scaling with frequencies of their own. A call raises
     ShapeError: for queries or keys of another width.
 
@@ -132,7 +132,7 @@ class RotaryEmbedding(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """q := Rot(i) q_i, for the length of queries and keys; the keys came rotated from `prepare_keys`."""
+        """q := Rot(i) q_i, for the length of queries and keys. The keys are already rotated by `prepare_keys`."""
         if isinstance(positions, JointPositions):
             places = [of_axis.query for of_axis in positions.by_axis.values()]
             return ScoreTerms(query=self._rotate("query", query, places, None))
@@ -140,9 +140,9 @@ class RotaryEmbedding(RelativeEncoding):
         return ScoreTerms(query=self._rotate("query", query, [positions.query], self._length(query, queries, keys)))
 
     def _length(self, features: Tensor, *sides: tuple[Position, int]) -> Float64[Tensor, ""] | None:
-        """The largest position of the sides + 1, for the scalings that ask. A side: its position and its length.
+        """The largest position of the sides + 1, for the scalings that need it. A side: its position and its length.
 
-        A tensor whatever came: a graph that compared an int with L would be tied to its lengths.
+        It is always a tensor: a graph that compared an int with L would depend on its lengths.
         """
         if self._rule is None or self._rule["rope_type"] not in BY_LENGTH:
             return None
@@ -163,8 +163,8 @@ class RotaryEmbedding(RelativeEncoding):
     ) -> tuple[Tensor, Tensor]:
         """Cosine and sine of every angle, times attention_factor, [L, rotary_dim / 2] or [B, L, rotary_dim / 2].
 
-        The angles are float64, for a position of many digits leaves a float32 angle few; their cosines are then rounded
-        to the dtype of the scores.
+        The angles are float64, because in float32 a position with many digits leaves few digits for the angle. Their
+        cosines and sines are then rounded to the dtype of the scores.
         """
         by_axis = [_turned_by(place).expand(features.shape[2], features.device).double() for place in places]
         if self.sections is None:
@@ -200,7 +200,7 @@ class RotaryEmbedding(RelativeEncoding):
 
 
 def _checked_sections(sections: object, pairs: int) -> dict[str, int]:
-    """Feature pairs by the name of an axis, as many as there are in all."""
+    """Feature pairs by the name of an axis; together they must be all pairs."""
     if not isinstance(sections, Mapping) or not sections:
         raise ValueError(f"sections: got {sections!r}; expected feature pairs by axis, such as {{'y': 16, 'x': 16}}")
     check_axes("sections", tuple(sections))
@@ -228,12 +228,12 @@ def _axes_of_pairs(sizes: list[int], interleaved: bool) -> list[int]:
 
 
 def _turned_by(place: Position) -> Position:
-    """The position that a rotation goes by: 0 for tokens that stand nowhere."""
+    """The position for the rotation: 0 for tokens that stand nowhere."""
     return replace(place, nowhere=0) if isinstance(place, Digits) and place.leading else place
 
 
 def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:
-    """The largest position + 1 of `count` elements in a run or in digits, or of those that are listed."""
+    """The largest position + 1 of `count` elements in a run or in digits, or of listed elements."""
     if isinstance(position, Listed):
         listed = position.positions.double()
         return listed.max() + 1.0 if listed.numel() else listed.new_zeros(())

@@ -1,4 +1,4 @@
-"""Features turned by given angles: compiled where that runs, else by operations of PyTorch."""
+"""Features turned by given angles: by compiled code where that runs, else by operations of PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rotated(
     """Every pair (a, b) of a row as (a cos - b sin, b cos + a sin); back: by the negative angle.
 
     interleaved: features 2 f and 2 f + 1 are a pair, else f and f + pairs. The features beyond the pairs stay as they
-    are. Computed in the dtype of cos and sin, by which there are no gradients. The answer has the features' dtype.
+        are. It is computed in the dtype of cos and sin, which get no gradients. The answer has the features' dtype.
     """
     if not turns(features, cos, sin):
         return _by_operations(features, cos, sin, interleaved, back)
@@ -49,7 +49,7 @@ class _Rotation(torch.autograd.Function):
 
 
 def _by_operations(features: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, back: bool) -> Tensor:
-    """The same by operations that every mode and transform of PyTorch knows."""
+    """The same by operations that every mode and transform of PyTorch supports."""
     if cos.dim() == 3:
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     if back:

@@ -19,10 +19,10 @@ class SandwichBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j + p_i . p_j / c_h,  p_i . p_j = sum_t cos(d * 10000^(-2 t / width)).  d = j - i.
 
     t = 0 .. width / 2 - 1; c_h = 8 h / num_heads for head h = 1 .. num_heads, the heads' compression ratios. The bias
-    is largest, width / (2 c_h), at d = 0, falls with the distance but for ripples, and is the same for the past and the
-    future. There are no parameters.
+    is largest at d = 0, where it is width / (2 c_h). It falls with the distance, with ripples. It is the same for the
+    past and the future. There are no parameters.
 
-    width: how many features p has, sines and cosines together, even; the paper's is 128 whatever the model's width.
+    width: the number of features of p, sines and cosines together, even; in the paper 128 for every width of the model.
 
     Raises ValueError: for other sizes. A call raises ShapeError: for a query of another number of heads.
 
@@ -63,7 +63,7 @@ class SandwichBias(RelativeEncoding):
         return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "refuse"))
 
     def keep_heads(self, first: int, count: int) -> None:
-        """The biases of these heads; their ratios go by how many there are in all."""
+        """The biases of these heads; their ratios depend on the number of all heads."""
         self.heads = range(first, first + count)
 
     def extra_repr(self) -> str:

@@ -23,11 +23,12 @@ class ShawEmbedding(RelativeEncoding):
 
     relative_keys a^K, relative_values a^V: parameters [num_heads or 1, left + right + 1, head_dim]; values=False leaves
         a^V out (RETURNN's key_shift is max_distance=16, values=False, num_heads=None).
-    max_distance: left = right, or the pair (left, right); 0 on a side holds that whole side in the row of d = 0.
+    max_distance: left = right, or the pair (left, right); with 0 on a side, that whole side has the row of d = 0.
     num_heads: None shares the tables between all heads, as the paper does.
 
-    Raises TypeError: for a `values` that is no bool; ValueError: for other sizes or distances. A call raises
-    ShapeError: for a query of another width or number of heads, or values of another width beside relative values.
+    Raises TypeError: for a `values` that is not a bool; ValueError: for other sizes or distances. A call raises
+    ShapeError: for a query of another width or number of heads, or for values of another width where there are relative
+    values.
 
     Source: Shaw et al. 2018, eq. 1 to 4, section 3.2.
     """

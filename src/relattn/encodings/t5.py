@@ -22,16 +22,16 @@ from relattn.score.terms import ScoreTerms
 class T5Bias(RelativeEncoding):
     """S_ij = scale * q_i . k_j + b[bucket(d)], one learned bias per bucket and head (T5 models pass scale=1).
 
-    Half of the buckets hold one distance each, the others distances in logarithmic steps up to max_distance, and the
-    last everything beyond. bidirectional=True splits the buckets between past and future; False puts all of the future
-    (which a causal model does not see) into bucket 0.
+    Half of the buckets hold one distance each. The others hold ranges that widen logarithmically up to max_distance,
+    and the last bucket holds everything beyond. bidirectional=True splits the buckets between past and future. False
+    puts all of the future (which a causal model does not see) into bucket 0.
 
     bias: the parameter [num_buckets, num_heads], as in T5's checkpoints.
 
-    Raises TypeError: for a `bidirectional` that is no bool; ValueError: for other sizes. A call raises ShapeError: for
-    a query of another number of heads.
+    Raises TypeError: for a `bidirectional` that is not a bool; ValueError: for other sizes. A call raises ShapeError:
+    for a query of another number of heads.
 
-    Source: Raffel et al. 2020 (T5), section 2.1; the rule in full at `relattn.offsets.t5_buckets`.
+    Source: Raffel et al. 2020 (T5), section 2.1; `relattn.offsets.t5_buckets` has the full rule.
     """
 
     head_axes = MappingProxyType({"bias": 1})
@@ -63,7 +63,7 @@ class T5Bias(RelativeEncoding):
         return ScoreTerms(bias=bias_table(self.bias, self.max_distance, self.bidirectional, span))
 
     def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-        """bucket(d) of every offset, in float32 arithmetic whatever the parameters' dtype."""
+        """bucket(d) of every offset, in float32 arithmetic for every dtype of the parameters."""
         return _buckets(offsets, self.num_buckets, self.max_distance, self.bidirectional)
 
     def extra_repr(self) -> str:
@@ -75,7 +75,7 @@ class T5Bias(RelativeEncoding):
 
 
 def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirectional: bool, span: Span) -> OffsetTable:
-    """b[d] = bias[bucket(d)] over a span, whose edges hold beyond where |d| = max_distance is reached."""
+    """b[d] = bias[bucket(d)] over a span. Its edge rows hold beyond if it reaches |d| = max_distance."""
     index = _buckets(span.offsets(bias.device), bias.shape[0], max_distance, bidirectional)
     rows = F.embedding(index, wide(bias)).transpose(0, 1)  # its gradient is bit-equal on every run: see `gather_rows`
     return OffsetTable(rows, span.first, "clamp")
@@ -84,7 +84,7 @@ def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirect
 def _buckets(
     offsets: Int64[Tensor, "*n"], num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "*n"]:
-    """min(|d|, m) + min(floor(log(max(|d|, m) / m) / log(max_distance / m) * (n - m)), n - 1 - m): the rule in one sum.
+    """min(|d|, m) + min(floor(log(max(|d|, m) / m) / log(max_distance / m) * (n - m)), n - 1 - m): the rule as one sum.
 
     Up to m the logarithm is zero, and from m on the first term is m. n: the buckets of a direction; m: half of them.
     """

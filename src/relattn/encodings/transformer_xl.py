@@ -28,15 +28,15 @@ class TransformerXLEmbedding(RelativeEncoding):
     pos_bias_u u, pos_bias_v v: parameters [num_heads, head_dim], zero at first.
     relative_keys: only with a max_length, the parameter [num_heads, 2 * max_length - 1, head_dim], row 0 for the most
         distant past.
-    embed_dim: the width of R, even; num_heads * head_dim unless given.
+    embed_dim: the width of R, even; num_heads * head_dim by default.
     interleaved: False lays out all sines, then all cosines (Dai et al.'s code; RETURNN, whose sinusoids are of j - i,
         so that the sine columns of its W change sign here); True sine and cosine of each frequency side by side
         (ESPnet, Wav2Vec2-Conformer).
     max_length: how far a learned table reaches; None for sinusoids, which have no end.
 
-    Raises TypeError: for an `interleaved` that is no bool; ValueError: for other sizes, or for embed_dim or interleaved
-    beside max_length. A call raises ValueError: for a visible offset beyond a learned table, which names max_length;
-    ShapeError: for a query of another width or number of heads.
+    Raises TypeError: for an `interleaved` that is not a bool; ValueError: for other sizes, or for embed_dim or
+    interleaved together with max_length. A call raises ValueError: for a visible offset beyond a learned table; it
+    names max_length; ShapeError: for a query of another width or number of heads.
 
     Source: Dai et al. 2019 (Transformer-XL), section 3.3, terms (a) to (d).
     """
@@ -101,14 +101,14 @@ class TransformerXLEmbedding(RelativeEncoding):
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
-        """q := q + u, r := q + v, RK = W R; where tokens lead a grid, RQ = u in place of q + u."""
+        """q := q + u, r := q + v, RK = W R. With tokens before a grid: RQ = u in place of q + u."""
         u, v, max_length = self.pos_bias_u, self.pos_bias_v, self.max_length
         if max_length is not None:
             return _terms(query, u, v, positions, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "refuse"))
         return projected_terms(self, query, positions, u, v, self.linear_pos, self.interleaved)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
-        """max_length, and to make it larger or leave it out: sinusoids have rows for every offset."""
+        """The name max_length, and the way out: a larger one, or none, because sinusoids have rows for every offset."""
         way_out = f"make it with a larger max_length than {self.max_length}, or without, for sinusoids"
         return "TransformerXLEmbedding max_length", way_out
 
@@ -153,14 +153,14 @@ def _terms(
     num_heads, head_dim = u.shape
     check_heads("TransformerXLEmbedding", num_heads, head_dim, query, u)
     r = query + v.unsqueeze(1)
-    if positions.leading != (0, 0):  # u . k_j is for those alone that stand on the axis
+    if positions.leading != (0, 0):  # u . k_j is only for tokens on the axis
         of_every_offset = OffsetTable(u.unsqueeze(1), 0, "clamp")
         return ScoreTerms(relative_query=r, relative_keys=relative_keys(), relative_queries=of_every_offset)
     return ScoreTerms(query=query + u.unsqueeze(1), relative_query=r, relative_keys=relative_keys())
 
 
 def _sinusoids(distances: Int64[Tensor, "n"], width: int, interleaved: bool) -> Tensor:
-    """R[p] [n, width] in float64: an angle of a large distance has no digits to spare. See `offsets.sinusoids`."""
+    """R[p] [n, width] in float64, because the angle of a large distance needs all digits. See `offsets.sinusoids`."""
     angles = distances.double().unsqueeze(-1) * inverse_frequencies(width, 10000.0, distances.device)
     if interleaved:
         return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)

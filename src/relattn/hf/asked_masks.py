@@ -1,7 +1,7 @@
-"""What a mask function allows, asked of it with numbers that write down what is done with them.
+"""What a mask function allows, found by calling it with numbers that record every operation on them.
 
-A graph that is being compiled does not show what a function closed over, but it can be called. Causality, windows on
-one side or both, and what several of them allow together, are told so.
+While a graph is compiled, the variables that a function closed over are not visible, but the function can be called.
+This finds causality, windows on one side or both, and what several functions allow together.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from relattn.hf.masks import MaskStructure, both
 
 
 def asked(mask_function: Callable) -> MaskStructure | None:
-    """The structure behind what several functions of transformers allow together; None of any other composition.
+    """The structure behind what several functions of transformers allow together; None for any other composition.
 
-    Raises UnsupportedError: for functions that ask of a query and a key something else.
+    Raises UnsupportedError: for functions that compute something else from a query and a key.
     """
     if mask_function.__module__ != masking_utils.__name__ or not mask_function.__qualname__.startswith("and_masks."):
         return None
@@ -27,7 +27,7 @@ def asked(mask_function: Callable) -> MaskStructure | None:
 
 
 class _Allowed:
-    """What a function has answered."""
+    """The recorded answer of a function."""
 
     device = None
 
@@ -43,7 +43,7 @@ class _Allowed:
 
 
 class _Place:
-    """The place of a query or a key, less a number."""
+    """The place of a query or a key, minus a number."""
 
     def __init__(self, *, is_query: bool, less: int = 0) -> None:
         self.is_query, self.less = is_query, less

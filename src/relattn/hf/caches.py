@@ -13,10 +13,10 @@ KeysAndValues = tuple[Float[Tensor, "B H Lk D"], Float[Tensor, "B H Lk D"]]
 
 
 def cached(cache: Any, layer: Any, crossing: bool, make: Callable[[], KeysAndValues]) -> KeysAndValues:
-    """The keys and values of all tokens so far; what `make` makes is those of the new tokens, or of the memory.
+    """The keys and values of all tokens so far. `make` makes those of the new tokens, or of the memory.
 
-    cache: None, a cache, or an encoder-decoder's two. crossing: attention to a memory, whose keys and values two caches
-    hold from the first call on.
+    cache: None, a cache, or an encoder-decoder's two. crossing: attention to a memory; the encoder-decoder's cache
+        holds its keys and values from the first call on.
     """
     both = isinstance(cache, EncoderDecoderCache)
     mine = (cache.cross_attention_cache if crossing else cache.self_attention_cache) if both else cache

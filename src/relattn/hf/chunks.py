@@ -1,4 +1,4 @@
-"""Chunks: attention of frames that see whole chunks, told by the numbers of the chunks instead of a mask of pairs."""
+"""Chunks: frames that see whole chunks, described by the numbers of the chunks instead of a mask of pairs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from relattn.score.digits import Digits
 from relattn.score.terms import ScoreTerms
 
 FRAMES = "frames"
-"""The axis on which relative positions count where the sequence counts chunks."""
+"""The axis of relative positions, if the sequence counts chunks."""
 
 
 @dataclass(frozen=True)
 class Chunks(MaskStructure):
     """Frame i sees frame j where 0 <= i // size - j // size <= left; left=None: where 0 <= i // size - j // size.
 
-    query_position, key_position: the numbers i and j of the first query and key; the last of both, by the lengths, is
-    the same frame. On the sequence stand the chunks, whose window is `left`.
+    query_position, key_position: the numbers i and j of the first query and key; the last query and the last key are
+        the same frame. The positions on the sequence are the chunks, with the window `left`.
     """
 
     query_position: int = 0
@@ -42,14 +42,14 @@ class Chunks(MaskStructure):
         }
 
     def blind(self) -> Bool[Tensor, "B Lq"] | None:
-        """The queries whose chunks hold padding alone; None without padding, where every query sees itself."""
+        """The queries whose chunks hold only padding; None without padding, because then every query sees itself."""
         if self.key_mask is None:
             return None
         queries, keys = self.lengths
         chunk = (torch.arange(queries, device=self.key_mask.device) + self.query_position) // self.size
         first = chunk * 0 if self.left is None else (chunk - self.left) * self.size - self.key_position
         end = (chunk + 1) * self.size - self.key_position
-        before = F.pad(self.key_mask.cumsum(dim=1), (1, 0))  # the number of real keys before each
+        before = F.pad(self.key_mask.cumsum(dim=1), (1, 0))  # the number of real keys before each key
         return before[:, end.clamp(0, keys)] == before[:, first.clamp(0, keys)]
 
     def _numbers(self, start: int, length: int) -> Digits:

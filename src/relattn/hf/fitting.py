@@ -14,7 +14,7 @@ from relattn.hf.models import package
 from relattn.hf.replacement import Replacement, original
 
 MASKS_HAVE_LENGTHS = "q_length" in inspect.signature(masking_utils.sdpa_mask).parameters
-"""Whether masks are asked for by the number of queries, which before 5.4 came as a tensor of their places."""
+"""Whether transformers passes the number of queries to masks; before 5.4 it passed a tensor of their places."""
 
 
 def unlike(replacement: type[Replacement], module: nn.Module) -> str | None:
@@ -30,7 +30,7 @@ def unlike(replacement: type[Replacement], module: nn.Module) -> str | None:
 
 
 def without_masks() -> str | None:
-    """Why masks cannot be asked for by name; None where they can."""
+    """Why masks cannot be requested by name; None where they can."""
     return None if MASKS_HAVE_LENGTHS else f"transformers {version} asks for masks in another form than 5.4 and later"
 
 
@@ -41,7 +41,7 @@ def lacks(kind: type[nn.Module]) -> str:
 
 @functools.cache  # a model has many modules of one class
 def _differing(replacement: type[Replacement]) -> str | None:
-    """The first method that the original is called by otherwise; None where all agree."""
+    """The first method that the original's callers use in another form; None where all agree."""
     theirs = original(replacement)
     return next((method for method in _overridden(replacement) if not _takes(replacement, theirs, method)), None)
 
@@ -55,10 +55,10 @@ def _overridden(replacement: type[Replacement]) -> list[str]:
 
 
 def _takes(ours: type, theirs: type, method: str) -> bool:
-    """Whether the method of `ours` can be called as that of `theirs`, and reads whatever it is called with.
+    """Whether the method of `ours` can be called like that of `theirs`, and uses every argument of a call.
 
-    The same names in the same places; what only ours names has a default. Beside them **kwargs take what the original
-    does not name either. *args hand everything on.
+    The names must be the same, in the same places. A name that only ours has needs a default. **kwargs may take only
+    arguments that the original does not name either. *args hand everything on.
     """
     one, other = ([*inspect.signature(getattr(kind, method)).parameters.values()] for kind in (ours, theirs))
     if any(p.kind is p.VAR_POSITIONAL for p in one):

@@ -15,10 +15,10 @@ from relattn.score.terms import ScoreTerms
 
 
 def grid_terms(bias: Float[Tensor, "rows H"], sizes: tuple[int, int]) -> ScoreTerms:
-    """b[dy, dx] of a table that a model holds, or makes anew in each call, over a whole grid.
+    """b[dy, dx] over a whole grid, from a table that a model holds or makes again in each call.
 
-    bias [(2 height - 1) (2 width - 1), H], in the order of `GridBias.bias`, which is Swin's and BEiT's; or three rows
-    more, those of a class token.
+    bias [(2 height - 1) (2 width - 1), H], in the order of `GridBias.bias`, which is Swin's and BEiT's; with a class
+    token three rows more.
     """
     height, width = sizes
     count = (2 * height - 1) * (2 * width - 1)
@@ -26,12 +26,12 @@ def grid_terms(bias: Float[Tensor, "rows H"], sizes: tuple[int, int]) -> ScoreTe
 
 
 def on_grid(structure: MaskStructure, sizes: tuple[int, int], leading: int = 0) -> MaskStructure:
-    """The same masks, with queries and keys on a grid, behind so many tokens that stand nowhere."""
+    """The same masks, with queries and keys on a grid, after so many tokens that stand nowhere."""
     where = places(sizes, leading)
     return replace(structure, query_position=where, key_position=where)
 
 
 @lru_cache(maxsize=64)
 def places(sizes: tuple[int, int], leading: int = 0) -> dict[str, Digits]:
-    """`grid`, which the layers of a model ask for one after the other."""
+    """`grid`, kept because every layer of a model asks for it."""
     return grid(*sizes, leading=leading)

@@ -1,4 +1,4 @@
-"""What models hand their attention beside its inputs: what would be dropped and changes the result is refused."""
+"""Further arguments of a model's attention. An argument that changes the result and would be dropped is refused."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ CHANGES: dict[str, str] = {
     "k_cache": "a paged cache",
     "v_cache": "a paged cache",
 }
-"""Keywords that change the result, and that relattn cannot answer for: what they bring. Others are no business of
-attention, for models hand on whatever they are called with."""
+"""Keywords that change the result and that relattn cannot use, with their meaning. Other keywords do not concern
+attention: models hand on every argument that they get.
+"""
 
 SEQUENCES = "cu_seq_lens_q", "cu_seq_lens_k"
-"""Where packed sequences end, which the mask must tell, too."""
+"""The ends of packed sequences; the mask must show them, too."""
 
 
 def check_handed(module: nn.Module, structure: MaskStructure, keywords: dict[str, object]) -> None:
-    """Nothing that changes the result is dropped.
+    """No keyword that changes the result is dropped.
 
-    Raises UnsupportedError: for a keyword that does.
+    Raises UnsupportedError: for a keyword that changes the result.
     """
     kind = type(module).__name__
     for name, brought in CHANGES.items():
@@ -45,9 +46,9 @@ def check_handed(module: nn.Module, structure: MaskStructure, keywords: dict[str
 
 
 def check_mask(module: nn.Module, mask: MaskStructure | Tensor | None) -> None:
-    """A tensor is a mask of pairs.
+    """A tensor must be a mask of pairs.
 
-    Raises ShapeError: for one of tokens, [B, L], which would be read as one.
+    Raises ShapeError: for a mask of tokens, [B, L], which would be read as a mask of pairs.
     """
     if isinstance(mask, Tensor) and mask.dim() < 3:
         raise ShapeError(

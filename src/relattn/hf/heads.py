@@ -1,4 +1,4 @@
-"""Queries, keys and values as most models make them: a projection each, head by head."""
+"""Queries, keys and values as most models make them: one projection each, head by head."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from torch import Tensor, nn
 def projected(
     hidden_states: Float[Tensor, "B L width"], projections: Iterable[nn.Module], head_dim: int
 ) -> list[Float[Tensor, "B H L D"]]:
-    """What each projection makes of the states, head by head."""
+    """The result of each projection, head by head."""
     return [projection(hidden_states).unflatten(-1, (-1, head_dim)).transpose(1, 2) for projection in projections]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from relattn.errors import not_installed
 
 FIRST = "5.0"
-"""The oldest version that has the interfaces of attention and masks as `relattn.hf` uses them. What a family of models
-needs beside them is checked where it is patched."""
+"""The oldest version that has the interfaces of attention and masks as `relattn.hf` uses them. Further needs of a
+family of models are checked when it is patched.
+"""
 
 try:
     import transformers

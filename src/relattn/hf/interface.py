@@ -1,4 +1,4 @@
-"""attn_implementation="relattn": transformers' attention and mask interfaces answered by relattn."""
+"""attn_implementation="relattn": relattn behind transformers' attention and mask interfaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relattn.score.terms import ScoreTerms
 
 NAME = "relattn"
-"""What `attn_implementation` takes."""
+"""The name for `attn_implementation`."""
 
 
 def register() -> None:
@@ -32,7 +32,7 @@ def register() -> None:
 
 
 def _no_mask(*_: object, **__: object) -> None:
-    """What an older transformers gets, which asks for masks in another form.
+    """The mask function for an older transformers, which asks for masks in another form.
 
     Raises UnsupportedError: always.
     """
@@ -56,12 +56,12 @@ def relattn_attention(
 ) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
     """Attention of a model that was loaded with attn_implementation="relattn", under transformers' signature.
 
-    position_bias is added to the scores as it comes, quadratic as the model made it; `relattn.hf.patch` replaces the
-    modules that make one.
+    position_bias is added to the scores unchanged, quadratic as the model made it. `relattn.hf.patch` replaces modules
+    that make one.
 
     softcap caps the scores (Gemma 2). s_aux are sinks per head (gpt-oss), sinks those per token and head (Inkling 2).
 
-    Raises ShapeError: for a mask of tokens; UnsupportedError: for keywords that change the result otherwise.
+    Raises ShapeError: for a mask of tokens; UnsupportedError: for other keywords that change the result.
     """
     check_mask(module, attention_mask)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -91,7 +91,7 @@ def attend(
     key_bias: Float[Tensor, "#B #Hq Lk"] | None = None,
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None,
 ) -> tuple[Float[Tensor, "B Lq Hq Dv"], Float[Tensor, "B Hq Lq Lk"] | None]:
-    """relative_attention for a transformers module; the weights, before dropout, where they are asked for.
+    """relative_attention for a transformers module, and the weights before dropout, if wanted.
 
     The module's attribute `relattn_backend` names the backend, "auto" without one.
     """
@@ -110,7 +110,7 @@ def attend(
 
 
 def kept() -> AbstractContextManager[object]:
-    """What gradients need is kept, in a layer that is checkpointed too: computed again, it may not ask for weights."""
+    """Keeps what gradients need, in a checkpointed layer too: when it is computed again, it may not ask for weights."""
     if torch.compiler.is_compiling():
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)

@@ -1,4 +1,4 @@
-"""Joint attention: two sets of keys, each with positions and masks of its own, in one softmax."""
+"""Joint attention: two sets of keys, each with its own positions and masks, in one softmax."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relattn.score.terms import ScoreTerms
 
 
 class Keys(NamedTuple):
-    """A set of keys with their values, and what relates the queries to them."""
+    """A set of keys with their values, and the encoding, positions and masks for them."""
 
     key: Float[Tensor, "B H Lk D"]
     value: Float[Tensor, "B H Lk Dv"]
@@ -35,8 +35,8 @@ def attend_jointly(
 ) -> tuple[Float[Tensor, "B Lq H Dv"], tuple[Float[Tensor, "B H Lq L1"], Float[Tensor, "B H Lq L2"]] | None]:
     """O = (1 - s) O1 + s O2, where s = sigmoid(lse2 - lse1) is the share of the second set.
 
-    The weights of both sets, before dropout, where they are asked for: their sum over both is 1. A query that sees no
-    key of either set gets 0.
+    If wanted, it also gives the weights of both sets before dropout; their sum over both sets is 1. A query that sees
+    no key of either set gets 0.
     """
     (output, lse), (other, other_lse) = (_attended(module, query, keys, scale, dropout_p) for keys in (first, second))
     share = torch.sigmoid(other_lse - lse).unsqueeze(-1)
@@ -56,7 +56,7 @@ def attend_jointly(
 def _attended(
     module: nn.Module, query: Float[Tensor, "B H Lq D"], keys: Keys, scale: float | None, dropout_p: float
 ) -> tuple[Float[Tensor, "B H Lq Dv"], Float[Tensor, "B H Lq"]]:
-    """O and lse of one set; where a query sees no key, the lowest number stands for -inf, which has no differences."""
+    """O and lse of one set. Where a query sees no key, lse is the lowest number: differences of -inf are undefined."""
     output, lse = interface.relative_attention(
         query, keys.key, keys.value, dropout_p=dropout_p, scale=scale, encoding=keys.terms, return_lse=True,
         backend=getattr(module, "relattn_backend", "auto"), **keys.structure.keywords(),

@@ -1,4 +1,4 @@
-"""What transformers' mask functions allow, as a MaskStructure: read from what their makers closed over."""
+"""What transformers' mask functions allow, as a MaskStructure, read from the variables that they closed over."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ def relattn_mask(
     attention_mask: Bool[Tensor, "B tokens"] | MaskStructure | None = None,
     **more: Any,
 ) -> MaskStructure:
-    """The structure behind a transformers mask function; what `AttentionMaskInterface` calls for "relattn".
+    """The structure behind a transformers mask function; `AttentionMaskInterface` calls it for "relattn".
 
     mask_function: a composition of transformers' own functions (causal, both directions, sliding windows, chunks,
-        packed sequences). Of any other, what transformers' own sdpa gets is made: all pairs, written down.
-    attention_mask: True for real tokens; those beyond its end count as padding, as everywhere there; or a structure
-        already, which `generate` made ahead for a static cache. more: what else transformers' mask functions are told.
+        packed sequences). For any other function the mask of transformers' own sdpa is made: all pairs, written down.
+    attention_mask: True for real tokens; tokens beyond its end count as padding, as everywhere in transformers. It may
+        already be a structure, which `generate` makes ahead for a static cache. more: further arguments of
+        transformers' mask functions.
     """
     if isinstance(attention_mask, MaskStructure):
         return attention_mask
     if isinstance(q_offset, Tensor):
-        q_offset = q_offset.clone().reshape(())  # a static cache counts on in the same tensor
+        q_offset = q_offset.clone().reshape(())  # a static cache later changes the same tensor
     structure = _structure(mask_function, Sides(q_offset, q_length, kv_offset, kv_length))
     if structure is None:
         made = {**more, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -47,7 +48,7 @@ def relattn_mask(
             batch_size, q_length, kv_length, first, kv_offset, mask_function, attention_mask, **made
         )
         structure = MaskStructure(attn_mask=pairs)
-    key_mask = None  # said beside written pairs, too: ALiBi counts the real tokens
+    key_mask = None  # kept beside written pairs, too: ALiBi counts the real tokens
     if attention_mask is not None:
         missing = kv_length + kv_offset - attention_mask.shape[1]
         padded = F.pad(attention_mask, (0, missing)) if missing > 0 else attention_mask
@@ -60,7 +61,7 @@ def relattn_mask(
 
 
 class Sides(NamedTuple):
-    """Where the first query and the first key stand, and how many there are."""
+    """The positions of the first query and the first key, and the numbers of queries and keys."""
 
     q_offset: int | Int[Tensor, ""]
     q_length: int
@@ -69,7 +70,9 @@ class Sides(NamedTuple):
 
 
 def _structure(mask_function: Callable, sides: Sides) -> MaskStructure | None:
-    """What a transformers mask function allows, read from the names that its makers closed over; None of any other."""
+    """What a transformers mask function allows, read from the variables that it closed over; None for any other
+    function.
+    """
     if mask_function is masking_utils.causal_mask_function:
         return MaskStructure(is_causal=True)
     if mask_function is masking_utils.bidirectional_mask_function:
@@ -90,14 +93,14 @@ def _structure(mask_function: Callable, sides: Sides) -> MaskStructure | None:
         return _chunks(closed_over["chunk_size"], closed_over["left_padding"], sides)
     if maker == "packed_sequence_mask_function":
         return MaskStructure(segment_ids=closed_over["packed_sequence_mask"])
-    if maker == "remap_positions_for_packed_sequence":  # inside a sequence positions only shift, and limits with them
+    if maker == "remap_positions_for_packed_sequence":  # in a sequence positions only shift, limits too
         inside = _structure(closed_over["mask_function"], sides)
         return None if inside is None or inside.segment_ids is not None else inside
     return None
 
 
 def _made_by(mask_function: Callable) -> tuple[str, dict[str, Any]]:
-    """The maker in masking_utils, and what it closed over by name; ("", {}) where another module made it."""
+    """The maker in masking_utils, and its closed-over variables by name; ("", {}) where another module made it."""
     if not isinstance(mask_function, FunctionType) or mask_function.__module__ != masking_utils.__name__:
         return "", {}
     values = (cell.cell_contents for cell in mask_function.__closure__ or ())
@@ -114,8 +117,8 @@ def _is_empty(mask_function: Callable) -> bool:
 
 
 def _chunks(size: int, left_padding: Int[Tensor, "B"], sides: Sides) -> MaskStructure:
-    """Tokens of one chunk, counted from the first real token, are a segment; its limits are a window, too."""
-    if sides.kv_offset + sides.kv_length <= size:  # padding on the left alone is in another chunk
+    """Tokens of one chunk, counted from the first real token, are a segment; the chunk's limits are also a window."""
+    if sides.kv_offset + sides.kv_length <= size:  # only padding on the left is in another chunk
         return MaskStructure()
     query_ids, key_ids = (
         (torch.arange(length, device=left_padding.device) + offset - left_padding.unsqueeze(-1)) // size

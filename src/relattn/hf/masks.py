@@ -1,4 +1,4 @@
-"""MaskStructure: which pairs attend, as a transformers model tells its attention without writing the pairs down."""
+"""MaskStructure: which pairs attend. A transformers model passes it to its attention without writing the pairs down."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from relattn.score.positions import Window
 
 @dataclass(frozen=True)
 class MaskStructure:
-    """The mask arguments of `relative_attention`, as transformers' `create_causal_mask` and its kin hand them on.
+    """The mask arguments of `relative_attention`, as transformers' `create_causal_mask` and similar functions hand them
+    on.
 
     query_position, key_position: where the first query and key stand. key_mask [B, Lk]: True keeps. segment_ids: packed
-    sequences, or chunks. attn_mask: a mask of pairs that was written down, broadcastable to [B, H, Lq, Lk]. lengths:
-    how many queries and keys there are, where transformers' functions made the structure.
+        sequences, or chunks. attn_mask: a mask of pairs that was written down, broadcastable to [B, H, Lq, Lk].
+        lengths: the numbers of queries and keys, if transformers' functions made the structure.
     """
 
     query_position: PositionsLike = 0
@@ -34,16 +35,17 @@ class MaskStructure:
     lengths: tuple[int, int] = field(default=(0, 0), compare=False)
 
     ndim = 4
-    """What tells transformers that it is no padding mask [B, Lk] but has been made already."""
+    """Tells transformers that it is not a padding mask [B, Lk] but a finished mask."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Queries x keys, which transformers asks of a mask that has been made already."""
+        """Queries x keys; transformers asks a finished mask for it."""
         return self.lengths
 
     @classmethod
     def __torch_function__(cls, function: Callable, *_: object) -> None:
-        """Refuse attention that computes with its mask: it asks no interface, and would fail less clearly.
+        """Refuse attention that computes with its mask: it does not use the interface, and would fail with a less clear
+        error.
 
         Raises UnsupportedError: always.
         """
@@ -61,7 +63,7 @@ class MaskStructure:
         return self
 
     def from_query(self, first: int) -> MaskStructure:
-        """What it says of the queries from that one on."""
+        """The structure for the queries from that one on."""
         ids, pairs = self.segment_ids, self.attn_mask
         if ids is not None:
             query_ids, key_ids = ids if isinstance(ids, tuple) else (ids, ids)
@@ -82,7 +84,7 @@ ARGUMENTS = tuple(name for name in MaskStructure.__dataclass_fields__ if name !=
 
 
 def both(a: MaskStructure | None, b: MaskStructure | None) -> MaskStructure | None:
-    """The pairs that both allow; None where no structure says it."""
+    """The pairs that both allow; None where no structure can hold them."""
     if a is None or b is None or (a.segment_ids is not None and b.segment_ids is not None):
         return None
     window = a.window or b.window
@@ -103,7 +105,7 @@ def _nearer(a: int | None, b: int | None) -> int | None:
 
 
 def as_structure(mask: MaskStructure | Tensor | None, is_causal: bool, query_position: PositionLike) -> MaskStructure:
-    """What a model handed its attention, as a structure.
+    """The mask that a model handed its attention, as a structure.
 
     A tensor is a mask of pairs, boolean (True attends) or float (added). None means no mask, or a causal one if
     `is_causal`. Tensors and None carry no positions: the first query is at `query_position`.

@@ -22,17 +22,17 @@ from relattn.hf.verdict import Modules, Verdict, around, is_told_of_masks, verdi
 def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Report:
     """The model's own outputs from its own weights, with its attention computed by relattn; in place.
 
-    model: a loaded transformers model, or a module that holds some. backend: as in `relative_attention`. strict: every
-    attention module must be changed.
+    model: a loaded transformers model, or a module that holds such models. backend: as in `relative_attention`. strict:
+        every attention module must be changed.
 
     Modules that add a position bias are switched to a relattn subclass of their own class, with the same weights under
-    the same names. Where a model takes an attn_implementation, that becomes "relattn", in a configuration of the
-    model's own: other models made from the same object keep theirs. Checkpoints saved before and after are
+    the same names. Where a model takes an attn_implementation, it becomes "relattn", in the model's own copy of its
+    configuration. Other models made from the same object keep theirs. Checkpoints saved before and after are
     interchangeable.
 
     Raises UnsupportedError: when nothing in the model can be changed, or with strict=True not everything; ValueError:
-    when the model is patched already, or when there is no such backend; TypeError: when it is no module. The model is
-    then as it was.
+    when the model is already patched, or when there is no such backend; TypeError: when it is not a module. The model
+    is then as it was.
     """
     check_backend(backend)
     if not isinstance(model, nn.Module):
@@ -61,9 +61,9 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
 
 
 def unpatch(model: nn.Module) -> None:
-    """Put back what `patch` changed.
+    """Undo the changes of `patch`.
 
-    The model keeps the copies of its configurations, with what was set in them meanwhile.
+    The model keeps the copies of its configurations, with later changes in them.
 
     Raises ValueError: when `patch` was not called with this module.
     """
@@ -90,7 +90,7 @@ def patched(model: nn.Module, backend: str = "auto", *, strict: bool = False) ->
 
 
 def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
-    """Raises UnsupportedError: when nothing can be changed, or, where that is asked for, when anything cannot."""
+    """Raises UnsupportedError: when nothing can be changed, or with `strict` when any module cannot."""
     kind, short = type(model).__name__, {**report.remains, **report.left}
     if not report.changed and not report.remains:
         reasons = "; ".join(sorted(set(report.left.values()))) or "it has none"
@@ -104,7 +104,7 @@ def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
 
 
 def _without_unfit_families(verdicts: dict[str, Verdict], modules: Modules) -> dict[str, Verdict]:
-    """A family is replaced as a whole, for its modules hand on what only the replacements understand; or left."""
+    """A family is replaced as a whole or left: its modules hand on values that only the replacements understand."""
     unfit = {package(type(modules[name])): found for name, found in verdicts.items() if found.unfit}
     return {
         name: unfit.get(package(type(modules[name])), found) if found.replacement is not None else found
@@ -113,7 +113,9 @@ def _without_unfit_families(verdicts: dict[str, Verdict], modules: Modules) -> d
 
 
 def _refuse_a_torn_model(verdicts: dict[str, Verdict], modules: Modules) -> None:
-    """Raises UnsupportedError: when a module that is left shares masks, or what a stack hands on, with changed ones."""
+    """Raises UnsupportedError: when a module that is left shares masks, or values that a stack hands on, with changed
+    ones.
+    """
     handed_on = {package(type(modules[name])) for name, v in verdicts.items() if v.kind == "changed" and v.in_a_stack}
     for name, found in verdicts.items():
         if found.kind == "left" and found.in_a_stack and package(type(modules[name])) in handed_on:
@@ -142,7 +144,7 @@ def _configs(names: Iterable[str], modules: Modules) -> list[PreTrainedConfig]:
 
 
 def _own_configs(modules: Modules) -> None:
-    """Give the model copies of its configurations; what is one object in it stays one, and what is in another, too."""
+    """Give the model copies of its configurations. Objects that are shared, also within others, stay shared."""
     copies: dict[int, Any] = {}
     for module in modules.values():
         for name, value in vars(module).items():

@@ -1,4 +1,4 @@
-"""What transformers keeps to itself and relattn needs: a version without it is one that lacks something."""
+"""Private parts of transformers that relattn needs: a version without them lacks something."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import importlib
 from typing import Any
 
 MODULE = "transformers.utils.output_capturing"
-"""What records the hidden states and attention weights of a model."""
+"""The module that records the hidden states and attention weights of a model."""
 
 
 def of_recording(name: str, *attributes: str) -> Any:
-    """What `MODULE` calls so.
+    """The object of this name in `MODULE`.
 
-    Raises ImportError: where this version has none, or one without these attributes. A family whose file asks for it is
-    then left, with that sentence as its reason.
+    Raises ImportError: where this version does not have it, or has it without these attributes. A family whose file
+    needs it is then left, with that sentence as its reason.
     """
     held = getattr(importlib.import_module(MODULE), name, None)
     missing = next((attribute for attribute in attributes if not hasattr(held, attribute)), None)

@@ -1,4 +1,4 @@
-"""recording: whether transformers collects attention weights from the modules that return them, without asking them."""
+"""recording: whether transformers collects attention weights from modules that return them, without an argument."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _ACTIVE: Any = of_recording("_active_collector", "get", "global_var")
 
 
 def recording() -> bool:
-    """Whether a model that was called with output_attentions=True is at work, in this thread."""
+    """Whether a model that was called with output_attentions=True is running in this thread."""
     collected = _ACTIVE.global_var if torch.compiler.is_compiling() else _ACTIVE.get()
     return collected is not None and any("attentions" in name for name in collected)

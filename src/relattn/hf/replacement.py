@@ -1,4 +1,4 @@
-"""Replacement: what the subclasses have in common that take the place of transformers' modules."""
+"""Replacement: the common part of the subclasses that replace transformers' modules."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from torch import nn
 
 
 class Replacement:
-    """Mixed into a subclass of a module of transformers, whose objects change their class and keep everything else."""
+    """A mixin for a subclass of a transformers module. Objects change their class to it and keep everything else."""
 
     relattn_backend: str
     """The backend that `patch` was called with."""
     relattn_with_weights: bool = False
-    """Whether the weights are wanted, of an attention whose layer is asked for them, sets this, and does not say so."""
+    """Whether the weights are wanted. A layer sets this if it gets the request but does not hand it to its attention.
+    """
     stack: type[nn.Module] | None = None
-    """What must be patched as a whole, for its layers hand on to each other what only the replacements understand."""
+    """The module that must be patched as a whole: its layers hand on values that only the replacements understand."""
     by_name: bool = True
-    """Whether its masks are made by the name of the attention in a configuration, which `patch` then sets."""
+    """Whether its masks depend on the name of the attention in a configuration; `patch` then sets the name."""
     needs: tuple[str, ...] = ()
     """Methods of the original that this one relies on; those that it overrides are checked without being named."""
 
     @staticmethod
     def cannot(module: nn.Module) -> str | None:
-        """Why this object of the original class cannot be replaced, as configured; None where it can."""
+        """Why this object of the original class cannot be replaced with its configuration; None where it can."""
         return None
 
 

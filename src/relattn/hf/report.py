@@ -14,9 +14,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class Report:
     """What `patch` did with each attention module. Prints as a list.
 
-    changed[name of a module]: how; the model makes no bias of queries x keys for it, and where it may ask for a mask
-    that has to be written down pair by pair, the words say so. remains[name]: it is computed by relattn, but the
-    model's bias of queries x keys remains; why. left[name]: it is as it was; why.
+    changed[name of a module]: how it was changed. The model makes no bias of queries x keys for it. If the model may
+    ask for a mask that must be written down pair by pair, the text says so. remains[name]: relattn computes it, but the
+    model's bias of queries x keys remains, and why. left[name]: it is as it was, and why.
     """
 
     changed: dict[str, str]

@@ -1,8 +1,8 @@
-"""The families of transformers that speak of relative positions and have no replacement here, each with its reason.
+"""The families of transformers that mention relative positions and have no replacement here, each with its reason.
 
-`relative` finds them: a modeling file that it finds must be among `models.FILES` or in one of these tables, which a
-test asserts for every file of the installed transformers. A table has packages of transformers.models, or single
-classes of them as PACKAGE.CLASS, beside which nothing else in the package has a relative position.
+`relative` finds them. A modeling file that it finds must be among `models.FILES` or in one of these tables; a test
+checks every file of the installed transformers. A table has packages of transformers.models, or single classes as
+PACKAGE.CLASS. In the latter case nothing else in the package has a relative position.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ MARKS = re.compile(
     r"|distance_embedding|position(al)?[_ ]bias|pos_bias_[uv]|attention_biases|dist_att|rpb|bbox_pos_emb",
     re.IGNORECASE,
 )
-"""What a modeling file says that adds something to its scores by relative position."""
+"""Words in a modeling file that adds something to its scores by relative position."""
 
 LEFT: dict[str, str] = {
-    "bros": "two boxes have an embedding of their own, made of the corners of both: no table of offsets holds it",
-    "cpmant": "the bias of two tokens in different segments is a number for these two segments, whatever the offset",
-    "dinat": "natten computes its neighbourhoods, which are no windows at the edges, in linear memory as it is",
-    "esmfold2": "the bias of two tokens comes of a state that the model keeps for every two",
-    "gemma3n.Gemma3nAudioAttention": "it computes its scores in chunks, in linear memory as it is",
+    "bros": "each pair of boxes has its own embedding, from the corners of both: no table of offsets holds it",
+    "cpmant": "the bias of two tokens in different segments is one number for these two segments, for every offset",
+    "dinat": "natten computes its neighbourhoods, which are not windows at the edges, already in linear memory",
+    "esmfold2": "the bias of two tokens comes from a state that the model keeps for every pair",
+    "gemma3n.Gemma3nAudioAttention": "it computes its scores in chunks, already in linear memory",
     "gemma4.Gemma4AudioAttention": "it computes its scores in chunks, for which its encoder cuts a mask of pairs",
-    "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "the bias of two boxes is computed of the places and "
+    "pp_doclayout_v2.PPDocLayoutV2ReadingOrderSelfAttention": "the bias of two boxes is computed from the places and "
     "sizes of both: no table of offsets holds it",
-    "slanext.SLANeXtAttentionGRUCell": "it attends with one query at a time, by a sum and not a product",
+    "slanext.SLANeXtAttentionGRUCell": "it attends with one query at a time; its scores are sums, not products",
 }  # fmt: skip
-"""Left as they are: why."""
+"""The families that are left as they are, and why."""
 
 REMAINS: dict[str, str] = {
-    "sam3.Sam3Attention": "the decoder's bias of a box and a place is computed of both",
-    "sam3_lite_text.Sam3LiteTextAttention": "the decoder's bias of a box and a place is computed of both",
+    "sam3.Sam3Attention": "the decoder's bias of a box and a place is computed from both",
+    "sam3_lite_text.Sam3LiteTextAttention": "the decoder's bias of a box and a place is computed from both",
     "udop.UdopAttention": "the encoder rounds the difference of two places on the page, which are fractions: no table "
     "of offsets holds it",
 }
-"""Their attention goes by its name to relattn, and their bias of queries x keys remains: why."""
+"""The families whose attention runs on relattn by name, while their bias of queries x keys remains, and why."""
 
 NO_BIAS: dict[str, str] = {
     "deepseek_v4": "position_bias gates the tokens that become one compressed token",
@@ -48,19 +48,19 @@ NO_BIAS: dict[str, str] = {
     "pp_doclayout_v3": "names of weights that it does not have",
     "tapas": "positions within a cell, whose embeddings are added to the tokens",
 }
-"""Those whose marks mean something else: what."""
+"""The families whose words mean something else, and what."""
 
 
 def relative(source: str) -> bool:
-    """Whether the code of a modeling file speaks of relative positions."""
+    """Whether the code of a modeling file mentions relative positions."""
     return MARKS.search(source) is not None
 
 
 def reason(table: dict[str, str], package: str, kind: str) -> str | None:
-    """What a table says of a class, by itself or with its whole package."""
+    """The entry of a table for a class, by its own name or by its package."""
     return table.get(package) or table.get(f"{package}.{kind}")
 
 
 def is_told(package: str) -> bool:
-    """Whether a table says something of a package, or of a class in it."""
+    """Whether a table has an entry for a package, or for a class in it."""
     return any(name.partition(".")[0] == package for table in (LEFT, REMAINS, NO_BIAS) for name in table)

@@ -22,11 +22,12 @@ from relattn.hf.uncovered import LEFT, REMAINS, is_told, reason, relative
 WORKS_ON_ITS_MASK = re.compile(
     r"attention_mask(\[| & |\.(shape|masked_fill))|_attn_implementation (in |== \"sdpa\")|merged_attention_mask"
 )
-"""Such as DeepSeek's indexers, which choose keys for every query: they would fail, or choose nothing. T5Gemma 2 joins
-the masks of text and memory."""
+"""For example DeepSeek's indexers, which choose keys for every query: they would fail, or choose nothing. T5Gemma 2
+joins the masks of text and memory.
+"""
 
 MASKS_OF_ITS_OWN = re.compile(r"(or|and)_mask_function=|block_sequence_ids=")
-"""How a model asks for a mask that is more than causality, windows, chunks and padding: Gemma 3 for its images."""
+"""Code by which a model asks for a mask beyond causality, windows, chunks and padding, as Gemma 3 for its images."""
 
 Modules = dict[str, nn.Module]
 """The modules of a model by their names."""
@@ -34,9 +35,9 @@ Modules = dict[str, nn.Module]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What happens to a module, how or why, and what takes its place (None: it keeps its class), or would if it could.
+    """What happens to a module, how or why, and its replacement (None: it keeps its class), also if it cannot be used.
 
-    unfit: left because this version of transformers lacks something, so that its whole family has to be left.
+    unfit: left because this version of transformers lacks something, so that its whole family is left.
     """
 
     kind: Kind
@@ -46,17 +47,17 @@ class Verdict:
 
     @property
     def by_name(self) -> bool:
-        """Whether the masks of the module are made by the name of its attention."""
+        """Whether the module's masks depend on the name of its attention."""
         return self.kind != "left" and (self.replacement is None or self.replacement.by_name)
 
     @property
     def in_a_stack(self) -> bool:
-        """Whether it shares with the other layers of a stack what only replacements understand."""
+        """Whether it shares values with the other layers of a stack that only replacements understand."""
         return self.replacement is not None and self.replacement.stack is not None
 
 
 def verdict(name: str, modules: Modules) -> Verdict | None:
-    """What can be done with the module of this name; None for what neither attends nor has a replacement."""
+    """What can be done with the module of this name; None for a module that neither attends nor has a replacement."""
     module = modules[name]
     kind = type(module)
     try:
@@ -77,7 +78,7 @@ def verdict(name: str, modules: Modules) -> Verdict | None:
 
 
 def around(name: str, modules: Modules, wanted: Callable[[nn.Module], bool]) -> Any:
-    """The innermost of a module and those around it that is `wanted`; None where none is."""
+    """The innermost `wanted` one of a module and the modules around it; None where none is wanted."""
     while not wanted(modules[name]):
         if not name:
             return None
@@ -86,9 +87,9 @@ def around(name: str, modules: Modules, wanted: Callable[[nn.Module], bool]) -> 
 
 
 def is_told_of_masks(name: str, modules: Modules) -> bool:
-    """Whether a mask that is made by the name of the attention may reach this module.
+    """Whether a mask that depends on the name of the attention may reach this module.
 
-    torch's own modules get masks of tokens; and some module on the way may take none, as SigLIP's pooling heads.
+    torch's own modules get masks of tokens. A module on the way may take no mask, as SigLIP's pooling heads.
     """
     if _is_torch_s(modules[name]):
         return False
@@ -104,7 +105,7 @@ def _takes_no_mask(module: nn.Module) -> bool:
 
 
 def _by_name(name: str, modules: Modules) -> Verdict:
-    """Of an attention module without a replacement: whether the name "relattn" serves it."""
+    """For an attention module without a replacement: whether the name "relattn" works for it."""
     kind = type(modules[name])
     family = package(kind)
     why = reason(LEFT, family, kind.__name__)
@@ -129,7 +130,7 @@ def _by_name(name: str, modules: Modules) -> Verdict:
 
 
 def _cannot_here(replacement: type[Replacement], name: str, modules: Modules) -> str | None:
-    """Why the replacement would not run, or not be understood, where this module stands; None where it would."""
+    """Why the replacement would not run, or not be understood, in this module's place; None where it would."""
     kind, stack = type(modules[name]).__name__, replacement.stack
     if "forward" in vars(modules[name]):
         return f"a hook has taken the place of {kind}.forward; patch the model before, or remove the hook"
@@ -148,12 +149,12 @@ def _of_bases(kinds: Iterable[type]) -> type[Replacement] | None:
     try:
         found = (replacement_of(kind) for kind in kinds if issubclass(kind, nn.Module))
         return next((replacement for replacement in found if replacement is not None), None)
-    except ImportError:  # of a family that this version of transformers lacks something of
+    except ImportError:  # this version of transformers lacks something of its family
         return None
 
 
 def _is_a_part(name: str, modules: Modules) -> bool:
-    """Whether it is a module of torch's own that a replaced one holds and calls."""
+    """Whether it is one of torch's own modules that a replaced one holds and calls."""
     holder = modules.get(name.rpartition(".")[0])
     return _is_torch_s(modules[name]) and holder is not None and _of_bases((type(holder),)) is not None
 
@@ -168,7 +169,7 @@ def _attends(module: nn.Module) -> bool:
 
 
 def _is_attention(module: nn.Module) -> bool:
-    """By its name or its base; what it projects with may be wrapped, by adapters for instance."""
+    """By its name or its base; its projections may be wrapped, for example by adapters."""
     kind = type(module)
     named = "Attention" in kind.__name__ and not kind.__module__.startswith("relattn.")
     return (named or _of_a_base(kind) is not None) and any(True for _ in module.parameters())
@@ -176,18 +177,18 @@ def _is_attention(module: nn.Module) -> bool:
 
 @functools.cache
 def _asks_the_interface(kind: type[nn.Module]) -> bool:
-    """Whether this class calls the attention that its configuration names; beside it, another class may."""
+    """Whether this class itself calls the attention that its configuration names, and not another class."""
     return "ALL_ATTENTION_FUNCTIONS" in _code_of(kind)
 
 
 @functools.cache
 def _works_on_its_mask(kind: type[nn.Module]) -> bool:
-    """Whether it reads or changes the mask before it calls the attention, or asks what the attention is called."""
+    """Whether it reads or changes the mask before it calls the attention, or asks for the attention's name."""
     return WORKS_ON_ITS_MASK.search(_code_of(kind)) is not None
 
 
 def _code_of(kind: type[nn.Module]) -> str:
-    """That of a class and of its bases up to nn.Module."""
+    """The code of a class and of its bases up to nn.Module."""
     return "\n".join(_source(one) for one in kind.__mro__[: kind.__mro__.index(nn.Module)])
 
 
@@ -199,7 +200,7 @@ def _code_beside(kind: type[nn.Module]) -> str:
 
 
 def _source(thing: Any) -> str:
-    """Its code; none where it was typed into an interpreter."""
+    """Its code; empty where it was typed into an interpreter."""
     try:
         return inspect.getsource(thing)
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""WholeModel: what the replacements of whole models have in common, beside those of their modules."""
+"""WholeModel: the common part of replacements of whole models, beside those of their modules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _RECORDED: dict[str, Any] = of_recording("_CAN_RECORD_REGISTRY", "__setitem__")
 
 
 class WholeModel(Replacement):
-    """Mixed into the replacement of a model, which transformers knows by the name of its class.
+    """A mixin for the replacement of a model. transformers looks a model up by the name of its class.
 
-    By that name it keeps which hidden states and attention weights are to be recorded, and saves a configuration.
+    By that name it finds which hidden states and attention weights to record, and saves a configuration.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         recorded = getattr(cls, "_can_record_outputs", None)
-        dict.__setitem__(_RECORDED, str(cls), recorded)  # its own asks for an object
+        dict.__setitem__(_RECORDED, str(cls), recorded)  # its own method needs an object
 
     def save_pretrained(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Saved under the original's name."""

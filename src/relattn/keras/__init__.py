@@ -3,9 +3,9 @@
     encoding = relattn.keras.RotaryEmbedding(key_dim)
     attention = relattn.keras.RelativeMultiHeadAttention(num_heads, key_dim, encoding=encoding)
 
-Conventions are those of the rest of relattn: the offset is d = key position - query position, and row 0 of a table
-belongs to the most distant past. Nothing here imports torch unless it is Keras' backend (or `from_torch` and `to_torch`
-are called).
+Conventions are the same as in the rest of relattn: the offset is d = key position - query position, and row 0 of a
+table belongs to the most distant past. torch is imported only if it is Keras' backend (or if `from_torch` or `to_torch`
+is called).
 """
 
 from relattn.keras.alibi import AlibiBias

@@ -23,9 +23,9 @@ class AlibiBias(RelativeEncoding):
 
     Args:
         num_heads: Number of heads.
-        slopes: `num_heads` numbers above 0; those of `relattn.offsets.alibi_slopes` unless given.
-        learned: Whether the slopes are a weight, trained as they are.
-        signed: Whether d itself is multiplied, in the place of -|d|.
+        slopes: `num_heads` numbers above 0; those of `relattn.offsets.alibi_slopes` by default.
+        learned: Whether the slopes are a weight that is trained.
+        signed: Whether d itself is multiplied, in place of -|d|.
 
     Weights:
         slopes: Of shape `(num_heads,)`, where `learned`.
@@ -54,7 +54,7 @@ class AlibiBias(RelativeEncoding):
         self.given_slopes = None if slopes is None else check_slopes(slopes, self.num_heads)
 
     def build(self, queries_shape: Any = None) -> None:
-        """Makes the slopes where they are learned."""
+        """Makes the slopes if they are learned."""
         if self.learned:
             initializer: Any = keras.initializers.Constant(self.first_slopes())  # pyright: ignore[reportArgumentType]
             self.slopes = self.add_table("slopes", (self.num_heads,), initializer)

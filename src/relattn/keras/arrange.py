@@ -1,10 +1,10 @@
-"""From offsets to diagonals and back: P[i, m], a number per query and offset, and S[i, j], one per query and key.
+"""From offsets to diagonals and back: P[i, m], one number per query and offset, and S[i, j], one per query and key.
 
     S[i, j] = P[i, j - i + (Lq - 1)]
 
-Read as memory, row after row, P is S with rows one longer: dropping the first Lq - 1 numbers and reshaping moves every
-row on by one more than the row above it. This is the step of Huang et al. 2018, section 3.4.1 (pad, reshape, slice) for
-any Lq and Lk; P then needs a column for every offset, and one more at the end.
+In memory, row after row, P is S with rows that are one longer. Dropping the first Lq - 1 numbers and reshaping shifts
+every row by one more than the row above it. This is the step of Huang et al. 2018, section 3.4.1 (pad, reshape, slice)
+for any Lq and Lk; P then needs a column for every offset, and one more at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def to_offsets(weights: Tensor) -> Tensor:
 
 
 def key_windows(key: Tensor, rows: Tensor, size: Index) -> tuple[Tensor, Tensor]:
-    """Chunks of `size` keys, and the rows that each of them meets with the `size` queries of a block.
+    """Chunks of `size` keys, and the rows for each of them with the `size` queries of a block.
 
     key [B, H, Lk, D]; rows [heads or 1, (n + 1) * size, D] in descending offset, of keys filled up to n * size ->
     [B, H, n, size, D], the last chunk first, and [heads or 1, n, 2 * size, D]. A strip of all keys and all their rows

@@ -3,8 +3,8 @@
     S[i, j] = q_i . projection[:, sequence_length - 1 + i - j]
     Attention(K, V, Q) = softmax((Q K^T + S) / sqrt(head_size)) V
 
-Source: I. Ukhov 2024, relative positional embedding generalised to cross-attention. His steps for S are: Q times
-projection, its diagonals 0 .. sequence_length - 1 stacked from the highest to the lowest, transposed.
+Source: I. Ukhov 2024, relative positional embedding generalised to cross-attention. His steps for S: take Q times
+projection, stack its diagonals 0 .. sequence_length - 1 from the highest to the lowest, and transpose.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class RelativePositionalEmbedding(keras.layers.Layer):
     Returns:
         S of shape `(B, H, Lq, sequence_length)`.
 
-    Raises ShapeError: for another shape; ValueError: for more queries than `sequence_length`. Where only the running
-    graph knows how many there are (`tf.function`), S is NaN instead.
+    Raises ShapeError: for another shape; ValueError: for more queries than `sequence_length`. If their number is only
+    known when the graph runs (`tf.function`), S is NaN instead.
     """
 
     def __init__(self, head_size: int, sequence_length: int, **kwargs: Any) -> None:
@@ -58,7 +58,7 @@ class RelativePositionalEmbedding(keras.layers.Layer):
             name="projection",
             shape=(self.head_size, 2 * self.sequence_length - 1),
             initializer="glorot_uniform",
-            autocast=False,  # what it adds to scores is float32 under mixed precision
+            autocast=False,  # under mixed precision the numbers added to scores are float32
         )
 
     def call(self, query: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class RelativePositionalEmbedding(keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> RelativePositionalEmbedding:
         """The layer that `get_config` describes.
 
-        Raises ValueError: for a config of the layer that had this name in relattn 0.1, and is RelativeEmbedding now.
+        Raises ValueError: for a config of the layer that had this name in relattn 0.1; it is now RelativeEmbedding.
         """
         if "num_heads" in config or "causal" in config:
             size, length = config.get("head_size"), config.get("sequence_length")
@@ -119,32 +119,33 @@ class RelativePositionalEmbedding(keras.layers.Layer):
 class Attention(keras.layers.Layer):
     """softmax((Q K^T + S) / sqrt(head_size)) V, S the first Lk columns of `RelativePositionalEmbedding(Q)`.
 
-    Long sequences are computed in blocks of queries, each once more for its gradient, as in
-    `RelativeMultiHeadAttention`: a training step holds O(block * Lk) scores a head, not O(Lq * Lk).
+    Long sequences are computed in blocks of queries. Each block is computed again for its gradient, as in
+    `RelativeMultiHeadAttention`. A training step holds O(block * Lk) scores per head, not O(Lq * Lk).
 
     Args:
         head_size: Width of a head.
         sequence_length: The most queries, and the most keys.
         dropout: Rate at which weights are dropped in training.
-        seed: Of dropout.
+        seed: The seed of dropout.
 
     Weights:
-        embedding.projection: That of `RelativePositionalEmbedding`, and no other.
+        embedding.projection: The weight of `RelativePositionalEmbedding`; there is no other.
 
     Call arguments:
         key, value, query: K `(B, H, Lk, head_size)`, V `(B, H, Lk, any width)`, Q `(B, H, Lq, head_size)`, in this
             order; Lk and Lq from 1 to `sequence_length`.
         key_mask: Boolean `(B, Lk)`; True where a key takes part.
         attention_mask: Boolean `(Lq, Lk)`, `(B, Lq, Lk)` or `(B, H, Lq, Lk)`; True where a pair attends. A query that
-            may attend to nothing gives 0. What a key or query holds that a mask hides from all never matters, NaN too.
+            may attend to nothing gives 0. The content of a key or query that a mask hides from all never matters, not
+            even NaN.
         use_causal_mask: Whether query i attends to keys j <= i only.
         training: Whether weights are dropped.
 
     Returns:
         The output `(B, H, Lq, width of V)`.
 
-    Raises ShapeError: for other shapes; ValueError: for more queries or keys than `sequence_length`. Where only the
-    running graph knows how many there are (`tf.function`), the output is NaN instead.
+    Raises ShapeError: for other shapes; ValueError: for more queries or keys than `sequence_length`. If their number is
+    only known when the graph runs (`tf.function`), the output is NaN instead.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class Attention(keras.layers.Layer):
 
 
 def _check_alike(key: Tensor, value: Tensor, query: Tensor) -> None:
-    """One batch and as many heads in all three, and a value per key."""
+    """The same batch and number of heads in all three, and one value per key."""
     check_features("value", value, None, None)
     shapes = [list(x.shape) for x in (key, value, query)]
     same = [tuple(key.shape[:3]), tuple(value.shape[:3]), (*query.shape[:2], key.shape[2])]

@@ -1,4 +1,4 @@
-"""Attention over one block of queries, by the score equation; all of them are one block, or several in order.
+"""Attention over one block of queries, by the score equation. All queries are one block, or several in order.
 
 S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d],   O_i = sum_j dropout(softmax(S))_ij * (v_j + RV[d])
 """
@@ -17,9 +17,10 @@ from relattn.keras.terms import ScoreTerms
 
 
 class Mask(NamedTuple):
-    """Which pairs attend, besides what positions say: queries (B, Lq), keys (B, Lk), pairs (1 or B, 1 or H, Lq, Lk).
+    """Which pairs attend, beside the limits of positions: queries (B, Lq), keys (B, Lk), pairs (1 or B, 1 or H, Lq,
+    Lk).
 
-    A boolean tensor each, True where attention is allowed; None where all is.
+    Each is a boolean tensor, True where attention is allowed; None where all of it is allowed.
     """
 
     queries: Tensor | None = None
@@ -28,7 +29,9 @@ class Mask(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What is fixed when a graph is made: visible offsets (None: no limit), the rate of dropout, tables to look up."""
+    """Settings that are fixed when a graph is made: visible offsets (None: no limit), the rate of dropout, tables to
+    look up.
+    """
 
     lowest: int | None
     highest: int | None
@@ -50,7 +53,7 @@ def problem(
 ) -> tuple[dict[str, Tensor], tuple[Listed, ...]]:
     """Every tensor that a block reads, by name, and how tables are looked up where positions are listed.
 
-    size: queries a block; padding: queries that are added at the end, to be cut off again.
+    size: queries per block; padding: queries that are added at the end and cut off again.
     """
     arrays, places = adding.written_tables(terms, positions, size, padding, query.dtype)
     if "relative_values" in arrays and arrays["relative_values"].shape[-1] != value.shape[-1]:
@@ -67,7 +70,7 @@ def problem(
     arrays |= {"query": (query if terms.query is None else terms.query) * scale, "key": key, "value": value}
     if positions.listed:
         queries = positions.query_positions()
-        if not (is_known(padding) and padding == 0):  # by the last one, which is no further away than it is
+        if not (is_known(padding) and padding == 0):  # with the last one, which lies no further away
             last = ops.broadcast_to(queries[:, -1:], (ops.shape(queries)[0], padding))
             queries = ops.concatenate([queries, last], axis=1)
         arrays["query_positions"], arrays["key_positions"] = queries, positions.key_positions()
@@ -103,7 +106,7 @@ def attend_block(settings: Settings, count: Index, index: Index, arrays: dict[st
     allowed = _allowed(settings, block)
     if allowed is not None:
         scores = ops.where(allowed, scores, ops.full_like(scores, LOWEST))
-    # Keras warns of a softmax over one element; a single key is all there is to attend to.
+    # Keras warns about a softmax over one element; with a single key this is right.
     single = is_known(key_length) and key_length == 1
     weights = ops.ones_like(scores) if single else ops.softmax(scores, axis=-1)
     if allowed is not None:
@@ -128,7 +131,9 @@ def _scores(block: Block) -> Tensor:
 
 
 def _dropped(weights: Tensor, rate: float, seed: Tensor, index: Index) -> Tensor:
-    """Each weight 0 at the chance `rate`, and 1 / (1 - rate) times itself otherwise; a block draws its own."""
+    """Each weight becomes 0 with the chance `rate`, and 1 / (1 - rate) times itself otherwise; each block draws its
+    own.
+    """
     seed = seed + ops.cast(ops.stack([index * 1_000_003, 0]), seed.dtype)
     drawn = keras.random.uniform(ops.shape(weights), dtype="float32", seed=_FixedSeed(seed))
     factor = 1.0 / (1.0 - rate) if rate < 1.0 else 0.0
@@ -167,7 +172,7 @@ def _diagonals(block: Block) -> Tensor:
 
 
 class _FixedSeed(keras.random.SeedGenerator):
-    """A seed that is a tensor already: drawn once per call, so that a block computed again drops the same weights."""
+    """A seed that is already a tensor, drawn once per call, so that a block computed again drops the same weights."""
 
     def __init__(self, seed: Tensor) -> None:
         self.fixed = seed

@@ -18,14 +18,14 @@ from relattn.keras.terms import ScoreTerms
 
 
 class _Call(NamedTuple):
-    """What a call says of its pairs; it travels through Keras' own `call` in the place of the attention mask."""
+    """The positions and masks of a call; it goes through Keras' own `call` in place of the attention mask."""
 
     positions: Positions
     mask: Mask
 
 
 _ONLY_CAUSAL = object()
-"""In the place of an attention mask: causality is all, so Keras' own kernels need no mask."""
+"""Stands in place of an attention mask: there is only causality, so Keras' own kernels need no mask."""
 
 
 @keras.saving.register_keras_serializable(package="relattn")
@@ -35,24 +35,24 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d],   d = j - i
         O_i  = sum_j softmax(S)_ij * (v_j + RV[d])
 
-    A drop-in: the arguments, weights and call are those of `keras.layers.MultiHeadAttention`, and with
-    `encoding=None` so are the numbers.
+    A drop-in replacement: the arguments, weights and call are those of `keras.layers.MultiHeadAttention`. With
+    `encoding=None` the numbers are the same, too.
 
     Args:
         num_heads, key_dim, value_dim, dropout, use_bias, output_shape, and the other arguments of
             `keras.layers.MultiHeadAttention`, with the same meaning.
         encoding: `None`, or a layer of `relattn.keras` made for `num_heads` heads of width `key_dim`.
-        scale: Of the scores; `1 / sqrt(key_dim)` unless given.
-        query_block: Queries that are computed at once. A training step then holds `query_block * Lk` scores a head and
-            computes them again for their gradients, not `Lq * Lk`. `None` takes all at once for short sequences and
-            blocks for long ones.
+        scale: The scale of the scores; `1 / sqrt(key_dim)` by default.
+        query_block: Queries that are computed at once. A training step then holds `query_block * Lk` scores per head,
+            not `Lq * Lk`, and computes them again for their gradients. `None` takes all queries at once for short
+            sequences, and blocks for long ones.
 
     Call arguments:
         query: Tensor of shape `(B, Lq, dim)`.
         value: Tensor of shape `(B, Lk, dim)`.
-        key: Tensor of shape `(B, Lk, dim)`; `value` unless given.
+        key: Tensor of shape `(B, Lk, dim)`; `value` by default.
         query_mask, value_mask, key_mask, attention_mask, return_attention_scores, training, use_causal_mask: as in
-            `keras.layers.MultiHeadAttention`; masks that Keras propagates are taken up.
+            `keras.layers.MultiHeadAttention`; masks that Keras propagates are used, too.
         query_position, key_position: Position of the first query and of the first key, an int or a scalar integer
             tensor (for caches); or of every one, an integer tensor `(L,)` or `(B, L)`. Default to 0. `use_causal_mask`
             and `sliding_window` compare positions.
@@ -120,7 +120,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         query_position: Place = 0,
         key_position: Place = 0,
     ) -> Any:
-        """The output, and the softmax where it is asked for."""
+        """The output, and the softmax if wanted."""
         start = as_place("query_position", query_position, *query.shape[1::-1])
         key_start = as_place("key_position", key_position, *value.shape[1::-1])
         from_zero = isinstance(start, int) and isinstance(key_start, int) and start == key_start == 0
@@ -214,7 +214,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         return output, None if weights is None else ops.cast(weights, self.compute_dtype)
 
     def _positions(self, start: Place, key_start: Place, query: Tensor, value: Tensor, causal: bool) -> Positions:
-        """Where queries and keys stand, and the offsets that causality and the sliding window leave."""
+        """The positions of queries and keys, and the offsets that causality and the sliding window leave visible."""
         window = None if self._sliding_window is None else self._sliding_window - 1
         return Positions(
             start,
@@ -269,7 +269,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
     def get_config(self) -> dict[str, Any]:
         """The arguments it was made with."""
         encoding: Any = keras.saving.serialize_keras_object(self.encoding)
-        if encoding is not None:  # Keras' own mark, so that layers of one encoding have one again after loading
+        if encoding is not None:  # Keras' own mark, so that layers that share an encoding share it again after loading
             encoding["shared_object_id"] = id(self.encoding)
         return {
             **super().get_config(),
@@ -287,13 +287,13 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
 def _without_padding(
     call: _Call, query: Tensor, value: Tensor, key: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The inputs with zeros for what no head sees, before the projections, whose gradients it would reach."""
+    """The inputs with zeros for unseen rows, before the projections: else these rows would reach their gradients."""
     queries, keys = (None if each is None else ops.any(each, axis=1) for each in seen(call.mask, call.positions))
     return with_zeros(query, queries), with_zeros(value, keys), None if key is None else with_zeros(key, keys)
 
 
 def _check_ranks(query_shape: Shape, value_shape: Shape) -> None:
-    """Relative positions, and blocks of queries, are those of one axis."""
+    """Relative positions, and blocks of queries, need a single attention axis."""
     for name, shape in (("query", query_shape), ("value", value_shape)):
         if len(shape) != 3:
             raise ShapeError(f"{name}: got shape {list(shape)}; expected [batch, length, features]")

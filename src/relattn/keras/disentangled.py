@@ -21,14 +21,14 @@ class DisentangledEmbedding(RelativeEncoding):
 
     clip to 0..2K-1; bucket(x) = x and K = max_distance; with num_buckets, K = num_buckets and DeBERTa-v2's buckets:
     exact up to num_buckets / 2, then logarithmic up to max_distance. DeBERTa models pass scale = 1 / sqrt(3 head_dim).
-    It works inside of `RelativeMultiHeadAttention`.
+    It works only inside `RelativeMultiHeadAttention`.
 
     Args:
         num_heads: Number of heads.
         head_dim: Width of a head.
-        embed_dim: Width of P; `num_heads * head_dim` unless given.
-        max_distance: From where on the edge row holds.
-        num_buckets: `None`, or the number of buckets on either side.
+        embed_dim: Width of P; `num_heads * head_dim` by default.
+        max_distance: The distance from which on the edge row holds.
+        num_buckets: `None`, or the number of buckets on each side.
         c2p, p2c: Whether there is a term W_k (content to position), and a term W_q (position to content).
 
     Weights:
@@ -88,7 +88,7 @@ class DisentangledEmbedding(RelativeEncoding):
         ]
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
-        """RK = W_k P[delta] over the query itself, and RQ = W_q P[delta], projected once for each row of P."""
+        """RK = W_k P[delta] over the query itself, and RQ = W_q P[delta], projected once per row of P."""
         check_heads("DisentangledEmbedding", self.num_heads, self.head_dim, queries)
         return ScoreTerms(
             relative_keys=self._table(self.pos_key_proj), relative_queries=self._table(self.pos_query_proj)
@@ -105,7 +105,7 @@ class DisentangledEmbedding(RelativeEncoding):
         return OffsetTable(ops.take(rows, self._delta(-offsets), axis=1), -self.max_distance, "clamp")
 
     def _delta(self, relative: np.ndarray) -> np.ndarray:
-        """delta of every i - j, in float32 arithmetic, in which DeBERTa-v2's code decides the buckets."""
+        """delta of every i - j, in float32 arithmetic, as DeBERTa-v2's code computes the buckets."""
         half = self.num_buckets or self.max_distance
         bucket = relative
         if self.num_buckets is not None:

@@ -29,19 +29,20 @@ class RelativeEncoding(keras.layers.Layer):
     """A function from offsets to rows: what a position encoding adds to the score equation.
 
     An encoding writes `terms`, and `prepare_keys` where it changes keys by their own position. Everything that depends
-    on the offset is computed once per offset, never once per pair. Encodings add with `+`; one operand at most may
+    on the offset is computed once per offset, never once per pair. Encodings add with `+`; at most one operand may
     rewrite queries and keys.
 
     Call arguments:
         queries: Float tensor of shape `(B, H, Lq, head_dim)`.
-        key_length: Number of keys; as many as queries unless given.
+        key_length: Number of keys; by default as many as queries.
         query_position, key_position: Position of the first query and of the first key, an int or a scalar integer
             tensor (for caches); or the position of every one, an integer tensor `(L,)` or `(B, L)`. Default to 0.
 
     Returns:
-        What the encoding adds to the scores, of shape `(B, H, Lq, Lk)`: relative keys, to be scaled with the products
-        of queries and keys, or, of shape `(1, H, Lq, Lk)`, a bias, which is not scaled. Encodings that queries alone do
-        not tell (sums, relative queries) raise UnsupportedError: they work inside of `RelativeMultiHeadAttention`.
+        What the encoding adds to the scores. Relative keys have the shape `(B, H, Lq, Lk)` and are scaled with the
+        products of queries and keys. A bias has the shape `(1, H, Lq, Lk)` and is not scaled. Encodings that need more
+        than queries (sums, relative queries) raise UnsupportedError: they work only inside
+        `RelativeMultiHeadAttention`.
     """
 
     def prepare_keys(self, keys: Tensor, key_position: Place) -> Tensor:
@@ -50,7 +51,7 @@ class RelativeEncoding(keras.layers.Layer):
 
     @property
     def rewrites_keys(self) -> bool:
-        """Whether `prepare_keys` is its own: then no relative queries can meet those keys in a sum."""
+        """Whether it has its own `prepare_keys`: then a sum cannot multiply relative queries with those keys."""
         return type(self).prepare_keys is not RelativeEncoding.prepare_keys
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
@@ -63,7 +64,7 @@ class RelativeEncoding(keras.layers.Layer):
         return EncodingSum(self, other)
 
     def add_table(self, name: str, shape: tuple[int, ...], initializer: Any) -> Any:
-        """A weight that keeps its own dtype under mixed precision: what it adds to scores is float32."""
+        """A weight that keeps its own dtype under mixed precision: the numbers added to scores are float32."""
         return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False)
 
     def call(
@@ -108,8 +109,8 @@ class RelativeEncoding(keras.layers.Layer):
 class EncodingSum(RelativeEncoding):
     """a + b: the terms of both, in one score equation.
 
-    Raises UnsupportedError: where two operands rewrite queries or keys, or a rotation meets relative queries: no paper
-    defines what that means.
+    Raises UnsupportedError: where two operands rewrite queries or keys, or a rotation stands beside relative queries,
+    because no paper defines what that means.
     """
 
     def __init__(self, *encodings: RelativeEncoding, **kwargs: Any) -> None:
@@ -131,7 +132,7 @@ class EncodingSum(RelativeEncoding):
 
     @property
     def rewrites_keys(self) -> bool:
-        """Whether an operand does."""
+        """Whether an operand has its own `prepare_keys`."""
         return any(operand.rewrites_keys for operand in self.operands)
 
     def prepare_keys(self, keys: Tensor, key_position: Place) -> Tensor:

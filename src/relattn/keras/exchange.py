@@ -1,6 +1,6 @@
 """Weights between the PyTorch modules of relattn and the layers here, both ways: a table of names.
 
-Encodings have the same class names, arguments and weight names on both sides, so that the table lists them once.
+Encodings have the same class names, arguments and weight names on both sides, so the table lists them once.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ READ: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("DisentangledEmbedding", "c2p"): lambda module: module.pos_key_proj is not None,
     ("DisentangledEmbedding", "p2c"): lambda module: module.pos_query_proj is not None,
 }
-"""How an argument is read from a module that has no attribute of its name."""
+"""How an argument is read from a module without an attribute of that name."""
 
 PROJECTIONS = {"q_proj": "query_dense", "k_proj": "key_dense", "v_proj": "value_dense", "out_proj": "output_dense"}
 """Linear layers of relattn.nn.RelativeMultiheadAttention, and the dense layers of RelativeMultiHeadAttention."""
 
 
 def from_torch(module: nn.Module) -> RelativeEncoding | RelativeMultiHeadAttention:
-    """The layer that computes what `module` computes: an encoding of relattn, or relattn.nn.RelativeMultiheadAttention.
+    """The layer that computes the same as `module`: an encoding of relattn, or relattn.nn.RelativeMultiheadAttention.
 
-    The layer holds a copy of the weights, in their dtype. Needs torch, whatever Keras' backend.
+    The layer holds a copy of the weights, in their dtype. It needs torch, for every Keras backend.
 
-    Raises TypeError: for another module; UnsupportedError: for one that has no counterpart here, an encoding of your
-    own or grouped queries.
+    Raises TypeError: for another module; UnsupportedError: for a module without a counterpart here, such as your own
+    encoding or grouped queries.
     """
     from relattn.nn import RelativeMultiheadAttention
 
@@ -67,13 +67,14 @@ def from_torch(module: nn.Module) -> RelativeEncoding | RelativeMultiHeadAttenti
 
 
 def to_torch(layer: RelativeEncoding | RelativeMultiHeadAttention) -> nn.Module:
-    """The PyTorch module that computes what `layer` computes, with a copy of its weights; inverse of `from_torch`.
+    """The PyTorch module that computes the same as `layer`, with a copy of its weights; the inverse of `from_torch`.
 
-    A layer that has not been built yet is built, where its sizes are known; a RelativeMultiHeadAttention must have seen
-    its inputs.
+    A layer that is not built yet is built if its sizes are known. A RelativeMultiHeadAttention must have seen its
+    inputs.
 
-    Raises TypeError: for another layer; ValueError: for one that is not built; UnsupportedError: for one that has no
-    counterpart, `value_dim` other than `key_dim`, an `output_shape`, a gate, a sliding window, several attention axes.
+    Raises TypeError: for another layer; ValueError: for a layer that is not built; UnsupportedError: for a layer
+    without a counterpart: `value_dim` other than `key_dim`, an `output_shape`, a gate, a sliding window, several
+    attention axes.
     """
     if isinstance(layer, layers.RelativeMultiHeadAttention):
         return _attention_to_torch(layer)
@@ -194,7 +195,8 @@ def _attention_to_torch(layer: Any) -> nn.Module:
 def projection_to_torch(layer: RelativePositionalEmbedding | Attention) -> relattn.RelativeEmbedding:
     """The RelativeEmbedding whose row of offset d is the column sequence_length - 1 - d of the layer's `projection`.
 
-    relative_attention(query, key, value, encoding=it) computes what Attention(key, value, query) does. Needs torch.
+    relative_attention(query, key, value, encoding=it) computes the same as Attention(key, value, query). It needs
+    torch.
 
     Raises TypeError: for another layer.
     """
@@ -211,8 +213,8 @@ def projection_to_torch(layer: RelativePositionalEmbedding | Attention) -> relat
 def projection_from_torch(module: relattn.RelativeEmbedding, layer: RelativePositionalEmbedding | Attention) -> None:
     """Gives a layer of the article the rows of a module as its `projection`: the inverse of `projection_to_torch`.
 
-    Raises TypeError: for another module or layer; ValueError: for a module with other rows than the layer has columns,
-    or one that holds another table per head, no future, or anything beyond its rows.
+    Raises TypeError: for another module or layer; ValueError: for a module whose number of rows is not the layer's
+    number of columns, and for a module with one table per head, without a future, or with a rule beyond its rows.
     """
     import relattn
 
@@ -248,7 +250,7 @@ def _embedding_of(name: str, layer: Any) -> Any:
 
 
 def _weight_name(parameter_name: str) -> str:
-    """The name of a weight here: that of the parameter, whose dots Keras on torch does not take."""
+    """The name of a weight here: the parameter's name without dots, which Keras on torch does not take."""
     return parameter_name.replace(".", "_")
 
 

@@ -21,14 +21,14 @@ except ModuleNotFoundError as error:
     ) from error
 
 FIRST, END = (3, 15), (4,)
-"""From 3.15 on `MultiHeadAttention` hands its `_compute_attention`, which ours overrides, `use_causal_mask`."""
+"""From 3.15 on `MultiHeadAttention` passes `use_causal_mask` to its `_compute_attention`, which our class overrides."""
 
 if not FIRST <= tuple(int(part) for part in keras.__version__.split(".")[:2]) < END:
     raise ImportError(
         f"relattn.keras: got Keras {keras.__version__}; expected 3.15 or later below 4: pip install 'relattn[keras]'"
     )
 
-ops: Any = keras.ops  # whose own annotations are guesses
+ops: Any = keras.ops  # its own annotations are guesses
 
 BACKENDS = ("tensorflow", "jax", "torch")
 

@@ -1,4 +1,4 @@
-"""KeyQueryEmbedding: one learned row per offset, met by the query and by the key."""
+"""KeyQueryEmbedding: one learned row per offset, multiplied with the query and with the key."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from relattn.keras.terms import ScoreTerms
 class KeyQueryEmbedding(RelativeEncoding):
     """S_ij = scale * (q_i . k_j + q_i . E[d] + E[d] . k_j), a learned row E[d] for every offset d = j - i.
 
-    BERT's position_embedding_type="relative_key_query". It works inside of `RelativeMultiHeadAttention`.
+    BERT's position_embedding_type="relative_key_query". It works only inside `RelativeMultiHeadAttention`.
 
     Args:
         head_dim: Width of a head.
         max_length: The most positions that queries or keys may span.
-        num_heads: Heads with a table of their own each; `None` shares one table.
+        num_heads: The number of heads, each with its own table; `None` shares one table.
 
     Weights:
         relative_embeddings: E, of shape `(num_heads or 1, 2 * max_length - 1, head_dim)`. Row 0 belongs to the most
             distant past.
 
-    Raises ValueError: for a visible offset beyond the rows. Where only the running graph knows lengths and positions,
-    the scores are NaN instead.
+    Raises ValueError: for a visible offset beyond the rows. If lengths and positions are only known when the graph
+    runs, the scores are NaN instead.
 
     Reference: Huang, Liang, Xu and Xiang 2020, method 4.
     """

@@ -1,8 +1,8 @@
-"""Blocks of queries, one after the other, each computed again for its gradient: memory O(block * Lk), not O(Lq * Lk).
+"""Blocks of queries, in order, each computed again for its gradient: memory O(block * Lk), not O(Lq * Lk).
 
     attend(...)  ->  output (B, H, Lq, Dv), and the weights where they are asked for
 
-Each backend has its own loop, for they differ in what a loop keeps for its gradient.
+Each backend has its own loop, because they differ in what a loop keeps for its gradient.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from relattn.keras.tensors import Index, Tensor, is_known
 from relattn.keras.terms import ScoreTerms
 
 BLOCK = 128
-"""Queries a block, where nothing else is asked for."""
+"""The default number of queries per block."""
 
 SMALLEST_LONG = 1024
-"""From how many queries on they are cut into blocks, where nothing else is asked for."""
+"""The default number of queries from which on they are cut into blocks."""
 
 
 def attend(
@@ -38,9 +38,9 @@ def attend(
     block: int | None,
     return_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of (B, H, L, D) tensors, all of the dtype of the scores. block: queries a block; None: by length.
+    """Attention of (B, H, L, D) tensors, all of the dtype of the scores. block: queries per block; None: by length.
 
-    Weights are all pairs, so there is one block where they are asked for.
+    The weights are all pairs, so there is only one block if they are wanted.
     """
     query_length = positions.query_length
     count = 1 if return_weights else _count(query_length, block)
@@ -58,7 +58,7 @@ def attend(
 
 
 def _count(query_length: Index, block: int | None) -> Index:
-    """How many blocks; a length that only the running graph knows counts as long."""
+    """The number of blocks; a length that is only known when the graph runs counts as long."""
     if block is None:
         if is_known(query_length) and query_length < SMALLEST_LONG:
             return 1
@@ -69,7 +69,7 @@ def _count(query_length: Index, block: int | None) -> Index:
 
 @functools.cache
 def _loop() -> Callable[[Settings, Index, dict[str, Tensor]], Tensor]:
-    """(settings, count, arrays) -> the outputs of all blocks, [count, B, H, size, Dv], by the backend at work."""
+    """(settings, count, arrays) -> the outputs of all blocks, [count, B, H, size, Dv], by the active backend."""
     makers = {"tensorflow": _tensorflow_loop, "jax": _jax_loop, "torch": _torch_loop}
     return makers[keras.backend.backend()]()
 
@@ -93,7 +93,7 @@ def _torch_loop() -> Callable[..., Any]:
         def block(index: int) -> Tensor:
             return attend_block(settings, count, index, arrays).output
 
-        # Dropout draws from seeds of its own, so there is no state of a generator to bring back.
+        # Dropout draws from its own seeds, so there is no generator state to restore.
         blocks = [checkpoint(block, index, use_reentrant=False, preserve_rng_state=False) for index in range(count)]
         return torch.stack(blocks)  # pyright: ignore[reportArgumentType]
 
@@ -104,7 +104,7 @@ def _tensorflow_loop() -> Callable[..., Any]:
     import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
     def recomputed(settings: Settings, count: Index, index: Tensor, arrays: dict[str, Tensor]) -> Tensor:
-        """attend_block whose gradient computes it again (tf.recompute_grad takes no boolean arguments)."""
+        """attend_block with a gradient that computes it again (tf.recompute_grad takes no boolean arguments)."""
         names = [name for name, array in arrays.items() if array.dtype.is_floating]
 
         def compute(values: tuple[Tensor, ...]) -> Tensor:

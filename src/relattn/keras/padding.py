@@ -1,7 +1,7 @@
-"""Padding: keys that no query may see, and queries that may see no key. Whatever they hold must not matter.
+"""Padding: keys that no query may see, and queries that may see no key. Their content must not matter.
 
-A weight of 0 does not stop a NaN or an infinity, for 0 * NaN is NaN, in the output as in every gradient. A row of zeros
-does.
+A weight of 0 does not stop a NaN or an infinity, because 0 * NaN is NaN, in the output and in every gradient. A row of
+zeros does.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from relattn.keras.tensors import Tensor, is_known
 class Seen(NamedTuple):
     """queries [1 or B, 1 or H, 1 or Lq]: False where a query may see no key; keys, of Lk, where no query may see a key.
 
-    Each mask is looked at by itself, and so are causality and the window, where positions follow one another; what only
-    two of them together hide counts as seen. None where nothing is found to be hidden.
+    Each mask is checked by itself. So are causality and the window, where positions follow one another. A row that only
+    two of them together hide counts as seen. None where no hidden row is found.
     """
 
     queries: Tensor | None
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
 
 def seen(mask: Mask, positions: Positions) -> Seen:
-    """What of a call is seen, in memory linear in the lengths beside the mask's own."""
+    """The seen rows of a call, in memory linear in the lengths beside the mask's own."""
     queries, keys = _in_reach(positions)
     if mask.queries is not None:
         queries = _both(queries, mask.queries[:, None])
@@ -45,7 +45,7 @@ def with_zeros(rows: Tensor, seen: Tensor | None) -> Tensor:
 def _in_reach(p: Positions) -> tuple[Tensor | None, Tensor | None]:
     """Which queries and keys have any pair by causality and window, [1, 1, L]; None: all, or positions are listed.
 
-    Row i meets the offsets origin - i .. origin - i + Lk - 1, and column j those of origin + j - Lq + 1 .. origin + j.
+    Row i has the offsets origin - i .. origin - i + Lk - 1, and column j the offsets origin + j - Lq + 1 .. origin + j.
     """
     if p.listed or (p.lowest is None and p.highest is None):
         return None, None
@@ -69,8 +69,8 @@ def _in_reach(p: Positions) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _within(p: Positions, last: int, first: int) -> bool:
-    """Whether every row, or column, has a pair: `last` is the smallest of their last offsets, `first` the largest of
-    their first.
+    """Whether every row, or column, has a pair. `last` is the smallest of their last offsets, `first` the largest of
+    their first offsets.
     """
     return (p.lowest is None or last >= p.lowest) and (p.highest is None or first <= p.highest)
 

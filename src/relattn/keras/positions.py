@@ -12,14 +12,14 @@ from relattn.keras.installed import ops
 from relattn.keras.tensors import Index, Place, Tensor, is_known, is_list, numbers_of
 
 LONGEST_SPAN = 2**24
-"""More rows than any sequence needs: only gaps between listed positions lead there, and every row costs memory."""
+"""More rows than any sequence needs. Only gaps between listed positions give so many, and every row costs memory."""
 
 
 class Positions(NamedTuple):
     """d_ij = position of key j - position of query i, visible where lowest <= d <= highest.
 
-    query, key: the position of the first, from which the others follow one another; or the position of each, int32 [L]
-    or [B, L]. lowest, highest: the limits that causality and a window set; None without a limit.
+    query, key: the position of the first element, with the others following one by one; or the position of each, int32
+        [L] or [B, L]. lowest, highest: the limits that causality and a window set; None without a limit.
     """
 
     query: Place
@@ -31,17 +31,17 @@ class Positions(NamedTuple):
 
     @property
     def listed(self) -> bool:
-        """Whether a side lists its positions: then an offset is no diagonal of the scores."""
+        """Whether a side lists its positions: then an offset is not a diagonal of the scores."""
         return is_list(self.query) or is_list(self.key)
 
     @property
     def first(self) -> Index:
-        """The smallest offset of all pairs, that of the last query and the first key; where nothing is listed."""
+        """The smallest offset of all pairs, that of the last query and the first key; only without listed positions."""
         return self.key - self.query - (self.query_length - 1)
 
     @property
     def count(self) -> Index:
-        """How many offsets the pairs have, Lq + Lk - 1; where nothing is listed."""
+        """The number of offsets of the pairs, Lq + Lk - 1; only without listed positions."""
         return self.query_length + self.key_length - 1
 
     def query_positions(self) -> Tensor:
@@ -53,9 +53,9 @@ class Positions(NamedTuple):
         return _every_position(self.key, self.key_length)
 
     def extremes(self) -> tuple[int, int] | None:
-        """The smallest and the largest visible offset, the first the larger one where there is none.
+        """The smallest and the largest visible offset; the first is larger than the second where there is none.
 
-        None where only the running graph knows them. Listed positions are read, which waits for their device.
+        None where they are only known when the graph runs. Listed positions are read, which waits for their device.
         """
         if self.listed:
             return self._listed_extremes()
@@ -66,7 +66,7 @@ class Positions(NamedTuple):
         return smallest, largest if self.highest is None else min(largest, self.highest)
 
     def _listed_extremes(self) -> tuple[int, int] | None:
-        """By the nearest and the furthest key that each query can see."""
+        """The same from the nearest and the furthest key that each query can see."""
         queries = _known_positions(self.query, self.query_length)
         keys = _known_positions(self.key, self.key_length)
         if queries is None or keys is None:
@@ -100,15 +100,15 @@ class Positions(NamedTuple):
         return extremes if smallest <= largest else (0, 0)
 
     def check_within(self, first: int, last: int, message: Callable[[int, int], str]) -> None:
-        """ValueError with message(smallest, largest) where a visible offset is known to lie outside of first..last."""
+        """No visible offset is known to lie outside of first..last; else ValueError with message(smallest, largest)."""
         extremes = self.extremes()
         if extremes is not None and extremes[0] <= extremes[1] and (extremes[0] < first or extremes[1] > last):
             raise ValueError(message(*extremes))
 
     def nan_beyond(self, first: int, last: int) -> Tensor | None:
-        """For what `check_within` cannot know: NaN if a visible offset lies outside of first..last, else 0.
+        """For cases that `check_within` cannot decide: NaN if a visible offset lies outside of first..last, else 0.
 
-        None where all is known. Not for listed positions, whose pairs are looked at one by one.
+        None where everything is known. Not for listed positions: their pairs are checked one by one.
         """
         smallest, largest = self.first, self.first + self.count - 1
         if is_known(smallest, largest):
@@ -120,7 +120,7 @@ class Positions(NamedTuple):
 
 
 def reach(place: Place, length: Index) -> Index:
-    """The largest position of `length` elements + 1; a tensor where only the running graph knows it.
+    """The largest position of `length` elements + 1; a tensor where it is only known when the graph runs.
 
     Positions that are tensors are read.
     """
@@ -139,7 +139,7 @@ def _every_position(place: Place, length: Index) -> Tensor:
 
 
 def _known_positions(place: Place, length: Index) -> np.ndarray | None:
-    """The same, read: int64 [1 or B, L]; None where only the running graph knows them."""
+    """The positions, read: int64 [1 or B, L]; None where they are only known when the graph runs."""
     numbers = np.asarray(place) if is_known(place) else numbers_of(place)
     if numbers is None or (numbers.ndim == 0 and not is_known(length)):
         return None

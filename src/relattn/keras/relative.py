@@ -24,7 +24,7 @@ class RelativeEmbedding(RelativeEncoding):
         head_dim: Width of a head.
         max_length: The most positions that queries or keys may span; offsets reach from `1 - max_length` to
             `max_length - 1`, or to 0 when causal.
-        num_heads: Heads with a table of their own each; `None` shares one table.
+        num_heads: The number of heads, each with its own table; `None` shares one table.
         causal: Whether the table ends at the present.
         beyond: What holds for a visible offset without a row: `"refuse"`, ValueError; `"clamp"`, the edge row;
             `"zero"`, nothing is added.
@@ -38,8 +38,8 @@ class RelativeEmbedding(RelativeEncoding):
     Returns:
         q_i . E[d] of shape `(B, H, Lq, Lk)`; 0 for pairs in the future where `causal` and `beyond="refuse"`.
 
-    Raises ValueError: for a visible offset without a row, with `beyond="refuse"`. Where only the running graph knows
-    lengths and positions (`tf.function`, `jax.jit`), the scores are NaN instead.
+    Raises ValueError: for a visible offset without a row, with `beyond="refuse"`. If lengths and positions are only
+    known when the graph runs (`tf.function`, `jax.jit`), the scores are NaN instead.
 
     Reference: Huang et al. 2018, Music Transformer, section 3.4.
     """
@@ -82,7 +82,7 @@ class RelativeEmbedding(RelativeEncoding):
     def positions_of(
         self, queries: Tensor, key_length: Index | None, query_position: Place, key_position: Place
     ) -> Positions:
-        """The positions of a call by itself, the future hidden where it has no rows."""
+        """The positions of a call of this layer alone, with the future hidden where it has no rows."""
         positions = super().positions_of(queries, key_length, query_position, key_position)
         return positions._replace(highest=0) if self.causal and self.beyond == "refuse" else positions
 

@@ -32,24 +32,24 @@ from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling, sca
 
 @keras.saving.register_keras_serializable(package="relattn")
 class RotaryEmbedding(RelativeEncoding):
-    """S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j), which depends on j - i alone; no weights.
+    """S_ij = scale * (Rot(i) q_i) . (Rot(j) k_j), which depends only on j - i; no weights.
 
     Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim).
 
     Args:
         head_dim: Width of a head.
-        base: Of the frequencies.
-        rotary_dim: How many features are rotated, from the first; even, head_dim unless given.
+        base: The base of the frequencies.
+        rotary_dim: The number of rotated features, from the first on; even; head_dim by default.
         interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with
             f + rotary_dim / 2, the layout of GPT-NeoX and Llama.
         scaling: For texts longer than those of the training, under the names of Hugging Face configs, e.g.
             `{"rope_type": "linear", "factor": s}`; "yarn", "llama3", "dynamic" and "longrope" as in
             `relattn.offsets.rope_frequencies`.
 
-    The length of a call ("dynamic" and "longrope") is its largest position + 1, in the whole batch. For keys that is
-    the largest position of the keys that arrive together; for queries, of the queries and of all keys that they meet.
-    Positions that are tensors are read for it. In a graph that does not know them "dynamic" needs float64, which Keras
-    does not have on JAX: UnsupportedError.
+    The length of a call ("dynamic" and "longrope") is its largest position + 1, in the whole batch. For keys it counts
+    the keys that arrive together. For queries it counts the queries and all their keys. Positions that are tensors are
+    read for it. Where a graph does not know them, "dynamic" needs float64. Keras does not have it on JAX:
+    UnsupportedError.
 
     Call arguments:
         features: Queries or keys, a float tensor of shape `(B, H, L, head_dim)`.
@@ -98,12 +98,12 @@ class RotaryEmbedding(RelativeEncoding):
         return self._rotate(keys, key_position, self._length((key_position, ops.shape(keys)[2])))
 
     def terms(self, queries: Tensor, positions: Positions) -> ScoreTerms:
-        """q := Rot(i) q_i, for the length of queries and keys; the keys come rotated from `prepare_keys`."""
+        """q := Rot(i) q_i, for the length of queries and keys. The keys are already rotated by `prepare_keys`."""
         sides = (positions.query, positions.query_length), (positions.key, positions.key_length)
         return ScoreTerms(query=self._rotate(queries, positions.query, self._length(*sides)))
 
     def _length(self, *sides: tuple[Place, Index]) -> Index | None:
-        """The largest position of the sides + 1, at least 0, for the scalings that ask.
+        """The largest position of the sides + 1, at least 0, for the scalings that need it.
 
         A side: its place and its length.
         """
@@ -139,14 +139,14 @@ class RotaryEmbedding(RelativeEncoding):
     def _cos_sin(self, positions: Tensor, length: Index | None, dtype: str) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the angles, [n, rotary_dim / 2].
 
-        length: a tensor where only the running graph knows it.
+        length: a tensor where it is only known when the graph runs.
         """
         if length is None or is_known(length):
             return cos_sin(positions, self._frequencies(length), dtype)
         assert self._rule is not None
         if self._rule["rope_type"] == "dynamic":
             return cos_sin(positions, self._growing_frequencies(length, self._rule), dtype)
-        last = math.floor(self._rule["original_max_position_embeddings"])  # takes the short factors
+        last = math.floor(self._rule["original_max_position_embeddings"])  # this takes the short factors
         short, long = (cos_sin(positions, self._frequencies(each), dtype) for each in (last, last + 1))
         cos, sin = (ops.where(length > last, *waves) for waves in zip(long, short, strict=True))
         return cos, sin
@@ -155,7 +155,7 @@ class RotaryEmbedding(RelativeEncoding):
         return rope_frequencies(self.rotary_dim, self.base, self.scaling, length)[0]
 
     def _growing_frequencies(self, length: Tensor, rule: dict[str, Any]) -> Tensor:
-        """Those of "dynamic", in the float64 that a graph of TensorFlow has."""
+        """The frequencies of "dynamic", in the float64 that a TensorFlow graph has."""
         if keras.backend.backend() == "jax":
             raise UnsupportedError(
                 "RotaryEmbedding: got positions that only the running graph knows, and the scaling 'dynamic', whose "

@@ -15,7 +15,7 @@ def pick(products: Tensor, index: Tensor) -> Tensor:
 def add_up(weights: Tensor, index: Tensor, num_rows: int) -> Tensor:
     """P [B, H, L, R] from S [B, H, L, M]: P[..., r] = sum of S[..., m] over the m with index[..., m] = r."""
     index = ops.broadcast_to(index, ops.shape(weights))
-    if keras.backend.backend() == "torch":  # where keras.ops.segment_sum sums float64 in float32
+    if keras.backend.backend() == "torch":  # there keras.ops.segment_sum sums float64 in float32
         import torch
 
         shape = (*weights.shape[:3], num_rows)

@@ -1,6 +1,6 @@
-"""What terms add to the scores and outputs of some queries: tables written out once a call, then read block by block.
+"""What terms add to the scores and outputs of some queries. Tables are written out once per call, then read by blocks.
 
-Where positions follow one another an offset is a diagonal, and a block reads the slice of rows that it meets. Where
+Where positions follow one another an offset is a diagonal, and a block reads the slice of rows that it needs. Where
 they are listed, every pair looks its row up.
 """
 
@@ -21,9 +21,9 @@ TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 
 
 class Listed(NamedTuple):
-    """A table that pairs of listed positions look up: the offset of its first row, and how many rows.
+    """A table that pairs of listed positions look up: the offset of its first row, and the number of rows.
 
-    unknown: the offsets that it refuses to go beyond, where only the running graph knows whether a pair does.
+    unknown: the limits that a pair may not exceed, where it is only known when the graph runs whether a pair does.
     """
 
     name: str
@@ -37,9 +37,9 @@ def written_tables(
 ) -> tuple[dict[str, Tensor], tuple[Listed, ...]]:
     """The rows of every table that a call may read, by name, in `dtype`; `Listed` ones where positions are listed.
 
-    size: queries a block; padding: queries that are added at the end to fill the last one. Relative queries over
-    diagonals come in descending offset, for keys filled up to whole blocks; the others in ascending offset with one row
-    at the end that no pair has.
+    size: queries per block; padding: queries that are added at the end to fill the last block. Relative queries over
+        diagonals have descending offsets, for keys filled up to whole blocks. The others have ascending offsets, with
+        one row at the end that no pair has.
 
     Raises ValueError: where a visible offset is known to lie beyond a table that refuses it.
     """
@@ -77,7 +77,7 @@ def _beyond(name: str, table: Table, smallest: int, largest: int) -> str:
 
 
 class Block(NamedTuple):
-    """Queries start .. start + size - 1 of a call, and what `written_tables` wrote for all of it.
+    """Queries start .. start + size - 1 of a call, and the tables of `written_tables` for the whole call.
 
     arrays holds, beside the tables, relative_query and key where terms read them, and query_positions and
     key_positions, int32 [1 or B, L], where positions are listed.
@@ -95,7 +95,7 @@ class Block(NamedTuple):
         return slice_axis(self.arrays[name], axis, self.start, self.size)
 
     def band(self, name: str) -> Tensor:
-        """The rows of a table for this block: its offsets, and the one that `to_diagonals` does not read."""
+        """The rows of a table for this block: those of its offsets, and one that `to_diagonals` does not read."""
         first = self.query_length - self.start - self.size
         return slice_axis(self.arrays[name], 1, first, self.size + self.key_length)
 
@@ -163,7 +163,7 @@ def relative_values(block: Block, weights: Tensor) -> Tensor:
 
 
 def nan_beyond(block: Block, scores: Tensor) -> Tensor:
-    """The scores, NaN for pairs that no table has a row for: a graph that reads listed positions can raise nothing."""
+    """The scores, with NaN for pairs without a row in a table: a graph that reads listed positions cannot raise."""
     for place in block.places:
         if place.unknown is not None:
             first, last = place.unknown
@@ -174,7 +174,7 @@ def nan_beyond(block: Block, scores: Tensor) -> Tensor:
 
 
 def added_alone(query: Tensor, terms: ScoreTerms, positions: Positions) -> Tensor:
-    """What terms add to the scores of a call, by themselves: relative keys [B, H, Lq, Lk], or a bias [1 or B, ...]."""
+    """What the terms alone add to the scores of a call: relative keys [B, H, Lq, Lk], or a bias [1 or B, ...]."""
     if terms.relative_queries is not None or (terms.relative_keys is None) == (terms.bias is None):
         raise UnsupportedError(
             "got an encoding whose terms are not one tensor that queries alone tell (relative queries, a rotation, "

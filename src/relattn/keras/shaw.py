@@ -22,15 +22,15 @@ class ShawEmbedding(RelativeEncoding):
     Args:
         head_dim: Width of a head.
         max_distance: `left = right`, or the pair `(left, right)`.
-        num_heads: Heads with tables of their own each; `None` shares them, as the paper does.
+        num_heads: The number of heads, each with its own tables; `None` shares them, as the paper does.
         values: Whether there are relative values.
 
     Weights:
         relative_keys, relative_values: a^K and a^V, each `(num_heads or 1, left + right + 1, head_dim)`. Row 0 belongs
             to the most distant past.
 
-    Call arguments and what is returned: as in `RelativeEncoding`, for the relative keys. The relative values
-    work inside of `RelativeMultiHeadAttention`.
+    Call arguments and the answer: as in `RelativeEncoding`, for the relative keys. The relative values work only inside
+    `RelativeMultiHeadAttention`.
 
     Reference: Shaw et al. 2018, eq. 1 to 4, section 3.2.
     """

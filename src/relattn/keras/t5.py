@@ -20,15 +20,15 @@ from relattn.offsets import t5_buckets
 class T5Bias(RelativeEncoding):
     """S_ij = scale * q_i . k_j + b[bucket(d)], a learned number per bucket of offsets and head.
 
-    Half of the buckets hold one distance each, the others distances in logarithmic steps up to max_distance, and the
-    last everything beyond (`relattn.offsets.t5_buckets`). T5 models do not scale: `RelativeMultiHeadAttention(...,
-    scale=1.0)`.
+    Half of the buckets hold one distance each. The others hold ranges that widen logarithmically up to max_distance,
+    and the last bucket holds everything beyond (`relattn.offsets.t5_buckets`). T5 models do not scale:
+    `RelativeMultiHeadAttention(..., scale=1.0)`.
 
     Args:
         num_heads: Number of heads.
         num_buckets: Number of buckets.
-        max_distance: From where on the last bucket holds.
-        bidirectional: Whether the future has buckets of its own; otherwise all of it falls into bucket 0.
+        max_distance: The distance from which on the last bucket holds.
+        bidirectional: Whether the future has its own buckets; otherwise all of it falls into bucket 0.
 
     Weights:
         bias: `(num_buckets, num_heads)`, as in T5's checkpoints.

@@ -1,4 +1,4 @@
-"""Tables: rows that belong to offsets, stored, computed or made of other tables, written out when a call needs them."""
+"""Tables: rows that belong to offsets, stored, computed or made from other tables. They are written out when needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OffsetTable(NamedTuple):
     """T[d] = values[:, d - first] for first <= d < first + R; outside of that, what `beyond` says.
 
     values: [heads or 1, R, width], or [heads or 1, R] for a bias; rows in ascending offset. first: the offset of row 0.
-    beyond: "clamp" holds the edge row, "zero" adds nothing, "refuse" has no visible offset there, or an error.
+    beyond: "clamp" holds the edge row, "zero" adds nothing, with "refuse" a visible offset there is an error.
     """
 
     values: Tensor
@@ -34,7 +34,7 @@ class OffsetTable(NamedTuple):
         return self.extent if self.beyond == "refuse" else None
 
     def rows(self, first: Index, count: Index) -> Tensor:
-        """T[first], ..., T[first + count - 1]: [heads or 1, count, ...], by slices, whose gradient scatters nothing."""
+        """T[first], ..., T[first + count - 1]: [heads or 1, count, ...], by slices, whose gradient needs no scatter."""
         num_rows = ops.shape(self.values)[1]
         start = first - self.first
         if is_known(start, count, num_rows):
@@ -45,7 +45,7 @@ class OffsetTable(NamedTuple):
         return slice_axis(self._between_edges(count, self.values, count), 1, place, count)
 
     def _between_edges(self, before: Index, inside: Tensor, after: Index) -> Tensor:
-        """`inside` with the table's first row `before` times ahead of it, and the last row `after` times behind it."""
+        """`inside` with the table's first row `before` times in front, and the last row `after` times behind."""
         heads, _, *rest = ops.shape(self.values)
         oldest, newest = self.values[:, :1], self.values[:, -1:]
         if self.beyond == "zero":
@@ -72,7 +72,7 @@ class ComputedTable(NamedTuple):
 
 
 class CombinedTable(NamedTuple):
-    """T[d] made of two tables: a[d] + b[d], or, where `joined`, [a[d]; b[d]] along the features."""
+    """T[d] from two tables: a[d] + b[d], or with `joined` [a[d]; b[d]] along the features."""
 
     a: Table
     b: Table

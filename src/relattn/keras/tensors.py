@@ -1,4 +1,4 @@
-"""What Keras leaves to each user of its tensors: names for annotations, lengths that may be unknown, slices, dtypes."""
+"""Helpers for Keras tensors: names for annotations, lengths that may be unknown, slices, dtypes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from relattn.errors import ShapeError
 from relattn.keras.installed import keras, ops
 
 Tensor: TypeAlias = Any
-"""A tensor of the backend at work."""
+"""A tensor of the active backend."""
 
 Index: TypeAlias = Any
-"""A position or a length: an int where it is known, an int32 scalar tensor where only the running graph knows it."""
+"""A position or a length: an int where it is known, an int32 scalar tensor where it is only known when the graph runs.
+"""
 
 Place: TypeAlias = Any
 """Where elements stand: the position of the first one, an Index, or an int32 tensor [L] or [B, L] that lists them."""
@@ -34,17 +35,17 @@ def is_list(place: Place) -> bool:
 
 
 def numbers_of(tensor: Tensor) -> np.ndarray | None:
-    """What a tensor holds; None where only the running graph knows it."""
+    """The numbers of a tensor; None where they are only known when the graph runs."""
     try:
         return np.asarray(ops.convert_to_numpy(tensor))
-    except (NotImplementedError, TypeError):  # what TensorFlow and JAX raise for a tensor of a graph
+    except (NotImplementedError, TypeError):  # TensorFlow and JAX raise these for a tensor of a graph
         return None
 
 
 def as_place(name: str, place: Any, length: int | None, batch: int | None) -> Place:
     """Positions as the caller gives them: a start (an int or an integer scalar), or those of `length` elements.
 
-    length, batch: None where only the running graph knows them. Tensors are never read.
+    length, batch: None where they are only known when the graph runs. Tensors are never read.
     """
     start = as_int(place)
     if start is not None:
@@ -83,7 +84,7 @@ def as_length(key_length: Any) -> Index:
 
 
 def check_features(name: str, features: Tensor, heads: int | None, width: int | None) -> None:
-    """[batch, heads, length, width], and `heads` and `width` where they are given; ShapeError otherwise."""
+    """[batch, heads, length, width], with `heads` and `width` if they are given; ShapeError otherwise."""
     shape = list(features.shape)
     expected = f"[batch, {heads or 'heads'}, length, {width or 'width'}]"
     good = len(shape) == 4
@@ -93,7 +94,7 @@ def check_features(name: str, features: Tensor, heads: int | None, width: int | 
 
 
 def score_dtype(dtype: str) -> str:
-    """What scores, softmax and tables are computed in: float64 for float64, float32 for anything narrower."""
+    """The dtype of scores, softmax and tables: float64 for float64, float32 for anything narrower."""
     return "float64" if dtype == "float64" else "float32"
 
 
@@ -102,7 +103,7 @@ def slice_axis(x: Tensor, axis: int, start: Index, count: Index) -> Tensor:
     if is_known(start, count):
         return x[(slice(None),) * axis + (slice(start, start + count),)]
     sizes = list(ops.shape(x))
-    zero = 0 if is_known(start) else ops.zeros_like(start)  # JAX wants starts of one dtype
+    zero = 0 if is_known(start) else ops.zeros_like(start)  # JAX needs starts of one dtype
     starts = [zero] * len(sizes)
     starts[axis], sizes[axis] = start, count
     return ops.slice(x, starts, sizes)
@@ -120,8 +121,8 @@ def pad_axis(x: Tensor, axis: int, count: Index) -> Tensor:
 def times_table(x: Tensor, table: Tensor) -> Tensor:
     """x (B, H, L, N) @ table (1 or H, N, M).
 
-    A table of one head is a matrix, and meets the rows of a matrix: broadcast over a batch of one head it would have
-    TensorFlow 2.21 on oneDNN write beyond its memory (tensorflow/tensorflow#117700).
+    A table of one head is a matrix, and is multiplied with the rows of a matrix. If it were broadcast over a batch of
+    one head, TensorFlow 2.21 on oneDNN would write beyond its memory (tensorflow/tensorflow#117700).
     """
     if ops.shape(table)[0] != 1:
         return x @ table

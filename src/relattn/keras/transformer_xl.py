@@ -25,7 +25,7 @@ class TransformerXLEmbedding(RelativeEncoding):
     Args:
         num_heads: Number of heads.
         head_dim: Width of a head.
-        embed_dim: Width of R, even; `num_heads * head_dim` unless given.
+        embed_dim: Width of R, even; `num_heads * head_dim` by default.
         interleaved: Whether R has sine and cosine of each frequency side by side (ESPnet); otherwise all sines, then
             all cosines (Dai et al.'s code).
         max_length: `None` for sinusoids; otherwise how far a learned table reaches.
@@ -36,8 +36,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         relative_keys: The learned table, `(num_heads, 2 * max_length - 1, head_dim)`; row 0 belongs to the most
             distant past.
 
-    Call arguments and what is returned: as in `RelativeEncoding`; u works inside of
-    `RelativeMultiHeadAttention`.
+    Call arguments and the answer: as in `RelativeEncoding`; u works only inside `RelativeMultiHeadAttention`.
 
     Reference: Dai et al. 2019 (Transformer-XL), section 3.3.
     """

@@ -1,7 +1,7 @@
 """Cosines and sines of position times frequency, right to the last digits in float32 and without float64.
 
-A position of many digits times a frequency leaves float32 few digits of the angle, and JAX has no float64 unless asked.
-So the product is taken in turns (1 turn = 2 pi) as whole numbers, of which the whole turns are dropped exactly.
+In float32 the product of a large position and a frequency leaves few digits for the angle, and JAX has no float64 by
+default. So the product is computed in turns (1 turn = 2 pi) as whole numbers, and the whole turns are dropped exactly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from relattn.keras.installed import keras, ops
 from relattn.keras.tensors import Tensor
 
-_BASE = 4096  # two digits of this base multiply to less than 2^24, and a few such products fit an int32
+_BASE = 4096  # the product of two digits of this base is less than 2^24, and a few of these products fit an int32
 
 
 def cos_sin(positions: Tensor, frequencies: np.ndarray | Tensor, dtype: str) -> tuple[Tensor, Tensor]:
@@ -23,7 +23,7 @@ def cos_sin(positions: Tensor, frequencies: np.ndarray | Tensor, dtype: str) -> 
     """
     if dtype == "float64":
         angles = ops.cast(positions, "float64")[:, None] * ops.convert_to_tensor(frequencies, dtype="float64")
-        if keras.backend.backend() == "jax":  # where keras.ops.cos answers float64 with float32
+        if keras.backend.backend() == "jax":  # there keras.ops.cos answers float64 with float32
             import jax
 
             return jax.numpy.cos(angles), jax.numpy.sin(angles)
@@ -49,7 +49,7 @@ def _turns(positions: Tensor, frequencies: np.ndarray | Tensor) -> Tensor:
     places = [ops.mod(positions, _BASE), ops.mod(high, _BASE), ops.floor_divide(high, _BASE)]
 
     def worth(m: int) -> Tensor:
-        """The sum of what is worth 4096^-m each, an int32."""
+        """The sum of the products that are worth 4096^-m each, an int32."""
         return sum(place[:, None] * digits[k + m - 1] for k, place in enumerate(places))
 
     coarse = ops.mod(ops.mod(worth(1), _BASE) * _BASE + worth(2) + _BASE**2 // 2, _BASE**2) - _BASE**2 // 2

@@ -18,9 +18,9 @@ class RelativeMultiheadAttention(ProjectedAttention):
 
     embed_dim: the width of the queries and of the output. num_heads: query heads. encoding: None, or a RelativeEncoding
         made for num_heads and head_dim. num_kv_heads: key and value heads, a divisor of num_heads (grouped queries);
-        num_heads unless given. head_dim: embed_dim / num_heads unless given. dropout: of the attention weights, in
-        training mode. bias: of the four projections. kdim, vdim: the widths of key and value inputs; embed_dim unless
-        given. scale: 1 / sqrt(head_dim) unless given. backend: as in `relative_attention`.
+        num_heads by default. head_dim: embed_dim / num_heads by default. dropout: applied to the attention weights in
+        training mode. bias: whether the four projections have biases. kdim, vdim: the widths of key and value inputs;
+        embed_dim by default. scale: 1 / sqrt(head_dim) by default. backend: as in `relative_attention`.
 
     Raises ValueError: for sizes that do not fit one another.
     """
@@ -80,16 +80,16 @@ class RelativeMultiheadAttention(ProjectedAttention):
     def from_torch(
         cls, attention: nn.MultiheadAttention, encoding: RelativeEncoding | None = None
     ) -> RelativeMultiheadAttention:
-        """The module with torch.nn.MultiheadAttention's weights, copied, and an encoding beside them.
+        """The module with copies of torch.nn.MultiheadAttention's weights, and with an encoding.
 
-        Without an encoding the outputs are the same numbers, once two things are said our way. Inputs are [B, L, E],
-        whatever `attention.batch_first` says. Boolean masks are True where a query attends: pass ~attn_mask, and
-        key_mask=~key_padding_mask; a float mask stays.
+        Without an encoding the outputs are the same numbers. Two conventions differ. Inputs are always [B, L, E], also
+        where `attention.batch_first` is False. Boolean masks are True where a query attends: pass ~attn_mask, and
+        key_mask=~key_padding_mask. A float mask stays.
 
-        Widths, biases, dropout, dtype, device and training mode are those of `attention`, and what is frozen there
-        (requires_grad False) is frozen here; the encoding is taken as it is, put into that mode.
+        Widths, biases, dropout, dtype, device and training mode are those of `attention`, and parameters that are
+        frozen there (requires_grad False) are frozen here. The encoding is used as it is; only its mode is set.
 
-        Raises UnsupportedError: for bias_k, bias_v or add_zero_attn, which add keys that stand at no position.
+        Raises UnsupportedError: for bias_k, bias_v or add_zero_attn, which add keys without a position.
         """
         if not isinstance(attention, nn.MultiheadAttention):
             raise TypeError(f"attention: got {type(attention).__name__}; expected a torch.nn.MultiheadAttention")
@@ -128,5 +128,5 @@ class RelativeMultiheadAttention(ProjectedAttention):
 
 
 def _thirds(parameter: Tensor) -> list[Tensor]:
-    """Those of the queries, keys and values, frozen where the parameter is."""
+    """The weights of the queries, keys and values, frozen where the parameter is frozen."""
     return [part.requires_grad_(parameter.requires_grad) for part in parameter.detach().chunk(3)]

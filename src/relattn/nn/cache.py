@@ -35,41 +35,41 @@ class KVCache:
     """Prepared keys [B, Hk, L, D] and values [B, Hk, L, Dv] of the slots first_position .. next_position - 1.
 
     A key's slot counts the keys that were appended before it, padding included. Its position is where it stands in its
-    own sequence: what offsets, causality and window compare. The two are one number, unless a call gives positions
-    (`query_position` for the new tokens of a batch padded on the right, `key_position` for a memory): they are then
-    kept per key, and lengths, masks, `truncate` and `forget` go on counting slots.
+    own sequence. Offsets, causality and window compare positions. Slot and position are the same number, unless a call
+    gives positions (`query_position` for the new tokens of a batch padded on the right, `key_position` for a memory).
+    Then one position is kept per key, and lengths, masks, `truncate` and `forget` still count slots.
 
-    Where calls give positions on other axes, those are kept with every key as well, and every chunk gives them.
+    If calls give positions on other axes, these are kept with every key as well, and every chunk must give them.
 
-    One cache serves one layer. Keys go in as the encoding prepared them (RoPE: rotated), once, and stay as they are.
-    While no gradient is recorded a step copies nothing of what is held, and rows that an encoding computes from its
-    parameters and an offset (Transformer-XL's projected sinusoids) are kept as well, so change no parameter during a
-    cache's life.
+    One cache serves one layer. Keys go in once, as the encoding prepared them (RoPE: rotated), and stay as they are.
+    While no gradient is recorded a step copies nothing of the held keys and values. Rows that an encoding computes from
+    its parameters and an offset (Transformer-XL's projected sinusoids) are kept as well. So do not change a parameter
+    while a cache is in use.
 
     max_length: None grows without end. With max_length=n the cache rolls: in a layer each query sees at most n
-        positions, itself included. Whatever the sizes of the chunks, attention equals a full pass under is_causal=True,
-        window=(n - 1, 0). Without a layer, pass these two yourself. It holds what the newest chunk saw.
+        positions, itself included. For all sizes of chunks attention equals a full pass with is_causal=True, window=(n
+        - 1, 0). Without a layer, pass these two yourself. The cache holds the keys that the newest chunk saw.
 
-    Copies, shallow, deep or pickled, hold the same keys apart from this one, and may serve another layer of an encoding
-    that prints alike. ValueError where a graph holds them: `detach` first.
+    Copies, shallow, deep or pickled, hold the same keys independently of this cache. They may serve another layer if
+    its encoding prints the same. A copy is a ValueError where a graph holds the keys: `detach` first.
     """
 
     def __init__(self, max_length: int | None = None) -> None:
         self.max_length = None if max_length is None else check_size("max_length", max_length)
         self.next_position = 0
-        """The slot that the next appended key will have: the number of keys ever appended, less those truncated."""
+        """The slot of the next appended key: the number of all appended keys, minus the truncated ones."""
         self.is_full = False
-        """Whether it holds a memory (`fill`), to be attended to, and takes no more."""
-        # Every attribute is replaced by a new value, never changed in place (`serving` relies on it), but for the rows.
+        """Whether it holds a memory (`fill`) and takes no more keys."""
+        # Every attribute except the rows is replaced by a new value, never changed in place (`serving` relies on it).
         self._keys: Growing | None = None
         self._values: Growing | None = None
         self._start = Run(0)  # where slot 0 stands, while positions follow one another
         self._positions: Growing | None = None  # [B, L], where calls gave them
         self._beside = KeptPlaces()  # where keys stand on other axes, where calls gave those
-        self._rolled = 0  # how many slots it has dropped because it rolls
+        self._rolled = 0  # the number of slots that it has dropped because it rolls
         self._complete_from: Int64[Tensor, "B"] | None = None  # given positions: earlier queries miss dropped keys
         self._prepared_for: str | None = None  # the encoding that prepared the keys, as it prints
-        # These are left behind by copies, which may serve another layer.
+        # Copies do not take these, because they may serve another layer.
         self.kept_rows = KeptRows()
         """Where encodings keep rows between calls."""
         self._layer: ref[object] | None = None
@@ -88,7 +88,7 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """How many keys it holds."""
+        """The number of keys that it holds."""
         return 0 if self._keys is None else len(self._keys)
 
     @property
@@ -98,12 +98,12 @@ class KVCache:
 
     @property
     def keys(self) -> Float[Tensor, "B Hk L D"] | None:
-        """The prepared keys that it holds, None before the first; as `append` returns them."""
+        """The prepared keys that it holds, as `append` returns them; None before the first."""
         return None if self._keys is None else self._keys.held
 
     @property
     def values(self) -> Float[Tensor, "B Hk L Dv"] | None:
-        """The values that it holds, None before the first; as `append` returns them."""
+        """The values that it holds, as `append` returns them; None before the first."""
         return None if self._values is None else self._values.held
 
     @property
@@ -131,17 +131,18 @@ class KVCache:
         value: Float[Tensor, "B Hk n Dv"],
         position: PositionsLike | None = None,
     ) -> tuple[Float[Tensor, "B Hk L D"], Float[Tensor, "B Hk L Dv"]]:
-        """Add n prepared keys and their values; returns all that the n new queries may see, from first_position on.
+        """Add n prepared keys and their values; returns all keys and values that the n new queries may see, from
+        first_position on.
 
-        position: of each new key, [n] or [B, n]; one after the other from next_position on where None. A mapping gives
-            them on several axes by name; "sequence" may be left out.
+        position: the position of each new key, [n] or [B, n]; None: one after the other from next_position on. A
+            mapping gives positions on several axes by name; "sequence" may be left out.
 
-        The cache keeps copies; where gradients are recorded it holds the first part itself, which no one may then
-        change. What it returns are views, good until the cache is truncated and appended to again.
+        The cache keeps copies. Where gradients are recorded it holds the first part itself, so do not change that
+        tensor. It returns views, which are valid until the cache is truncated and appended to again.
 
         Raises ShapeError: when key and value differ in batch, heads or length, or from what the cache holds;
-        ValueError: when the cache is full, and where positions are missing after others were given, or go back behind
-        what a rolling cache has dropped.
+        ValueError: when the cache is full, where positions are missing after others were given, and where positions go
+        back behind keys that a rolling cache has dropped.
         """
         check_keys_and_values(key, value)
         if self.is_full:
@@ -161,8 +162,8 @@ class KVCache:
         position: Run | Listed,
         beside: Mapping[str, Position],
     ) -> None:
-        """`append`, of keys and values that fit what it holds, at positions that `place` returned."""
-        # First what may be refused; it rolls with the keys below.
+        """`append`, for keys and values that fit the held ones, at positions that `place` returned."""
+        # First the part that may be refused; it rolls with the keys below.
         grown = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
         if isinstance(position, Listed):
             self._list_positions(key.shape[0], key.device)
@@ -178,9 +179,9 @@ class KVCache:
     def fill(
         self, key: Float[Tensor, "B Hk L D"], value: Float[Tensor, "B Hk L Dv"], key_position: PositionsLike = 0
     ) -> None:
-        """Hold the prepared keys and the values of a memory, and take no more: cross-attention's cache.
+        """Hold the prepared keys and the values of a memory, and take no more: the cache of cross-attention.
 
-        The tensors are held themselves, not copied: do not change them. key_position: as in `relative_attention`.
+        It holds the tensors themselves, without a copy: do not change them. key_position: as in `relative_attention`.
 
         Raises ValueError: when the cache rolls or was appended to before.
         """
@@ -194,7 +195,7 @@ class KVCache:
         position: Run | Listed,
         beside: Mapping[str, Position],
     ) -> None:
-        """`fill`, of keys and values that fit one another, at positions already parsed."""
+        """`fill`, for keys and values that fit one another, at parsed positions."""
         if self.max_length is not None or self._keys is not None:
             state = f"rolls with max_length={self.max_length}" if self._keys is None else f"holds {self.length} keys"
             raise ValueError(
@@ -214,7 +215,7 @@ class KVCache:
     ) -> tuple[Run | Listed, dict[str, Position]]:
         """Where the next `count` keys stand on the sequence, and on other axes by name.
 
-        name: of the argument `position`, for the messages.
+        name: the name of the argument `position`, for messages.
 
         Raises what `append` raises for positions.
         """
@@ -223,7 +224,7 @@ class KVCache:
         return self._place(name, on_sequence, batch, count, device), beside
 
     def _place(self, name: str, position: object, batch: int, count: int, device: torch.device) -> Run | Listed:
-        """On the sequence: a run, or every position [B, n] once positions were given."""
+        """The positions on the sequence: a run, or every position [B, n] once positions were given."""
         if position is None:
             if self._positions is not None:
                 raise ValueError(
@@ -240,13 +241,13 @@ class KVCache:
         return Listed(listed)
 
     def truncate(self, length: int) -> None:
-        """Forget all slots from `length` on, so that next_position is `length` (speculative decoding's way back).
+        """Forget all slots from `length` on, so that next_position is `length` (for speculative decoding).
 
-        truncate(0) leaves it as new, for any layer and batch. Where calls gave positions, a row's next query is taken
-        to stand behind the furthest position that the row keeps.
+        truncate(0) leaves it as new, for any layer and batch. Where calls gave positions, the next query of a row is
+        assumed to stand behind the furthest position that the row keeps.
 
-        Raises ValueError: when `length` is negative, lies ahead, or so far back that the next query's keys are gone,
-        and for a full cache.
+        Raises ValueError: when `length` is negative, lies ahead, or lies so far back that keys of the next query are
+        gone, and for a full cache.
         """
         length = check_size("length", length, least=0)
         self._refuse_full()
@@ -260,9 +261,9 @@ class KVCache:
     def forget(self, first_position: int) -> None:
         """Forget all slots before `first_position`, the counterpart of `truncate` at the other end.
 
-        For a limited left context of the caller's own making: chunks that see themselves and what is left of the past.
+        For a limited left context that the caller controls: chunks see themselves and the rest of the past.
 
-        Raises ValueError: when `first_position` is negative, ahead, or forgotten already, and for a full cache.
+        Raises ValueError: when `first_position` is negative, ahead, or already forgotten, and for a full cache.
         """
         first_position = check_size("first_position", first_position, least=0)
         self._refuse_full()
@@ -270,11 +271,12 @@ class KVCache:
         self._keep(first_position - self.first_position, self.length)
 
     def reorder(self, index: Int[Tensor, "B2"]) -> None:
-        """Row b of the batch becomes what row index[b] was (beam search); the batch may grow or shrink.
+        """Row b of the batch gets the content of row index[b] (beam search); the batch may grow or shrink.
 
         A cache that holds no keys yet has no rows to move, and stays as it is.
 
-        Raises TypeError: for an index that is no 1-d integer tensor; ValueError: for one that names a row out of range.
+        Raises TypeError: for an index that is not a 1-d integer tensor; ValueError: for an index with a row out of
+        range.
         """
         check_index(index, self.keys)
         if self._keys is None or self._values is None:
@@ -288,9 +290,9 @@ class KVCache:
             self._complete_from = self._complete_from[index]
 
     def detach(self) -> None:
-        """Stop gradients at what it holds: Transformer-XL's memory of the segments before.
+        """Stop gradients at the held keys and values: Transformer-XL's memory of earlier segments.
 
-        What is appended afterwards is recorded as ever.
+        Later appends are recorded as before.
         """
         if self._keys is not None and self._values is not None:
             self._keys, self._values = self._keys.detach(), self._values.detach()
@@ -299,8 +301,8 @@ class KVCache:
     def serving(self, layer: object, encoding: object) -> Iterator[None]:
         """Inside, `layer` appends and attends with its `encoding`; an error puts the cache back as it was.
 
-        Raises ValueError: when another layer was served before, or this one with another encoding: its keys are in
-        here.
+        Raises ValueError: when the cache served another layer before, or this one with another encoding, because it
+        holds their keys.
         """
         if self._layer is not None and self._layer() is not layer:
             raise ValueError(
@@ -316,7 +318,7 @@ class KVCache:
             raise
 
     def _check_encoding(self, encoding: object) -> None:
-        """The one that prepared the keys; of a copy one that prints alike."""
+        """The encoding is the one that prepared the keys; for a copy, one that prints the same."""
         if encoding is not None and self._encoding is not None and self._encoding() is encoding:
             return
         printed = " ".join(repr(encoding).split())
@@ -325,7 +327,7 @@ class KVCache:
         self._encoding, self._prepared_for = None if encoding is None else ref(encoding), printed
 
     def _least_length(self) -> int:
-        """What it can be cut to: then every row's next query still finds its whole window."""
+        """The smallest length to which it can be cut so that every row's next query still finds its whole window."""
         if not self._rolled or self.max_length is None:
             return self.first_position
         if self._positions is None:
@@ -333,12 +335,12 @@ class KVCache:
         held = self._positions.held
         complete_from = self._complete_from_of(held.shape[0], held.device)
         assert complete_from is not None
-        dropped = complete_from.unsqueeze(1) - self.max_length  # the furthest position of each row that is gone
+        dropped = complete_from.unsqueeze(1) - self.max_length  # the furthest dropped position of each row
         behind = torch.cat([dropped, held], dim=1).cummax(1).values + 1 < complete_from.unsqueeze(1)
         return min(self.first_position + int(behind.any(0).sum()), self.next_position)
 
     def _roll(self, position: Run | Listed) -> None:
-        """Drop what queries at `position` and after it no longer see."""
+        """Drop the keys that queries at `position` and later no longer see."""
         if self.max_length is None or self._keys is None:
             return
         if isinstance(position, Run):
@@ -358,19 +360,19 @@ class KVCache:
             self._rolled = self.first_position
 
     def _complete_from_of(self, batch: int, device: torch.device) -> Int64[Tensor, "B"] | None:
-        """Per row, the first position whose query misses no key that was dropped; None where none was."""
+        """Per row, the first position whose query needs no dropped key; None where no key was dropped."""
         if self._complete_from is None and self._rolled and self.max_length is not None:
             return torch.full((batch,), self._rolled - 1 + self.max_length, device=device)
         return self._complete_from
 
     def _list_positions(self, batch: int, device: torch.device) -> None:
-        """From now on positions are kept per key; those so far followed one another."""
+        """From now on one position is kept per key. Earlier positions followed one another."""
         if self._positions is None and self._keys is not None:
             so_far = self.position.expand(self.length, device)
             self._positions = Growing.of(so_far.expand(batch, -1), POSITION_AXIS)
 
     def _keep(self, start: int, stop: int) -> None:
-        """Only the keys start .. stop - 1 of those it holds."""
+        """Only the keys start .. stop - 1 of the held ones."""
         if self._keys is not None and self._values is not None:
             self._keys, self._values = self._keys.part(start, stop), self._values.part(start, stop)
         if self._positions is not None:
@@ -394,7 +396,7 @@ class KVCache:
 
 
 def _joined(held: Growing | None, part: Tensor, axis: int) -> Growing:
-    """`part` behind what is held: of a first part a copy too, unless a graph may need the tensor itself."""
+    """`part` after the held keys. A first part is copied too, unless a graph may need the tensor itself."""
     if held is None:
         first = Growing.of(part, axis)
         return first if torch.is_grad_enabled() else first.part(0, 0).append(part)

@@ -10,7 +10,7 @@ from relattn.score.checks import INTEGER_DTYPES, check_float, shape
 
 
 def check_keys_and_values(key: Tensor, value: Tensor) -> None:
-    """Float tensors of four axes, of one batch, head count, length, dtype and device."""
+    """Float tensors with four axes, and with the same batch, head count, length, dtype and device."""
     for name, tensor in (("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
@@ -46,7 +46,7 @@ def check_beside(key: Tensor, value: Tensor, held_keys: Tensor | None, held_valu
 
 
 def check_listed(name: str, position: object, batch: int, count: int) -> None:
-    """A tensor [count] or [batch, count]: a cache itself counts on from a start."""
+    """A tensor [count] or [batch, count]. Positions from a start are counted by the cache itself."""
     every = f"the position of every new token, [{count}] or [{batch}, {count}]"
     if not isinstance(position, Tensor) or position.dim() == 0:
         raise ValueError(f"{name}: got {position!r} with a cache, which counts on by itself; expected None, or {every}")
@@ -57,7 +57,7 @@ def check_listed(name: str, position: object, batch: int, count: int) -> None:
 def check_not_behind(
     name: str, position: Int64[Tensor, "B n"], complete_from: Int64[Tensor, "B"], max_length: str
 ) -> None:
-    """No query stands before the first position, in its row, that misses no key that a rolling cache has dropped."""
+    """No query stands before the first position of its row for which a rolling cache still has all keys."""
     behind = position.amin(1) < complete_from
     if bool(behind.any()):
         row = int(behind.nonzero()[0])
@@ -78,7 +78,7 @@ def check_encoding(printed: str, prepared_for: str) -> None:
 
 
 def check_copied(keys: Tensor | None, values: Tensor | None) -> None:
-    """Held without a graph."""
+    """The keys are held without a graph."""
     if any(held is not None and held.requires_grad for held in (keys, values)):
         raise ValueError(
             "cache: what it holds is part of a graph, which a copy cannot carry; call detach() before you copy or "

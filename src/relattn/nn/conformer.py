@@ -1,4 +1,4 @@
-"""RelPositionMultiHeadedAttention: the Conformer's attention, under the names that ESPnet and NeMo gave its weights."""
+"""RelPositionMultiHeadedAttention: the Conformer's attention, with the weights' names from ESPnet and NeMo."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
     """S_ij = ((q_i + u) . k_j + (q_i + v) . W R[i - j]) / sqrt(head_dim);  linear_out(softmax(S) v).
 
     Its state_dict has the keys and shapes of ESPnet's RelPositionMultiHeadedAttention and NeMo's
-    RelPositionMultiHeadAttention, so that load_state_dict takes theirs:
+    RelPositionMultiHeadAttention, so that load_state_dict takes their weights:
 
         linear_q, linear_k, linear_v, linear_out   Linear(embed_dim, embed_dim, bias=bias)
         linear_pos W                               Linear(embed_dim, embed_dim, bias=False)
         pos_bias_u u, pos_bias_v v                 [num_heads, embed_dim / num_heads]
 
-    They lie at the top, as there; `encoding`, TransformerXLEmbedding's equation with interleaved=True, has none of its
-    own and reads them.
+    They lie at the top level, as there. `encoding` is TransformerXLEmbedding's equation with interleaved=True; it has
+    no parameters and reads these.
 
-    embed_dim: n_feat there, even. num_heads: n_head, a divisor of embed_dim. dropout: of the attention weights, in
-        training mode. bias: use_bias in NeMo, always True in ESPnet. backend: as in `relative_attention`.
+    embed_dim: n_feat there, even. num_heads: n_head, a divisor of embed_dim. dropout: applied to the attention weights
+        in training mode. bias: use_bias in NeMo, always True in ESPnet. backend: as in `relative_attention`.
 
-    The call is that of RelativeMultiheadAttention: [B, L, embed_dim], masks True where a query attends, window=(left,
+    It is called like RelativeMultiheadAttention: [B, L, embed_dim], masks True where a query attends, window=(left,
     right) for NeMo's att_context_size=[left, right] of style "regular". There is no pos_emb: R is computed here, for
-    any length and start, with angles in float64. What their encoders do around the attention stays with the encoder:
-    the input scaled by sqrt(embed_dim) (xscaling), dropout of R in training.
+    any length and start, with angles in float64. Two steps stay with the encoder around it: scaling the input by
+    sqrt(embed_dim) (xscaling), and dropout of R in training.
 
-    Not for weights of ESPnet's LegacyRelPositionMultiHeadedAttention (rel_pos_type="legacy", and those older than that
-    setting): it has the same names and shapes and another formula, so that only the configuration tells. Nor for
-    zero_triu=True, unless attention is causal, where it changes nothing.
+    Do not load weights of ESPnet's LegacyRelPositionMultiHeadedAttention (rel_pos_type="legacy", and weights older than
+    that setting). It has the same names and shapes but another formula; only the configuration tells. Do not load
+    weights of zero_triu=True either, unless attention is causal, where it changes nothing.
 
     Raises ValueError: for sizes that do not fit one another.
 
@@ -70,7 +70,7 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
         self.linear_pos = nn.Linear(embed_dim, embed_dim, bias=False)
         self.pos_bias_u = nn.Parameter(torch.zeros(num_heads, self.head_dim))
         self.pos_bias_v = nn.Parameter(torch.zeros(num_heads, self.head_dim))
-        object.__setattr__(self, "encoding", _LayersEncoding(self))  # no child: its parameters are ours
+        object.__setattr__(self, "encoding", _LayersEncoding(self))  # not a child: its parameters are ours
 
     def reset_parameters(self) -> None:
         """u = v = 0; the projections as torch initialises a Linear."""
@@ -105,11 +105,11 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
 
 
 class _LayersEncoding(RelativeEncoding):
-    """S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j]), of parameters that the layer has."""
+    """S_ij = scale * ((q_i + u) . k_j + (q_i + v) . W R[i - j]), with the layer's parameters."""
 
     def __init__(self, layer: RelPositionMultiHeadedAttention) -> None:
         super().__init__()
-        object.__setattr__(self, "layer", layer)  # no child: the layer has this
+        object.__setattr__(self, "layer", layer)  # not a child: the layer has this
 
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions

@@ -1,4 +1,4 @@
-"""Growing: a tensor that grows along one axis into spare room, so that a step copies nothing of what it holds."""
+"""Growing: a tensor that grows along one axis into spare room, so that a step copies none of its elements."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Growing:
-    """room[start:stop] along `axis`: what it holds, with room to spare around it.
+    """room[start:stop] along `axis` is its content, with spare room before and after.
 
-    Without gradients a part is written into the spare room at the end that it is joined to; where that is full, what is
-    held moves into new room, half as long again, so that growing to n elements copies O(n) of them in all. Appending
-    writes only into spare room. Two `Growing` may share it: after truncation, appending to the older one overwrites the
-    tail of the newer.
+    Without gradients a new part is written into the spare room at its end. Where that is full, the content moves into
+    new room, 50 % larger. So growing to n elements copies O(n) elements in all. Appending writes only into spare room.
+    Two `Growing` may share it: after truncation, appending to the older one overwrites the tail of the newer.
 
-    While gradients are recorded a part is joined by torch.cat: a graph may have saved what is held. owned is False for
-    such a tensor, and for one that came from outside: no part of it is spare.
+    While gradients are recorded a part is joined by torch.cat, because a graph may have saved the content. owned is
+    False for a tensor made so, and for one that came from outside: no part of it is spare.
     """
 
     room: Tensor
@@ -35,14 +34,14 @@ class Growing:
 
     @property
     def held(self) -> Tensor:
-        """What it holds, a view."""
+        """The content, a view."""
         return self.room.narrow(self.axis, self.start, len(self))
 
     def __len__(self) -> int:
         return self.stop - self.start
 
     def append(self, part: Tensor) -> Growing:
-        """`part` after what it holds."""
+        """`part` after the content."""
         if torch.is_grad_enabled():
             return Growing.of(torch.cat([self.held, part], dim=self.axis), self.axis)
         count = part.shape[self.axis]
@@ -52,7 +51,7 @@ class Growing:
         return replace(grown, stop=grown.stop + count)
 
     def prepend(self, part: Tensor) -> Growing:
-        """`part` before what it holds."""
+        """`part` before the content."""
         if torch.is_grad_enabled():
             return Growing.of(torch.cat([part, self.held], dim=self.axis), self.axis)
         count = part.shape[self.axis]
@@ -62,11 +61,11 @@ class Growing:
         return replace(grown, start=grown.start - count)
 
     def part(self, start: int, stop: int) -> Growing:
-        """Only the elements start .. stop - 1 of what it holds; the rest becomes spare."""
+        """Only the elements start .. stop - 1 of the content; the rest becomes spare."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     def select(self, index: Int64[Tensor, "B2"]) -> Growing:
-        """Row b along axis 0 is what row index[b] was."""
+        """Row b along axis 0 gets the content of row index[b]."""
         if torch.is_grad_enabled():
             return Growing.of(self.held.index_select(0, index), self.axis)
         chosen = self._new_room(index.shape[0], 0, _ample(len(self), 0))
@@ -78,7 +77,7 @@ class Growing:
         return replace(self, room=self.room.detach())
 
     def compact(self) -> Growing:
-        """The same without spare room, which a copy need not carry."""
+        """The same without spare room: a copy does not need it."""
         return Growing.of(self.held.clone(), self.axis)
 
     @property
@@ -87,18 +86,18 @@ class Growing:
         return self.owned and (torch.is_inference_mode_enabled() or not self.room.is_inference())
 
     def _moved(self, before: int, after: int) -> Growing:
-        """What it holds, copied into new room with so much to spare."""
+        """The content, copied into new room with this much spare room."""
         moved = self._new_room(self.room.shape[0], before, after)
         moved.held.copy_(self.held)
         return moved
 
     def _new_room(self, batch: int, before: int, after: int) -> Growing:
-        """New room for as much as it holds, of any content."""
+        """New room of the same length, with any numbers."""
         size = [batch, *self.room.shape[1:]]
         size[self.axis] = before + len(self) + after
         return Growing(self.room.new_empty(size), self.axis, before, before + len(self), owned=True)
 
 
 def _ample(held: int, count: int) -> int:
-    """Spare room for `count` more, and for half of all again."""
+    """Spare room for `count` more, plus half of the whole."""
     return count + (held + count) // 2

@@ -29,10 +29,10 @@ class KeptPlaces:
     def append(
         self, name: str, more: Mapping[str, Position], count: int, batch: int, device: torch.device
     ) -> KeptPlaces:
-        """With `count` keys more, which stand at `more`. name: of the argument, for the message.
+        """The places with `count` more keys at `more`. name: the name of the argument, for the message.
 
-        Raises ValueError: where the axes are others than those of the keys before, and for tokens that lead a grid
-        beside positions that are listed.
+        Raises ValueError: where the axes differ from those of earlier keys, and for tokens before a grid together with
+        listed positions.
         """
         if self.length and set(more) != set(self.by_axis):
             raise ValueError(
@@ -43,7 +43,7 @@ class KeptPlaces:
         return KeptPlaces(grown, self.length + count)
 
     def part(self, start: int, stop: int) -> KeptPlaces:
-        """Of the keys start .. stop - 1 alone."""
+        """The places of only the keys start .. stop - 1."""
         parts = {
             axis: held.part(slice(start, stop)) if isinstance(held, Digits) else held.part(start, stop)
             for axis, held in self.by_axis.items()
@@ -51,7 +51,7 @@ class KeptPlaces:
         return KeptPlaces(parts, stop - start)
 
     def select(self, index: Int64[Tensor, "B2"]) -> KeptPlaces:
-        """Row b of the batch is what row index[b] was."""
+        """Row b of the batch gets the places of row index[b]."""
         rows = {a: held.select(index) if isinstance(held, Growing) else held for a, held in self.by_axis.items()}
         return KeptPlaces(rows, self.length)
 
@@ -67,7 +67,7 @@ class KeptPlaces:
     def _grown(
         self, name: str, axis: str, more: Position, count: int, batch: int, device: torch.device
     ) -> Digits | Growing:
-        """The positions on one axis, with those of `count` keys more."""
+        """The positions on one axis, with those of `count` more keys."""
         held = self.by_axis[axis] if self.length else None
         if isinstance(more, Digits):
             if held is None:
@@ -88,5 +88,5 @@ class KeptPlaces:
 
 
 def _goes_on(held: Digits, length: int, more: Digits) -> bool:
-    """Whether `more` is what follows `length` elements of `held`."""
+    """Whether `more` continues `held` after `length` elements."""
     return replace(held.part(slice(length, length)), count=None) == replace(more, count=None)

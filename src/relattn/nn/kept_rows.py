@@ -1,4 +1,4 @@
-"""KeptRows: the rows that an encoding computed for the calls before."""
+"""KeptRows: the rows that an encoding computed for earlier calls."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ ROW_AXIS = 1
 
 
 class KeptRows:
-    """Rows [H, count, D] that depend on parameters and offsets only, each computed once: a `RowMemo`.
+    """Rows [H, count, D] that depend only on parameters and offsets, each computed once: a `RowMemo`.
 
-    They lie head by head, one row after the other: a projection leaves the heads side by side, and one query would read
-    each head's rows from far apart (with 8192 keys and 8 heads a fifth of the time of the whole attention).
+    They lie head by head, one row after the other. A projection leaves the heads side by side, and a query would then
+    read each head's rows from far apart. With 8192 keys and 8 heads this takes a fifth of the time of the whole
+    attention.
     """
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[object, tuple[int, Growing]] = WeakKeyDictionary()
 
     def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Float[Tensor, "H count D"]:
-        """The rows of `span` that `owner` computes, of which only those not computed before are.
+        """The rows of `span`. `owner` computes only rows that it has not computed before.
 
-        With gradients on, or a start that is a tensor, nothing is kept.
+        With gradients on, or with a start that is a tensor, nothing is kept.
         """
         if torch.is_grad_enabled() or isinstance(span.first, Tensor):
             return compute(span)

@@ -30,11 +30,11 @@ from relattn.spread import check_split_alike
 class ProjectedAttention(nn.Module):
     """out_proj(concat_h relative_attention(q_proj(x)_h, k_proj(y)_h, v_proj(z)_h)): the forward pass of every module.
 
-    A subclass brings the attributes below, as its own or as other names of what it has.
+    A subclass defines the attributes below, as attributes or as other names of existing ones.
 
-    A style of `relattn.distributed` gives a module one of these, else they are None. attend_parts: attention under the
-    arguments of `relative_attention`, where several processes hold parts of the sequences. own_heads: which heads of
-    how many the process computes, so that dropout counts them as one process does.
+    A style of `relattn.distributed` sets one of these on a module; by default they are None. attend_parts: attention
+    with the arguments of `relative_attention`, where several processes hold parts of the sequences. own_heads: the
+    heads that the process computes, and the number of all heads, so that dropout counts them as one process does.
     """
 
     q_proj: nn.Linear
@@ -70,20 +70,19 @@ class ProjectedAttention(nn.Module):
         cache: KVCache | None = None,
         need_weights: bool = False,
     ) -> Float[Tensor, "B Lq embed_dim"]:
-        """Self-attention over `query`, or cross-attention to `key` (and `value`, which is `key` unless given).
+        """Self-attention over `query`, or cross-attention to `key` (and `value`, by default `key`).
 
-        Masks, positions, key_bias, softcap and sinks as in `relative_attention`; positions start at 0 unless given.
+        Masks, positions, key_bias, softcap and sinks are as in `relative_attention`; positions start at 0 by default.
 
-        cache: self-attention appends the new keys and values and sees all that it holds, their positions following
-            from it; give query_position, [Lq] or [B, Lq], only where rows do not all go on at the next slot (padding
-            on the right); positions on other axes go with every chunk, by name. Masks cover every slot so far, also
-            those that the cache has dropped: key_mask [B, next_position], attn_mask along its last axis, and
-            segment_ids, one tensor [B, next_position] or a pair whose second is that; so does key_bias, along its last
-            axis. A cache with a max_length rolls: attention is then causal, is_causal or not, within that window. A
-            full cache (`remember`) is attended to as `key` would be: nothing is appended, and query_position is as
-            without a cache.
+        cache: self-attention appends the new keys and values and sees all that the cache holds. Positions follow from
+            the cache; give query_position, [Lq] or [B, Lq], only if some rows do not go on at the next slot (padding on
+            the right). Positions on other axes go with every chunk, by name. Masks cover every slot so far, also those
+            that the cache has dropped: key_mask [B, next_position], attn_mask along its last axis, and segment_ids, one
+            tensor [B, next_position] or a pair with it as the second. key_bias covers every slot, too, along its last
+            axis. A cache with a max_length rolls: attention is then always causal, within that window. To a full cache
+            (`remember`) attention works as to `key`: nothing is appended, and query_position is as without a cache.
 
-        need_weights: as torch.nn.MultiheadAttention has it; only False.
+        need_weights: as in torch.nn.MultiheadAttention; only False is allowed.
 
         Raises ShapeError, TypeError, ValueError: for inputs that do not fit; UnsupportedError: for need_weights=True.
         The cache is then as it was.
@@ -137,8 +136,8 @@ class ProjectedAttention(nn.Module):
     ) -> KVCache:
         """A full cache of a memory (an encoder's output): its keys and values, projected and prepared once.
 
-        layer(query, cache=layer.remember(memory)) is layer(query, memory), and so for every query that follows; give
-        each its query_position. value is `key` unless given; key_position as in `relative_attention`.
+        layer(query, cache=layer.remember(memory)) equals layer(query, memory). This also holds for every later query;
+        give each its query_position. value is `key` by default; key_position is as in `relative_attention`.
 
         Raises ShapeError, TypeError, ValueError: for inputs that do not fit.
         """
@@ -152,7 +151,7 @@ class ProjectedAttention(nn.Module):
         return cache
 
     def _attend(self, *args: Any, **kwargs: Any) -> Float[Tensor, "B H Lq Dv"]:
-        """relative_attention of the heads that this process computes."""
+        """relative_attention for the heads that this process computes."""
         return request_of(*args, **kwargs).counted_at(self.own_heads).run()[0]
 
     def _keys_and_values(
@@ -187,7 +186,7 @@ class ProjectedAttention(nn.Module):
                 "one of them with .to()"
             )
         meets = features.dtype == weight.dtype or not weight.is_floating_point()
-        if is_autocast(features):  # which leaves float64 alone and makes the others equal
+        if is_autocast(features):  # this leaves float64 alone and makes the others equal
             meets = meets or torch.float64 not in (features.dtype, weight.dtype)
         if not meets:
             raise TypeError(
@@ -219,7 +218,7 @@ class ProjectedAttention(nn.Module):
 
 
 def _check_weights_are_not_needed(need_weights: object) -> None:
-    """torch.nn.MultiheadAttention's need_weights, as far as this layer has it: False."""
+    """torch.nn.MultiheadAttention's need_weights; this layer only has False."""
     check_flag("need_weights", need_weights)
     if need_weights:
         raise UnsupportedError(
@@ -229,7 +228,7 @@ def _check_weights_are_not_needed(need_weights: object) -> None:
 
 
 def _check_cache(cache: object, key: object, key_position: object) -> None:
-    """A KVCache, which brings keys and their positions."""
+    """A KVCache, which gives keys and their positions."""
     if not isinstance(cache, KVCache):
         raise TypeError(f"cache: got {type(cache).__name__}; expected a KVCache or None; make one for each layer")
     if key is not None:
@@ -244,7 +243,7 @@ def _check_cache(cache: object, key: object, key_position: object) -> None:
 def _positions_of_queries(
     q: Float[Tensor, "B Hq Lq D"], query_position: PositionsLike | None, cache: KVCache
 ) -> tuple[Run | Listed, dict[str, Position]]:
-    """Where queries stand that attend to a full cache, on the sequence, at 0 unless given, and on other axes."""
+    """The positions of queries that attend to a full cache: on the sequence, from 0 by default, and on other axes."""
     assert cache.keys is not None
     if cache.keys.shape[0] != q.shape[0]:
         raise ShapeError(

@@ -51,7 +51,7 @@ def held_key_bias(key_bias: Float[Tensor, "#B #H slots"] | None, cache: KVCache)
 def held_segments(segment_ids: Segments | None, count: int, cache: KVCache) -> Segments | None:
     """The pair of ids of the `count` queries and of the keys that the cache holds.
 
-    One tensor [B, slots] names the queries too where they were appended: they are its last.
+    If the queries were appended, one tensor [B, slots] has their ids too: the last ones.
     """
     queries: Tensor | None
     if isinstance(segment_ids, Tensor) and not cache.is_full:

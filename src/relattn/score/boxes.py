@@ -1,7 +1,7 @@
-"""Boxes: neighbouring elements whose positions are linear in the digits of their number, as whole rows of a grid are.
+"""Boxes: neighbouring elements whose positions are linear in the digits of their number, such as whole rows of a grid.
 
 Over a box of sizes (n_0, ..., n_l) element (a_0, ..., a_l), the last digit fastest, stands at position + sum_l step_l *
-a_l. So the offsets between two boxes are linear in the digits of both: a stride, and no list.
+a_l. So the offsets between two boxes are linear in the digits of both. They need a stride, and no list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relattn.score.position import Position, Run
 
 
 class Box(NamedTuple):
-    """Elements start .. start + prod(sizes) - 1 of a side; `position` is that of the first."""
+    """Elements start .. start + prod(sizes) - 1 of a side; `position` is the position of the first."""
 
     start: int
     position: int
@@ -46,10 +46,11 @@ class Box(NamedTuple):
 
 
 def units(place: Position) -> tuple[int, ...] | None:
-    """After how many elements a digit of the position changes, ascending from 1: of a grid's row 1, width, height *
-    width.
+    """The numbers of elements after which a digit of the position changes, ascending from 1: 1, width, height * width
+    for a grid's row.
 
-    Each divides the next. None where there are no such: for lists, starts that are tensors, and digits of other kinds.
+    Each divides the next. None where no such numbers exist: for lists, starts that are tensors, and digits of other
+    kinds.
     """
     if isinstance(place, Run):
         return None if isinstance(place.start, Tensor) else (1,)
@@ -69,7 +70,7 @@ def _units_of(terms: tuple[tuple[int, int, int], ...]) -> tuple[int, ...] | None
 
 @lru_cache(maxsize=1024)
 def boxes(place: Run | Digits, length: int) -> tuple[Box, ...]:
-    """The first `length` elements in as few boxes as they fall into; `units` of the place are not None."""
+    """The first `length` elements in as few boxes as possible. `units` of the place must not be None."""
     if isinstance(place, Run):
         assert isinstance(place.start, int)
         return (Box(0, place.start, (length,), (1,)),) if length else ()
@@ -85,7 +86,7 @@ def boxes(place: Run | Digits, length: int) -> tuple[Box, ...]:
 
 
 def _step(place: Digits, unit: int) -> int:
-    """By how much the position grows from an element to the one `unit` further on, where no digit starts anew."""
+    """The growth of the position from an element to the element `unit` further on, where no digit starts again."""
     return sum(step * unit // repeat for step, repeat, length in place.terms if repeat <= unit < repeat * length)
 
 
@@ -114,7 +115,7 @@ def _cut(first: int, end: int, found: tuple[int, ...]) -> list[tuple[int, tuple[
 
 
 def _merged(box: Box) -> Box:
-    """The same box in as few digits as tell its positions."""
+    """The same box with as few digits as its positions need."""
     sizes, steps = [1], [0]
     for size, step in zip(box.sizes, box.steps, strict=True):
         if size == 1:

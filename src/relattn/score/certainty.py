@@ -1,4 +1,4 @@
-"""What is certain of lengths that a compiled graph leaves open, and of numbers that are still to come."""
+"""What is certain about lengths that a compiled graph leaves open, and about numbers that are not computed yet."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 def certainly(condition: bool) -> bool:
-    """Whether a comparison of lengths holds; in a graph, whether it holds for every length that the graph leaves open.
+    """Whether a comparison of lengths holds. In a graph: whether it holds for every length that the graph leaves open.
 
-    No guard is put on them. The import waits for a graph: it costs half of a second.
+    It puts no guard on them. It imports only when there is a graph, because the import takes half a second.
     """
     if not torch.compiler.is_compiling():
         return bool(condition)
@@ -19,7 +19,7 @@ def certainly(condition: bool) -> bool:
 
 
 def can_be_read(tensor: Tensor) -> bool:
-    """Whether the numbers are there, and reading them waits for no device."""
+    """Whether the numbers can be read without waiting for a device."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu"

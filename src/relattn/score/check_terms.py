@@ -1,4 +1,4 @@
-"""What an encoding lowered must fit the call: the checks of terms and tables, and their wording."""
+"""The checks of the terms and tables that an encoding lowered, and their wording: they must fit the call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relattn.spread import heads_elsewhere, is_dtensor, refuse_spread
 
 
 def more_rows(table: str, positions: Positions) -> tuple[str, str]:
-    """What to blame for a visible offset without a row in `table`, and the way out: where nobody knows better."""
+    """The name and the way out for a visible offset without a row in `table`, if the encoding gives no better ones."""
     return table, "use beyond='clamp' or 'zero', or give more rows"
 
 
@@ -28,9 +28,10 @@ def check_terms(
     positions: Positions,
     out_of_rows: Callable[[str, Positions], tuple[str, str]] = more_rows,
 ) -> None:
-    """What an encoding (or the caller) lowered fits the call: shapes, heads, dtypes, devices, and the visible offsets.
+    """The terms of an encoding (or of the caller) fit the call: shapes, heads, dtypes, devices, and the visible
+    offsets.
 
-    value: None where the values are not at hand; the width of relative values then goes unchecked.
+    value: None where the values are not available; then the width of relative values is not checked.
     """
     for name, rewritten, original in (("query", terms.query, query), ("key", terms.key, key)):
         if rewritten is None:
@@ -135,5 +136,5 @@ def _check_visible(
 
 
 def _on(positions: Positions) -> str:
-    """Where the offsets are, where it is not the sequence."""
+    """The axis of the offsets, for a message; nothing for the sequence."""
     return "" if positions.axis == SEQUENCE else f" on the axis {positions.axis!r}"

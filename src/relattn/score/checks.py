@@ -19,7 +19,7 @@ from relattn.spread import is_dtensor, refuse_spread_input
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 FAR = 2**60
-"""Starts and window limits lie below it, so that no sum of a few leaves int64; listed positions are not looked at."""
+"""Starts and window limits lie below it, so that no sum of a few overflows int64; listed positions are not checked."""
 PADDED = "a padded one with key_mask, or packed documents with segment_ids"
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
@@ -46,8 +46,8 @@ def check_float(name: str, tensor: Tensor) -> None:
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, ...]:
-    """query [*B, Hq, Lq, D], key [*B, Hk, Lk, D], value [*B, Hk, Lk, Dv] of one dtype on one device; the axes *B, any
-    number of them, broadcast, and come back; Hk divides Hq with GQA.
+    """query [*B, Hq, Lq, D], key [*B, Hk, Lk, D], value [*B, Hk, Lk, Dv] of one dtype on one device. There may be any
+    number of axes *B. They broadcast, and are returned. With GQA Hk divides Hq.
     """
     _check_tensor("query", query, query)
     _check_tensor("key", key, query)
@@ -95,7 +95,7 @@ def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
 
 
 def _check_groups(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
-    """Other heads for keys than for queries: with GQA, a divisor of them."""
+    """Keys may have fewer heads than queries only with GQA, and their number must divide that of the queries."""
     query_heads, key_heads = query.shape[-3], key.shape[-3]
     if not enable_gqa:
         raise ShapeError(
@@ -133,12 +133,12 @@ def _sizes(sizes: Sequence[int]) -> str:
 def position_of(name: str, given: object, batch: Sequence[int], length: int, device: torch.device) -> Run | Listed:
     """The sum type of a caller's `PositionLike`: a start (int or 0-d integer tensor), or [length] or [*batch, length].
 
-    A Run or Listed says the same; Digits are written down as a list, for limits on the sequence compare positions.
+    A Run or Listed means the same. Digits are written down as a list, because limits on the sequence compare positions.
 
     Raises TypeError: for another type or dtype; ShapeError: for another shape; ValueError: for another device or a
     start beyond 2**60, where offsets could leave int64.
     """
-    if type(given) is int and -FAR < given < FAR:  # what nearly every call gives
+    if type(given) is int and -FAR < given < FAR:  # nearly every call gives these
         return Run(given)
     if isinstance(given, (Run, Listed)):
         given = given.start if isinstance(given, Run) else given.positions
@@ -184,7 +184,7 @@ def places_of(
 def side_of(
     name: str, given: object, batch: Sequence[int], length: int, device: torch.device
 ) -> tuple[Run | Listed, dict[str, Position]]:
-    """Where one side stands on the sequence, from 0 where that is not said, and on each other axis.
+    """Where one side stands on the sequence (from 0 by default), and on each other axis.
 
     Raises what `position_of` raises, naming the axis.
     """
@@ -194,8 +194,8 @@ def side_of(
 
 
 def sequence_and_others(given: object, start: int | None) -> tuple[object, dict[Any, object]]:
-    """What a caller gave for the sequence, `start` where nothing, and for each other axis."""
-    if type(given) is int or not isinstance(given, Mapping):  # the first is what nearly every call gives, and quick
+    """The caller's positions on the sequence (`start` if none is given) and on each other axis."""
+    if type(given) is int or not isinstance(given, Mapping):  # nearly every call gives the first, which is quick
         return given, {}
     by_axis = dict(given)
     return by_axis.pop(SEQUENCE, start), by_axis
@@ -204,7 +204,7 @@ def sequence_and_others(given: object, start: int | None) -> tuple[object, dict[
 def places_beside(
     sequence: Positions, query_by_axis: Mapping[str, Position], key_by_axis: Mapping[str, Position]
 ) -> Places:
-    """The places of a call whose two sides are parsed already.
+    """The places of a call from its two parsed sides.
 
     Raises ValueError: for axes that only one side has.
     """
@@ -228,7 +228,9 @@ def places_beside(
 def positions_beside(
     name: str, by_axis: Mapping[Any, object], batch: Sequence[int], length: int, device: torch.device
 ) -> dict[str, Position]:
-    """Where one side stands on each axis beside the sequence; a start that is a tensor is counted on from as a list."""
+    """Where one side stands on each axis beside the sequence. A start that is a tensor becomes a list that counts up
+    from it.
+    """
     parsed = {}
     for axis, given in by_axis.items():
         if not isinstance(axis, str) or not axis:
@@ -243,7 +245,7 @@ def positions_beside(
 
 
 def _checked_count(name: str, digits: Digits, length: int) -> int:
-    """The length of the side, which is that of the digits where they have one."""
+    """The length of the side. Digits with a `count` must have this length."""
     if digits.count is not None and digits.count != length:
         raise ShapeError(
             f"{name}: got a grid of {digits.count} tokens beside {length}; expected as many tokens as the grid has, "
@@ -261,7 +263,7 @@ def _position_of_tensor(
     is_start = given.dim() == 0
     if given.device != device and not (is_start and given.device.type == "cpu"):
         raise ValueError(f"{name}: got device {given.device}; expected {device}, the query's; move it with .to()")
-    positions = given.to(torch.int64)  # a narrower dtype would wrap in arithmetic
+    positions = given.to(torch.int64)  # a narrower dtype would overflow in arithmetic
     if is_start:
         return Run(positions)
     if tuple(given.shape) not in ((length,), (*batch, length)):
@@ -290,7 +292,7 @@ def _is_reach(side: int | None, given: object) -> bool:
 
 
 def check_boolean(key_mask: object) -> None:
-    """A boolean tensor, for a number could mean to keep or to drop."""
+    """A boolean tensor: a number could mean either to keep or to drop."""
     if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
         came = key_mask.dtype if isinstance(key_mask, Tensor) else type(key_mask).__name__
         raise TypeError(
@@ -353,7 +355,7 @@ def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tenso
     if attn_mask.dtype not in (torch.bool, query.dtype, torch.float32):
         integer = not attn_mask.is_floating_point()
         way_out = "a number could mean two things, compare it (mask != 0)" if integer else "convert it with .to()"
-        floats = " or ".join(dict.fromkeys(map(str, (query.dtype, torch.float32))))  # a float32 query's once
+        floats = " or ".join(dict.fromkeys(map(str, (query.dtype, torch.float32))))  # a float32 query's mask only once
         raise TypeError(
             f"attn_mask: got dtype {attn_mask.dtype}; expected bool (True attends), or {floats} (added to the scores); "
             f"{way_out}"

@@ -23,11 +23,11 @@ class Digits:
 
     terms: (step, repeat, length) of each digit, ints. The column of a grid's element is ((1, 1, width),), its row
         ((1, width, height),).
-    start: the position where every digit is 0. first: the number of the first element.
-    leading: so many elements stand before element `first`, all of them at `nowhere`, where no offset counts.
-    count: how many elements there are, those that lead among them; None for any number.
+    start: the position at which every digit is 0. first: the number of the first element.
+    leading: the number of elements before element `first`. All of them stand at `nowhere`, where no offset counts.
+    count: the number of elements, leading ones included; None for any number.
 
-    Raises ValueError: for terms of another form, and for numbers that are no ints or too small.
+    Raises ValueError: for terms of another form, and for numbers that are not ints or too small.
     """
 
     terms: tuple[tuple[int, int, int], ...]
@@ -64,9 +64,10 @@ class Digits:
         return replace(self, first=self.first + max(behind, 0), leading=leading, count=count)
 
     def extent(self, length: int) -> tuple[int, int]:
-        """The smallest and the largest position of `length` elements, those that lead left out.
+        """The smallest and the largest position of `length` elements, without leading ones.
 
-        Of a digit that starts anew on the way all values count: so the two are at least as far apart as the positions.
+        All values of a digit count if it starts again on the way. So the two are at least as far apart as the
+        positions.
         """
         first, last = self.first, self.first + max(length - self.leading, 1) - 1
         lowest = highest = self.start
@@ -88,15 +89,15 @@ def grid(
 ) -> dict[str, Digits]:
     """Where the elements of a grid stand, row by row: element i of height x width has y = i // width, x = i % width.
 
-    For `query_position` and `key_position` of `relative_attention`, beside the sequence, which goes on from 0.
+    For `query_position` and `key_position` of `relative_attention`. The sequence stays beside it and starts at 0.
 
-    sizes: of each axis, the last one fastest: grid(height, width), grid(frames, height, width).
-    names: of the axes; the last of "t", "y", "x" unless given.
-    leading: so many tokens before the grid stand on none of its axes (a class token): encodings on them add nothing to
-        a pair with one of these.
-    first, length: the tokens first .. first + length - 1 alone, counted with those that lead; to the end unless given.
+    sizes: the size of each axis, the last one fastest: grid(height, width), grid(frames, height, width).
+    names: the names of the axes; the last of "t", "y", "x" by default.
+    leading: the number of tokens before the grid that stand on none of its axes (a class token). Encodings on these
+        axes add nothing to a pair with one of these tokens.
+    first, length: only the tokens first .. first + length - 1, leading tokens counted; to the end by default.
 
-    Raises ValueError: for sizes that are no ints of at least 1, for names that do not fit them, and for a part that
+    Raises ValueError: for sizes that are not ints of at least 1, for names that do not fit them, and for a part that
     does not lie in the grid.
 
     >>> grid(2, 3)["y"].expand(6, torch.device("cpu")).tolist()
@@ -121,7 +122,7 @@ def grid(
 
 
 def _checked_names(sizes: list[int], names: object) -> tuple[str, ...]:
-    """A name for every axis, each another, and none the sequence's."""
+    """One name per axis, all different, and none of them the sequence's."""
     if names is None:
         if not 1 <= len(sizes) <= len(GRID_AXES):
             raise ValueError(

@@ -1,8 +1,8 @@
-"""The bias of a key: a_j, added to the scores of all queries, which may grow with the length.
+"""The bias of a key: a_j, added to the scores of all queries. It may grow with the length.
 
-Where a is a prefix sum F, the numbers grow and their differences do not: in float32 F + S keeps no digit of S in the
-end. A softmax is the same for a_j - c_i, whatever c_i: so a backend subtracts, before it adds, a number near those of
-the keys that the query attends to, and gives it back to lse.
+If a is a prefix sum F, the numbers grow and their differences do not. In float32 F + S in the end keeps no digit of S.
+A softmax is the same for a_j - c_i with every c_i. So a backend first subtracts a number near those of the query's
+keys, then adds the difference to the scores, and adds the number to lse at the end.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from relattn.score.problem import Problem
 
 
 def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: Tensor) -> Tensor:
-    """Finite numbers, each of *B and Hq their own size or 1, as [B or 1, Hq or 1, Lk].
+    """Finite numbers as [B or 1, Hq or 1, Lk]; each of *B and Hq has its own size or 1.
 
-    In a graph or on a GPU the device looks for numbers that are not finite, and under torch.func nobody does.
+    In a graph or on a GPU the device checks that the numbers are finite. Under torch.func no check is made.
     """
     if not isinstance(key_bias, Tensor):
         raise TypeError(f"key_bias: got {type(key_bias).__name__}; expected a tensor [batch, heads, key length]")
@@ -65,10 +65,11 @@ def _check_finite(key_bias: Tensor) -> None:
 
 
 def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor, "#B #Hq #Lq"]]:
-    """a in the dtype of the scores, and c: a_j - c_i is what is added to them, and c_i to lse.
+    """a in the dtype of the scores, and c. a_j - c_i is added to the scores, and c_i to lse.
 
-    c_i is the larger one of the first and of the last key that causality and window let the query see, which is the
-    largest where a only grows or only falls; 0 where listed positions come with segments, or in a graph.
+    Causality and window let a query see a first and a last key. c_i is the larger of their two numbers, which is the
+    largest of all where a only grows or only falls. c_i is 0 for listed positions with segments, and for listed
+    positions in a graph.
     """
     assert problem.key_bias is not None
     a, positions = problem.key_bias.to(problem.score_dtype()), problem.sequence().positions
@@ -87,7 +88,9 @@ def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor,
 
 
 def _ends_of_runs(positions: Positions) -> tuple[Int64[Tensor, "#Lq"], Int64[Tensor, "#Lq"]]:
-    """The index of the first and of the last key that every query sees by its offset; any key where it sees none."""
+    """For each query the index of the first and of the last key that it sees by its offset; any index where it sees
+    none.
+    """
     queries = torch.arange(positions.query_length, device=positions.device)
     start, end, origin = queries.new_zeros(1), positions.key_length - 1, positions.origin
     assert origin is not None
@@ -110,7 +113,7 @@ def _ends_of_lists(positions: Positions) -> tuple[Int64[Tensor, "*B #Lq"], Int64
 
 
 def _at(a: Float[Tensor, "#B #Hq Lk"], index: Int64[Tensor, "*B Lq"]) -> Float[Tensor, "#B #Hq Lq"]:
-    """a[..., index], the index of all batch elements or of each."""
+    """a[..., index], with one index for all batch elements or one for each."""
     if index.dim() == 1:
         return a[..., index]
     batch, heads = index.shape[0], a.shape[1]

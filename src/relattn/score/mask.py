@@ -17,7 +17,7 @@ from relattn.score.positions import Positions
 class Mask(NamedTuple):
     """Which pairs may attend, and what an explicit float mask adds to their scores.
 
-    positions: carry the limits that causality and window set on the offset.
+    positions: they carry the limits that causality and window set on the offset.
     key_mask [B, Lk]: True keeps a key.
     segments ([B, Lq], [B, Lk]): a pair attends only where both ids are equal.
     explicit: boolean (True attends) or float (added to the scores; -inf forbids), broadcastable to [B, Hq, Lq, Lk],
@@ -30,11 +30,11 @@ class Mask(NamedTuple):
     explicit: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None = None
 
     def limits_positions(self) -> bool:
-        """Whether causality or window forbid any pair; starts given as ints tell without looking at a pair."""
+        """Whether causality or window forbid any pair. With starts given as ints this needs no look at a pair."""
         return not (self.positions.lowest is None and self.positions.highest is None)
 
     def keeps_all(self) -> bool:
-        """Whether there is neither key mask nor segments nor explicit mask."""
+        """Whether key mask, segments and explicit mask are all absent."""
         return self.key_mask is None and self.segments is None and self.explicit is None
 
     def hidden(self) -> Bool[Tensor, "#B #Hq #Lq #Lk"] | None:
@@ -80,7 +80,7 @@ class Mask(NamedTuple):
         )
 
     def may_leave_nothing(self) -> bool:
-        """Whether any query might have no key left to attend to, as far as lengths and starts tell."""
+        """Whether a query might have no key left to attend to. Only lengths and starts are used."""
         positions = self.positions
         if self._meets_itself():
             return False
@@ -91,12 +91,12 @@ class Mask(NamedTuple):
         first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
         if first_with_first is None:
             return True
-        # The first query needs the first key not to lie ahead of it, the last query the last key not too far behind.
+        # The first key must not lie ahead of the first query, and the last key not too far behind the last query.
         last_with_last = first_with_first + positions.key_length - positions.query_length
         return (highest is not None and first_with_first > highest) or (lowest is not None and last_with_last < lowest)
 
     def may_leave_keys_unseen(self) -> bool:
-        """Whether there might be a key that no query sees, as far as lengths and starts tell."""
+        """Whether there might be a key that no query sees. Only lengths and starts are used."""
         positions = self.positions
         if self._meets_itself():
             return False
@@ -107,13 +107,13 @@ class Mask(NamedTuple):
         first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
         if first_with_first is None:
             return True
-        # The last query needs the last key not to lie ahead of it, the first query the first key not too far behind.
+        # The last key must not lie ahead of the last query, and the first key not too far behind the first query.
         last_with_last = first_with_first + positions.key_length - positions.query_length
         near = highest is None or certainly(last_with_last <= highest)
         return not (near and (lowest is None or certainly(first_with_first >= lowest)))
 
     def _meets_itself(self) -> bool:
-        """Whether queries and keys have the same segments and stand at the same places, and each sees its own."""
+        """Whether queries and keys have the same segments and positions, and each query sees its own key."""
         positions, segments = self.positions, self.segments
         if segments is None or segments[0] is not segments[1] or positions.known_origin != 0:
             return False
@@ -171,6 +171,6 @@ def _of_pairs(pairs: Tensor, *wanted: slice) -> Float[Tensor, "#B #Hq #Lq #Lk"] 
 
 
 def all_of(conditions: Iterable[Tensor | None]) -> Tensor | None:
-    """The conditions that are given, all at once; None where none is."""
+    """All given conditions together; None where none is given."""
     given = [condition for condition in conditions if condition is not None]
     return reduce(torch.logical_and, given) if given else None

@@ -1,7 +1,7 @@
-"""Padding: keys that no query sees, and queries that see no key. Whatever they hold must not matter.
+"""Padding: keys that no query sees, and queries that see no key. Their content must not matter.
 
-A weight of 0 does not stop a NaN or an infinity, for 0 * NaN is NaN, in the output as in every gradient. A row of zeros
-does. So a backend computes with zeros in place of such rows, or leaves them out.
+A weight of 0 does not stop a NaN or an infinity, because 0 * NaN is NaN, in the output and in every gradient. A row of
+zeros does. So a backend computes with zeros in place of these rows, or leaves them out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
 PAIRS = 2**22
-"""Pairs of an explicit mask that are looked at in one go."""
+"""The pairs of an explicit mask that are read at a time."""
 FEW = 256
-"""Up to so many queries, looking at every pair of a mask costs less than sorting the keys does.
+"""Up to this many queries, reading every pair of a mask costs less than sorting the keys.
 
 Times in ms for 2048 keys under a causal window, 1 core, pairs / sorting: 256 queries, 4 rows of keys, 1.2 / 1.9; 64
 rows, 8.7 / 25.
@@ -27,9 +27,9 @@ rows, 8.7 / 25.
 
 
 class Sight(NamedTuple):
-    """keys [#B, #Hk, #Lk]: True where some query sees the key; queries [#B, #Hq, #Lq]: True where one sees some key.
+    """keys [#B, #Hk, #Lk]: True where some query sees the key; queries [#B, #Hq, #Lq]: True where it sees some key.
 
-    None where all of them do.
+    None where all of them are True.
     """
 
     keys: Bool[Tensor, "#B #Hk #Lk"] | None = None
@@ -37,7 +37,7 @@ class Sight(NamedTuple):
 
     @classmethod
     def of_pairs(cls, mask: Mask, hidden: Bool[Tensor, "#B #Hq #Lq #Lk"] | None, key_heads: int) -> Sight:
-        """Read from the pairs that `mask` hides, where they are written out anyway."""
+        """Read from the pairs that `mask` hides, for a backend that writes the pairs out anyway."""
         if hidden is None:
             return cls()
         keys = _by_key_head(~hidden.all(dim=-2), key_heads) if mask.may_leave_keys_unseen() else None
@@ -45,7 +45,7 @@ class Sight(NamedTuple):
 
     @classmethod
     def of(cls, mask: Mask, batch: int, key_heads: int) -> Sight:
-        """The same in memory linear in the lengths, less an explicit mask's own; starts are ints or listed."""
+        """The same in memory linear in the lengths, apart from an explicit mask. Positions are int starts or listed."""
         positions = mask.positions
         if positions.query_length == 0 or positions.key_length == 0:
             return cls()
@@ -56,7 +56,7 @@ class Sight(NamedTuple):
         return cls(_by_key_head(keys, key_heads), queries)
 
     def cleaned(self, problem: Problem) -> Problem:
-        """The problem with zeros for keys and values that nobody sees, and for queries that see nothing."""
+        """The problem with zeros for keys and values that no query sees, and for queries that see no key."""
         if self.keys is None and self.queries is None:
             return problem
         axes = tuple(
@@ -74,14 +74,14 @@ class Sight(NamedTuple):
 
 
 def with_zeros(rows: Float[Tensor, "B H L D"], seen: Bool[Tensor, "#B #H #L"] | None) -> Float[Tensor, "B H L D"]:
-    """The rows, zero where nothing is seen; the gradient is zero there too."""
+    """The rows, with zeros where `seen` is False; the gradient is zero there too."""
     return rows if seen is None else rows.masked_fill(~seen.unsqueeze(-1), 0.0)
 
 
 def keys_in_reach(positions: Positions) -> tuple[int, int]:
-    """The first key that causality and window leave to any query, and the one after the last.
+    """The first key that causality and window leave to any query, and the key after the last one.
 
-    All of them where a start is not an int, and in a compiled graph, which would depend on the lengths.
+    All keys where a start is not an int. All keys also in a compiled graph, which would else depend on the lengths.
     """
     origin, first, end = positions.known_origin, 0, positions.key_length
     if origin is None or torch.compiler.is_compiling():
@@ -94,7 +94,7 @@ def keys_in_reach(positions: Positions) -> tuple[int, int]:
 
 
 def within_reach(problem: Problem) -> Problem:
-    """The problem of the keys in reach alone: views, so that a window over a long cache copies nothing."""
+    """The problem with only the keys in reach. They are views, so that a window over a long cache copies nothing."""
     positions, mask = problem.sequence().positions, problem.mask
     first, end = keys_in_reach(positions)
     if (first, end) == (0, positions.key_length):
@@ -111,14 +111,14 @@ def within_reach(problem: Problem) -> Problem:
 
 
 def _by_key_head(seen: Bool[Tensor, "#B #Hq #Lk"], key_heads: int) -> Bool[Tensor, "#B #Hk #Lk"]:
-    """A key head's keys are seen where any query head that shares it sees them."""
+    """A key of a key head is seen if any query head that shares this key head sees it."""
     return seen if seen.shape[1] in (1, key_heads) else seen.unflatten(1, (key_heads, -1)).any(dim=2)
 
 
 def _by_blocks(mask: Mask, batch: int) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq Lq"]]:
-    """Every pair looked at, PAIRS of them at a time: an explicit mask has no order to search in.
+    """Reads every pair, PAIRS at a time, because an explicit mask has no order to search in.
 
-    As bytes, whose largest PyTorch finds 30 times as fast as `any` and `all` reduce booleans on a CPU.
+    It reads them as bytes: on a CPU PyTorch finds the largest byte 30 times as fast as `any` and `all` reduce booleans.
     """
     assert mask.explicit is not None
     num_queries, num_keys = mask.positions.query_length, mask.positions.key_length
@@ -168,10 +168,10 @@ def _meets(
     first: int | None,
     last: int | None,
 ) -> Bool[Tensor, "*B n"]:
-    """Whether a kept one of the others has the same id and stands at an offset of first .. last.
+    """For each element, whether a kept one of the others has the same id and stands at an offset of first .. last.
 
-    The others stand in a line by id, and within an id by position: those that can be met are neighbours there, and are
-    counted by two searches.
+    The others are sorted by id, and within an id by position. So the candidates are neighbours, and two searches count
+    them.
     """
     count = others.shape[-1]
     in_order, order = others.sort(dim=-1)
@@ -183,7 +183,7 @@ def _meets(
         end = torch.searchsorted(in_order, positions + last, right=True)
     known_ids = other_ids.sort(dim=-1).values
     line = torch.searchsorted(known_ids, other_ids) * (count + 1) + rank
-    line = line.masked_fill(~kept, (count + 1) ** 2).sort(dim=-1).values  # those not kept go to the end
+    line = line.masked_fill(~kept, (count + 1) ** 2).sort(dim=-1).values  # the dropped ones go to the end
     group = torch.searchsorted(known_ids, ids)
     known = known_ids.gather(-1, group.clamp(max=count - 1)) == ids
     group = group * (count + 1)

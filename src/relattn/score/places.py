@@ -17,15 +17,15 @@ from relattn.score.positions import SEQUENCE, Positions, Span
 
 AnyPositions = TypeVar("AnyPositions", bound=Positions)
 NOWHERE = 2**59
-"""Where queries stand that lead: so far that no offset to them or from them is one of a grid's."""
+"""The position of leading queries: so far away that no offset to or from them is an offset of a grid."""
 
 
 @dataclass(frozen=True)
 class JointPositions(Positions):
-    """Positions on several axes as one: p = sum_c stride_c * p_c, one offset for each combination of theirs.
+    """Positions on several axes as one: p = sum_c stride_c * p_c. Each combination of offsets has its own number.
 
-    A stride is the number of offsets that the axes after its own can make together. So the offsets of a call, from the
-    smallest to the largest, run through every combination of the axes' visible offsets, the last axis fastest.
+    A stride is the number of offset combinations of the axes after it. So the offsets of a call, from the smallest to
+    the largest, run through every combination of the axes' visible offsets, the last axis fastest.
 
     by_axis: the positions on each axis, by name, in their order.
     """
@@ -34,7 +34,7 @@ class JointPositions(Positions):
 
     @property
     def spans(self) -> dict[str, Span]:
-        """The visible offsets on each axis, those of a hidden pair too where another axis hides it."""
+        """The visible offsets on each axis. They include offsets of pairs that another axis hides."""
         return {axis: positions.span for axis, positions in self.by_axis.items()}
 
     def offsets_on_axes(self) -> Int64[Tensor, "count axes"]:
@@ -56,7 +56,7 @@ class JointPositions(Positions):
         return self._read[0]
 
     def part(self, queries: slice, keys: slice, batch: int | None = None) -> Positions:
-        """Where some of the queries and keys stand: an offset keeps its number."""
+        """Where some of the queries and keys stand. Each offset keeps its number."""
         return Positions(
             self.query.part(queries, batch), self.key.part(keys, batch),
             queries.stop - queries.start, keys.stop - keys.start, self.device, axis=self.axis,
@@ -68,7 +68,7 @@ class Places:
 
     def __init__(self, by_axis: Mapping[str, Positions]) -> None:
         self.by_axis = by_axis
-        self._joint: dict[tuple[str, ...], JointPositions] = {}  # as they were asked for
+        self._joint: dict[tuple[str, ...], JointPositions] = {}  # joint positions that were asked for
 
     @property
     def sequence(self) -> Positions:
@@ -78,7 +78,7 @@ class Places:
     def on(self, axes: tuple[str, ...], who: str) -> Positions:
         """The positions on one axis, or on several together.
 
-        who: what asks for them, for the message.
+        who: the name of the caller, for the message.
 
         Raises ValueError: for an axis that the call does not have.
         """
@@ -90,7 +90,7 @@ class Places:
         return self._joint[axes]
 
     def apart(self, axes: tuple[str, ...], who: str) -> Positions:
-        """The same without a joint offset: of several axes, the sequence's positions with `by_axis` beside them."""
+        """The same without a joint offset: for several axes, the sequence's positions with `by_axis`."""
         self._check(axes, who)
         if len(axes) == 1:
             return self.by_axis[axes[0]]
@@ -113,37 +113,37 @@ class Places:
 def positions_on(
     axis: str, query: Position, key: Position, query_length: int, key_length: int, device: torch.device
 ) -> Positions:
-    """The positions on an axis beside the sequence, whose leading elements stand apart.
+    """The positions on an axis beside the sequence, with the leading elements far away.
 
-    Leading queries stand at NOWHERE, leading keys as far, and one more than the largest offset. So a pair of a leading
-    query and a key of the grid lies below every offset, one of a query of the grid and a leading key far above, and one
-    of two that lead just above.
+    Leading queries stand at NOWHERE. Leading keys stand as far away, plus the largest offset + 1. So the offset of a
+    leading query and a key of the grid lies below every other. The offset of a query of the grid and a leading key lies
+    far above, and the offset of two leading elements just above.
     """
     return _apart(Positions(query, key, query_length, key_length, device, axis=axis))
 
 
 def _apart(positions: AnyPositions) -> AnyPositions:
-    """The positions with leading elements where `positions_on` says."""
+    """The positions, with leading elements at the places that `positions_on` describes."""
     if positions.leading == (0, 0):
         return positions
     first, last = positions.visible
     assert isinstance(first, int) and isinstance(last, int)
     sides = {}
-    for name, nowhere in (("query", NOWHERE), ("key", NOWHERE + max(first, last) + 1)):  # offset 0 where none is
+    for name, nowhere in (("query", NOWHERE), ("key", NOWHERE + max(first, last) + 1)):  # offset 0 without a pair
         side = getattr(positions, name)
         sides[name] = replace(side, nowhere=nowhere) if isinstance(side, Digits) else side
     return replace(positions, **sides)
 
 
 def joined(by_axis: Mapping[str, Positions]) -> JointPositions:
-    """The positions on several axes as one; those of digits are kept, for the layers of a model ask one by one."""
+    """The positions on several axes as one. Positions of digits are kept, because each layer of a model asks again."""
     if torch.compiler.is_compiling() or not all(_in_digits(positions) for positions in by_axis.values()):
         return _joined(by_axis)
     return _joined_digits(tuple(by_axis.items()))
 
 
 def _in_digits(positions: Positions) -> bool:
-    """Whether numbers alone say where both sides stand: then equal positions have equal hashes, and hold no tensor."""
+    """Whether both sides' positions are plain numbers: then equal positions have equal hashes, and hold no tensor."""
     sides = isinstance(positions.query, Digits) and isinstance(positions.key, Digits)
     return sides and positions.memo is None and type(positions.query_length) is type(positions.key_length) is int
 
@@ -169,7 +169,7 @@ def _joined(by_axis: Mapping[str, Positions]) -> JointPositions:
 
 
 def _sum(axes: str, places: list[Position], strides: list[int], length: int, device: torch.device) -> Position:
-    """sum_c stride_c * p_c of one side: digits where all of them are, else every position written down."""
+    """sum_c stride_c * p_c for one side: digits where all positions are digits, else a list of every position."""
     digits = [place for place in places if isinstance(place, Digits)]
     if len(digits) == len(places) and len({(place.first, place.leading) for place in digits}) == 1:
         terms = [
@@ -189,7 +189,7 @@ def _sum(axes: str, places: list[Position], strides: list[int], length: int, dev
 
 
 def _without_tensor_starts(positions: Positions) -> Positions:
-    """The positions with a start that is a tensor as a list, whose extremes can be read."""
+    """The positions, with a start that is a tensor written as a list: the extremes of a list can be read."""
     if not isinstance(positions.origin, Tensor):
         return positions
     query = run_as_list(positions.query, positions.query_length, positions.device)

@@ -56,7 +56,7 @@ class Listed:
 Position = Run | Listed | Digits
 
 PositionLike = Position | int | Int[Tensor, ""] | Int[Tensor, "L"] | Int[Tensor, "*B L"]
-"""What a caller may give for an axis: a start, digits, or every position."""
+"""A caller's positions on an axis: a start, digits, or every position."""
 
 PositionsLike = PositionLike | Mapping[str, PositionLike]
-"""What a caller may give for a side: where it stands on the sequence, or on every axis by its name."""
+"""A caller's positions for a side: on the sequence, or on every axis by its name."""

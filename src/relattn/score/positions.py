@@ -17,16 +17,16 @@ from relattn.score.position import Position, Run, counted
 from relattn.watched import is_exporting
 
 SEQUENCE = "sequence"
-"""The axis that every call has, which alone decides causality and window."""
+"""The axis that every call has. Only this axis decides causality and window."""
 
 LONGEST_SPAN = 2**24
-"""More rows than any sequence needs: only gaps between listed positions lead there, and every row costs memory."""
+"""More rows than any sequence needs. Only gaps between listed positions give so many, and every row costs memory."""
 
 Window = tuple[int | None, int | None]
 
 
 def limits(is_causal: bool, window: Window | None) -> tuple[int | None, int | None]:
-    """The smallest and the largest offset that causality and window allow, None for no limit."""
+    """The smallest and the largest offset that causality and window allow; None for no limit."""
     left, right = window or (None, None)
     return None if left is None else -left, 0 if is_causal else right
 
@@ -43,10 +43,10 @@ class Span(NamedTuple):
 
 
 class RowMemo(Protocol):
-    """Keeps rows that depend on parameters and offsets only, so that a decoder computes each of them once."""
+    """Keeps rows that depend only on parameters and offsets, so that a decoder computes each of them once."""
 
     def rows(self, owner: object, span: Span, compute: Callable[[Span], Tensor]) -> Tensor:
-        """The rows [H, count, D] of `span`, taken from what `compute` gave before where that covers them."""
+        """The rows [H, count, D] of `span`, from earlier results of `compute` where these cover them."""
         ...
 
 
@@ -57,10 +57,10 @@ class Positions:
     query, key: where each side stands. query_length Lq, key_length Lk: the number of elements.
     lowest, highest: the limits that causality (highest = 0) and window set and that hide at least one pair; None for
         one that hides nothing. Only int starts allow dropping a limit.
-    memo: where rows may be kept between calls (a cache), None to compute them each time.
-    axis: the name of the axis; of several, their names in a row.
+    memo: keeps rows between calls (a cache); None to compute them each time.
+    axis: the name of the axis; for several axes, their names joined.
     origin: the offset of the first query and the first key where both sides are runs, so that an offset is a diagonal
-        of the score matrix; None where a side is listed, and every pair has an offset of its own.
+        of the score matrix; None where a side is listed and every pair has its own offset.
     known_origin: `origin` where it is an int, so that shapes alone tell which pairs are visible; None otherwise.
     leading: how many queries and keys, from the first, stand nowhere on this axis.
     """
@@ -108,7 +108,7 @@ class Positions:
         return self.key_positions().unsqueeze(-2) - self.query_positions().unsqueeze(-1)
 
     def part(self, queries: slice, keys: slice, batch: int | None = None) -> Positions:
-        """Where some of the queries and keys stand; of one batch element where `batch` is given."""
+        """Where some of the queries and keys stand; in one batch element where `batch` is given."""
         return replace(
             self,
             query=self.query.part(queries, batch),
@@ -122,7 +122,8 @@ class Positions:
     def visible(self) -> tuple[int | Int64[Tensor, ""], int | Int64[Tensor, ""]]:
         """The smallest and the largest offset of any visible pair; the first exceeds the second where there is none.
 
-        Listed positions: read from the tensors as ints, which waits for their device. Digits: at least that far apart.
+        Listed positions are read from the tensors as ints, which waits for their device. For digits the two may lie
+        further apart than the offsets.
         """
         if self.query_length == 0 or self.key_length == 0:
             return 0, -1
@@ -130,7 +131,7 @@ class Positions:
             leading_queries, leading_keys = self.leading
             if leading_queries >= self.query_length or leading_keys >= self.key_length:
                 return 0, -1
-            if not self._read:  # once: it sorts, and waits for the device
+            if not self._read:  # only once, because it sorts and waits for the device
                 self._read.append(self._visible_in_digits() or self._visible_listed())
             return self._read[0]
         first, last = self.origin - self.query_length + 1, self.origin + self.key_length - 1
@@ -182,10 +183,10 @@ class Positions:
 
     @property
     def span(self) -> Span:
-        """Every visible offset (offset 0 where none is): what an encoding evaluates its function of the offset on.
+        """Every visible offset (offset 0 where none is). An encoding evaluates its function of the offset on these.
 
-        With a start given as a tensor the limits cannot shorten it (that would read the tensor), so it is Lq + Lk - 1
-        rows long.
+        With a start given as a tensor the limits cannot shorten the span, because that would read the tensor. It then
+        has Lq + Lk - 1 offsets.
         """
         if isinstance(self.origin, Tensor):
             return Span(self.origin - self.query_length + 1, max(self.query_length + self.key_length - 1, 1))
@@ -205,8 +206,8 @@ class Positions:
     def span_within(self, furthest: int) -> Span:
         """The visible offsets d with |d| <= furthest, at least one of them.
 
-        When starts are tensors, positions are listed or a graph is compiled it is all of -furthest .. furthest: reading
-        positions would wait, and a table sized by open lengths would specialise the graph.
+        It is all of -furthest .. furthest when starts are tensors, positions are listed, or a graph is compiled.
+        Reading positions would wait for the device, and a table sized by open lengths would specialise the graph.
         """
         whole = Span(-furthest, 2 * furthest + 1)
         if self.known_origin is None or torch.compiler.is_compiling():
@@ -221,7 +222,7 @@ class Positions:
     def rows(
         self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]], span: Span
     ) -> Float[Tensor, "H count D"]:
-        """compute(span), or what `owner` computed for a call before, where a memo keeps it."""
+        """compute(span), or what `owner` computed for an earlier call, if a memo keeps it."""
         return compute(span) if self.memo is None else self.memo.rows(owner, span, compute)
 
 

@@ -1,4 +1,4 @@
-"""Problem: all that a backend receives."""
+"""Problem: everything that a backend receives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 class Axis(NamedTuple):
     """One coordinate: where queries and keys stand on it, and the rows that its offsets add.
 
-    relative_query r [B, Hq, Lq, Dr]: what meets the relative keys RK; None is q itself. relative_queries RQ,
+    relative_query r [B, Hq, Lq, Dr]: multiplied with the relative keys RK; None means q itself. relative_queries RQ,
     relative_values RV, bias b: None where the equation lacks the term.
     """
 
@@ -45,7 +45,7 @@ class Axis(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Where the first query, key and head of a problem stand in a whole call, which has so many query heads.
+    """Where the first query, key and head of a problem stand in a whole call with `heads` query heads.
 
     Dropout counts pairs in the whole call.
     """
@@ -57,17 +57,17 @@ class Part(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One call of relative attention, checked and lowered: the equation's symbols under the field's names.
+    """One call of relative attention, checked and lowered: the equation's symbols under their names in the code.
 
     query q [B, Hq, Lq, D], key k [B, Hk, Lk, D], value v [B, Hk, Lk, Dv], Hk divides Hq; q and k as the encoding left
     them.
     axes: the coordinates, each with its positions and tables. The first is the sequence, which alone decides causality
         and window.
     output_dtype: the dtype of the caller's query, in which the output is returned.
-    softcap, key_bias a: S becomes softcap * tanh(S / softcap) + a_j, before any mask. sinks [Hq] or [B, Hq, Lq]: what
-        `sinks.share` asks for, which the door multiplies outputs with.
-    part: where it stands in the call that it is a part of; None where it is one by itself. seed: of dropout, where the
-        parts of a call share one, or a draw is repeated; None where the backend draws it.
+    softcap, key_bias a: S becomes softcap * tanh(S / softcap) + a_j, before any mask. sinks [Hq] or [B, Hq, Lq]: for
+        `sinks.share`; `door.py` multiplies outputs with it.
+    part: where the problem stands in the whole call; None where it is the whole call. seed: the seed of dropout, where
+        the parts of a call share one, or where a draw is repeated; None where the backend draws it.
     """
 
     query: Float[Tensor, "B Hq Lq D"]
@@ -94,7 +94,7 @@ class Problem(NamedTuple):
         return self.axes[0]
 
     def has_tables(self) -> bool:
-        """Whether any axis has a table: else the offsets add nothing."""
+        """Whether any axis has a table. Without one the offsets add nothing."""
         return any(axis.tables() for axis in self.axes)
 
     def asks_for_gradient(self) -> bool:
@@ -118,14 +118,14 @@ class Problem(NamedTuple):
         return [name for name, value in given if value is not None]
 
     def counted(self) -> Part:
-        """Where dropout counts the pairs."""
+        """Where the problem stands in the call in which dropout counts the pairs."""
         return Part(0, 0, 0, self.query.shape[1]) if self.part is None else self.part
 
     def num_pairs(self) -> int:
-        """How many pairs of queries and keys all heads of the batch have."""
+        """The number of pairs of queries and keys, over all heads of the batch."""
         batch, heads, queries, _ = self.query.shape
         return batch * heads * queries * self.key.shape[2]
 
     def num_groups(self) -> int:
-        """How many query heads share one key head."""
+        """The number of query heads that share one key head."""
         return self.query.shape[1] // self.key.shape[1]

@@ -1,8 +1,8 @@
-"""Sinks: one more logit per query, whose value is nothing, in the softmax over the keys.
+"""Sinks: one more logit per query in the softmax over the keys. It has no value.
 
     exp(S_ij) / (exp(sink) + sum_j' exp(S_ij'))  =  softmax(S)_ij * sigmoid(lse_i - sink)
 
-So what any backend gives without a sink, with its lse, gives what there is with it.
+So output and lse of any backend without a sink are enough to compute the output with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
 def share(
     lse: Float[Tensor, "B Hq Lq"], sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"]
 ) -> Float[Tensor, "B Hq Lq 1"]:
-    """sigmoid(lse - sink): what is left of a row's weights beside the sink; any finite number where lse is -inf.
+    """sigmoid(lse - sink): the share of a row's weights that the sink leaves; any finite number where lse is -inf.
 
     A sink of -inf takes nothing.
     """

@@ -1,4 +1,4 @@
-"""OffsetTable: rows that belong to offsets, and what holds beyond the last of them."""
+"""OffsetTable: rows that belong to offsets, and what holds beyond its rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Beyond = Literal["clamp", "zero", "refuse"]
 
 
 def wide(values: Tensor) -> Tensor:
-    """float32 for a narrower dtype, unchanged otherwise: what sums are taken in."""
+    """The dtype of sums: float32 for a narrower dtype, unchanged otherwise."""
     return values if values.dtype == torch.float64 else values.to(torch.float32)
 
 
 def gather_rows(values: Float[Tensor, "H R *F"], index: Int64[Tensor, "*n"]) -> Float[Tensor, "H *n *F"]:
     """values[:, index], with a gradient that is bit-equal on every run.
 
-    The gradient of plain indexing sums with atomics, in an order that changes between runs; that of an embedding
-    look-up sums each row's contributions in a fixed order, on CPUs and GPUs. Half-precision values come back in
-    float32, in which their gradients are then summed.
+    The gradient of plain indexing sums with atomics, in an order that changes between runs. The gradient of an
+    embedding look-up sums each row's contributions in a fixed order, on CPUs and GPUs. Half-precision values are
+    returned in float32, so that their gradients are summed in float32.
     """
     heads, count, *features = values.shape
     rows = F.embedding(index, wide(values).movedim(0, 1).reshape(count, -1))
@@ -41,7 +41,7 @@ class OffsetTable:
         0 for the most distant past. One head serves all heads.
     first: the offset of row 0, an int; a 0-d int64 tensor for tables made over a span whose start is a tensor.
     beyond: "clamp" holds the edge row, "zero" adds nothing, "refuse" promises that no visible offset lies outside
-        (`relative_attention` checks it); rows of invisible offsets may then hold anything finite.
+        (`relative_attention` checks it). With "refuse" rows of invisible offsets may hold any finite numbers.
     """
 
     values: Float[Tensor, "H R *D"]
@@ -60,12 +60,12 @@ class OffsetTable:
 
     @property
     def num_rows(self) -> int:
-        """R, the number of offsets that have a row of their own."""
+        """R, the number of offsets that have their own row."""
         return self.values.shape[1]
 
     def rows(self, first: int | Int64[Tensor, ""], count: int) -> Float[Tensor, "H count *D"]:
-        """T[first], T[first + 1], ..., T[first + count - 1]: a view where the table has them all."""
-        # A compiled graph would be made anew for every way in which the range and the table may overlap.
+        """T[first], T[first + 1], ..., T[first + count - 1]: a view where the table has all of them."""
+        # Otherwise a graph would be compiled again for every way in which the range and the table may overlap.
         if isinstance(first, Tensor) or isinstance(self.first, Tensor) or torch.compiler.is_compiling():
             return self.at(torch.arange(count, device=self.values.device) + first)
         start, end = first - self.first, first - self.first + count
@@ -82,10 +82,10 @@ class OffsetTable:
         return F.pad(inside, (0, 0) * (self.values.dim() - 2) + (before, after))
 
     def narrowed(self, first: int | Int64[Tensor, ""], count: int) -> OffsetTable:
-        """A view of the rows that serve the offsets first .. first + count - 1: the same table there.
+        """A view of the rows for the offsets first .. first + count - 1. For these offsets it is the same table.
 
-        At least one row, so that what lies beyond still has an edge; all of them where a start is a tensor or a graph
-        is compiled.
+        It has at least one row, so that there is still an edge row. It has all rows where a start is a tensor or a
+        graph is compiled.
         """
         if isinstance(first, Tensor) or isinstance(self.first, Tensor) or torch.compiler.is_compiling():
             return self
@@ -125,7 +125,7 @@ def _check_first(first: object) -> None:
         good = first.dim() == 0 and first.dtype == torch.int64
     else:
         good = isinstance(first, torch.SymInt) or as_int(first) is not None
-    if not good:  # an open length of a compiled graph has no repr: only what is wrong is shown
+    if not good:  # an open length of a compiled graph has no repr, so only the wrong argument is shown
         came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else repr(first)
         raise TypeError(f"OffsetTable first: got {came}; expected an int, or a 0-d int64 tensor")
 
@@ -147,7 +147,7 @@ def join_tables(a: OffsetTable, b: OffsetTable) -> OffsetTable:
 
 
 def _check_alike(a: OffsetTable, b: OffsetTable, *, same_width: bool) -> None:
-    """Tables that can stand in one: heads that agree or are shared, one width where they are added, one device."""
+    """Tables that can become one table: heads that agree or are shared, one width where they are added, one device."""
     shapes = f"{list(a.values.shape)}, {list(b.values.shape)}"
     heads = {a.values.shape[0], b.values.shape[0]} - {1}
     if len(heads) > 1:
@@ -158,7 +158,7 @@ def _check_alike(a: OffsetTable, b: OffsetTable, *, same_width: bool) -> None:
     if same_width and a.values.shape[2:] != b.values.shape[2:]:
         widths = " and ".join(str(*t.values.shape[2:]) for t in (a, b))
         raise ShapeError(f"sum of tables: got widths {widths} ({shapes}); expected one width")
-    if (a.values.dtype == torch.float64) != (b.values.dtype == torch.float64):  # narrower ones meet in float32
+    if (a.values.dtype == torch.float64) != (b.values.dtype == torch.float64):  # narrower dtypes are added in float32
         raise TypeError(
             f"sum of tables: got dtypes {a.values.dtype} and {b.values.dtype}; expected float64 in both or in neither; "
             "convert one encoding with .to()"
@@ -189,5 +189,5 @@ def _common_extent(a: OffsetTable, b: OffsetTable) -> tuple[int | Tensor, int, B
     first, end = min(first for first, _, _ in extents), max(end for _, end, _ in extents)
     if a.beyond == b.beyond == "zero":
         return first, end - first, "zero"
-    # One row more on each side holds a zeroing table's zeros beside a clamping one's edge row.
+    # One more row on each side: there one table may be zero while the other clamps.
     return first - 1, end - first + 2, "clamp"

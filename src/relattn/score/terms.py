@@ -20,20 +20,20 @@ NO_AXES: Mapping[tuple[str, ...], ScoreTerms] = {}  # no MappingProxyType: torch
 class ScoreTerms:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d];  O_i = sum_j softmax(S)_ij * (v_j + RV[d]).
 
-    query [B, Hq, Lq, D], key [B, Hk, Lk, D]: rewritten q and k; None leaves the call's own.
-    relative_query r [B, Hq, Lq, Dr], of any width Dr; None means the caller's own query, as it came in, before any
-        encoding rewrote it.
+    query [B, Hq, Lq, D], key [B, Hk, Lk, D]: rewritten q and k; None keeps the call's own.
+    relative_query r [B, Hq, Lq, Dr], of any width Dr; None means the caller's own query, before any encoding rewrote
+        it.
     relative_keys RK [Hq or 1, R, Dr], relative_queries RQ [Hq or 1, R, D], relative_values RV [Hq or 1, R, Dv] and
     bias b [Hq or 1, R]: OffsetTables, None where the equation lacks the term.
 
-    axes: the terms on other axes than the sequence, by the names of the axis or, for joint offsets, of the axes. Their
-        query and key are None: rewriting is of the whole call. `on` makes such terms.
-    answers_for_leading: whether the tables of terms on a grid have rows for the tokens before it. Else such pairs get
-        nothing.
+    axes: the terms on axes other than the sequence, by the name of the axis or, for joint offsets, the names of the
+        axes. Their query and key are None, because a rewriting belongs to the whole call. `on` makes these terms.
+    answers_for_leading: whether the tables of terms on a grid have rows for the tokens before it. If not, nothing is
+        added to pairs with these tokens.
 
-    The sum of two holds both encodings' terms, axis by axis: biases, relative queries and relative values add; relative
-    keys over the caller's own query add; over other relative queries, these and the tables are joined along the feature
-    axis.
+    The sum of two holds the terms of both, axis by axis. Biases, relative queries and relative values add. Relative
+    keys over the caller's own query add. For another relative query, the queries and the tables are joined along the
+    feature axis.
     """
 
     query: Float[Tensor, "B Hq Lq D"] | None = None
@@ -71,7 +71,7 @@ class ScoreTerms:
             )
 
     def on(self, *axes: str) -> ScoreTerms:
-        """The same terms on another axis: d is the offset of its positions; on several, their joint offset.
+        """The same terms on another axis, where d is the offset on that axis; on several axes d is their joint offset.
 
         Raises ValueError: where the terms already stand on an axis, and for no axis, or the sequence alone.
         """
@@ -91,7 +91,7 @@ class ScoreTerms:
         return {name: table for name, table in by_name.items() if table is not None}
 
     def by_axes(self) -> dict[tuple[str, ...], ScoreTerms]:
-        """The terms on each axis, the sequence first, even where it has none."""
+        """The terms on each axis. The sequence comes first, even without terms."""
         if not self.axes:
             return {("sequence",): self}
         return {("sequence",): replace(self, axes=NO_AXES), **self.axes}
@@ -122,7 +122,7 @@ class ScoreTerms:
         )
 
     def standing(self, first: int, last: int) -> ScoreTerms:
-        """The terms of the pairs whose offset lies in first .. last; the others, which lead a grid, get nothing."""
+        """The terms for pairs whose offset lies in first .. last. Others, with tokens before a grid, get nothing."""
         count = max(last - first + 1, 1)
         tables = {name: OffsetTable(table.rows(first, count), first, "zero") for name, table in self.tables.items()}
         return replace(self, **tables)

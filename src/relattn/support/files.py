@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent, and names that can be shown."""
+"""Files and folders that are complete or absent, and names that can be shown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 DRAFT = ".partial-"
-"""How the names of drafts begin: what a killed process leaves of them may be ignored, and removed."""
+"""The beginning of drafts' names. Drafts that a killed process leaves may be ignored, and removed."""
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yields a draft's path beside `path`; on leaving without an error it becomes `path`, else it is removed.
+    """Yields the path of a draft beside `path`. Without an error the draft becomes `path` at the end, else it is
+    removed.
 
     The draft's name keeps the suffix of `path`.
 
@@ -37,7 +38,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     try:
         with said(path):
             yield draft
-            # mkstemp makes files that only their owner reads; a result gets the permissions any new file would get
+            # mkstemp makes files that only their owner can read; a result gets the permissions of any new file
             mask = os.umask(0)
             os.umask(mask)
             draft.chmod(0o666 & ~mask)
@@ -47,7 +48,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8 that appears under its name only once it is whole.
+    """Write a text in UTF-8. It appears under its name only when it is complete.
 
     Raises OSError: in one sentence, when the file cannot be written.
     """
@@ -56,7 +57,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON that appears under its name only once it is whole.
+    """Write JSON. It appears under its name only when it is complete.
 
     Raises OSError: in one sentence, when the file cannot be written.
     """
@@ -70,7 +71,7 @@ def as_json(value: Any) -> str:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; it becomes `path`, replacing what was there, if the block ends well.
+    """Yield an empty folder to fill. If the block ends without an error, it becomes `path` and replaces the old one.
 
     Raises OSError: in one sentence, when something in it cannot be written.
     """
@@ -88,7 +89,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what a process that was killed has left half written in `folder` and below."""
+    """Remove half-written files that a killed process has left in `folder` and below."""
     for draft in list(folder.rglob(f"{DRAFT}*")):
         if draft.is_dir():
             shutil.rmtree(draft)
@@ -99,7 +100,7 @@ def remove_drafts(folder: Path) -> None:
 def check_name(argument: str, path: str | Path) -> None:
     """A name that can be shown and written into a page.
 
-    Raises ValueError: when `path` is no valid UTF-8.
+    Raises ValueError: when `path` is not valid UTF-8.
     """
     try:
         str(path).encode()
@@ -110,9 +111,9 @@ def check_name(argument: str, path: str | Path) -> None:
 
 
 def check_folder(argument: str, path: Path) -> None:
-    """`path` is a folder with a name that can be shown, or not there yet.
+    """`path` is a folder with a name that can be shown, or does not exist yet.
 
-    Raises ValueError: when the name is no valid UTF-8; FileExistsError: when it is a file.
+    Raises ValueError: when the name is not valid UTF-8; FileExistsError: when it is a file.
     """
     check_name(argument, path)
     if path.exists() and not path.is_dir():
@@ -122,7 +123,7 @@ def check_folder(argument: str, path: Path) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why: the system's words, or the first line of the message."""
+    """The reason of an error: the system's words, or the first line of the message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).strip().partition("\n")[0] or type(error).__name__
@@ -130,7 +131,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def said(path: Path) -> Iterator[None]:
-    """What the system says inside, when `path` cannot be written, becomes one sentence; what is one already stays.
+    """Inside, a system error about writing `path` becomes one sentence. An error that is one sentence already stays.
 
     Raises OSError: in place of the system's own.
     """

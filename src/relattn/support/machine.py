@@ -1,4 +1,4 @@
-"""What figures were taken on: the machine, and the versions of what ran there."""
+"""Where figures were taken: the machine, and the versions of the packages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Of relattn, of Python and of each package; None for one that is not installed."""
+    """The versions of relattn, of Python and of each package; None for a package that is not installed."""
     found: dict[str, str | None] = {"relattn": relattn.__version__, "python": platform.python_version()}
     return found | {name: _version(name) for name in packages}
 

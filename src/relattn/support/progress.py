@@ -1,4 +1,4 @@
-"""What long work says while it goes on; the command line draws it."""
+"""Messages of long work about its progress; the command line draws them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """A listener: `say` passes on a sentence, `begin` opens a task and `advance` moves it, until the next `begin`."""
+    """A listener. `say` passes on a sentence. `begin` starts a task and `advance` moves it, until the next `begin`."""
 
     def say(self, text: str) -> None:
         """One finished thing, for the record."""
@@ -17,7 +17,7 @@ class Progress(Protocol):
         ...
 
     def advance(self, done: int, note: str = "") -> None:
-        """`done` units of the task are done in all; `note` is its latest figure."""
+        """`done` units of the task are now done in all; `note` is its latest figure."""
         ...
 
 

@@ -19,18 +19,20 @@ from relattn.score.table import OffsetTable
 from relattn.watched import under_torch_func
 
 KEYS_AT_ONCE = 128
-"""How many keys meet relative queries in one strip where queries are few.
+"""The number of keys per strip of relative queries where there are few queries.
 
 Times in ms for 8192 keys, 8 heads of width 64, float32, 1 core, all keys in one strip / 256 / 128 / 64 / 32 at a time:
-2 queries, 2158 / 35 / 25 / 21 / 22; 31 queries, 2311 / 52 / 41 / 37 / 37. Fewer would split short calls, too.
+2 queries, 2158 / 35 / 25 / 21 / 22; 31 queries, 2311 / 52 / 41 / 37 / 37. A smaller number would split short calls,
+too.
 """
 
 MANY_SCORES = 2**24
-"""From so many scores on the softmax takes their place, so many at a time: no second tensor of their size is held."""
+"""From this many scores on the softmax overwrites them, this many at a time. So no second tensor of their size is held.
+"""
 
 
 class DenseBackend:
-    """S and softmax(S) as tensors, O(Lq Lk) memory, made of differentiable torch operations.
+    """S and softmax(S) as tensors, in O(Lq Lk) memory, by differentiable torch operations.
 
     For small problems, double backward and attention weights. Scores, softmax and sums are float32 (float64 for float64
     inputs).
@@ -43,7 +45,7 @@ class DenseBackend:
         return []
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), the weights dropped out once for both."""
+        """O_i = sum_j softmax(S)_ij * (v_j + RV[d]), with the same dropout of the weights for both terms."""
         problem = within_reach(problem)
         scores, sight, shift = _masked_scores(problem)
         alive = None if sight.queries is None else sight.queries.unsqueeze(-1)
@@ -58,7 +60,7 @@ class DenseBackend:
             if axis.relative_values is None:
                 continue
             arranged = arrange_by_query(axis.relative_values, axis.positions, weights.dtype)
-            # Only visible pairs have a column of their own in the strip: a row without any must not enter it.
+            # Only visible pairs have their own column in the strip: a row without visible pairs must not enter it.
             visible = weights if alive is None else weights.masked_fill(~alive, 0.0)
             output = output + row_sums(arranged.collect(visible), arranged.rows)
         if alive is not None:  # zeroing the rows without a key here also zeroes every gradient that would pass through
@@ -84,7 +86,7 @@ def _dropped(weights: Float[Tensor, "B Hq Lq Lk"], problem: Problem) -> Float[Te
 
 
 def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
-    """softmax(S): in place of S, a few heads at a time, where there are many pairs and no graph needs S."""
+    """softmax(S). Where there are many pairs and no graph needs S, it overwrites S, a few heads at a time."""
     looked_at = scores.requires_grad or torch.compiler.is_compiling() or under_torch_func()
     if looked_at or scores.numel() < MANY_SCORES or not scores.is_contiguous():
         return scores.softmax(dim=-1)
@@ -97,10 +99,10 @@ def _softmax(scores: Float[Tensor, "B Hq Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]
 def _masked_scores(
     problem: Problem,
 ) -> tuple[Float[Tensor, "B Hq Lq Lk"], Sight, Float[Tensor, "#B #Hq #Lq"] | None]:
-    """S' - c with -inf where a pair may not attend, which keys and queries have any pair left, and c, None for 0.
+    """S' - c with -inf where a pair may not attend; which keys and queries have a pair left; and c, None for 0.
 
-    A row without any is left unmasked: its scores stay finite, so no NaN arises that a gradient could meet. Padding is
-    zeroed for the gradients alone, so that decoding copies no keys: what it makes of scores is masked.
+    A row without a pair is left unmasked. Its scores stay finite, so no gradient gets a NaN. Padding is set to zero
+    only for gradients, so that decoding copies no keys: scores of padding are masked.
     """
     hidden = problem.mask.hidden()
     sight = Sight.of_pairs(problem.mask, hidden, problem.key.shape[1])
@@ -145,10 +147,10 @@ def _hide(scores: Float[Tensor, "B Hq Lq Lk"], hidden: Bool[Tensor, "#B #Hq #Lq 
 
 
 def _relative_query_products(problem: Problem, table: OffsetTable, positions: Positions) -> Float[Tensor, "B Hq Lq Lk"]:
-    """scale * RQ[d] . k_j: for one query each key's own row; else a strip with a row per key, of Lq + Lk - 1 numbers.
+    """scale * RQ[d] . k_j: for one query each key's own row; else a strip with one row per key, of Lq + Lk - 1 numbers.
 
-    Where queries are few the keys come a block at a time: a strip for all of them would be quadratic in the keys. A
-    compiled graph would depend on the lengths.
+    With few queries the keys are taken one block at a time, because a strip for all keys would be quadratic in the
+    keys. A compiled graph takes no blocks, because it would depend on the lengths.
     """
     dtype = problem.score_dtype()
     key = problem.key.to(dtype) * problem.scale

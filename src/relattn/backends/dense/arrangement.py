@@ -1,7 +1,7 @@
 """How the products with a table's rows become scores, and weights become sums over its rows.
 
-A *strip* [..., L, R] holds, for every query (or key), one number for each row of a table; the score matrix [..., L, L']
-holds one for each pair. `spread` takes the strip to the pairs, `collect` is its transpose.
+A *strip* [..., L, R] holds one number for every query (or key) and each row of a table. The score matrix [..., L, L']
+holds one number per pair. `spread` takes the strip to the pairs, and `collect` is its transpose.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Arrangement(Protocol):
         ...
 
     def bias_strip(self, height: int) -> Float[Tensor, "H L R"]:
-        """The strip of a bias: the rows for each of `height` queries, or once where `added` takes them for all."""
+        """The strip of a bias: the rows for each of `height` queries, or only once if `added` takes them for all
+        queries.
+        """
         ...
 
     def spread(self, strip: Float[Tensor, "#B #H L R"]) -> Float[Tensor, "#B #H L Lk"]:
@@ -39,7 +41,7 @@ class Arrangement(Protocol):
         ...
 
     def added(self, scores: Float[Tensor, "B H L Lk"], strip: Float[Tensor, "#B #H #L R"]) -> Float[Tensor, "B H L Lk"]:
-        """scores + spread(strip), in place where nobody looks on."""
+        """scores + spread(strip), in place where nothing watches the call."""
         ...
 
     def collect(self, weights: Float[Tensor, "B H L Lk"]) -> Float[Tensor, "B H L R"]:
@@ -50,9 +52,9 @@ class Arrangement(Protocol):
 def arrange_by_query(
     table: OffsetTable, positions: Positions, dtype: torch.dtype, *, collects: bool = True
 ) -> Arrangement:
-    """For a strip with a row of numbers per query, and rows in `dtype`: relative keys, relative values, bias.
+    """For a strip with one row of numbers per query, and rows in `dtype`: relative keys, relative values, bias.
 
-    collects: whether anything is laid into a strip, as weights and gradients are.
+    collects: whether numbers are also laid into a strip, as weights and gradients are.
     """
     if positions.origin is None:
         return _in_boxes(table, positions, dtype, by_key=False) or _Pairs.of(table.to(dtype), positions.offsets())
@@ -69,9 +71,9 @@ def arrange_by_query(
 
 
 def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype) -> Arrangement:
-    """For a strip with a row of numbers per key, spread to [..., Lk, Lq], and rows in `dtype`: relative queries.
+    """For a strip with one row of numbers per key, spread to [..., Lk, Lq], and rows in `dtype`: relative queries.
 
-    Seen from the keys the offset falls along a row, so the table's rows run backwards.
+    Seen from the keys the offset falls along a row, so the table's rows are reversed.
     """
     if positions.origin is None:
         found = _in_boxes(table, positions, dtype, by_key=True)
@@ -83,9 +85,9 @@ def arrange_by_key(table: OffsetTable, positions: Positions, dtype: torch.dtype)
 
 
 def _in_boxes(table: OffsetTable, positions: Positions, dtype: torch.dtype, *, by_key: bool) -> InBoxes | None:
-    """Boxes where positions fall into them; None for lists, and where somebody looks on.
+    """Boxes, where positions form boxes; None for lists, and where something watches the call.
 
-    A graph whose lengths are open has no boxes, and transforms batch strips and scores apart.
+    A graph with open lengths has no boxes, and transforms batch strips and scores separately.
     """
     if torch.compiler.is_compiling() or is_traced() or under_torch_func():
         return None
@@ -93,12 +95,12 @@ def _in_boxes(table: OffsetTable, positions: Positions, dtype: torch.dtype, *, b
 
 
 def add(scores: Float[Tensor, "B Hq Lq Lk"], more: Float[Tensor, "#B #Hq #Lq Lk"]) -> Float[Tensor, "B Hq Lq Lk"]:
-    """scores + more, in place, but for transforms of torch.func: vmap may batch `more` alone."""
+    """scores + more, in place. Not in place under transforms of torch.func, because vmap may batch only `more`."""
     return scores + more if under_torch_func() else scores.add_(more)
 
 
 def _width(num_rows: int, num_columns: int) -> int:
-    """How many columns a strip has, one for each diagonal.
+    """The number of columns of a strip, one per diagonal.
 
     In a compiled graph always one column more: finding the narrowest would compare open lengths and add a guard.
     """
@@ -108,15 +110,18 @@ def _width(num_rows: int, num_columns: int) -> int:
 
 
 def _narrowest(num_rows: int, num_columns: int, collects: bool) -> int:
-    """The width of the narrowest strip that num_rows x num_columns pairs are read from, or laid into side by side."""
+    """The width of the narrowest strip from which num_rows x num_columns pairs can be read, or laid into without
+    overlap.
+    """
     return num_columns + 1 if collects and num_rows > 1 else num_columns
 
 
 class _Margins(NamedTuple):
     """The columns of a strip whose offsets lie before and after a table's rows.
 
-    One product for each row, and then the edge column repeated (or zeros), not one for each copy of an edge row:
-    for one query nothing of the table is copied, for a clipped table there are few products.
+    There is one product per row of the table. Then the column of the edge is repeated (or is zero); there is no product
+    for each copy of an edge row. So for one query no part of the table is copied, and for a clipped table there are few
+    products.
     """
 
     before: int
@@ -125,7 +130,7 @@ class _Margins(NamedTuple):
 
     @classmethod
     def of(cls, table: OffsetTable, first: int | Tensor, width: int) -> _Margins | None:
-        """None for a bias, whose rows already are a strip, and where the rows are not known to leave any margin."""
+        """None for a bias, whose rows already are a strip, and where a margin is not certain."""
         if torch.compiler.is_compiling() or table.values.dim() == 2 or table.num_rows == width:
             return None
         if isinstance(first, Tensor) or isinstance(table.first, Tensor):
@@ -161,7 +166,7 @@ class _Margins(NamedTuple):
 
 
 class _Diagonals(NamedTuple):
-    """Two runs: row m belongs to diagonal m, and the pairs read the strip through a stride."""
+    """Two runs: row m belongs to diagonal m, and pairs read the strip through a stride."""
 
     rows: Tensor
     num_columns: int
@@ -193,7 +198,7 @@ class _Pairs:
     @classmethod
     def of(cls, table: OffsetTable, offsets: Int64[Tensor, "*B L Lk"]) -> _Pairs:
         rows, index = table.values, offsets - table.first
-        if table.beyond == "zero":  # an extra row of zeros serves every offset outside of the table
+        if table.beyond == "zero":  # an extra row of zeros holds for every offset outside of the table
             outside = (index < 0) | (index >= table.num_rows)
             index = index.masked_fill(outside, table.num_rows)
             rows = F.pad(rows, (0, 0) * (rows.dim() - 2) + (0, 1))

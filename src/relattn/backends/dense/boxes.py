@@ -1,10 +1,10 @@
-"""Strips and pairs where positions are linear in digits: grids, read and laid through a stride for each digit.
+"""Strips and pairs where positions are linear in digits: grids, read and written through one stride per digit.
 
 In boxes (`relattn.score.boxes`) a pair's column in the strip is linear in the digits of its row a and its column c:
 
     index(a, c) = shift + position_c - position_a + steps_c . c - steps_a . a
 
-Digits that do not change it have stride 0. No index of pairs is written down, and nothing as large as the scores.
+Digits that do not change it have stride 0. No index of pairs is written down, and no tensor as large as the scores.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 
 BLOCK = 2**20
-"""So many numbers of a bias are written out at a time: their rows run backward, which no stride does."""
+"""The numbers of a bias that are written out at a time: their rows are reversed, and strides cannot be negative."""
 
 
 class _Part(NamedTuple):
-    """A box of rows and one of columns. The strip's column of their first pair, and what a step of each digit adds."""
+    """A box of rows and a box of columns: the strip's column of their first pair, and the step of each digit."""
 
     rows: Box
     columns: Box
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def parts(self) -> Iterator[_Part]:
-        """Every box of rows with every box of columns; one of leading elements lies beyond the strip, as a whole."""
+        """Every box of rows with every box of columns; a box of leading elements lies completely beyond the strip."""
         for rows in self.rows:
             for columns in self.columns:
                 start = self.shift + columns.position - rows.position
@@ -68,9 +68,9 @@ class InBoxes(NamedTuple):
 
     @classmethod
     def of(cls, table: OffsetTable, positions: Positions, dtype: torch.dtype, *, by_key: bool) -> InBoxes | None:
-        """None where positions are not told by boxes, or leave so wide gaps that few of the rows would be used.
+        """None where positions do not form boxes, or leave such wide gaps that few of the rows would be used.
 
-        by_key: a strip has a row per key, and the table's rows run backward.
+        by_key: a strip has one row per key, and the table's rows are reversed.
         """
         query, key = positions.query, positions.key
         if isinstance(table.first, torch.Tensor) or units(query) is None or units(key) is None:
@@ -80,7 +80,7 @@ class InBoxes(NamedTuple):
         assert isinstance(query, (Run, Digits)) and isinstance(key, (Run, Digits))
         if last - first > 2 * (table.num_rows + positions.query_length + positions.key_length):
             return None
-        if positions.leading != (0, 0):  # a row beyond either end, for their offsets
+        if positions.leading != (0, 0):  # one row beyond each end, for their offsets
             ends = table.first, table.first + table.num_rows - 1
             first, last = (min(first, ends[0]), max(last, ends[1])) if first <= last else ends
             first, last = first - 1, last + 1
@@ -100,7 +100,7 @@ class InBoxes(NamedTuple):
         return self.rows.unsqueeze(-2)
 
     def added(self, scores: Tensor, strip: Tensor) -> Tensor:
-        """scores + spread(strip), in place; a strip of one row, as a bias has, serves all."""
+        """scores + spread(strip), in place. A strip of one row, as a bias has, is used for all rows."""
         return _Add.apply(scores, strip, self.layout)  # pyright: ignore[reportReturnType]
 
     def collect(self, weights: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def _add(scores: Tensor, strip: Tensor, layout: Layout) -> Tensor:
     """scores[i, j] += strip[i, index of the pair]."""
     strip = strip.reshape((1,) * (scores.dim() - strip.dim()) + strip.shape).contiguous()
     onto = scores
-    if strip.shape[0] < scores.shape[0]:  # the whole batch takes the same: once, and then added evenly
+    if strip.shape[0] < scores.shape[0]:  # the same for the whole batch: computed once, then added to all
         onto = scores.new_zeros(1, strip.shape[1], *scores.shape[2:])
     for part in layout.parts:
         _add_part(onto, strip, part)
@@ -203,7 +203,7 @@ def _in_digits(scores: Tensor, part: _Part) -> Tensor:
 
 
 def _view(strip: Tensor, part: _Part, sizes: tuple[int, ...]) -> Tensor:
-    """view[a, c] = strip[a, index(a, c)], the same memory; of sizes 1 where a digit was summed over."""
+    """view[a, c] = strip[a, index(a, c)], the same memory; a digit that was summed over has size 1."""
     width, inner = strip.stride(-2), [prod(part.rows.sizes[level + 1 :]) for level in range(len(part.rows.sizes))]
     strides = [width * below - step for below, step in zip(inner, part.row_steps, strict=True)]
     first = strip.storage_offset() + part.rows.start * width + part.start
@@ -228,7 +228,7 @@ def _add_part(scores: Tensor, strip: Tensor, part: _Part) -> None:
 
 
 def _lay_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
-    """Into a strip with a row for each row of the pairs, that is zero there."""
+    """Into a strip with one row per row of the pairs; the strip is zero there."""
     at = 2 + len(part.rows.sizes)
     still = [at + digit for digit, step in enumerate(part.column_steps) if step == 0]
     pairs = _in_digits(weights, part)
@@ -239,7 +239,7 @@ def _lay_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
 
 
 def _sum_part(weights: Tensor, strip: Tensor, part: _Part) -> None:
-    """Into a strip of one row: digit after digit of the rows is summed over, each value at its own place."""
+    """Into a strip of one row. It sums over the digits of the rows one after the other, each value at its own place."""
     pairs, count = _in_digits(weights, part), len(part.rows.sizes)
     still = [2 + n for n, step in enumerate((*part.row_steps, *part.column_steps)) if step == 0]
     pairs = pairs.sum(dim=still, keepdim=True) if still else pairs

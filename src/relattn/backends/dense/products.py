@@ -1,6 +1,7 @@
-"""The dense backend's matrix products: what is shared is read once, and what is narrow is widened a part at a time.
+"""The dense backend's matrix products: shared tensors are read once, and narrow ones are widened one part at a time.
 
-Decoding asks for it: one query reads all keys and values, and the whole cost is how often they are read and copied.
+Decoding needs this: one query reads all keys and values, and the cost is the number of times that they are read and
+copied.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from relattn.score.padding import with_zeros
 from relattn.watched import under_torch_func
 
 WIDENED = 2**22
-"""Bytes of keys, or values, in the dtype of the scores at a time: two cores' second-level caches and no more.
+"""Bytes of keys, or values, in the dtype of the scores at a time: the size of two cores' second-level caches.
 
-One query, 8192 bfloat16 keys and values under 8 heads of width 64, 2 cores; times in ms of casting all / 16 / 8 / 4 /
+One query, 8192 bfloat16 keys and values, 8 heads of width 64, 2 cores; times in ms of casting all / 16 / 8 / 4 /
 2 MiB at a time: batch 1, 1.94 / 1.87 / 1.79 / 1.58 / 3.22; batch 4, 49.5 / 4.75 / 4.02 / 4.02 / 13.7. PyTorch's own
 attention takes 3.6 and 14.
 """
 
 
 def key_products(query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"]) -> Float[Tensor, "B Hq Lq Lk"]:
-    """q_i . k_j, each key head under the query heads that share it."""
+    """q_i . k_j, each key head with the query heads that share it."""
     if key.shape[1] == query.shape[1] and key.dtype == query.dtype:  # nothing to share or to widen
         return query @ key.transpose(-1, -2)
     key = _repeated(key, query.shape[1])
@@ -38,7 +39,7 @@ def value_sums(
     value: Float[Tensor, "B Hk Lk Dv"],
     seen: Bool[Tensor, "#B #Hk #Lk"] | None = None,
 ) -> Float[Tensor, "B Hq Lq Dv"]:
-    """sum_j w_ij v_j over the keys that are `seen`, each value head under the query heads that share it."""
+    """sum_j w_ij v_j over the keys that are `seen`, each value head with the query heads that share it."""
     if value.shape[1] == weights.shape[1] and value.dtype == weights.dtype and seen is None:
         return weights @ value
     if seen is not None and torch.compiler.is_compiling():
@@ -48,7 +49,7 @@ def value_sums(
 
 
 def row_products(features: Float[Tensor, "B H L D"], rows: Float[Tensor, "#H R D"]) -> Float[Tensor, "B H L R"]:
-    """x_i . T[m] for every row m: one product for each head and the whole batch, or one where heads share."""
+    """x_i . T[m] for every row m: one product per head for the whole batch, or one product where heads share."""
     if rows.shape[0] == 1:
         return F.linear(features, rows[0])
     return _by_head(features, rows.transpose(-1, -2))
@@ -60,9 +61,9 @@ def row_sums(strip: Float[Tensor, "B H L R"], rows: Float[Tensor, "#H R D"]) -> 
 
 
 def _by_head(left: Float[Tensor, "B H L M"], right: Float[Tensor, "H M N"]) -> Float[Tensor, "B H L N"]:
-    """left @ right with the batch folded into the rows: broadcasting would write `right` out for each element.
+    """left @ right with the batch folded into the rows: broadcasting would copy `right` for each element.
 
-    In a graph it broadcasts: folding would tie open lengths to one another.
+    In a graph it broadcasts, because folding would connect open lengths.
     """
     batch, _, length, _ = left.shape
     if torch.compiler.is_compiling() or batch == 1:
@@ -71,14 +72,14 @@ def _by_head(left: Float[Tensor, "B H L M"], right: Float[Tensor, "H M N"]) -> F
 
 
 def _repeated(shared: Float[Tensor, "B Hk L D"], heads: int) -> Float[Tensor, "B H L D"]:
-    """A copy for each query head in a graph, where folding their rows would tie open lengths to one another."""
+    """In a graph a copy for each query head: folding their rows would connect open lengths."""
     if shared.shape[1] != heads and torch.compiler.is_compiling():
         return shared.repeat_interleave(heads // shared.shape[1], dim=1)
     return shared
 
 
 def _grouped(rows: Float[Tensor, "B Hq L M"], key_heads: int) -> Float[Tensor, "B Hk G*L M"]:
-    """The rows of the query heads that share a key head, one below another."""
+    """The rows of the query heads that share a key head, one below the other."""
     return rows if rows.shape[1] == key_heads else rows.unflatten(1, (key_heads, -1)).flatten(2, 3)
 
 
@@ -98,8 +99,8 @@ def _widened(
     """multiply(left, right in the dtype of left, zero where not `seen`); a few heads at a time where `right` outweighs
     the products.
 
-    All parts go through one buffer: the system may give a fresh one page by page. A backward pass would need the parts
-    again, and a compiled graph would depend on the lengths: both take the whole.
+    All parts go through one buffer, because the system may give a new buffer page by page. A backward pass would need
+    the parts again, and a compiled graph would depend on the lengths. So both take the whole.
     """
     if right.dtype == left.dtype and seen is None:
         return multiply(left, right)

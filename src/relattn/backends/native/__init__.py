@@ -17,18 +17,18 @@ from relattn.watched import constant_in_graphs
 
 
 class NativeBackend:
-    """S a block at a time in the processor's caches, O((Lq + Lk) D) memory: FlashAttention's recurrence in C++.
+    """S one block at a time in the processor's caches, O((Lq + Lk) D) memory: FlashAttention's recurrence in C++.
 
-    Scores, softmax and sums are float32. bfloat16 and float16 are widened on the way in; where the processor multiplies
-    pairs of bfloat16, products take bfloat16 as it is, and weights rounded to it. The tables' products start the
-    scores, read along the diagonals, so the skew costs nothing. The answers, gradients too, are the same bits for every
+    Scores, softmax and sums are float32. bfloat16 and float16 are widened on the way in. Where the processor multiplies
+    pairs of bfloat16, products take bfloat16 as it is, and weights are rounded to it. Scores start from the tables'
+    products, read along the diagonals, so the skew costs nothing. Answers and gradients have the same bits for every
     number of threads.
     """
 
     name = "native"
 
     def reasons(self, problem: Problem) -> Iterator[str]:
-        """It asks for a CPU, and float32 or narrower."""
+        """It needs a CPU, and float32 or narrower."""
         if missing := _missing():
             yield missing
         if problem.query.device.type != "cpu":
@@ -42,7 +42,7 @@ class NativeBackend:
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """O and, where asked for, lse."""
+        """O and, if wanted, lse."""
         return run(problem)
 
     def gradients(
@@ -54,7 +54,7 @@ class NativeBackend:
         lse_gradient: Tensor,
         wanted: list[str],
     ) -> dict[str, Tensor]:
-        """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+        """A part's share of the gradients of a call; output and lse are those of the whole call."""
         return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)
 
 

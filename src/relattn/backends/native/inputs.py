@@ -17,16 +17,16 @@ from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable
 
 LANES = 16
-"""Floats in the widest vector: the kernels read rows of a multiple of it."""
+"""Floats in the widest vector: the kernels read rows whose length is a multiple of it."""
 
 MOST_AXES = 8
-"""The sequence among them, as in kernels/call.h."""
+"""The most axes, the sequence included, as in kernels/call.h."""
 
 CPU = torch.device("cpu")
 
 
 class AxisInputs(NamedTuple):
-    """What stands on an axis, as the kernels read it; positions are None on a sequence of two runs."""
+    """The tensors of an axis, as the kernels read them; positions are None on a sequence of two runs."""
 
     relative_query: Tensor | None
     relative_keys: Tensor | None
@@ -41,8 +41,8 @@ class Inputs(NamedTuple):
     """A problem's tensors as the kernels read them: their last axes contiguous.
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
-    LANES. `of_few` leaves widths as they are, and keys and values in bfloat16 where both are. key_bias a [B, Hq, Lk]
-    and less c [B, Hq, Lq]: views of what `score.key_bias.lowered` gives.
+    LANES. `of_few` leaves widths as they are. It leaves keys and values in bfloat16 if both are. key_bias a [B, Hq, Lk]
+    and less c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
     """
 
     query: Tensor
@@ -58,7 +58,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> Inputs:
-        """Of a problem, zeros in place of its padding."""
+        """The inputs of a problem, with zeros in place of its padding."""
         sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
         if sight.keys is not None or sight.queries is not None:
             problem = Sight(*(None if seen is None or seen.all() else seen for seen in sight)).cleaned(problem)
@@ -67,7 +67,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of_few(cls, problem: Problem) -> Inputs:
-        """Of a problem of few queries; its kernels skip what no query sees."""
+        """The inputs of a problem with few queries; its kernels skip keys that no query sees."""
         key, value = problem.key, problem.value
         if key.dtype != torch.bfloat16 or value.dtype != torch.bfloat16:
             key, value = key.float(), value.float()
@@ -122,7 +122,7 @@ class Inputs(NamedTuple):
 
 
 def as_floats(tensor: Tensor) -> Tensor:
-    """In float32, as they lie in memory: a negation that torch has put off is carried out."""
+    """The numbers in float32, as they lie in memory: a lazy negation of torch is carried out."""
     return tensor.float().resolve_neg()
 
 
@@ -138,7 +138,7 @@ def _listed(place: Position, length: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _digits(place: Digits, length: int) -> Tensor:
-    """The list of digits, which the layers of a model ask for one after the other."""
+    """The list of digits. It is kept, because all layers of a model ask for it."""
     return place.expand(length, CPU)
 
 
@@ -148,6 +148,6 @@ def contiguous_rows(tensor: Tensor) -> Tensor:
 
 
 def _filled_up(tensor: Tensor) -> Tensor:
-    """With zeros up to a multiple of LANES in the last axis."""
+    """The numbers with zeros up to a multiple of LANES in the last axis."""
     spare = -tensor.shape[-1] % LANES
     return torch.nn.functional.pad(tensor, (0, spare)) if spare else tensor

@@ -16,7 +16,7 @@ from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable
 
 FAR = 2**63 // 4
-"""Beyond every offset: the kernels' sign for a limit that is none."""
+"""A number beyond every offset: for the kernels it means no limit."""
 
 NO_LIMITS = (-FAR, FAR)
 NO_ROWS = (0, 0, 0, 0)
@@ -25,15 +25,15 @@ NO_MASK = (0, 0, 0, 0, 0, 0)
 NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
 NO_KEY_BIAS = (0,) * 7
 FORWARD_ALONE = (0,) * 14
-"""What stands in the place of gradients where none is asked."""
+"""Stands in place of the gradients where none is wanted."""
 CALL = struct.Struct("=88q3d29q")
 AXIS = struct.Struct("=48q")
 WORKSPACE = CALL.size - 8
-"""Where in the call the workspace's address stands."""
+"""The place of the workspace's address in the call."""
 
 
 class Outputs(NamedTuple):
-    """What the forward pass writes, contiguous float32, less what is None; the backward pass reads all but lse."""
+    """The outputs of the forward pass, contiguous float32; None is not written. The backward pass reads all but lse."""
 
     output: Tensor
     lse: Tensor | None
@@ -42,7 +42,7 @@ class Outputs(NamedTuple):
 
 
 class AxisGradients(NamedTuple):
-    """What the backward pass writes for an axis; None where it is not wanted."""
+    """The outputs of the backward pass for an axis; None where a gradient is not wanted."""
 
     relative_query: Tensor | None
     relative_keys: Tensor | None
@@ -55,7 +55,9 @@ NO_AXIS_GRADIENTS = AxisGradients(None, None, None, None, None)
 
 
 class Gradients(NamedTuple):
-    """By the output and lse, and what the backward pass writes, contiguous float32; None where it is not wanted."""
+    """The gradients by the output and lse, and the outputs of the backward pass, contiguous float32; None if not
+    wanted.
+    """
 
     output: Tensor
     lse: Tensor
@@ -76,9 +78,9 @@ def packed(
     threads: int,
     seed: int,
 ) -> bytearray:
-    """The bytes of the call, with the workspace's address still 0, and behind them those of the axes but the first.
+    """The bytes of the call, with 0 for the workspace's address, followed by the bytes of all axes but the first.
 
-    blocks: how many queries and keys meet at a time. seed: of dropout; any number where there is none.
+    blocks: the queries and keys of a block. seed: the seed of dropout; any number where there is no dropout.
     """
     assert len(problem.axes) <= MOST_AXES  # the kernels' arrays have room for no more
     limits, (first, *others) = _limits(problem.sequence().positions), problem.axes
@@ -109,7 +111,7 @@ def packed(
 
 
 def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tuple[int, int]) -> list[int]:
-    """limits: of listed positions."""
+    """limits: the limits of listed positions."""
     relative_query = inputs.relative_query
     fields = list(_rows(relative_query))
     asks = axis.relative_query is None or in_bfloat16(axis.relative_query)
@@ -148,7 +150,7 @@ def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _batch_step(positions: Tensor | None) -> int:
-    """From a batch element's positions to the next one's; 0 where all share them."""
+    """The step from a batch element's positions to the next one's; 0 where all share them."""
     return 0 if positions is None or positions.dim() == 1 or positions.shape[0] == 1 else positions.stride(0)
 
 
@@ -162,7 +164,7 @@ def _rows(tensor: Tensor | None) -> Any:
 
 
 def in_bfloat16(*tensors: Tensor) -> bool:
-    """Whether all are bfloat16: the kernels may then multiply them as that, though they are given as floats."""
+    """Whether all are bfloat16: then the kernels may multiply them as bfloat16, although they are given as floats."""
     return all(tensor.dtype == torch.bfloat16 for tensor in tensors)
 
 

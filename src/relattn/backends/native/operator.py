@@ -21,29 +21,29 @@ from relattn.score.problem import Problem
 from relattn.watched import is_watched
 
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-"""What the kernels write, whatever torch's defaults are."""
+"""The dtype and device of the kernels' outputs, for all defaults of torch."""
 
 FORWARD_BLOCKS = (192, 256)
 BACKWARD_BLOCKS = (96, 384)
-"""How many queries and keys meet at a time: their rows and a tile of scores fit into a core's second-level cache."""
+"""The queries and keys of a block: their rows and a tile of scores fit into a core's second-level cache."""
 
 
 QUERIES_OF_A_KEY = 8
-"""Up to so many, counted over the heads that share a key, meet the keys where they lie."""
+"""Up to this many queries, counted over the heads that share a key, read the keys where they lie."""
 
 PAIRS_TO_SHARE = 2**15
 FEW_PAIRS_TO_SHARE = 2**12
-"""Fewer pairs of queries and keys, of all heads, take one thread less time than waking others does."""
+"""With fewer pairs of queries and keys, over all heads, one thread takes less time than waking others."""
 
 OF_NO_AXIS = ("query", "key", "value", "explicit_mask", "key_bias")
-"""What may have a gradient and stands on no axis, in the order of `Gradients`."""
+"""The tensors without an axis that may have a gradient, in the order of `Gradients`."""
 
 ALIGNED = 64
 """Bytes of a cache line, and of the widest vector."""
 
 
 def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool = False) -> Outputs:
-    """O and, where asked for, lse, and what the backward pass finds the weights by. seed: of dropout."""
+    """O, lse if wanted, and the numbers from which the backward pass finds the weights. seed: the seed of dropout."""
     rows, width, few = problem.query.shape[:3], problem.value.shape[3], has_few_queries(problem)
     inputs = Inputs.of_few(problem) if few else Inputs.of(problem)
     output = torch.empty((*rows, inputs.value.shape[3]), **FLOATS)
@@ -64,7 +64,7 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
 
 
 def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
-    """The gradients that `wanted` names: of the problem's tensors, its tables' values, and its float mask."""
+    """The gradients that `wanted` names: by the problem's tensors, its tables' values, and its float mask."""
     inputs = Inputs.of(problem)
     made = {
         name: torch.zeros(tensor.shape, **FLOATS) if tensor is not None and name in wanted else None
@@ -76,7 +76,7 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
         of_no_axis = {name: made[name] for name in OF_NO_AXIS}
         cotangents = rows_of(answers.output_gradient), as_floats(answers.lse_gradient).contiguous()
         gradients = Gradients(*cotangents, **of_no_axis, axes=by_axis)
-        maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved others
+        maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved other tensors
         _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
     if made["key_bias"] is not None and problem.key_bias is not None:
         made["key_bias"] = made["key_bias"].sum_to_size(problem.key_bias.shape)
@@ -91,7 +91,7 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
 
 
 def _leaves(inputs: Inputs) -> dict[str, Tensor | None]:
-    """What may have a gradient, by name."""
+    """The tensors that may have a gradient, by name."""
     of_no_axis = (*inputs[:3], inputs.explicit, inputs.key_bias)
     leaves: dict[str, Tensor | None] = dict(zip(OF_NO_AXIS, of_no_axis, strict=True))
     for n, axis in enumerate(inputs.axes):
@@ -100,9 +100,9 @@ def _leaves(inputs: Inputs) -> dict[str, Tensor | None]:
 
 
 def _like(given: Tensor | None, gradient: Tensor | None) -> Tensor:
-    """The gradient in the dtype and width of what it is by."""
+    """The gradient in the dtype and width of its tensor."""
     assert given is not None
-    if gradient is None:  # a relative query that meets no relative keys
+    if gradient is None:  # a relative query without relative keys
         return torch.zeros_like(given)
     if gradient.shape[-1] != given.shape[-1]:
         gradient = gradient[..., : given.shape[-1]].contiguous()
@@ -122,7 +122,7 @@ def has_few_queries(problem: Problem) -> bool:
 def _run(
     problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: int, *, few: bool = False
 ) -> None:
-    """Runs the backward pass where gradients are given, else a forward pass."""
+    """Runs the backward pass if gradients are given, else a forward pass."""
     found = _kernels()
     threads = torch.get_num_threads() if problem.num_pairs() >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
     most_queries, most_keys = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
@@ -178,13 +178,13 @@ def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
 def gradients(
     problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
 ) -> dict[str, Tensor]:
-    """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+    """A part's share of the gradients of a call; output and lse are those of the whole call."""
     answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
     return _backward(problem, seed_of(problem), answers, set(wanted))
 
 
 def _must_be_seen(problem: Problem) -> bool:
-    """Whether anyone but the kernels looks at the call, or a start is still to be read."""
+    """Whether anything but the kernels watches the call, or a start must still be read."""
     given = [problem.query, problem.key, problem.value, problem.mask.explicit, problem.key_bias]
     if torch.compiler.is_compiling() or isinstance(problem.sequence().positions.origin, Tensor):
         return True

@@ -11,22 +11,21 @@ from relattn.score.problem import Problem
 
 
 class TiledBackend:
-    """S a tile at a time, O((Lq + Lk) D) memory: FlashAttention's recurrence with the tables' bands beside it.
+    """S one tile at a time, O((Lq + Lk) D) memory: FlashAttention's recurrence with the bands of tables.
 
-    The forward pass keeps the output and lse; the backward pass computes every tile's weights again. Scores, softmax
-    and sums are float32 (float64 for float64 inputs). Pairs that causality, a window, segments or a mask hide cost
-    nothing where they fill a tile, and beyond a clipped table nothing is multiplied. Rabe and Staats 2021; Dao et al.
-    2022.
+    The forward pass keeps the output and lse. The backward pass computes every tile's weights again. Scores, softmax
+    and sums are float32 (float64 for float64 inputs). A tile that causality, a window, segments or a mask hide
+    completely costs nothing. Beyond a clipped table nothing is multiplied. Rabe and Staats 2021; Dao et al. 2022.
     """
 
     name = "tiled"
 
     def reasons(self, problem: Problem) -> list[str]:
-        """It runs everything, but neither under the transforms of torch.func nor in an export to ONNX."""
+        """It runs everything, except under the transforms of torch.func and in an export to ONNX."""
         return reasons_of_an_operator("ONNX has no operator for its tiles")
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """O and, where asked for, lse."""
+        """O and, if wanted, lse."""
         output, lse = run(problem, seed_of(problem))
         return output, lse if problem.return_lse else None
 
@@ -39,5 +38,5 @@ class TiledBackend:
         lse_gradient: Tensor,
         wanted: list[str],
     ) -> dict[str, Tensor]:
-        """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+        """A part's share of the gradients of a call; output and lse are those of the whole call."""
         return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)

@@ -1,4 +1,4 @@
-"""The backward pass: every tile's weights once more, then the gradients of what made them.
+"""The backward pass: every tile's weights are computed again, then the gradients.
 
 With P = softmax(S) = exp(S - lse), P~ = P dropped out, and the gradients dO of the output and dlse of lse:
 
@@ -33,7 +33,7 @@ from relattn.score.problem import Problem
 def backward(
     problem: Problem, sizes: TileSizes, seed: Tensor | None, answers: Answers, wanted: set[str]
 ) -> dict[str, Tensor]:
-    """The gradients that `wanted` names: of the problem's tensors, its tables' values, and its explicit mask.
+    """The gradients that `wanted` names: by the problem's tensors, its tables' values, and its explicit mask.
 
     Where r is q itself, "query" holds the sum of both gradients.
     """
@@ -91,7 +91,7 @@ class _GroupGradients:
         self.key, self.value = self._zeros("key"), self._zeros("value")
 
     def _zeros(self, name: str) -> Float[Tensor, "Hk Lk F"] | None:
-        """Where a gradient adds up, in the dtype of the scores: the result itself where it has that dtype."""
+        """The tensor in which a gradient adds up, in the dtype of the scores: the result itself if it has it."""
         if name not in self.sums:
             return None
         part = self._part(name)
@@ -103,7 +103,7 @@ class _GroupGradients:
         return self.sums[name][self.group.heads.batch, self.group.heads.keys]
 
     def write(self) -> None:
-        """Put what did not add up in its place there."""
+        """Copy the gradients that did not add up in the result itself."""
         for name, gradient in (("key", self.key), ("value", self.value)):
             if gradient is not None and gradient.dtype != self.sums[name].dtype:
                 self._part(name).copy_(gradient)
@@ -114,7 +114,7 @@ class _TileGradients:
 
     P = 2^(S - maximum) / total. We divide dO by total in place of P, because dO is smaller: output_gradient is
     dO / total. On the way to the scores, dS' = dS * ln(2) goes in there too: toward_scores is
-    dO / total * ln(2), delta likewise. A row that saw nothing takes in no gradient.
+    dO / total * ln(2), delta likewise. A row that saw no key takes no gradient.
     """
 
     def __init__(self, gradients: _GroupGradients, queries: slice, answers: Answers):
@@ -163,7 +163,7 @@ class _TileGradients:
                 sums[name][heads.batch, heads.queries, self.tile.queries] = gradient.flip(1) * scale
 
     def _weight_gradient(self, offsets: list[Offsets], keys: slice) -> Float[Tensor, "H n m"]:
-        """dP~_ij = dO_i . (v_j + RV[d]), divided and multiplied as the class says."""
+        """dP~_ij = dO_i . (v_j + RV[d]), with the factors that the class describes."""
         group, dO = self.group, self.toward_scores
         gradient = group.scratch.take("gradient", *dO.shape[:2], keys.stop - keys.start)
         torch.bmm(group.per_key_head(dO), group.value_columns[:, :, keys], out=group.per_key_head(gradient))
@@ -183,7 +183,7 @@ class _TileGradients:
                 bands["relative_values"].collect(dropped, self.output_gradient, of_axis, None)
 
     def _add_to_scores(self, dS: Float[Tensor, "H n m"], offsets: list[Offsets], keys: slice) -> None:
-        """What a score below the cap is made of: dq, dr, dk, dRK, dRQ and db."""
+        """The gradients by everything that a score before the cap is made of: dq, dr, dk, dRK, dRQ and db."""
         group, tile, key = self.group, self.tile, self.gradients.key
         if "query" in self.gradients.sums:
             group.per_key_head(self.query).baddbmm_(group.per_key_head(dS), group.key[:, keys])
@@ -193,7 +193,7 @@ class _TileGradients:
             self._add_to_axis(number, dS, of_axis, keys)
 
     def _add_to_axis(self, number: int, dS: Float[Tensor, "H n m"], offsets: Offsets, keys: slice) -> None:
-        """What the tables of one axis made of a score: dr, dRK, dRQ with its part of dk, and db."""
+        """The gradients by the terms of one axis: dr, dRK, dRQ with its part of dk, and db."""
         group, tile, key = self.group, self.tile, self.gradients.key
         bands = group.bands[number]
         if "relative_keys" in bands:
@@ -210,7 +210,7 @@ class _TileGradients:
             bands["bias"].collect(dS, None, offsets, None)
 
     def _add_to_masks(self, dS: Float[Tensor, "H n m"], keys: slice) -> None:
-        """What is added above the cap: the key bias and a float mask."""
+        """The gradients by the terms that are added after the cap: the key bias and a float mask."""
         heads = self.group.heads
         if self.gradients.key_bias is not None:
             self.gradients.key_bias[heads.batch, heads.queries, keys] += dS.sum(dim=1) * LOG2_E

@@ -1,8 +1,9 @@
 """One offset table over the patches of a score matrix: products spread over pairs, weights collected into rows.
 
 A *patch* [H, n, m] is a piece of the score matrix whose offset grows by one along its rows and along its columns:
-offset(a, c) = first + a + c. A tile with its queries in reverse order is one, and so is its transpose. Such a patch
-needs a *band* of n + m - 1 neighbouring rows of the table, element (a, c) the band's row a + c: a stride, not a gather.
+offset(a, c) = first + a + c. A tile with its queries in reverse order is a patch, and so is its transpose. A patch
+needs a *band* of n + m - 1 neighbouring rows of the table. Element (a, c) needs the band's row a + c: a stride, not a
+gather.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ ALIGNED = 16
 class GridOffsets(NamedTuple):
     """The offsets of a patch whose rows and columns fall into boxes.
 
-    query, key: where `height` queries and `width` keys stand, as boxes can tell it. by_key: whether the keys are the
-    rows, and the queries, last one first, the columns.
+    query, key: the positions of `height` queries and `width` keys, which must form boxes. by_key: whether the keys are
+        the rows, and the queries, last one first, the columns.
     """
 
     query: Run | Digits
@@ -41,7 +42,9 @@ class GridOffsets(NamedTuple):
 
     @property
     def rows(self) -> tuple[Box, ...]:
-        """The boxes of the rows. An offset is the position in its row's box and that in its column's, added."""
+        """The boxes of the rows. An offset is the sum of the position in its row's box and the position in its column's
+        box.
+        """
         return self._of_keys if self.by_key else self._of_queries
 
     @property
@@ -63,7 +66,9 @@ class GridOffsets(NamedTuple):
 
 
 Offsets = int | Int64[Tensor, "n m"] | GridOffsets
-"""The offsets of a patch: that of its first element where both sides are runs, boxes, or else every pair's."""
+"""The offsets of a patch: the offset of its first element where both sides are runs; or boxes; or the offset of every
+pair.
+"""
 
 
 def seen_from(keys: slice, offsets: Offsets) -> Offsets:
@@ -75,11 +80,11 @@ def seen_from(keys: slice, offsets: Offsets) -> Offsets:
 
 @dataclass(frozen=True)
 class Band(ABC):
-    """T[d] over patches, with what lies beyond the table laid on as `margin` rows at either end.
+    """T[d] over patches, with `margin` more rows at each end for offsets beyond the table.
 
     rows [H or 1, margin + R + margin, D] (or without D for a bias): T times `factor`, the first row at offset
     `lowest - margin`. columns [H or 1, D, rows]: the same, transposed. gradient: where `collect` adds up, laid out like
-    `columns`; None where nobody asks.
+    `columns`; None where it is not wanted.
     """
 
     rows: Float[Tensor, "H R *D"]
@@ -127,7 +132,7 @@ class Band(ABC):
         return torch.bmm(x, columns, out=self.scratch.take("strip", *x.shape[:2], width))
 
     def _collect_strip(self, strip: Float[Tensor, "H n width"], x: Tensor | None, start: int, sums: Tensor | None):
-        """`collect` for weights already summed by row of the band: strip[a, m] belongs to rows[start + m]."""
+        """`collect` for weights that are already summed by row of the band: strip[a, m] belongs to rows[start + m]."""
         width = strip.shape[2]
         if self.gradient is not None:
             gradient = self.gradient[..., start : start + width]
@@ -142,7 +147,7 @@ class Band(ABC):
             sums.baddbmm_(strip, self.rows[:, start : start + width].expand(strip.shape[0], -1, -1))
 
     def table_gradient(self, table: OffsetTable) -> Float[Tensor, "H R *D"]:
-        """The gradient of the table's own rows: that of each margin belongs to the edge row which clamping held."""
+        """The gradient of the table's own rows. The gradient of a margin belongs to its edge row, which clamps."""
         assert self.gradient is not None and isinstance(table.first, int)
         margin, count = self.margin, self.highest - self.lowest + 1
         own = self.gradient[..., margin : margin + count]
@@ -157,7 +162,7 @@ class Band(ABC):
 class DiagonalBand(Band):
     """Two runs: `offsets` is the offset of the patch's first element.
 
-    Where the whole height of a patch lies beyond the table its part is a constant of the row: no product is made.
+    Where the whole height of a patch lies beyond the table, its part is one constant per row, without a product.
     """
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
@@ -189,7 +194,7 @@ class DiagonalBand(Band):
             self._collect_strip(strip, x, self._row(offsets + before), sums)
 
     def _near(self, patch: Tensor, first: int) -> tuple[int, int]:
-        """The columns [before, after) in which any row's offset lies inside the table, short of a clamped edge."""
+        """The columns [before, after) in which any row's offset lies inside the table, without a clamped edge."""
         _, height, width = patch.shape
         edge = 1 if self.clamps else 0  # a clamped table's edge row is already the constant
         before = min(max(self.lowest - first - height + 1 + edge, 0), width)
@@ -197,7 +202,7 @@ class DiagonalBand(Band):
         return before, after
 
     def _far(self, patch: Tensor, before: int, after: int) -> list[tuple[Tensor, int]]:
-        """The columns wholly beyond the table on either side, and the row of `rows` that holds there."""
+        """The columns completely beyond the table on each side, and the row of `rows` that holds there."""
         if not self.clamps:
             return []
         sides = [
@@ -218,7 +223,7 @@ class DiagonalBand(Band):
 
 
 class PairBand(Band):
-    """Listed positions: `offsets` holds every pair's, and every pair looks its row up."""
+    """Listed positions: `offsets` holds the offset of every pair, and every pair looks its row up."""
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
         """Gather from the strip of products."""
@@ -242,7 +247,7 @@ class PairBand(Band):
         return (offsets - self.lowest + self.margin).clamp(0, self.rows.shape[1] - 1)
 
     def _extent(self, index: Tensor) -> tuple[int, int]:
-        """The first of the rows that the pairs look up, and how many they span."""
+        """The first of the rows that the pairs look up, and the number of rows from the first to the last."""
         first, last = (int(end) for end in index.aminmax())
         return first, last - first + 1
 

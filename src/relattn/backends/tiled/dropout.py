@@ -20,7 +20,7 @@ class Dropout:
         self.dtype, self.device = problem.score_dtype(), problem.query.device
 
     def factors(self, heads: Heads, queries: slice, keys: slice) -> Float[Tensor, "H n m"] | None:
-        """What a tile's weights are multiplied with, the last query first; None without dropout."""
+        """The factors of a tile's weights, the last query first; None without dropout."""
         if self.seed is None:
             return None
         first = heads.batch * self.num_heads + self.first_head

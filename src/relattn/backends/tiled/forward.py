@@ -1,4 +1,4 @@
-"""The forward pass: O_i = sum_j softmax(S)_ij * (v_j + RV[d]), a tile at a time, the softmax carried along the keys."""
+"""The forward pass: O_i = sum_j softmax(S)_ij * (v_j + RV[d]), one tile at a time; the softmax moves along the keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Rows:
         self.weighted = query.new_zeros(*query.shape[:2], tile.group.problem.value.shape[3])
 
     def add(self, scores: Float[Tensor, "H n m"], keys: slice, dropout: Dropout) -> None:
-        """Take in the scores of some more keys; they are overwritten."""
+        """Add the scores of some more keys; the scores are overwritten."""
         group, before = self.tile.group, self.maximum
         self.maximum = torch.maximum(before, scores.amax(dim=2, keepdim=True))
         shift = self.maximum.masked_fill(self.maximum == -torch.inf, 0.0)  # nothing visible yet: 2^(-inf - 0) = 0
@@ -66,11 +66,11 @@ class _Rows:
             weights *= factors
         self.weighted.mul_(older)
         group.per_key_head(self.weighted).baddbmm_(group.per_key_head(weights), group.value[:, keys])
-        if any("relative_values" in bands for bands in group.bands):  # else no offset is asked for a second time
+        if any("relative_values" in bands for bands in group.bands):  # else no offset is needed a second time
             for bands, offsets in zip(group.bands, self.tile.offsets(keys), strict=True):
                 if "relative_values" in bands:
                     bands["relative_values"].collect(weights, None, offsets, self.weighted)
 
     def output(self) -> Float[Tensor, "H n Dv"]:
-        """O; zero for a row that saw nothing."""
+        """O; zero for a row that saw no key."""
         return self.weighted / self.total.masked_fill(self.total == 0.0, 1.0)

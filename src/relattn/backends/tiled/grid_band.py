@@ -1,8 +1,8 @@
 """One offset table over patches of a grid: every digit of queries and keys is an axis of the patch, and has a step.
 
-In boxes (`relattn.score.boxes`) the offset of a patch's element is linear in the digits of its row and of its column:
-so the band is read through a stride for each. Digits that do not change the offset have stride 0: one row of numbers
-serves all rows of a grid, one number a whole row.
+In boxes (`relattn.score.boxes`) the offset of a patch's element is linear in the digits of its row and of its column.
+So the band is read through one stride per digit. Digits that do not change the offset have stride 0: one row of numbers
+serves all rows of a grid, and one number serves a whole row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from relattn.score.boxes import Box
 class GridBand(Band):
     """Digits: `offsets` are the boxes of a patch's rows and columns.
 
-    One of a box of leading elements lies beyond all of the table, as a whole.
+    The offsets of a box of leading elements lie completely beyond the table.
     """
 
     def spread(self, scores: Tensor, x: Tensor | None, offsets: Offsets) -> None:
@@ -52,7 +52,7 @@ class GridBand(Band):
                 band._collect_strip(strip, of_rows, place.start, None if sums is None else sums[some, rows.elements])
 
     def _pairs(self, offsets: Offsets) -> Iterator[tuple[Box, Box, _Place]]:
-        """Every box of rows with every box of columns, where the table has anything for their offsets."""
+        """Every box of rows with every box of columns, where the table adds something for their offsets."""
         assert isinstance(offsets, GridOffsets)
         for rows in offsets.rows:
             for columns in offsets.columns:
@@ -64,7 +64,7 @@ class GridBand(Band):
         """Where the offsets of two boxes lie in `rows`; None where the table adds nothing."""
         first = rows.position + columns.position - self.lowest + self.margin
         count = rows.reach + columns.reach + 1
-        last = 2 * self.margin + self.highest - self.lowest  # of `rows`, without those that only fill a strip up
+        last = 2 * self.margin + self.highest - self.lowest  # of `rows`, without rows that only fill a strip
         if first >= 0 and first + count - 1 <= last:
             return _Place(first, -(-count // ALIGNED) * ALIGNED, rows.steps, columns.steps)
         assert first > last or first + count <= 0, "a part of a grid lies beyond its offsets"
@@ -75,7 +75,7 @@ class GridBand(Band):
 
 
 class _Place(NamedTuple):
-    """The rows start .. start + width - 1 of a band, and by how many each digit of a row and of a column moves."""
+    """The rows start .. start + width - 1 of a band, and the step of each digit of a row and of a column."""
 
     start: int
     width: int
@@ -84,7 +84,7 @@ class _Place(NamedTuple):
 
 
 def _in_digits(scores: Tensor, rows: Box, columns: Box) -> Tensor:
-    """The boxes' part of a tile, with an axis for each digit."""
+    """The boxes' part of a tile, with one axis per digit."""
     part = scores[:, rows.elements, columns.elements]
     if len(columns.sizes) > 1:
         part = part.unflatten(2, columns.sizes)

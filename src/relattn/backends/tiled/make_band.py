@@ -1,4 +1,4 @@
-"""The band of a table, of the kind that its axis' positions ask for."""
+"""Makes the band of a table, of the kind that its axis' positions need."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from relattn.score.table import OffsetTable
 def in_boxes(axis: Axis) -> bool:
     """Whether the offsets of any patch follow from boxes: of digits on one side at least, ints on both.
 
-    Where steps leave gaps the rows between the smallest and the largest offset may be too many to be written out: not
-    more than a few for each element and each row.
+    Where steps leave gaps there may be too many rows between the smallest and the largest offset to write them out. The
+    limit is a few rows for each element and each row of the table.
     """
     positions = axis.positions
     if positions.known_origin is not None or units(positions.query) is None or units(positions.key) is None:
@@ -38,10 +38,10 @@ def make_band(
     factor: float,
     gradient: bool,
 ) -> Band:
-    """The band of `table` times `factor`, for patches of at most `height` rows; boxes: as `in_boxes` says."""
+    """The band of `table` times `factor`, for patches of at most `height` rows. boxes: the answer of `in_boxes`."""
     assert isinstance(table.first, int)
     lowest, highest = table.first, table.first + table.num_rows - 1
-    margin, spare, kind = 1, 0, PairBand  # a row beyond either end for pairs outside of the table
+    margin, spare, kind = 1, 0, PairBand  # one row beyond each end, for pairs outside of the table
     if positions.known_origin is not None:
         first, last = positions.visible
         assert isinstance(first, int) and isinstance(last, int)

@@ -22,12 +22,12 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
 
 
 run = operator_of("tiled", _forward, _backward)
-"""O and lse of a problem, and of the seed of its dropout."""
+"""O and lse, from a problem and the seed of its dropout."""
 
 
 def gradients(
     problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
 ) -> dict[str, Tensor]:
-    """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+    """A part's share of the gradients of a call; output and lse are those of the whole call."""
     answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
     return _backward(problem, seed_of(problem), answers._replace(maximum=answers.maximum * LOG2_E), set(wanted))

@@ -2,10 +2,10 @@
 
 All of it is times log2(e).
 
-The terms of offsets are summed over the axes. Every axis has offsets, bands and an r of its own.
+The terms of offsets are summed over the axes. Every axis has its own offsets, its own bands and its own r.
 
-A tile holds its queries in reverse order, so that the offset grows along its rows as it does along its columns (see
-`bands`). Whatever goes by query, the masks too, is reversed on the way in and on the way out.
+A tile holds its queries in reverse order, so that the offset grows along its rows and along its columns (see `bands`).
+Everything with an axis of queries, masks too, is reversed on the way in and on the way out.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from relattn.score.problem import Problem
 class Call:
     """What all tiles of a forward or backward pass share.
 
-    bands: of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: where causality
-    and window hide a tile's pairs, by the offset, height and width of the part that they cross. sight: the keys that
-    are seen, and the queries that see.
-    key_bias: a [B, Hq, Lk] and c [B, Hq, Lq], views of what `key_bias.lowered` gives.
+    bands: the band of each table of each axis, by name. boxes: the axes whose offsets follow from boxes. hidden: the
+        pairs that causality and window hide in a tile, by the offset, height and width of the part that they cross.
+        sight: the keys that some query sees, and the queries that see some key. key_bias: a [B, Hq, Lk] and c [B, Hq,
+        Lq], views of the results of `key_bias.lowered`.
     """
 
     problem: Problem
@@ -132,11 +132,11 @@ class Group:
         return self.value.transpose(1, 2).contiguous()
 
     def rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
-        """The tile's part of something that goes by query, last query first, in the dtype of the scores."""
+        """The tile's part of a tensor with an axis of queries, last query first, in the dtype of the scores."""
         return tensor[self.heads.batch, self.heads.queries, queries].flip(1).to(self.scratch.dtype).contiguous()
 
     def seeing_rows(self, tensor: Float[Tensor, "B Hq Lq F"], queries: slice) -> Float[Tensor, "H n F"]:
-        """`rows` of something that a query brings along: zero where the query sees nothing."""
+        """`rows` of a tensor with one row per query; zero where the query sees no key."""
         heads, seen, part = self.heads, self.call.sight.queries, self.rows(tensor, queries)
         if seen is None:
             return part
@@ -149,7 +149,7 @@ class Group:
         return part if seen is None else with_zeros(part, seen.expand(tensor.shape[:3])[heads.batch, heads.keys])
 
     def per_key_head(self, rows: Float[Tensor, "H n F"]) -> Float[Tensor, "Hk G*n F"]:
-        """The rows of all query heads that share a key head, below one another."""
+        """The rows of all query heads that share a key head, one below the other."""
         heads, height, width = rows.shape
         return rows.view(heads // self.problem.num_groups(), self.problem.num_groups() * height, width)
 
@@ -175,7 +175,7 @@ class QueryTile:
         )  # fmt: skip
 
     def offsets(self, keys: slice) -> list[Offsets]:
-        """On each axis, the offset of the last query and first key, boxes, or the offset of every pair."""
+        """For each axis: the offset of the last query and first key, or boxes, or the offset of every pair."""
         call = self.group.call
         return [
             self._offsets_on(axis.positions, keys, of_boxes)
@@ -238,12 +238,12 @@ class QueryTile:
             scores.add_(torch.sub(a, c, out=call.scratch.take("key bias", *scores.shape)), alpha=LOG2_E)
 
     def _mask(self, keys: slice) -> Mask | None:
-        """The tile's part of the masks given as tensors, if there are any."""
+        """The tile's part of the masks that are tensors, if there are any."""
         mask, heads = self.group.problem.mask, self.group.heads
         return None if mask.keeps_all() else mask.tile(heads.batch, heads.queries, self.queries, keys)
 
     def _hidden(self, keys: slice) -> Bool[Tensor, "n m"] | None:
-        """Where causality and window hide a pair: the same for all tiles at the same offset; None for nowhere."""
+        """Where causality and window hide a pair; None for nowhere. It is the same for all tiles at the same offset."""
         positions = self.group.problem.sequence().positions.part(self.queries, keys, self.group.heads.batch)
         known, place = self.group.call.hidden, None
         if positions.known_origin is not None:
@@ -257,7 +257,7 @@ class QueryTile:
         return hidden
 
     def key_blocks(self, keys: slice, offsets: Offsets) -> Iterator[KeyBlock]:
-        """`keys` in blocks no longer than tiles are high: the band of a relative query grows with both."""
+        """`keys` in blocks of at most the height of a tile, because the band of a relative query grows with both."""
         group, length, width = self.group, self.group.call.sizes.queries, keys.stop - keys.start
         for start in range(0, width, length):
             columns = slice(start, min(start + length, width))
@@ -268,14 +268,14 @@ class QueryTile:
 
 @dataclass(frozen=True)
 class KeyBlock:
-    """A few columns of a tile, seen from the keys: k times the scale, and the offsets with a row for each key."""
+    """A few columns of a tile, seen from the keys: k times the scale, and the offsets with one row per key."""
 
     columns: slice
     key: Float[Tensor, "H m D"]
     offsets: Offsets
 
     def transposed(self, scores: Float[Tensor, "H n _"]) -> Float[Tensor, "H m n"]:
-        """The block's part of a tile, with a row for each key."""
+        """The block's part of a tile, with one row per key."""
         return scores[:, :, self.columns].transpose(1, 2)
 
 

@@ -1,4 +1,4 @@
-"""Scratch: the tile loop's buffers, made once a call and used again in every tile."""
+"""Scratch: the tile loop's buffers, made once per call and used again in every tile."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Scratch:
-    """Named buffers of one dtype on one device; taking a name again hands out the same memory, whatever it holds."""
+    """Named buffers of one dtype on one device. Taking a name again gives the same memory, with its old numbers."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device):
         self.dtype, self.device = dtype, device
         self._buffers: dict[str, Tensor] = {}
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """A contiguous tensor of `shape`, with anything in it."""
+        """A contiguous tensor of `shape`, with any numbers in it."""
         count = prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < count:

@@ -1,4 +1,4 @@
-"""How large the tiles are."""
+"""The sizes of tiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from relattn.score.problem import Problem
 QUERIES = 128
 KEYS = 2048
 PAIRS = 2**21
-"""A tile of QUERIES x KEYS pairs, under as many heads as make PAIRS of them.
+"""A tile has QUERIES x KEYS pairs, in so many heads that it has PAIRS pairs in all.
 
 Every tile costs a few dozen calls of PyTorch, so large ones win until their buffers (8 MiB each) leave the caches.
 Ratios to PyTorch's own attention without any encoding, unclipped table, D = 64, float32 on 2 cores with 2 MiB of L2
@@ -29,12 +29,12 @@ each, by `python benchmarks/tile_sizes.py`:
 | 1, 1, 4096 | 64 x 512 x 1 | 6.84 | 4.43 |
 | 4, 4, 1024, causal | 128 x 1024 x 4 | 2.53 | 2.39 |
 
-Half precision is computed in float32 and float64 was not measured apart; neither was a GPU.
+Half precision is computed in float32. float64 and GPUs were not measured separately.
 """
 
 
 class TileSizes(NamedTuple):
-    """A tile is `queries` x `keys` pairs under `key_heads` key heads and all the query heads that share them."""
+    """A tile is `queries` x `keys` pairs in `key_heads` key heads and all the query heads that share them."""
 
     queries: int
     keys: int
@@ -42,7 +42,7 @@ class TileSizes(NamedTuple):
 
 
 def tile_sizes(problem: Problem) -> TileSizes:
-    """As many heads as fill a tile; longer chunks of keys where there are few heads, shorter ones where many share one.
+    """As many heads as fill a tile. Chunks of keys are longer where there are few heads, shorter where many share one.
 
     Keys that causality and window hide from a tile do not count.
     """

@@ -47,7 +47,7 @@ def query_tiles(problem: Problem, sizes: TileSizes) -> Iterator[slice]:
 
 
 def key_chunks(problem: Problem, sizes: TileSizes, batch: int, queries: slice) -> Iterator[slice]:
-    """The keys that any of `queries` can see, in chunks of about one size and all within the tile's."""
+    """The keys that any of `queries` can see, in chunks of about one size, at most that of the tile."""
     first, end = visible_keys(problem, batch, queries)
     if first >= end:
         return
@@ -63,9 +63,9 @@ def key_chunks(problem: Problem, sizes: TileSizes, batch: int, queries: slice) -
 
 
 def _on_border(places: list[Position], first: int, stop: int, most: int) -> int:
-    """Where a tile from `first` ends: about at `stop`, between two rows of a grid, or two larger units that it holds.
+    """The end of a tile from `first`: about at `stop`, between two rows of a grid, or between two larger units in it.
 
-    The tile has `most` elements at most; where it holds no border it ends at `stop`.
+    The tile has at most `most` elements. If it holds no such border it ends at `stop`.
     """
     best = 1, stop
     for place in places:
@@ -82,9 +82,9 @@ def _on_border(places: list[Position], first: int, stop: int, most: int) -> int:
 
 
 def visible_keys(problem: Problem, batch: int, queries: slice) -> tuple[int, int]:
-    """The first key, and the one after the last, that any of `queries` might see: the rest is never computed.
+    """The first key that any of `queries` might see, and the key after the last. The rest is never computed.
 
-    Limits on runs are arithmetic; listed positions, segments and the key mask are looked at, one number per key.
+    Limits on runs are arithmetic. Listed positions, segments and the key mask are read, one number per key.
     """
     first, end = _within_limits(problem.sequence().positions, queries)
     candidates = _candidates(problem, batch, queries, slice(first, end)) if first < end else None
@@ -104,7 +104,7 @@ def _within_limits(positions: Positions, queries: slice) -> tuple[int, int]:
 
 
 def _candidates(problem: Problem, batch: int, queries: slice, keys: slice) -> Bool[Tensor, "n"] | None:
-    """False for keys that certainly none of the queries sees; None where that is not known of any."""
+    """False for keys that none of the queries can see; None where this is not known for any key."""
     listed = problem.sequence().positions.known_origin is None
     if not listed and problem.mask.keeps_all():
         return None

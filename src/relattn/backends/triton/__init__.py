@@ -11,21 +11,21 @@ from relattn.score.problem import Problem
 
 
 class TritonBackend:
-    """S a tile at a time, on chip, O((Lq + Lk) D) memory: FlashAttention's recurrence, the tables' bands beside it.
+    """S one tile at a time, on chip, O((Lq + Lk) D) memory: FlashAttention's recurrence with the bands of tables.
 
-    Inputs are bfloat16, float16 or float32; scores, softmax and all sums are float32. What Q @ RK^T adds is a product
-    of two tiles on the tensor cores, moved to its diagonals on chip. Gradients of tables are sums in a fixed order,
-    bit-equal on every run in the same tile sizes (sizes.py). Dao et al. 2022; docs/triton.md has the kernels.
+    Inputs are bfloat16, float16 or float32. Scores, softmax and all sums are float32. Q @ RK^T is a product of two
+    tiles on the tensor cores, moved to its diagonals on chip. Gradients of tables are sums in a fixed order, bit-equal
+    on every run with the same tile sizes (sizes.py). Dao et al. 2022; docs/triton.md has the kernels.
     """
 
     name = "triton"
 
     def reasons(self, problem: Problem) -> list[str]:
-        """It asks for CUDA, starts given as ints, no float64, no float mask, and at most 256 features."""
+        """It needs CUDA, starts given as ints, no float64, no float mask, and at most 256 features."""
         return reasons_of(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """O and, where asked for, lse. Dropout's seed is drawn here, on the device, from torch's generator."""
+        """O and, if wanted, lse. Dropout's seed is drawn here, on the device, from torch's generator."""
         seed = None
         if problem.dropout_p > 0.0:
             seed = torch.randint(2**63 - 1, (), device=problem.query.device)
@@ -41,5 +41,5 @@ class TritonBackend:
         lse_gradient: Tensor,
         wanted: list[str],
     ) -> dict[str, Tensor]:
-        """What a part of a call adds to its gradients; output and lse are those of the whole call."""
+        """A part's share of the gradients of a call; output and lse are those of the whole call."""
         return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)

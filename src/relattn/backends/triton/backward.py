@@ -4,8 +4,9 @@
     dq_i = scale * sum_j dS_ij k_j       dr_i = scale * sum_j dS_ij RK[d]
     dv_j = sum_i P_ij dO_i               dk_j = scale * sum_i dS_ij (q_i + RQ[d])
 
-One kernel walks the keys of a tile of queries, for dq and dr, the other the queries of a tile of keys, for dk and dv:
-every number is summed by one program in one order. With dropout P_ij and dP_ij carry its factor, but for the P of dS.
+One kernel walks over the keys of a tile of queries, for dq and dr. The other walks over the queries of a tile of keys,
+for dk and dv. So every number is summed by one program in one order. With dropout P_ij and dP_ij carry its factor,
+except the P in dS.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def backward(
     grad_lse: Float[Tensor, "B Hq Lq"],
     wanted: Collection[str] = Gradients._fields,
 ) -> Gradients:
-    """The gradients by the call's tensors and tables, each in its dtype; only tables that are `wanted` get theirs."""
+    """The gradients by the call's tensors and tables, each in its dtype; tables only if they are `wanted`."""
     batch, heads, queries = call.query.shape[:3]
     keys, key_heads = call.key.shape[2], call.key.shape[1]
     x, sides = inputs(call), sides_of(call, wanted)
@@ -127,7 +128,7 @@ def queries_kernel(
             right = band_product(r, x.relative_keys, head, band + TILE, DR, TILE)
             products += pairs_from_rows(left, right, TILE)
             left = right  # of the next tile of keys
-        elif x.relative_keys.at is not None:  # beside relative values, a half carried along would spill registers
+        elif x.relative_keys.at is not None:  # with relative values, a half that is carried along would spill registers
             products += by_queries(r, x.relative_keys, head, band, DR, TILE)
         if x.relative_queries.at is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)

@@ -19,8 +19,10 @@ def padded(width):
 
 @triton.jit
 def dot(a, b):
-    """a @ b, summed in float32; float32 factors are not rounded, and beside half precision split into three."""
-    if INTERPRETED:  # its matrix product takes the bits of a bfloat16 for an integer
+    """a @ b, summed in float32. float32 factors are not rounded; together with half precision they are split into
+    three.
+    """
+    if INTERPRETED:  # its matrix product reads the bits of a bfloat16 as an integer
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif a.dtype != b.dtype:
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
@@ -31,7 +33,7 @@ def dot(a, b):
 
 @triton.jit
 def place(rows, batch, head):
-    """Where the rows of one head of one batch element start."""
+    """The start of the rows of one head of one batch element."""
     return rows.at + batch.to(tl.int64) * rows.batch + head.to(tl.int64) * rows.head
 
 
@@ -74,7 +76,7 @@ def load_band(table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def load_edge(table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
-    """What holds before the table's first row, or after its LAST: [padded width], in float32."""
+    """The row that holds before the table's first row, or after its LAST: [padded width], in float32."""
     column = tl.arange(0, padded(WIDTH))
     start = table.at + head.to(tl.int64) * table.head
     if LAST:
@@ -95,7 +97,7 @@ def load_bias(table, head, offsets):
 
 @triton.jit
 def band_product(rows, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """x_i . table[offset + c] over rows x_i [i] and columns c; beyond the table one for each row, without a product."""
+    """x_i . table[offset + c] over rows x_i [i] and columns c; beyond the table one per row, without a product."""
     if table.beyond is not None:
         if offset + TILE <= table.first:
             edge = tl.sum(rows.to(tl.float32) * load_edge(table, head, False, WIDTH)[None, :], axis=1)

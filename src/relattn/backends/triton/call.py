@@ -20,9 +20,9 @@ FARTHEST = 2**30  # offsets are 32-bit numbers in the kernels, and so are sums o
 
 
 class Table(NamedTuple):
-    """The rows of the offsets first .. first + R - 1; one head serves all, or each query head has its own.
+    """The rows of the offsets first .. first + R - 1; one head for all query heads, or one for each.
 
-    values: [Hq or 1, R, width]; a bias: [Hq or 1, R]. zero: beyond the table lies nothing; else its edge row.
+    values: [Hq or 1, R, width]; a bias: [Hq or 1, R]. zero: beyond the table nothing is added; else its edge row.
     """
 
     values: Float[Tensor, "H R *width"]
@@ -35,10 +35,11 @@ class Call:
     """One call: tensors on one device, of any strides; None is absent.
 
     relative_query: None where it is the query.
-    offset: of query 0 and key 0. lowest, highest: the offsets that are visible, both included; None is no limit.
-    pair_mask: True attends. seed: where dropout_p > 0, a number that fixes which weights are dropped.
+    offset: the offset of query 0 and key 0. lowest, highest: the limits of visible offsets, both included; None: no
+        limit.
+    pair_mask: True attends. seed: where dropout_p > 0, a number that decides which weights are dropped.
 
-    Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not have.
+    Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not support.
     """
 
     query: Float[Tensor, "B Hq Lq D"]
@@ -80,7 +81,7 @@ class Call:
 
 
 class Gradients(NamedTuple):
-    """By each of a call's tensors, and by the values of its tables; None where the call has none."""
+    """The gradients by each of a call's tensors, and by the values of its tables; None where the call has none."""
 
     query: Float[Tensor, "B Hq Lq D"]
     key: Float[Tensor, "B Hk Lk D"]

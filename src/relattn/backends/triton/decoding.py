@@ -1,11 +1,11 @@
-"""The forward pass of a few queries over many keys: the keys shared out among programs, whose parts are merged.
+"""The forward pass of a few queries over many keys. The keys are divided among programs, and their parts are merged.
 
-One query fills no tile for the tensor cores, and needs no rotation: the keys of its row meet neighbouring rows of a
-table. A program sums one row over one part of the keys in float32; a second kernel merges the parts by their lse,
+One query does not fill a tile for the tensor cores. It needs no rotation: the keys of its row need neighbouring rows of
+a table. A program sums one row over one part of the keys in float32; a second kernel merges the parts by their lse,
 
     O = sum_p exp(lse_p - lse) O_p,    lse = log sum_p exp(lse_p)
 
-in their order. Tiles and parts follow from the call's shapes and limits, so a call has the same bits on every GPU.
+in their order. Tiles and parts follow from the call's shapes and limits. So a call has the same bits on every GPU.
 """
 
 # pyright: reportArgumentType=false
@@ -27,13 +27,15 @@ from relattn.backends.triton.masks import in_reach, kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, finished
 
 FEW = 8
-"""Up to so many queries: each reads the keys anew; a tile of 64 rows would compute eight times as many as there are."""
+"""The most queries for this kernel. Each reads the keys again; a tile of 64 rows would compute eight times as many
+rows.
+"""
 NUMBERS = 4096  # of a tile of keys: 32 a thread, so that a few such tiles stay in registers
 PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; what one program merges; worth a program
 
 
 def few_queries(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
-    """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees nothing."""
+    """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees no key."""
     batch, heads, queries = call.query.shape[:3]
     widths = widths_of(call)
     width, rows, parts = widths["DV"], batch * heads * queries, _parts(call)
@@ -48,7 +50,7 @@ def few_queries(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, 
 
 
 def _parts(call: Call) -> int:
-    """As many as keep a large GPU busy, each of a stretch of keys that is worth a program."""
+    """The number of parts: enough to keep a large GPU busy, each with enough keys for a program."""
     rows = call.query.shape[:3].numel()
     lowest, highest = visible_offsets(call)
     keys = min(call.key.shape[2], max(highest - lowest + 1, 0))
@@ -59,7 +61,7 @@ def _parts(call: Call) -> int:
 def part_kernel(
     x, outputs, sums, parts, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """O and lse (in base 2) of one query under one head over one part of its keys; x: `Inputs`."""
+    """O and lse (in base 2) of one query in one head over one part of its keys; x: `Inputs`."""
     rows = tl.num_programs(0) // parts
     part, row = tl.program_id(0) // rows, tl.program_id(0) % rows
     query, head, batch = row % x.queries, row // x.queries % x.heads, row // x.queries // x.heads
@@ -98,7 +100,7 @@ def part_kernel(
             v += load_band(x.relative_values, head, offset, DV, TILE).to(tl.float32)
         weighted = weighted * older + tl.sum(weights[:, None] * v, axis=0)
 
-    total = tl.where(total == 0.0, 1.0, total)  # a part that saw nothing: output 0, lse -inf
+    total = tl.where(total == 0.0, 1.0, total)  # a part that saw no key: output 0, lse -inf
     here, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded(DV))
     tl.store(outputs + here * DV + column, weighted / total, mask=column < DV)
     tl.store(sums + here + tl.arange(0, 1), maximum + tl.log2(total))
@@ -113,7 +115,7 @@ def merge_kernel(outputs, sums, output, lse, parts, DV: tl.constexpr, PARTS: tl.
     maximum = tl.max(found, axis=0)
     weights = tl.exp2(found - tl.where(maximum == float("-inf"), 0.0, maximum))
     total = tl.sum(weights, axis=0)
-    total = tl.where(total == 0.0, 1.0, total)  # no part saw anything
+    total = tl.where(total == 0.0, 1.0, total)  # no part saw a key
     inside = (part[:, None] < parts) & (column[None, :] < DV)
     values = tl.load(outputs + (part[:, None] * rows + row) * DV + column[None, :], mask=inside, other=0.0)
     merged = tl.sum(weights[:, None] * values, axis=0) / total

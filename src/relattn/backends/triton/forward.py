@@ -1,4 +1,4 @@
-"""The forward pass: O_i = sum_j softmax(S)_ij * (v_j + RV[d]), a tile of queries a program, over tiles of keys."""
+"""The forward pass: O_i = sum_j softmax(S)_ij * (v_j + RV[d]), one tile of queries per program, over tiles of keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from relattn.backends.triton.skew import pairs_from_rows, rows_from_pairs
 
 
 def forward(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
-    """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees nothing."""
+    """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees no key."""
     if call.query.shape[2] <= FEW:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
@@ -42,7 +42,7 @@ def forward(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B H
 
 @triton.jit
 def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr):
-    """One tile of queries under one head; x: `Inputs`, output: `Rows`, lse [B, Hq, Lq]."""
+    """One tile of queries in one head; x: `Inputs`, output: `Rows`, lse [B, Hq, Lq]."""
     tiles = tl.cdiv(x.queries, TILE)
     program = tl.program_id(0)
     row = program // tiles
@@ -86,14 +86,14 @@ def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.con
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
         if x.relative_values.at is not None:
-            older_far = far * older[:, None]  # the tile before met the same offsets
+            older_far = far * older[:, None]  # the previous tile had the same offsets
             near, far = rows_from_pairs(weights, TILE)
             weighted += band_sum((near + older_far).to(v.dtype), x.relative_values, head, band, DV, TILE)
         band += TILE
     if x.relative_values.at is not None:
         weighted += band_sum(far.to(x.v.at.dtype.element_ty), x.relative_values, head, band, DV, TILE)
 
-    total = tl.where(total == 0.0, 1.0, total)  # a row that saw nothing: output 0, lse -inf
+    total = tl.where(total == 0.0, 1.0, total)  # a row that saw no key: output 0, lse -inf
     store_rows(place(output, batch, head), output.row, first_query, x.queries, weighted / total[:, None], DV, TILE)
     query = first_query + tl.arange(0, TILE)
     tl.store(lse + row.to(tl.int64) * x.queries + query, (maximum + tl.log2(total)) / LOG2_E, mask=query < x.queries)

@@ -1,4 +1,4 @@
-"""A call as the kernels take it: pointers, strides and limits, in bundles; what is None compiles to nothing."""
+"""A call as the kernels take it: pointers, strides and limits, in bundles; a None compiles to nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relattn.backends.triton.call import Call, Table
 
 
 class Rows(NamedTuple):
-    """A tensor [B, H, L, width] whose last axis is contiguous: where it lies, and the steps along the other axes."""
+    """A tensor [B, H, L, width] whose last axis is contiguous: its address, and the steps along the other axes."""
 
     at: Tensor | None
     batch: int | None
@@ -20,9 +20,10 @@ class Rows(NamedTuple):
 
 
 class Band(NamedTuple):
-    """A table: where it lies, the steps from head to head and from row to row, and the offsets that it covers.
+    """A table: its address, the steps from head to head and from row to row, and the offsets that it covers.
 
-    beyond: None where no visible offset lies outside of the table; 0 where its edge rows hold there, 1 where nothing.
+    beyond: None where no visible offset lies outside of the table; 0 where its edge rows hold there, 1 where nothing is
+    added.
     """
 
     at: Tensor | None
@@ -34,7 +35,9 @@ class Band(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """What decides which pairs attend, with the steps along the axes of each tensor; see `masks.py`."""
+    """The masks and limits that decide which pairs attend, with the steps along the axes of each tensor; see
+    `masks.py`.
+    """
 
     lowest: int | None
     highest: int | None
@@ -110,7 +113,7 @@ def rows(tensor: Tensor | None) -> Rows:
 
 
 def widths_of(call: Call) -> dict[str, int]:
-    """Of queries and keys, of values, and of relative queries."""
+    """The widths of queries and keys, of values, and of relative queries."""
     relative = call.query if call.relative_query is None else call.relative_query
     return {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
 
@@ -150,7 +153,7 @@ def _mask(call: Call) -> Mask:
     if call.pair_mask is not None:
         steps = call.pair_mask.expand(*call.query.shape[:3], call.key.shape[2]).stride()
     limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
-    # A limit that leaves nothing visible may lie far away; next to the pairs' offsets it says the same.
+    # A limit that leaves nothing visible may lie far away; just beyond the pairs' offsets it means the same.
     lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])
     highest = None if limits[1] is None else max(limits[1], call.offset - call.query.shape[2])
     return Mask(

@@ -1,4 +1,4 @@
-"""What the backward pass knows of a row beside the call, and its sums over offsets that lie beyond a table."""
+"""The numbers of a row that the backward pass has beside the call, and its sums over offsets beyond a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from relattn.backends.triton.scores import LOG2_E
 
 
 class Known(NamedTuple):
-    """What the backward pass starts from: O and dO, and lse and delta [B, Hq, Lq] in float32."""
+    """The inputs of the backward pass: O and dO, and lse and delta [B, Hq, Lq] in float32."""
 
     output: Rows
     grad_output: Rows
@@ -29,8 +29,8 @@ class Known(NamedTuple):
 class Sides(NamedTuple):
     """Sums over the offsets before a table's first row, and after its last: [2, B, Hq, L] in float32.
 
-    A query's sums of dS for relative keys and bias and of P for relative values, a key's of dS for relative queries;
-    None where no visible offset lies there, or nothing holds there.
+    For relative keys and bias they are a query's sums of dS, for relative values a query's sums of P, for relative
+    queries a key's sums of dS. None where no visible offset lies there, or nothing is added there.
     """
 
     relative_keys: Tensor | None
@@ -40,7 +40,7 @@ class Sides(NamedTuple):
 
 
 def sides_of(call: Call, wanted: Collection[str]) -> Sides:
-    """Room for the sums that the gradients of the wanted tables need."""
+    """Memory for the sums that the gradients of the wanted tables need."""
 
     def sums(name: str, length: int) -> Tensor | None:
         table = getattr(call, name)
@@ -59,16 +59,16 @@ def sides_of(call: Call, wanted: Collection[str]) -> Sides:
 
 @triton.jit
 def load_lse(known, start, first, count, TILE: tl.constexpr):
-    """lse in base 2 of the rows from `first` of the head at `start`; 0 where a row saw nothing (its S are -inf)."""
+    """lse in base 2 of the rows from `first` of the head at `start`; 0 where a row saw no key (its S are -inf)."""
     lse = load_numbers(known.lse + start, first, count, TILE)
     return tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
 
 
 @triton.jit
 def side_sums(before, after, values, table, offset, AXIS: tl.constexpr, TILE: tl.constexpr):
-    """The sums over a table's two outsides, with those of one more tile; offset: of its first query and first key.
+    """The sums beyond both ends of a table, with those of one more tile; offset: that of its first query and first key.
 
-    Most tiles lie on one side alone; offsets made once for both would be held in registers, and spill others.
+    Most tiles lie on only one side. Offsets made once for both sides would be held in registers, and spill others.
     """
     if offset - (TILE - 1) < table.first:
         offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
@@ -81,7 +81,7 @@ def side_sums(before, after, values, table, offset, AXIS: tl.constexpr, TILE: tl
 
 @triton.jit
 def store_sides(at, before, after, row, all_rows, first, count, TILE: tl.constexpr):
-    """The sums of the rows from `first`, where row counts the heads of all batch elements."""
+    """The sums of the rows from `first`; `row` counts the heads of all batch elements."""
     place = first + tl.arange(0, TILE)
     start = at + row.to(tl.int64) * count
     tl.store(start + place, before, mask=place < count)

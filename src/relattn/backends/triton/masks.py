@@ -1,4 +1,4 @@
-"""Which pairs of a tile attend, which tiles hold any that do, and what dropout leaves of the weights."""
+"""Which pairs of a tile attend, which tiles hold pairs that attend, and the factors of dropout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def visible(x, batch, head, i, j):
 
 @triton.jit
 def in_reach(x, last_query, first_key, last_key, lowest, highest):
-    """Whether every pair of a tile is in reach: all exist, and no limit cuts the offsets from lowest to highest."""
+    """Whether every pair of a tile is visible by its offset: all exist, and no limit cuts the offsets from lowest to
+    highest.
+    """
     every = (last_query < x.queries) & (first_key >= 0) & (last_key < x.keys)
     if x.mask.lowest is not None:
         every = every & (lowest >= x.mask.lowest)
@@ -45,7 +47,7 @@ def in_reach(x, last_query, first_key, last_key, lowest, highest):
 
 @triton.jit
 def key_tiles(x, first_query, TILE: tl.constexpr):
-    """The first key, a multiple of TILE, and the one after the last, that a tile of queries can see by its offsets."""
+    """The first key (a multiple of TILE) that a tile of queries can see by its offsets, and the key after the last."""
     first, end = 0, x.keys
     if x.mask.lowest is not None:
         first = tl.maximum(x.mask.lowest - x.offset + first_query, 0) // TILE * TILE
@@ -57,7 +59,7 @@ def key_tiles(x, first_query, TILE: tl.constexpr):
 
 @triton.jit
 def query_tiles(x, first_key, TILE: tl.constexpr):
-    """The first query, a multiple of TILE, and the one after the last, that can see a tile of keys by its offsets."""
+    """The first query (a multiple of TILE) that can see a tile of keys by its offsets, and the query after the last."""
     first, end = 0, x.queries
     if x.mask.highest is not None:
         first = tl.maximum(x.offset + first_key - x.mask.highest, 0) // TILE * TILE
@@ -69,7 +71,7 @@ def query_tiles(x, first_key, TILE: tl.constexpr):
 
 @triton.jit
 def kept(x, batch, head, i, j):
-    """0 where dropout takes a weight away, 1 / (1 - p) elsewhere: a function of the seed and the pair alone."""
+    """0 where dropout drops a weight, 1 / (1 - p) elsewhere. It depends only on the seed and the pair."""
     row = batch * x.heads + head
     random = tl.philox(tl.load(x.seed), j + 0 * i, i + 0 * j, row + 0 * i + 0 * j, 0 * (i + j))[0]
     return tl.where(tl.uint_to_uniform_float(random) >= x.dropout, 1.0 / tl.maximum(1.0 - x.dropout, 1e-30), 0.0)

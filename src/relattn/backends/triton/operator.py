@@ -1,7 +1,7 @@
 """The kernels as PyTorch operators, `relattn::triton` and `relattn::triton_backward`, over tensors and numbers.
 
-torch.compile and torch.export see one node each, whatever the lengths. Defining them imports nothing of Triton's: the
-kernels are imported where they first run. No tensor's value is read on the way, so CUDA graphs may capture a call.
+torch.compile and torch.export see one node each, for all lengths. Defining them does not import Triton: the kernels are
+imported when they first run. No tensor's value is read, so CUDA graphs may capture a call.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ NUM_TENSORS = NAMES.index("firsts")
 
 
 def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """O in the dtype in which the inputs meet, and lse."""
+    """O in the common dtype of the inputs, and lse."""
     return torch.ops.relattn.triton(*flat(problem, seed))
 
 
 def gradients(
     problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: Sequence[str]
 ) -> dict[str, Tensor]:
-    """What a part of a call, without dropout, adds to its gradients; output and lse are those of the whole call."""
+    """A part's share of the gradients of a call without dropout; output and lse are those of the whole call."""
     arguments = flat(problem, None)
     found = torch.ops.relattn.triton_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
     return dict(zip(wanted, found, strict=True))
@@ -54,7 +54,8 @@ def gradients(
 def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     """The problem as the operators' ARGUMENTS.
 
-    Inputs of several dtypes meet in the one that holds them all; a table stays in that, or comes in float32.
+    Inputs of several dtypes are converted to the dtype that can hold all of them. A table is in that dtype, or in
+    float32.
     """
     axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
     inputs = (problem.query, problem.key, problem.value, axis.relative_query)
@@ -75,9 +76,9 @@ def _values(table: OffsetTable, dtype: torch.dtype) -> Tensor:
 
 
 def _call(arguments: tuple[Any, ...]) -> Call:
-    """What `flat` took apart, as the kernels take it.
+    """The arguments of `flat`, as the kernels take them.
 
-    A table that refuses is never asked beyond its rows, so it does not matter that its edge row would hold there.
+    A table that refuses is never read beyond its rows. So it does not matter that its edge row would hold there.
     """
     given = _named(arguments)
     for name, first, zero in zip(TABLES, given.pop("firsts"), given.pop("zeros"), strict=True):

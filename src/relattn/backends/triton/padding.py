@@ -1,7 +1,7 @@
-"""A call without its padding: the kernels load whole tiles of rows, and 0 * NaN of a row that nobody sees is NaN.
+"""A call without its padding: the kernels load whole tiles of rows, and 0 * NaN of an unseen row is NaN.
 
-Keys out of reach of every query, as causality and window have it, are left out: views, no copy. Where segments or masks
-hide keys, or any query sees nothing, keys and values (and queries) are copied with zeros in their place, O(L D).
+Keys that causality and window hide from every query are left out, by a view. Where segments or masks hide keys, or a
+query sees no key, keys and values (and queries) are copied with zeros in place of these rows, O(L D).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from relattn.score.positions import Positions
 
 
 def without_padding(call: Call) -> Call:
-    """The call of the keys in reach, with zeros for those that no query sees and for queries that see none."""
+    """The call with the keys in reach, with zeros for keys that no query sees and for queries that see no key."""
     call = _within_reach(call, *keys_in_reach(_positions(call)))
     sight = Sight.of(_mask(call), call.query.shape[0], call.key.shape[1])
     return replace(
@@ -34,7 +34,7 @@ def without_padding(call: Call) -> Call:
 
 
 def with_padding(call: Call, gradient: Float[Tensor, "B Hk L F"]) -> Float[Tensor, "B Hk Lk F"]:
-    """The gradient by the call's keys, or values, from that by those in reach."""
+    """The gradient by the call's keys, or values, from the gradient by the keys in reach."""
     first, end = keys_in_reach(_positions(call))
     return F.pad(gradient, (0, 0, first, call.key.shape[2] - end))
 
@@ -42,7 +42,7 @@ def with_padding(call: Call, gradient: Float[Tensor, "B Hk L F"]) -> Float[Tenso
 def of_seeing_rows(
     call: Call, lse: Float[Tensor, "B Hq Lq"], by_output: Float[Tensor, "B Hq Lq Dv"], by_lse: Float[Tensor, "B Hq Lq"]
 ) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
-    """The gradients by output and lse, with zeros for queries that see nothing: these may hold anything there."""
+    """The gradients by output and lse, with zeros for queries that see no key: they may hold anything there."""
     if not _mask(call).may_leave_nothing():
         return by_output, by_lse
     seen = lse != -torch.inf
@@ -62,7 +62,7 @@ def _positions(call: Call) -> Positions:
 
 
 def _within_reach(call: Call, first: int, end: int) -> Call:
-    """The call of the keys first .. end - 1."""
+    """The call with the keys first .. end - 1."""
     if (first, end) == (0, call.key.shape[2]):
         return call
     pair_mask = call.pair_mask

@@ -1,4 +1,4 @@
-"""Why the Triton kernels cannot run a problem, a sentence each."""
+"""Why the Triton kernels cannot run a problem, one sentence per reason."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from relattn.score.problem import Problem
 from relattn.watched import constant_in_graphs
 
 FIRST_CAPABILITY = (8, 0)
-"""Ampere's: the first with tensor cores for bfloat16."""
+"""The capability of Ampere chips, the first with tensor cores for bfloat16."""
 
 
 def reasons_of(problem: Problem) -> list[str]:
-    """The place first, then what the call asks for."""
+    """Reasons of the place first, then reasons of the call."""
     return [
         *_of_the_place(problem.query.device.type, problem.query.device.index),
         *_of_the_call(problem),
@@ -69,5 +69,7 @@ def _of_the_place(device: str, index: int | None) -> list[str]:
 
 
 def _is_interpreted() -> bool:
-    """Whether Triton runs its kernels in its interpreter, on any device: what it reads before a kernel is defined."""
+    """Whether Triton runs its kernels in its interpreter, on any device. Triton decides this before a kernel is
+    defined.
+    """
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on")

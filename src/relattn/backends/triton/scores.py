@@ -1,4 +1,4 @@
-"""S_ij of a tile in base 2, S * log2(e): every kernel computes it here, so that all see the same weights."""
+"""S_ij of a tile in base 2, S * log2(e). Every kernel computes it here, so that all have the same weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def by_queries(rows, table, head, band, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """x_i . table[d_ij] of rows x_i, as pairs [i, j]; band: the offset of the last query and the first key."""
+    """x_i . table[d_ij] for rows x_i, as pairs [i, j]; band: the offset of the last query and the first key."""
     left = band_product(rows, table, head, band, WIDTH, TILE)
     right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
     return pairs_from_rows(left, right, TILE)
@@ -22,7 +22,7 @@ def by_queries(rows, table, head, band, WIDTH: tl.constexpr, TILE: tl.constexpr)
 
 @triton.jit
 def by_keys(rows, table, head, band, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """table[d_ij] . y_j of rows y_j, as pairs [i, j]."""
+    """table[d_ij] . y_j for rows y_j, as pairs [i, j]."""
     left = band_product(rows, table, head, band, WIDTH, TILE)
     right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
     return pairs_from_columns(tl.trans(left), tl.trans(right), TILE)
@@ -32,7 +32,8 @@ def by_keys(rows, table, head, band, WIDTH: tl.constexpr, TILE: tl.constexpr):
 def finished(x, batch, head, i, j, products, every):
     """S * log2(e) from the sum of the products; -inf where a pair does not attend.
 
-    every: whether all of these pairs are in reach; if so, without a mask by numbers, there is nothing to look up.
+    every: whether all of these pairs are visible by their offsets. If so, and without masks, there is nothing to look
+        up.
     """
     scores = products * (x.scale * LOG2_E)
     if x.bias.at is not None:
@@ -44,7 +45,7 @@ def finished(x, batch, head, i, j, products, every):
 
 @triton.jit
 def finished_tile(x, batch, head, first_query, first_key, products, TILE: tl.constexpr):
-    """`finished`, of a tile of queries and keys."""
+    """`finished`, for a tile of queries and keys."""
     i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
     last_query, last_key = first_query + TILE - 1, first_key + TILE - 1
     lowest, highest = x.offset + first_key - last_query, x.offset + last_key - first_query

@@ -1,13 +1,13 @@
-"""How large a kernel's tiles are, and how many warps and stages compute one: timed once, then remembered.
+"""The size of a kernel's tiles, and the numbers of warps and stages for one: timed once, then remembered.
 
-The first large call of its kind (kernel, widths, what is there and its dtypes, how many pairs to a power of four) times
-up to four candidates and takes the fastest. Later ones take the same: in this process, and through Triton's cache on
-disk in those that start later, on a GPU of the same name.
-Nothing is timed, and the first candidate that fits is taken, in small calls, in the interpreter, and where
-`torch.use_deterministic_algorithms(True)` holds; so it is while a CUDA graph is captured, unless the fastest is known.
+The kind of a call is its kernel, widths, present arguments with their dtypes, and the number of pairs to a power of
+four. The first large call of a kind times up to four candidates and takes the fastest. Later calls take the same: in
+this process, and through Triton's cache on disk in later processes, on a GPU of the same name. In small calls, in the
+interpreter, and under `torch.use_deterministic_algorithms(True)` nothing is timed: the first candidate that fits is
+taken. The same holds while a CUDA graph is captured, unless the fastest is known.
 
-Sizes fix the order of sums, and so a gradient's last bits. They stay from run to run for as long as that cache does;
-on another machine, after it was emptied, or among processes that search at once, the fastest may be others.
+Sizes fix the order of sums, and so a gradient's last bits. They stay from run to run as long as that cache exists. On
+another machine, after the cache was emptied, or among processes that search at once, other sizes may be the fastest.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from relattn.backends.triton.inputs import beyond, widths_of
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
 SMALL: list[Sizes] = [(32, 8, 1), (16, 4, 1)]
-"""Where no candidate fits, the first of these that does."""
+"""Where no candidate fits, the first of these that fits."""
 WORTH_TIMING = 2**20
-"""Pairs a head from which on a call is large, and its time worth a search."""
+"""The pairs per head from which on a call is large, and its time worth a search."""
 ENOUGH = 20.0
-"""Milliseconds of runs by which a size is judged."""
+"""The milliseconds of runs for the timing of a size."""
 TOO_LARGE = (OutOfResources, PTXASError)
 
 _fastest: dict[tuple, Sizes] = {}
@@ -45,11 +45,12 @@ _first: dict[tuple, Sizes] = {}
 
 
 def launch(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple) -> None:
-    """Run the kernel in tiles of the best sizes known, timing some where that may be; programs: how many, by tile.
+    """Run the kernel with the best known sizes of tiles, and time some first where that is allowed. programs: the
+    number of programs for a tile.
 
-    Where sizes are tried the kernel runs several times, so it must not read what it writes.
+    While sizes are timed the kernel runs several times, so it must not read its own outputs.
 
-    Raises OutOfResources: when the device has no room for the smallest tiles.
+    Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
     widths = widths_of(call)
     kind = *widths.values(), _magnitude(call), *_kinds(arguments)
@@ -72,12 +73,13 @@ def launch(kernel: Any, call: Call, programs: Callable[[int], int], arguments: t
 
 
 def candidates(call: Call) -> list[Sizes]:
-    """At most four sizes, the one that is taken untimed first; without what is known to spill registers.
+    """At most four sizes, without those that are known to spill registers. The first one is taken where nothing is
+    timed.
 
-    Seen when compiled for sm_90, 64 wide in half precision: 8 warps spill little in tiles of 64, and up to 3400 bytes
-    in tiles of 128 with any table; 4 warps up to 1300 in tiles of 64 with two tables of vectors, 670 with one, clipped.
-    256 wide, with a table of vectors, tiles of 64 do not fit and two stages spill up to 15000. In float32 4 warps spill
-    1600 in tiles of 32.
+    This was seen when compiled for sm_90. 64 wide in half precision: 8 warps spill little in tiles of 64, and up to
+    3400 bytes in tiles of 128 with any table; 4 warps up to 1300 in tiles of 64 with two tables of vectors, 670 with
+    one, clipped. 256 wide, with a table of vectors, tiles of 64 do not fit and two stages spill up to 15000. In float32
+    4 warps spill 1600 in tiles of 32.
     """
     if INTERPRETED:
         return [(16, 4, 1)]
@@ -101,7 +103,7 @@ def _is_worth_timing(call: Call) -> bool:
 
 
 def _find_the_fastest(kernel: Any, call: Call, kind: tuple, run: Callable[[Sizes], None]) -> Sizes | None:
-    """From Triton's cache on disk, or timed and put there; None where it is unknown and a graph is being captured."""
+    """The sizes from Triton's cache on disk, or timed and stored there; None if unknown while a graph is captured."""
     several = candidates(call)
     target = make_backend(driver.active.get_current_target()).hash()  # pyright: ignore[reportArgumentType]
     gpu = torch.cuda.get_device_name(call.query.device)
@@ -131,7 +133,7 @@ def _read(cache: Any, name: str) -> Sizes | None:
 
 
 def _magnitude(call: Call) -> int:
-    """The pairs of a call, of all heads, as a power of four: other lengths may have another fastest size."""
+    """The pairs of a call, over all heads, as a power of four: other lengths may have another fastest size."""
     return (call.query.shape[:3].numel() * call.key.shape[2]).bit_length() // 2
 
 
@@ -144,9 +146,9 @@ def _milliseconds(run: Callable[[Sizes], None], sizes: Sizes) -> float:
 
 
 def _timed(run: Callable[[], None]) -> float:
-    """The median of some runs, ENOUGH milliseconds of them, after a first one, which may compile.
+    """The median of some runs, for ENOUGH milliseconds, after a first run, which may compile.
 
-    Unlike Triton's `do_bench` it sets no memory aside, waits for nothing but the runs, and one long run is enough.
+    Unlike Triton's `do_bench` it reserves no memory, waits only for the runs, and one long run is enough.
     """
     run()
     times = []
@@ -172,7 +174,7 @@ def _run_the_first_that_fits(run: Callable[[Sizes], None], several: list[Sizes])
 
 
 def _kinds(arguments: tuple) -> Iterator[Any]:
-    """What a kernel is compiled for: which arguments are there, and their dtypes."""
+    """The kind of a compiled kernel: which arguments are present, and their dtypes."""
     for argument in arguments:
         if isinstance(argument, tuple):
             yield from _kinds(argument)

@@ -1,8 +1,8 @@
 """Between pairs (i, j) and offsets on chip, by one rotation within rows or columns.
 
-A tile of T queries and T keys meets 2 T - 1 offsets: column c of its band is the offset of its last query and first
-key plus c, and pair (i, j) lies at c = j - i + T - 1. Of the band's two halves, T columns each, row i meets the left
-one in columns c >= T - 1 - i and the right one in the others, so that one [T, T] tensor holds what it meets of both:
+A tile of T queries and T keys has 2 T - 1 offsets. Column c of its band is the offset of its last query and first key
+plus c, and pair (i, j) lies at c = j - i + T - 1. The band has two halves of T columns. Row i needs the left half in
+columns c >= T - 1 - i, and the right half in the others. So one [T, T] tensor holds all that it needs of both:
 
     joined[i, c] = (left if c >= T - 1 - i else right)[i, c]        pairs[i, j] = joined[i, (j - i - 1) mod T]
 """
@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def pairs_from_rows(left, right, TILE: tl.constexpr):
-    """Halves [i, c] of what queries make of the offsets, as pairs [i, j]."""
+    """The halves [i, c] of the queries' products by offset, as pairs [i, j]."""
     i, c = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     joined = tl.where(c >= TILE - 1 - i, left, right)
     return tl.gather(joined, (c - i + TILE - 1) & (TILE - 1), 1)
@@ -23,7 +23,7 @@ def pairs_from_rows(left, right, TILE: tl.constexpr):
 
 @triton.jit
 def rows_from_pairs(pairs, TILE: tl.constexpr):
-    """Pairs [i, j] as the halves [i, c], zero where a row does not meet an offset: the transpose of the above."""
+    """Pairs [i, j] as the halves [i, c], zero where a row does not have an offset: the transpose of the above."""
     i, c = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     joined = tl.gather(pairs, (c + i + 1) & (TILE - 1), 1)
     return tl.where(c >= TILE - 1 - i, joined, 0.0), tl.where(c < TILE - 1 - i, joined, 0.0)
@@ -31,7 +31,7 @@ def rows_from_pairs(pairs, TILE: tl.constexpr):
 
 @triton.jit
 def pairs_from_columns(left, right, TILE: tl.constexpr):
-    """Halves [c, j] of what keys make of the offsets, as pairs [i, j]; key j meets the left one in rows c >= j."""
+    """The halves [c, j] of the keys' products by offset, as pairs [i, j]; key j needs the left half in rows c >= j."""
     c, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     joined = tl.where(c >= j, left, right)
     return tl.gather(joined, (j - c + TILE - 1) & (TILE - 1), 0)
@@ -39,7 +39,7 @@ def pairs_from_columns(left, right, TILE: tl.constexpr):
 
 @triton.jit
 def columns_from_pairs(pairs, TILE: tl.constexpr):
-    """Pairs [i, j] as the halves [c, j], zero where a key does not meet an offset: the transpose of the above."""
+    """Pairs [i, j] as the halves [c, j], zero where a key does not have an offset: the transpose of the above."""
     c, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     joined = tl.gather(pairs, (j - c + TILE - 1) & (TILE - 1), 0)
     return tl.where(c >= j, joined, 0.0), tl.where(c < j, joined, 0.0)

@@ -1,12 +1,13 @@
-"""Gradients of the tables, along the diagonals: a program owns some offsets and walks the queries in a fixed order.
+"""Gradients of the tables, along the diagonals. A program owns some offsets and walks over the queries in a fixed
+order.
 
     dRK[d] = scale * sum_i dS_i,i+d r_i      dRQ[d] = scale * sum_i dS_i,i+d k_i+d
     dRV[d] = sum_i P_i,i+d dO_i              db[d]  = sum_i dS_i,i+d
 
-The keys that a tile of queries meets at T neighbouring offsets lie in two neighbouring tiles of keys; S of both,
-moved to diagonals [i, c], is computed again as everywhere. What lies beyond a table's rows belongs to its edge rows:
-that part comes from the sums of `Sides`. No sum depends on which program comes first: in tiles of one size, the same
-bits on every run.
+The keys of a tile of queries at T neighbouring offsets lie in two neighbouring tiles of keys. S of both is computed
+again as everywhere, and moved to diagonals [i, c]. Offsets beyond a table's rows belong to its edge rows; that part
+comes from the sums of `Sides`. No sum depends on the order of programs. With tiles of one size the bits are the same on
+every run.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from relattn.backends.triton.scores import finished
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import diagonals_from_tiles, tiles_from_diagonals
 
-BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; where offsets and heads make fewer, queries are shared out
+BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fewer, queries are divided, too
 
 
 class Into(NamedTuple):
-    """Room for a table's sums, [parts, Hq, rows, width], or [parts, Hq, rows] for a bias, from offset `first`."""
+    """Memory for a table's sums, [parts, Hq, rows, width], or [parts, Hq, rows] for a bias, from offset `first`."""
 
     at: Tensor | None
     part: int | None
@@ -45,7 +46,7 @@ class Into(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Of each table; no pointer where its gradient is not computed."""
+    """The sums of each table; no pointer where its gradient is not computed."""
 
     relative_keys: Into
     relative_queries: Into
@@ -56,7 +57,7 @@ class Sums(NamedTuple):
 def table_gradients(
     call: Call, x: Inputs, known: Known, sides: Sides, wanted: Collection[str]
 ) -> dict[str, Tensor | None]:
-    """By each table of the call that is wanted, in the dtype of its values."""
+    """The gradients by each wanted table of the call, in the dtype of its values."""
     tables = {name: getattr(call, name) for name in Sums._fields if name in wanted}
     tables = {name: table for name, table in tables.items() if table is not None}
     extents = {name: _seen(call, table) for name, table in tables.items()}
@@ -81,7 +82,7 @@ def table_gradients(
 
 
 def _seen(call: Call, table: Table) -> tuple[int, int]:
-    """The first visible offset among the table's rows, and the one after the last."""
+    """The first visible offset among the table's rows, and the offset after the last."""
     lowest, highest = visible_offsets(call)
     return max(table.first, lowest), min(table.first + table.values.shape[1], highest + 1)
 
@@ -95,7 +96,7 @@ def _into(sums: Tensor | None, extent: tuple[int, int] | None) -> Into:
 def _gradient(
     call: Call, known: Known, sides: Sides, name: str, sums: Tensor | None, extent: tuple[int, int]
 ) -> Tensor:
-    """The parts' sums and those beyond the table, laid into a tensor of the table's shape."""
+    """The sums of the parts and those beyond the table, in a tensor of the table's shape."""
     table: Table = getattr(call, name)
     heads, edges = call.query.shape[1], getattr(sides, name)
     total = call.query.new_zeros(heads, *table.values.shape[1:], dtype=torch.float32)
@@ -113,13 +114,13 @@ def _gradient(
 
 
 def _beyond(call: Call, known: Known, name: str, edges: Float[Tensor, "2 B Hq L"]) -> Float[Tensor, "2 Hq *width"]:
-    """What the edge rows get from the offsets beyond them: the sums of a query, or of a key, times its vector."""
+    """The edge rows' gradient from the offsets beyond them: the sums of a query, or of a key, times its vector."""
     if name == "bias":
         return edges.sum((1, 3))
     r = call.query if call.relative_query is None else call.relative_query
     vectors = {"relative_keys": r, "relative_queries": call.key}.get(name, known.grad_output.at)
     assert vectors is not None
-    grouped = edges.unflatten(2, (vectors.shape[1], -1))  # query heads by the head of their vectors
+    grouped = edges.unflatten(2, (vectors.shape[1], -1))  # query heads, by the head of their vectors
     return (grouped @ vectors.to(torch.float32)).sum(1).flatten(1, 2)
 
 
@@ -128,7 +129,7 @@ def tables_kernel(
     x, known, into, first, end, batches, parts,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The sums of one block of offsets under one head over one part of the queries; into: `Sums`."""
+    """The sums of one block of offsets in one head over one part of the queries; into: `Sums`."""
     program, blocks = tl.program_id(0), tl.cdiv(end - first, TILE)
     block, head, part = program % blocks, program // blocks % x.heads, program // blocks // x.heads
     offset = first + block * TILE

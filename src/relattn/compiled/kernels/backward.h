@@ -1,19 +1,18 @@
-// The backward pass, in one: a unit of work is a part of the keys of a slot, a share of the key heads. It meets the
-// queries of all heads that share them.
-//
-// Gradients of tables are summed per unit, over its key heads in order, and then over the units in order; those of
-// queries over the parts in order. Slots and parts follow from the shape, so every number of threads gives the same
-// bits.
+// The backward pass. A slot is a share of the key heads, and a unit of work is a part of the keys of a slot. It goes
+// through the queries of all heads that share these keys.
+// Gradients of tables are summed per unit, over its key heads in order, and then over the units in order. Gradients of
+// queries are summed over the parts in order. Slots and parts follow from the shape, so every number of threads gives
+// the same bits.
 #pragma once
 #include "backward_tile.h"
 #include "table_sums.h"
 
 namespace RELATTN_SET {
 
-constexpr Index SLOTS = 8;                      // units, or more where there are more heads with tables of their own
+constexpr Index SLOTS = 8;                      // units; more where there are more heads that have their own tables
 constexpr Index MOST_COPIED = 4 * 1024 * 1024;  // floats of copies of the queries' gradients: 16 MiB
 
-// The tables of an axis in one order.
+// The tables of an axis in a fixed order.
 constexpr Band Axis::* BANDS[] = {&Axis::relative_keys, &Axis::relative_queries, &Axis::relative_values, &Axis::bias};
 
 // Where the gradients of an axis are added up.
@@ -36,7 +35,7 @@ struct Backward {
         if ((c.axis(n).*band).gradient && (c.axis(n).*band).heads > 1) return true;
     return false;
   }
-  // Whether heads add to the same numbers: then one slot has all of them, in order.
+  // Whether heads add to the same numbers. Then one slot has all of them, in order.
   static bool shares_mask_gradient(const Call& c) {
     return c.mask_gradient && ((c.batch > 1 && !c.mask_gradient_batch) || (c.heads > 1 && !c.mask_gradient_head));
   }
@@ -44,8 +43,8 @@ struct Backward {
     if (shares_mask_gradient(c)) return 1;
     return by_head(c) ? c.key_heads : std::min(c.batch * c.key_heads, SLOTS);
   }
-  // Few slots: each shares its keys out, every `parts`-th block of them to one part, as far as the copies of the
-  // queries' gradients stay small.
+  // With few slots each slot divides its keys: every `parts`-th block of them goes to one part. The number of parts is
+  // limited so that the copies of the queries' gradients stay small.
   static Index parts_of(const Call& c) {
     if (c.mask_gradient && !c.mask_gradient_key) return 1;  // every key adds to the same numbers
     const Index block = rounded_up(c.key_block, PANEL);
@@ -82,8 +81,8 @@ struct Backward {
   Index units() const { return slots * parts; }
   Index scratch() const { return tiles.scratch(); }
 
-  // The key heads of a slot, in order: those of one head where tables belong to heads, all where there is one slot,
-  // else an equal share.
+  // The key heads of a slot, in order: one head where tables belong to heads, all heads where there is one slot, else
+  // an equal share.
   void run(Index number, float* scratch) const {
     const Unit unit = {number / parts, number % parts};
     const Index heads = call.batch * call.key_heads, group = call.heads / call.key_heads;
@@ -99,8 +98,8 @@ struct Backward {
         key_head(unit, n / call.key_heads, n % call.key_heads, scratch);
   }
 
-  // The units of the step after it: a query head each. Its gradients of all parts in order, and the scale that they
-  // carry.
+  // The units of the next step: one query head each. They add the gradients of all parts in order, and multiply with
+  // the scale where it is due.
   Index query_heads() const { return call.batch * call.heads; }
   void finish_queries(Index n) const {
     finish(call.query_gradient, query_copies, n * call.queries * call.width, call.queries * call.width,
@@ -112,7 +111,7 @@ struct Backward {
     }
   }
 
-  // The units of the last step: a row of a table's gradient each.
+  // The units of the last step: one row of a table's gradient each.
   Index rows_of_tables() const {
     Index all = 0;
     for (Index n = 0; n < call.axes(); n++)
@@ -123,8 +122,7 @@ struct Backward {
     for (Index n = 0; n < call.axes(); n++)
       for (Index t = 0; t < 4; t++) {
         const Band& band = call.axis(n).*BANDS[t];
-        // The other sums are of factors that have the scale; those of pairs have not, but for the relative values,
-        // which take none.
+        // Only two sums still need the scale: those for relative queries, and those for relative keys from pairs.
         const bool pairs = BANDS[t] == &Axis::relative_keys && call.takes_pairs(call.axis(n), band);
         const bool unscaled = BANDS[t] == &Axis::relative_queries || pairs;
         if (row < rows(band)) return axes[n].tables[t].write(band, row, unscaled ? float(call.scale) : 1.0f);
@@ -149,7 +147,7 @@ struct Backward {
     Index slot, part;
   };
 
-  // Where a part adds up the gradients of queries; null where they are not wanted.
+  // The place where a part adds up the gradients of queries; null where they are not wanted.
   float* query_gradient(Index part) const {
     return part && call.query_gradient ? query_copies + (part - 1) * query_size(call) : call.query_gradient;
   }
@@ -157,7 +155,7 @@ struct Backward {
     float* const gradient = call.axis(n).relative_query_gradient;
     return part && gradient ? axes[n].relative_query + (part - 1) * relative_query_size(call, n) : gradient;
   }
-  // The first part's begin with zeros, as the caller gave them.
+  // The sums of the first part begin with zeros, as the caller gave them.
   void clear_queries(Index part, Index b, Index key_head) const {
     if (part == 0) return;
     const Index group = call.heads / call.key_heads, first = (b * call.heads + key_head * group) * call.queries;

@@ -1,5 +1,5 @@
-// What the products of a backward tile read where the call takes pairs: dS and P in bfloat16, and the rows that they
-// are multiplied with two by two.
+// The inputs of a backward tile's products where the call takes pairs: dS and P in bfloat16, and the rows that they are
+// multiplied with, two by two.
 #pragma once
 #include "scores.h"
 
@@ -13,12 +13,12 @@ struct PairedTile {
   static constexpr Index BESIDE = LANES;  // columns on both sides that diagonals reach
   static Index size(Index rows, Index step) { return rows / 2 * step; }
 
-  // Columns of keys: at[m][c] = (factors[2 m][c], factors[2 m + 1][c]), each the nearest bfloat16. factors: of the
-  // group that begins with the row a.
+  // Columns of keys: at[m][c] = (factors[2 m][c], factors[2 m + 1][c]), each rounded to the nearest bfloat16. factors:
+  // those of the group that begins with the row a.
   void pair_columns(const float* factors, Index a) const { pair(factors, a, 0, columns, 0); }
-  // Diagonals of offsets: at[m][c] = (factors[2 m][c], factors[2 m + 1][c + 1]), with the columns that stand beside.
+  // Diagonals of offsets: at[m][c] = (factors[2 m][c], factors[2 m + 1][c + 1]), with the columns on both sides.
   void pair_diagonals(const float* factors, Index a) const { pair(factors, a, -BESIDE, columns + BESIDE, 1); }
-  // For factors that are 0.
+  // The same for factors that are all 0.
   void clear(Index a) const {
     if (!at) return;
     for (Index r = a; r < a + ROWS; r += 2)
@@ -36,12 +36,12 @@ struct PairedTile {
   }
 };
 
-// Of a block of queries and one of keys.
+// For a block of queries and a block of keys.
 struct TilePairs {
   const Call& call;
   const Index step;
   Brain* rows = nullptr;  // a group's dS, `step` apart
-  // k, q, r if it is not q, and dO: rows two by two; no scale is in them.
+  // k, q, r (if it is not q) and dO: rows two by two, without the scale.
   Pair *keys = nullptr, *query = nullptr, *own = nullptr, *gradient = nullptr;
   PairedTile differences, weights;  // dS and P by columns of keys
   PairedTile differences_by_offset, weights_by_offset;
@@ -78,7 +78,7 @@ struct TilePairs {
     if (relative_width) pair_all(r.of(head.b, head.h, i0), r.row, relative_width, count, own);
   }
 
-  // What the sums over queries read of the group a, once its dS and P stand.
+  // The inputs of the sums over queries for the group a, once its dS and P are complete.
   void pair_group(const float* of_differences, const float* of_weights, Index a) const {
     differences.pair_columns(of_differences, a), weights.pair_columns(of_weights, a);
     differences_by_offset.pair_diagonals(of_differences, a), weights_by_offset.pair_diagonals(of_weights, a);

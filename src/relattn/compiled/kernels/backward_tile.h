@@ -8,20 +8,20 @@
 
 namespace RELATTN_SET {
 
-// Where a head's tiles add up the gradients of an axis; null where they are not wanted.
+// The places where a head's tiles add up the gradients of an axis; null where they are not wanted.
 struct AxisSums {
   float* relative_query;                                             // [B, Hq, Lq][width]
   float *relative_keys, *relative_queries, *relative_values, *bias;  // of the head's tables
 };
 
-// The same of all axes, and of the queries.
+// The same for all axes, and for the queries.
 struct TileSums {
   float* query;
   AxisSums axes[MOST_AXES];
 };
 
-// Floats of a cache line. Rows of a tile lie an odd number of lines apart, for blocks of the usual sizes: columns,
-// which the keys' gradients read, are then spread over all of the first-level cache.
+// Floats of a cache line. For blocks of the usual sizes rows of a tile lie an odd number of lines apart. So columns,
+// which the keys' gradients read, are spread over all of the first-level cache.
 constexpr Index LINE = 16;
 
 struct BackwardTiles {
@@ -47,13 +47,13 @@ struct BackwardTiles {
            Queries::size(call, query_block) + TilePairs::size(call, query_block, key_block, step) +
            RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
   }
-  // A group's rows of what any axis' relative keys meet.
+  // A group's rows of the relative queries of any axis.
   Index tail_size() const {
     Index width = call.width;
     for (Index n = 0; n < call.axes(); n++) width = std::max(width, call.axis(n).relative_width);
     return ROWS * width;
   }
-  // Of a row that meets panels.
+  // The width of a row that is multiplied with panels.
   Index numbers(Index width) const { return call.takes_pairs() ? numbers_of<Pair>(width) : numbers_of<float>(width); }
   Index gradient_pairs_size() const {
     return call.takes_pairs() ? query_block * numbers_of<Pair>(call.value_width) : 0;
@@ -63,7 +63,7 @@ struct BackwardTiles {
   struct Scratch {
     Queries query;
     TilePairs pairs;
-    float* gradient;                   // dO, of a block of queries; as pairs, too, where the call takes them
+    float* gradient;                   // dO for a block of queries; also as pairs, where the call takes them
     Pair* gradient_pairs;              // null where it takes none
     float *maximum, *share, *delta;    // share is 1 / total
     float *weights, *differences;      // P and dS, tiles with zeros all around
@@ -94,7 +94,7 @@ struct BackwardTiles {
     }
   };
 
-  // What a block of keys brings for all heads that share them.
+  // The part of a block of keys that all heads share.
   void pack(Index b, Index key_head, Index j0, Index columns, const Scratch& s) const {
     const auto pack_as = [&](auto* keys, auto* values) {
       pack_panels(call.key.of(b, key_head, j0), call.key.row, call.width, columns, keys);
@@ -164,8 +164,8 @@ struct BackwardTiles {
   }
 
  private:
-  // Queries times the scale, dO, maximum, 1 / total and delta; rows without a key, and those after the last, take no
-  // part.
+  // Queries times the scale, dO, maximum, 1 / total and delta. Rows without a key, and rows after the last, add
+  // nothing.
   void load_queries(const Head& head, Index i0, Index count, const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS), width = call.value_width;
     s.query.load(head, i0, count);
@@ -242,8 +242,8 @@ struct BackwardTiles {
     const float *maximum, *share, *delta;
   };
 
-  // Scores become weights P, and differences P * (dO . (v + RV) - delta); where dropout's factors are still to come,
-  // dO . (v + RV) alone.
+  // Scores become weights P, and differences become P * (dO . (v + RV) - delta). Where dropout's factors still follow,
+  // differences are only dO . (v + RV).
   template <int KNOWN, bool DROPS, class Number>
   static void differences_of_width(const Number* __restrict gradient, const Number* __restrict panels, Index width,
                                    Rowwise rows, Start values, Index from, Index to, float* __restrict weights,
@@ -272,8 +272,8 @@ struct BackwardTiles {
     }
   }
 
-  // With dropout's factors F: the weights P become P F, and what lies in place of dS, dO . (v + RV), P (F dO . (v + RV)
-  // - delta).
+  // With dropout's factors F: the weights P become P F. In place of dS lies dO . (v + RV); it becomes P (F dO . (v +
+  // RV) - delta).
   void drop(const Head& head, Index i, Index a, Index j0, Index from, Index to, const Scratch& s) const {
     Dropout(call).each(head.b, head.h, i, ROWS, j0, from, to, [&](Index r, Index column, Vector factor) {
       float *weight = s.weights + (a + r) * step + column, *difference = s.differences + (a + r) * step + column;
@@ -283,7 +283,7 @@ struct BackwardTiles {
     });
   }
 
-  // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part. RK: of two runs.
+  // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part. RK is that of two runs.
   void add_query_gradient(const Head& head, const TileSums& sums, Index i, Index real, Index j0, Index from, Index stop,
                           const float* differences, const Scratch& s) const {
     const Index width = call.width, first = head.counted() * call.queries + i;
@@ -314,12 +314,12 @@ struct BackwardTiles {
     }
   }
 
-  // The first rows of a group's, to where they belong.
+  // Copies the first rows of a group to their place.
   static void add_tail(const float* tail, Index rows, float* to, Index width) {
     for (Index r = 0; r < rows; r++) add_row(to + r * width, tail + r * width, 1.0f, width);
   }
 
-  // What the tables of a listed axis give a group of queries, and their own gradients.
+  // What the tables of a listed axis add to the gradients of a group of queries, and the gradients of the tables.
   void add_listed_gradients(const Head& head, Index n, const ListedAxis& axis, const TileSums& all,
                             const RelativeQueries& relative, Index i, Index a, Index real, Index j0,
                             const Columns& columns, const Scratch& s) const {
@@ -346,7 +346,7 @@ struct BackwardTiles {
     add_band(table, differences, s.pairs.rows, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
   }
 
-  // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale: it comes last then.
+  // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale; then it comes last.
   void add_key_gradients(Index i0, Index rows, Index j0, Index columns, const Scratch& s) const {
     for (Index c = 0; c < columns; c += NN_ROWS) {
       const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
@@ -366,13 +366,13 @@ struct BackwardTiles {
     }
   }
 
-  // The rows of a block of queries whose sums are a table's gradient; as pairs, too, null where the table takes none.
+  // The rows of a block of queries whose sums are a table's gradient. Also as pairs, null where the table takes none.
   struct Summed {
     const float* rows;
     Index step;
     const Pair* pairs;
   };
-  // What meets the relative keys: times the scale, or without it where they are pairs.
+  // The relative queries: times the scale, or without it where they are pairs.
   Summed rows_of_keys(const Head& head, const RelativeQueries& relative, Index i0, const Scratch& s) const {
     if (!call.takes_pairs(call.sequence, call.sequence.relative_keys))
       return {relative.of(0, 0), relative.width[0], nullptr};
@@ -426,7 +426,7 @@ struct BackwardTiles {
     }
   }
 
-  // dmask_ij += dS'_ij and da_j += dS'_ij, of the rows i .. i + real - 1; then dS' becomes dS.
+  // dmask_ij += dS'_ij and da_j += dS'_ij, for the rows i .. i + real - 1. Then dS' becomes dS.
   void go_below_the_cap(const Head& head, Index i, Index a, Index real, Index j0, Index from, Index stop,
                         const Scratch& s) const {
     float* differences = s.differences + a * step;
@@ -484,8 +484,8 @@ struct BackwardTiles {
     }
   }
 
-  // Of LANES columns, each one's sum over the queries so far after the key that the table ends, and that over those so
-  // far before it. corner: t of the first column and the first query.
+  // For each of LANES columns: the sum over the queries that lie so far after the key that the table has no row, and
+  // the sum over those that lie so far before it. corner: t of the first column and the first query.
   void sum_beside(const Band& band, const float* columns, Index corner, Index rows, float* before,
                   float* beyond) const {
     Vector after_key = {}, before_key = {};

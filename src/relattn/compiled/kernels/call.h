@@ -32,15 +32,15 @@ INLINE Index wrapped_difference(Index a, Index b) { return Index(uint64_t(a) - u
 
 constexpr int32_t NO_ROW = -1;  // beyond a table that holds nothing there
 
-// A table: `count` contiguous rows for the offsets first, first + 1, ...; head is 0 where one serves all heads.
+// A table: `count` contiguous rows for the offsets first, first + 1, .... head is 0 where one table serves all heads.
 struct Band {
   const float* rows;
   float* gradient;  // [heads, count, width], null where it is not wanted
   Index heads, head, count, first, width;
   Index clamps;       // 1: beyond the table its edge row holds; 0: nothing does
-  Index in_bfloat16;  // 1: its numbers are bfloat16's, and those of the relative query that meets it
+  Index in_bfloat16;  // 1: its numbers, and those of its relative query, are bfloat16's
 
-  // Which row holds for an offset, or NO_ROW.
+  // The row of an offset, or NO_ROW.
   Index row_of(Index offset) const {
     const Index t = wrapped_difference(offset, first), inside = std::min(std::max(t, Index(0)), count - 1);
     return t == inside || clamps ? inside : NO_ROW;
@@ -52,12 +52,12 @@ struct Reach {
   Index from, to;
 };
 
-// Where queries and keys stand: [B, Lq] and [B, Lk], with a step of 0 where the batch shares them. Null on a sequence
-// of two runs, given on every other axis.
+// The positions of queries and keys: [B, Lq] and [B, Lk], with a step of 0 where the batch shares them. They are null
+// on a sequence of two runs, and given on every other axis.
 struct Lists {
   const Index *query, *key;
   Index query_batch, key_batch;
-  Index lowest, highest;  // limits of key position - query position; the call's own are then none
+  Index lowest, highest;  // limits of key position - query position; then the call itself has none
 
   bool given() const { return query; }
   bool limited() const { return given() && (lowest != NEVER || highest != -NEVER); }
@@ -69,7 +69,7 @@ struct Lists {
   }
 };
 
-// What the offsets on one axis add.
+// The terms of the offsets on one axis.
 struct Axis {
   Rows relative_query;  // at is null where r is q
   Band relative_keys, relative_queries, relative_values, bias;
@@ -105,18 +105,18 @@ struct Call {
   double softcap;  // 0 for none
   double kept;     // the probability with which dropout keeps a weight; 1 where it drops none
   Index seed;      // of dropout
-  // Where the first query, key and head stand in the whole call of which this is a part, which has so many heads.
+  // Where the first query, key and head of this part stand in the whole call, and how many heads the whole call has.
   Index whole_query, whole_key, whole_head, whole_heads;
   float *output, *lse;  // [B, Hq, Lq, Dv] and [B, Hq, Lq]; lse may be null
   float *maximum,
-      *total;  // [B, Hq, Lq], lse = c + maximum + log(total), c the caller's; null where no backward pass will ask
+      *total;  // [B, Hq, Lq], lse = c + maximum + log(total), c the caller's; null where no backward pass follows
   Rows output_gradient;
   const float* lse_gradient;  // [B, Hq, Lq]
   float *query_gradient, *key_gradient, *value_gradient;
   float* mask_gradient;  // with steps of its own, 0 along an axis over which the mask broadcasts
   Index mask_gradient_batch, mask_gradient_head, mask_gradient_query, mask_gradient_key;
   float* key_bias_gradient;      // [B, Hq, Lk]
-  Index query_block, key_block;  // how many meet at a time; rounded up to whole groups and panels
+  Index query_block, key_block;  // the sizes of a block; rounded up to whole groups and panels
   Index threads;
   Index narrow;       // 1: keys and values are bfloat16, as a call of few queries may hold them
   Index in_bfloat16;  // 1: the numbers of query, key, value and output_gradient are bfloat16's, held as floats
@@ -124,7 +124,7 @@ struct Call {
 
   Index axes() const { return 1 + others_count; }
   const Axis& axis(Index n) const { return n ? others[n - 1] : sequence; }
-  // The axes whose offsets are looked up are this one and all after it; before it are runs.
+  // This axis and all after it look their offsets up; before it are runs.
   Index first_listed() const { return sequence.lists.given() ? 0 : 1; }
 
   // Whether any axis has a table of this kind.
@@ -149,7 +149,7 @@ struct Call {
     return lowest == NEVER ? queries : std::min(j + columns + origin - lowest, queries);
   }
 
-  // Whether products are those of pairs: of queries, keys and values; and of an axis' table.
+  // Whether products are products of pairs: for queries, keys and values; and for an axis' table.
   bool takes_pairs() const { return DOTS && in_bfloat16; }
   bool takes_pairs(const Axis& axis, const Band& band) const {
     return takes_pairs() && band.rows && band.in_bfloat16 && !axis.lists.given();
@@ -157,8 +157,8 @@ struct Call {
 
   bool drops() const { return kept < 1.0; }
 
-  // Writes lse of a row of [B, Hq, Lq], and what the backward pass asks for. The answer is what its output is divided
-  // by, inverted; 0 for a row that sees nothing.
+  // Writes lse of a row of [B, Hq, Lq], and the numbers that the backward pass needs. Returns the factor of the row's
+  // output, 1 / total; 0 for a row that sees no key.
   float finish_row(Index row, float most, float sum) const {
     const bool sees = sum > 0.0f || sum != sum;
     if (lse) lse[row] = sees ? most + std::log(sum) : -INFINITY;
@@ -166,7 +166,7 @@ struct Call {
     return sees ? 1.0f / sum : 0.0f;
   }
 
-  // Whether a pair may be hidden, or its score changed, by more than the diagonal that it lies on.
+  // Whether anything other than its diagonal may hide a pair or change its score.
   bool looks_at_pairs() const { return key_mask || query_segments || pair_mask || added_mask || key_bias.at || caps(); }
   bool caps() const { return softcap > 0.0; }
 };

@@ -1,4 +1,4 @@
-// Which instruction sets this machine runs, and what the binary was made of.
+// The instruction sets that this machine runs, and the hash of the binary's sources.
 extern "C" {
 
 int relattn_runs_avx512() {
@@ -10,7 +10,7 @@ int relattn_runs_avx512() {
 #endif
 }
 
-// That and the products of pairs of bfloat16.
+// AVX-512 and the products of pairs of bfloat16.
 int relattn_runs_avx512bf16() {
 #if defined(__x86_64__)
   return relattn_runs_avx512() && __builtin_cpu_supports("avx512bf16");

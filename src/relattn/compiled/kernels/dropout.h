@@ -1,8 +1,7 @@
-// Dropout: the factor of a pair follows from the seed, the head, the query and the key alone.
-//
-// Philox4x32-10 (Salmon et al. 2011) makes four words of the counter (j, i / 4, n, 0), n the head counted over the
-// batch, and of the seed's two halves as its key. Word i % 4 is that of pair (i, j): below kept * 2^32 the pair is
-// kept. i, j and n are counted in the whole call of which this one may be a part.
+// Dropout: the factor of a pair depends only on the seed, the head, the query and the key.
+// Philox4x32-10 (Salmon et al. 2011) makes four words. Its counter is (j, i / 4, n, 0), with n the head counted over
+// the batch. Its key is the seed's two halves. Word i % 4 belongs to pair (i, j): below kept * 2^32 the pair is kept.
+// i, j and n are counted in the whole call; this call may be a part of it.
 #pragma once
 #include "call.h"
 
@@ -22,7 +21,7 @@ INLINE void multiply_words(Words x, uint32_t m, Words& high, Words& low) {
 struct Dropout {
   const uint32_t low, high, limit;      // the seed's halves; words below the limit keep
   const float factor;                   // of the kept
-  const Index query, key, head, heads;  // the first ones in the whole call, and how many heads that has
+  const Index query, key, head, heads;  // the first ones in the whole call, and the number of its heads
 
   explicit Dropout(const Call& call)
       : low(uint32_t(call.seed)),
@@ -34,8 +33,8 @@ struct Dropout {
         head(call.whole_head),
         heads(call.whole_heads) {}
 
-  // use(r, column, factors): for the rows i + r, r < rows, of head h of batch element b, and a vector of the columns
-  // from .. to - 1 at a time.
+  // Calls use(r, column, factors) for the rows i + r, r < rows, of head h of batch element b, and for one vector of the
+  // columns from .. to - 1 at a time.
   template <class Use>
   void each(Index b, Index h, Index i, Index rows, Index j0, Index from, Index to, const Use& use) const {
     const Index first = query + i, n = b * heads + head + h;
@@ -51,7 +50,7 @@ struct Dropout {
   }
 
  private:
-  // The words of LANES counters, of the keys j, j + 1, ...
+  // The words of LANES counters, for the keys j, j + 1, ...
   void draw(uint32_t n, uint32_t quad, uint32_t j, Words (&x)[4]) const {
     x[0] = (Words)counting() + j, x[1] = Words{} + quad, x[2] = Words{} + n, x[3] = Words{};
     uint32_t key = low, other = high;

@@ -1,10 +1,9 @@
 // Few queries, as when a token is decoded. Keys and values are read where they lie, once for all queries that share
 // them.
-//
-// A unit of work is a chunk of keys of one batch element, which all heads meet in turn, and the same chunk of the next
-// batch element comes next: so the rows of a table that they share stay in the cache. A chunk leaves for every row, a
-// query of a head, its largest score m, the sum of e^(S - m), and the sum of e^(S - m) (v + RV). Chunks follow from the
-// shape and are merged in their order: every number of threads gives the same bits.
+// A unit of work is a chunk of keys of one batch element, for all heads in turn. The same chunk of the next batch
+// element comes next. So the rows of a shared table stay in the cache. A row is a query of a head. For every row a
+// chunk leaves its largest score m, the sum of e^(S - m), and the sum of e^(S - m) (v + RV). Chunks follow from the
+// shape and are merged in their order, so every number of threads gives the same bits.
 #pragma once
 #include "few_keys.h"
 
@@ -35,7 +34,7 @@ struct Few {
     }
   }
 
-  // Row n of [batch, heads, queries], of all its chunks.
+  // Row n of [batch, heads, queries], merged from all its chunks.
   void merge(Index n) const {
     const Index all = call.heads * call.queries, b = n / all, partial = sizes.partial;
     const float* first = partials + (b * chunks * all + n % all) * partial;

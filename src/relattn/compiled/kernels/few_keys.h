@@ -1,5 +1,5 @@
-// A chunk of keys of a key head, which few queries meet where the keys and values lie: their weights and what these add
-// up.
+// A chunk of keys of a key head, for few queries. Keys and values are read where they lie. It computes the weights and
+// the weighted sums.
 #pragma once
 #include <algorithm>
 
@@ -11,9 +11,10 @@
 namespace RELATTN_SET {
 
 constexpr Index CHUNK = 256;  // keys
-constexpr Index NEAR = 64;    // keys that stay in the first-level cache while every row meets them
+constexpr Index NEAR = 64;    // keys that stay in the first-level cache while every row reads them
 
-// Rows of a key head, and floats of what each of them has, in whole vectors. partial: what a chunk leaves for a row.
+// The rows of a key head, and the floats of each part of a row, in whole vectors. partial: the result of a chunk for a
+// row.
 struct FewSizes {
   const Call& call;
   const Index rows, width, value_width, partial;
@@ -34,7 +35,7 @@ struct FewSizes {
   Index relative_width(Index n) const { return rounded_up(call.axis(n).relative_width, LANES); }
 };
 
-// A chunk of keys of one key head, and the rows that share it. Held: how keys and values are held.
+// A chunk of keys of one key head, and the rows that share it. Held: the type in which keys and values are held.
 template <class Held>
 struct FewKeys {
   const FewSizes few;
@@ -88,7 +89,7 @@ struct FewKeys {
   const Held* key(Index j) const { return call.key.held<Held>(b, key_head, j); }
   const Held* value(Index j) const { return call.value.held<Held>(b, key_head, j); }
 
-  // Those of the keys from .. to - 1 that row r sees by their offset; of listed ones, from the first to the last.
+  // The keys of from .. to - 1 that row r sees by their offset; for listed positions, from the first to the last.
   Seen seen_by(Index r, Index from, Index to) const {
     const Lists& lists = call.sequence.lists;
     if (lists.limited()) {
@@ -102,7 +103,7 @@ struct FewKeys {
     return {first, std::max(first, std::min(to, call.end_key(i, 1)))};
   }
 
-  // The part of `seen` for which a table has rows: t = corner + j lies inside of it.
+  // The part of `seen` for which a table has rows: there t = corner + j lies inside the table.
   static Seen inside(const Band& band, Index corner, Seen seen) {
     const Index from = std::min(std::max(-corner, seen.from), seen.to);
     return {from, std::max(from, std::min(band.count - corner, seen.to))};
@@ -112,7 +113,7 @@ struct FewKeys {
     return band.rows + head(r) * band.head + t * band.width;
   }
 
-  // The other terms of row r's scores, and from them its weights. The chunk's maximum and total go beside `to`.
+  // The other terms of row r's scores, and then its weights. The chunk's maximum and total are written beside `to`.
   void finish(Index r, float* to) const {
     const Seen seen = seen_by(r, begin, end);
     if (!call.sequence.lists.given()) {
@@ -146,17 +147,17 @@ struct FewKeys {
     });
   }
 
-  // What meets the relative keys of axis n.
+  // The relative query of axis n.
   const float* relative(Index n, Index r) const {
     const Index width = few.relative_width(n);
     return width ? relative_query[n] + r * width : query + r * few.width;
   }
 
-  // Which rows of a table the listed keys that row r sees look up.
+  // The rows of a table that row r's visible listed keys look up.
   struct Looked {
     int32_t row[CHUNK];
     Covered covered;
-    // Whether the rows that are covered are few enough to meet all of them, one after the other.
+    // Whether the covered rows are few enough to multiply all of them, one after the other.
     bool close() const { return covered.count() <= CHUNK; }
   };
   const Index* query_position(const Axis& axis, Index r) const { return axis.lists.queries(b) + place(r); }
@@ -166,7 +167,7 @@ struct FewKeys {
                                              seen.count(), near, looked.row, CHUNK);
   }
 
-  // S += scale * (r . RK[d] + RQ[d] . k) + b[d] of axis n, each pair with the rows of its own offset.
+  // S += scale * (r . RK[d] + RQ[d] . k) + b[d] for axis n, each pair with the rows of its own offset.
   void add_listed(Index n, Index r, Seen seen) const {
     const Axis& axis = call.axis(n);
     const Index count = seen.count();

@@ -1,4 +1,4 @@
-// The forward pass: a unit of work is a block of queries of one head, which meets the keys a block at a time.
+// The forward pass: a unit of work is a block of queries of one head. It takes the keys one block at a time.
 #pragma once
 #include "listed_axes.h"
 
@@ -30,7 +30,7 @@ struct Forward {
            Queries::size(call, rows) + RelativeQueries::size(call, rows) + ListedAxes::size(call, most());
   }
 
-  // The last block of queries comes first: under causality it sees most keys.
+  // The last block of queries comes first: under causality it sees the most keys.
   void run(Index unit, float* scratch) const {
     const Index n = unit / blocks, block = blocks - 1 - unit % blocks;
     const Head head(call, packed, n / call.heads, n % call.heads);
@@ -98,7 +98,7 @@ struct Forward {
     for (Index a = 0; a < count; a++) write(head, i0 + a, maximum[a], total[a], output + a * value_width);
   }
 
-  // Scores to weights e^(score - maximum) against the largest so far; what was summed against an earlier one shrinks.
+  // Scores become weights e^(score - maximum), with the largest score so far. Sums against an earlier maximum shrink.
   void soften(float* scores, Index real, Index from, Index to, const Vector (&most)[ROWS], float* maximum, float* total,
               float* output) const {
     for (Index r = 0; r < real; r++) {

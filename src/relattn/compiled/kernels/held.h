@@ -10,7 +10,7 @@ INLINE Vector load_held(const Brain* at) {
   return (Vector)(__builtin_convertvector(*reinterpret_cast<const Halves*>(at), Integers) << 16);
 }
 
-// As bfloat16: the nearest.
+// The nearest bfloat16.
 INLINE void store_held(float* at, Vector x) { store(at, x); }
 INLINE void store_held(Brain* at, Vector x) {
   typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
@@ -18,7 +18,7 @@ INLINE void store_held(Brain* at, Vector x) {
   std::memcpy(at, &halves, sizeof halves);
 }
 
-// The first n numbers at `at`, zeros beside them.
+// The first n numbers at `at`, and zeros after them.
 template <class Held>
 INLINE Vector load_part(const Held* at, Index n) {
   if (n >= LANES) return load_held(at);
@@ -26,7 +26,7 @@ INLINE Vector load_part(const Held* at, Index n) {
   std::memcpy(numbers, at, n * sizeof(Held));
   return load_held(numbers);
 }
-// The first n lanes of x, each as it is held there.
+// Writes the first n lanes of x, each in the held type.
 template <class Held>
 INLINE void store_part(Held* at, Index n, Vector x) {
   if (n >= LANES) return store_held(at, x);
@@ -48,8 +48,7 @@ INLINE float dot(const float* a, const Held* b, Index width) {
   return sum(s);
 }
 
-// Lane c of the answer is the sum of sums[c]: vectors i and i + n / 2 are folded and woven into one another, until one
-// is left.
+// Lane c of the answer is the sum of sums[c]. Vectors i and i + n / 2 are folded and interleaved, until one is left.
 INLINE Vector sum_each(Vector (&sums)[LANES]) {
 #pragma GCC unroll 4
   for (int n = LANES; n > 1; n /= 2) {
@@ -65,7 +64,7 @@ template <class RowOf>
 INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index count, float* to) {
   const Index whole = width / LANES * LANES;
   for (Index c = 0; c < count; c += LANES) {
-    decltype(row_of(0)) row[LANES];  // beyond the last one the last one again
+    decltype(row_of(0)) row[LANES];  // after the last row the last row again
     for (int n = 0; n < LANES; n++) row[n] = row_of(c + n < count ? c + n : count - 1);
     Vector sums[LANES];
 #pragma GCC unroll 16
@@ -84,7 +83,8 @@ INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index cou
   }
 }
 
-// to[.] += sum_c weights[c] * row_of(c), for `count` rows. A weight of 0 is a hidden pair's: its row may hold anything.
+// to[.] += sum_c weights[c] * row_of(c), for `count` rows. A weight of 0 belongs to a hidden pair: its row may hold
+// anything.
 template <class RowOf>
 INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Index count, float* to) {
   constexpr Index VECTORS = 4;
@@ -110,7 +110,7 @@ INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Ind
   }
 }
 
-// The same of rows that lie one after the other.
+// The same for rows that lie one after the other.
 template <class Held>
 static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {
   dot_each(x, [=](Index c) { return rows + c * step; }, width, count, to);

@@ -1,4 +1,4 @@
-// The kernels for one instruction set: compiled once for each, with RELATTN_SET its name.
+// The kernels for one instruction set. This file is compiled once per set, with RELATTN_SET as its name.
 #include "backward.h"
 #include "few.h"
 #include "forward.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr Index SPARE = 16;  // floats, so that the caller can align the start to 64 bytes
 
-// Floats of workspace that all threads share, and each one's own.
+// Floats of workspace that all threads share, and floats for each thread.
 Index shared_size(const Call& call, bool backward) {
   return rounded_up(Packed::size(call, backward) + (backward ? Backward::sums(call) : 0), LANES);
 }
@@ -42,7 +42,7 @@ Index NAMED(relattn_few_workspace, RELATTN_SET)(const Call* call) {
   return room_for(few.shared()) + call->threads * own_size(few) + SPARE;
 }
 
-// The forward pass of few queries: the same answers, in another order of the sums.
+// The forward pass for few queries: the same answers, with sums in another order.
 void NAMED(relattn_few, RELATTN_SET)(const Call* given) {
   const Call& call = *given;
   const Few few(call, call.workspace);

@@ -1,5 +1,5 @@
-// What is different in a tile where positions are listed: d = key position - query position is any pair's own, so no
-// diagonal has one row of a table, and limits are looked at pair by pair where a tile crosses them.
+// A tile with listed positions. Every pair has its own d = key position - query position, so the pairs of a diagonal
+// need not share a row of a table. Where a tile crosses a limit, the limit is checked pair by pair.
 #pragma once
 #include "lookup.h"
 #include "scores.h"
@@ -11,10 +11,10 @@ struct Columns {
   Index from, stop;
 };
 
-// Those that a group sees of a block: whole panels, up to its last key.
+// The columns of a block that a group sees: whole panels, up to its last key.
 struct SeenColumns {
   Columns columns;
-  bool whole;  // no pair of them is beyond the limits
+  bool whole;  // none of their pairs is beyond the limits
 };
 
 // Which keys queries see by their offset on a listed sequence.
@@ -23,7 +23,7 @@ class ListedSight {
   explicit ListedSight(const Head& head)
       : lists(head.call.sequence.lists), queries(lists.queries(head.b)), keys(lists.keys(head.b)) {}
 
-  // Those that any of the queries i .. i + count - 1 may see of the `columns` keys from j0 on.
+  // The keys that any of the queries i .. i + count - 1 may see, among the `columns` keys from j0 on.
   SeenColumns seen(Index i, Index count, Index j0, Index columns) const {
     if (!lists.limited()) return {{0, columns}, true};
     Reach any = lists.reach(queries[i]), all = any;
@@ -60,11 +60,11 @@ class ListedSight {
 // What an axis of listed positions adds to a group of queries and a block of keys.
 class ListedAxis {
  public:
-  // most: keys or queries that a group meets at a time.
+  // most: the keys or queries that a group takes at a time.
   static Index pairs_step(Index most) { return rounded_up(most, PANEL); }
   static Index size(Index most) { return room_for(ROWS * pairs_step(most), Lookup::size(most)); }
 
-  // axis: its number. scratch: size() floats, which the axes of one thread may share.
+  // axis: the number of the axis. scratch: size() floats, which the axes of one thread may share.
   ListedAxis(const Head& of, Index number, Index most_columns, float* scratch)
       : head(of),
         axis(of.call.axis(number)),
@@ -77,14 +77,14 @@ class ListedAxis {
     lookups = next_part(scratch, Lookup::size(most));
   }
 
-  // to[r][c] = x_r . T[d], or += where it adds. table: the axis' relative keys or values. to: [ROWS][pairs_step].
+  // to[r][c] = x_r . T[d], or += if it adds. table: the axis' relative keys or values. to: [ROWS][pairs_step].
   template <bool ADDS>
   void spread(const Table& table, const float* x, Index i, Index real, Index j0, const Columns& columns,
               float* to) const {
     of_queries(table, i, real, j0, columns).template spread<ADDS>(x, table, to + columns.from, step);
   }
 
-  // to[r][c] = b[d], or += where it adds.
+  // to[r][c] = b[d], or += if it adds.
   template <bool ADDS>
   void spread_bias(Index i, Index real, Index j0, const Columns& columns, float* to) const {
     of_queries(tables.bias, i, real, j0, columns).template spread_bias<ADDS>(tables.bias.rows, to + columns.from, step);
@@ -139,8 +139,8 @@ class ListedAxis {
         .add_bias_gradient(differences + columns.from, differences_step, real, sums);
   }
 
-  // to_j += sum_i dS_ij RQ[d] and dRQ[d] += dS_ij k_j, of a tile of `count` queries and `columns` keys; the scale comes
-  // last.
+  // to_j += sum_i dS_ij RQ[d] and dRQ[d] += dS_ij k_j, for a tile of `count` queries and `columns` keys. The scale
+  // comes last.
   void add_query_gradients(const float* differences, Index differences_step, Index i0, Index count, Index j0,
                            Index columns, float* to, float* sums) const {
     const Call& call = head.call;

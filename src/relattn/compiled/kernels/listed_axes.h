@@ -1,4 +1,4 @@
-// All axes of a call whose positions are listed, as one: what they add to the scores and the values of a tile.
+// All axes of a call with listed positions, together: what they add to the scores and the values of a tile.
 #pragma once
 #include <type_traits>
 
@@ -8,7 +8,7 @@ namespace RELATTN_SET {
 
 class ListedAxes {
  public:
-  const Index first;  // the number of the first of them; all after it are listed
+  const Index first;  // the number of the first listed axis; all after it are listed, too
 
   static Index size(const Call& call, Index most) {
     if (call.first_listed() == call.axes()) return 0;
@@ -23,8 +23,8 @@ class ListedAxes {
     of_axis = scratch;
   }
 
-  // What the scores of the queries a .. a + real - 1 of a block, of which the first is query i, start from where they
-  // started from `start`: relative keys and biases come to it. columns.from: a multiple of PANEL.
+  // The numbers from which the scores of the queries a .. a + real - 1 of a block start. Query i is the first of the
+  // block. They are `start` plus the relative keys and biases of these axes. columns.from: a multiple of PANEL.
   Start scores_start(Start start, const RelativeQueries& x, Index a, Index i, Index real, Index j0,
                      const Columns& columns) const {
     if (head.pairs.at) start = sum(start, head.pairs.start(head.h, i, j0), columns);
@@ -41,7 +41,7 @@ class ListedAxes {
     return start;
   }
 
-  // The same of x_r . RV[d].
+  // The same for x_r . RV[d].
   Start values_start(Start start, const float* x, Index i, Index real, Index j0, const Columns& columns) const {
     for (Index n = first; n < call.axes(); n++) {
       const Table& values = head.axes[n].relative_values;
@@ -52,7 +52,7 @@ class ListedAxes {
     return start;
   }
 
-  // RQ[d] . k_j of every axis, runs too.
+  // RQ[d] . k_j for every axis, runs too.
   KeyStrips key_strips(Index i0, Index count, Index j0, Index columns, float* scratch) const {
     if (!call.has(&Axis::relative_queries)) return {};
     const KeyStrips strips = KeyStrips::in(scratch, head, count, j0, columns);
@@ -82,7 +82,7 @@ class ListedAxes {
   ListedAxis axis(Index n) const { return ListedAxis(head, n, most, of_axis); }
 
  private:
-  // The tile, into which `spread` puts something, adding to the start where there is one: true_type, else false_type.
+  // The tile. `spread` writes into it: it adds to the start if there is one (true_type), else it sets (false_type).
   template <class Spread>
   Start added(Start start, const Columns& columns, Spread spread) const {
     if (!start.at) {
@@ -99,7 +99,7 @@ class ListedAxes {
     return {tile, step};
   }
 
-  // Two starts as one.
+  // The sum of two starts.
   Start sum(Start one, Start other, const Columns& columns) const {
     if (!one.at) return other;
     return added(one, columns, [&](auto) {

@@ -1,10 +1,9 @@
-// Which row of a table each pair looks up where positions are listed, and the two ways between rows and pairs: products
-// with rows spread over pairs, and the numbers of pairs collected by row.
-//
+// The row of a table that each pair looks up where positions are listed. There are two ways between rows and pairs:
+// products with rows are spread over pairs, and the numbers of pairs are collected by row.
 // A group is a few rows and some columns of pairs: queries and keys, or keys and queries. The rows of the table that
-// its pairs look up are multiplied as a strip, and a pair reads its column of it: a gather, or a copy where keys stand
-// in a row. Where the pairs spread so far over the table that most of the strip would be read by none, each pair's own
-// row is multiplied.
+// its pairs look up are multiplied as a strip. A pair reads its column of the strip: by a gather, or by a copy where
+// the positions of keys go up by one. Pairs may spread so far over the table that no pair would read most of the strip.
+// Then each pair's own row is multiplied instead.
 #pragma once
 #include "held.h"
 #include "packed.h"
@@ -17,11 +16,10 @@ struct Covered {
   Index count() const { return end - first; }
 };
 
-// index[r * step + c] = the row of the offset SIGN * (columns[c] - rows[r]), or NO_ROW. The answer: the rows that any
-// pair looks up. near, and every row of index: room for `count` numbers rounded up to whole vectors, which are written.
-//
-// int64 is left once per column: rows so close to one another that 32 bits hold their distance share the columns'
-// distances from the first of them, cut where they lie beyond the table for every row.
+// index[r * step + c] = the row of the offset SIGN * (columns[c] - rows[r]), or NO_ROW. Returns the rows that any pair
+// looks up. near, and every row of index, hold `count` numbers rounded up to whole vectors; all of them are written.
+// Arithmetic leaves int64 once per column. Rows so close to one another that 32 bits hold their distance share the
+// columns' distances from the first row. These are cut where they lie beyond the table for every row.
 template <int SIGN>
 static Covered look_up(const Band& band, const Index* rows, Index height, const Index* columns, Index count,
                        int32_t* __restrict near, int32_t* __restrict index, Index step) {
@@ -57,8 +55,8 @@ static Covered look_up(const Band& band, const Index* rows, Index height, const 
   return covered;
 }
 
-// The columns before .. after - 1 of a row of pairs look up the rows `row`, row + 1, ... of a table; those on either
-// side lie beyond it.
+// The columns before .. after - 1 of a row of pairs look up the rows `row`, row + 1, ... of a table. The columns on
+// both sides lie beyond the table.
 struct Inside {
   Index before, after, row;
 };
@@ -79,8 +77,7 @@ class Lookup {
     row = next_part(scratch, step);
   }
 
-  // The pairs of the queries at `rows` (`height` of them, the last one standing for the rest) and the keys at
-  // `columns`.
+  // The pairs of the queries at `rows` (`height` of them; the last one stands for the rest) and the keys at `columns`.
   void of_queries(const Index* rows, Index height, const Index* columns, Index columns_count) {
     count = columns_count;
     const Positions places(rows, height);
@@ -103,7 +100,7 @@ class Lookup {
     each<-1>(Positions(rows, height), columns);
   }
 
-  // to[r * to_step + c] = x_r . T[row of (r, c)], or += where it adds. table: the lookup's.
+  // to[r * to_step + c] = x_r . T[row of (r, c)], or += if it adds. table: the table of this lookup.
   template <bool ADDS>
   void spread(const float* x, const Table& table, float* to, Index to_step) const {
     if (far()) {
@@ -125,7 +122,7 @@ class Lookup {
     }
   }
 
-  // to[r * to_step + c] = b[row of (r, c)], or += where it adds.
+  // to[r * to_step + c] = b[row of (r, c)], or += if it adds.
   template <bool ADDS>
   void spread_bias(const float* rows, float* to, Index to_step) const {
     for (Index r = 0; r < ROWS; r++) {
@@ -203,7 +200,8 @@ class Lookup {
   }
 
  private:
-  // A strip may hold so many columns for each column of pairs; a pair's own product costs about as many of a strip's.
+  // The most columns of a strip for each column of pairs. A pair's own product costs about as much as so many products
+  // of a strip.
   static constexpr Index SPREAD = 4;
   static Index step_of(Index most) { return rounded_up(most, PANEL); }
   static Index strip_step_of(Index most) { return LANES + SPREAD * step_of(most) + 2 * PANEL; }
@@ -218,14 +216,14 @@ class Lookup {
 
   bool far() const { return covered.count() > SPREAD * rounded_up(count, PANEL); }
   const float* first_sum() const { return strip + LANES + covered.first - base; }
-  // Of a group that is not in a row.
+  // For a group whose positions do not go up by one.
   Index row_of(Index r, Index c) const {
     const Index t = index[r * step + c];
     if (far()) return t;
     return t == 0 ? NO_ROW : t - LANES + base;
   }
 
-  // Every pair's row; where a strip serves, its column of it, with the first one for a pair without a row.
+  // Every pair's row. With a strip: its column of the strip, and the first column for a pair without a row.
   template <int SIGN>
   void each(const Positions& rows, const Index* columns) {
     covered = look_up<SIGN>(band, rows.at, ROWS, columns, count, near, index, step);
@@ -239,7 +237,8 @@ class Lookup {
       }
   }
 
-  // Row r of keys in a row, the first of which looks up row t, on this side of the table or beyond.
+  // Row r for keys whose positions go up by one. The first key looks up row t, which may lie before or beyond the
+  // table.
   void take(Index r, Index t) {
     const Index before = t >= 0 ? 0 : (t <= -count ? count : -t);
     const Index after = before == count ? count : (t >= band.count ? before : std::min(count, band.count - t));
@@ -250,7 +249,7 @@ class Lookup {
   }
   void cover(Index first, Index end) { covered = {std::min(covered.first, first), std::max(covered.end, end)}; }
 
-  // to[c] = from[row of column c], or += where it adds.
+  // to[c] = from[row of column c], or += if it adds.
   template <bool ADDS>
   void lay(const Inside& in, const float* from, float* to) const {
     auto put = [to](Index c, float x) { to[c] = ADDS ? to[c] + x : x; };
@@ -270,7 +269,7 @@ class Lookup {
     if (in.after < count) sums[band.count - 1] += total(weights, in.after, count);
   }
 
-  // sums[at[c]] += weights[c]. Neighbours that all go to one place, as beyond a clipped table, are added up first.
+  // sums[at[c]] += weights[c]. Neighbours with the same place, as beyond a clipped table, are added up first.
   void scatter(const float* weights, const int32_t* at, float* sums) const {
     Index c = 0;
     for (; c + LANES <= count; c += LANES) {
@@ -283,13 +282,13 @@ class Lookup {
     for (; c < count; c++) sums[at[c]] += weights[c];
   }
 
-  // to[c] = products[at[c]], or += where it adds.
+  // to[c] = products[at[c]], or += if it adds.
   template <bool ADDS>
   void pick_out(const float* __restrict products, const int32_t* __restrict at, float* __restrict to) const {
     for (Index c = 0; c < count; c++) to[c] = ADDS ? to[c] + products[at[c]] : products[at[c]];
   }
 
-  // to[c] = x . row at[c], or += where it adds.
+  // to[c] = x . row at[c], or += if it adds.
   template <bool ADDS>
   void dots(const float* x, const float* rows, const int32_t* at, float* to) const {
     const Index width = band.width;
@@ -299,7 +298,7 @@ class Lookup {
     for (Index c = 0; c < count && ADDS; c++) to[c] += products[c];
   }
 
-  // Those that were collected, 0 where a pair has no row; of pairs that spread too far for a strip.
+  // The collected numbers, 0 where a pair has no row; for pairs that spread too far for a strip.
   const float* weights_of(Index r) const {
     const float* weights = given + r * given_step;
     if (band.clamps) return weights;
@@ -314,7 +313,7 @@ class Lookup {
   int32_t* near;
   float* row;
   Inside inside[ROWS];
-  bool in_a_row = false;  // keys are: `inside` holds in place of `index`
+  bool in_a_row = false;  // keys go up by one: `inside` holds in place of `index`
   Index count = 0, base = 0;
   Covered covered = {0, 0};
   const float* given = nullptr;

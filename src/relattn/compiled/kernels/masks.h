@@ -1,11 +1,11 @@
-// What changes a score that stands: the cap, the key bias, masks given as tensors, and limits on listed positions.
+// Changes to complete scores: the cap, the key bias, masks given as tensors, and limits on listed positions.
 #pragma once
 #include "held.h"
 
 namespace RELATTN_SET {
 
-// softcap * tanh(S / softcap) + a_j - c_i for the scores of query i and the `count` keys from `from` on; row: that of
-// key `from`. slopes: where the cap's derivative goes, or null. A hidden pair stays at -inf.
+// softcap * tanh(S / softcap) + a_j - c_i for the scores of query i and the `count` keys from `from` on. row: the score
+// of key `from`. slopes: the place for the cap's derivative, or null. A hidden pair stays at -inf.
 static void cap_and_bias(const Call& call, Index b, Index h, Index i, Index from, Index count, float* row,
                          float* slopes) {
   if (call.caps()) {
@@ -24,7 +24,7 @@ static void cap_and_bias(const Call& call, Index b, Index h, Index i, Index from
   }
 }
 
-// The scores of query i and the keys from .. to - 1; row: that of key `from`. A hidden pair is -inf whatever it held.
+// The scores of query i and the keys from .. to - 1. row: the score of key `from`. A hidden pair always becomes -inf.
 static void mask_scores(const Call& call, Index b, Index h, Index i, Index from, Index to, float* row) {
   const Index step = call.mask_key, count = to - from;
   const Index mask = b * call.mask_batch + h * call.mask_head + i * call.mask_query + from * step;

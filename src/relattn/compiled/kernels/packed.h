@@ -1,4 +1,4 @@
-// What every unit of work of a call reads: keys and tables packed once; and where one head's lie.
+// Keys and tables, packed once; every unit of work of a call reads them. And the place of one head's keys and tables.
 #pragma once
 #include "pair_biases.h"
 
@@ -12,8 +12,7 @@ struct PackedAxis {
 };
 
 struct Packed {
-  // Panels [B, Hk][panel] of floats, or of pairs; null in the backward pass, where one unit alone asks for a block of
-  // keys.
+  // Panels [B, Hk][panel] of floats, or of pairs; null in the backward pass, where only one unit needs a block of keys.
   float* keys;
   Index key_head, key_row;  // numbers of a head, and of a row
   Pair* values;             // rows two by two, [B, Hk, Lk / 2][Dv]; null where they are read as they lie
@@ -69,8 +68,8 @@ INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
   return packed;
 }
 
-// The units of packing: every panel of keys with as many values, every head's biases, every query's, every panel of the
-// tables.
+// The units of packing: every panel of keys with its values, the biases of every head, the rows of biases of pairs, and
+// every panel of the tables.
 struct Packing {
   const Call& call;
   const Packed& packed;
@@ -110,7 +109,7 @@ struct Packing {
   }
 
  private:
-  // Until one says true.
+  // Calls `what` for each table until one call returns true.
   template <class Do>
   bool each_table(Index n, Do what) const {
     const Axis& axis = call.axis(n);
@@ -135,14 +134,14 @@ struct Packing {
   }
 };
 
-// Keys, and in the backward pass values, of a key head as panels, of which the first begins with key `first`: floats,
-// or pairs where the call takes them.
+// Keys of a key head as panels, in the backward pass values too. The first panel begins with key `first`. They hold
+// floats, or pairs where the call takes them.
 struct KeyPanels {
   const float *keys, *values;
   Index first;
 };
 
-// One head's table: its rows as they are, and as panels or two by two where they were packed.
+// One head's table: its rows as they are, and packed as panels or two by two.
 struct Table {
   const Band* band;
   const float *rows, *panels;
@@ -158,7 +157,7 @@ struct Table {
         row_pairs(two.at ? two.at + (of.heads == 1 ? 0 : h) * two.head : nullptr) {}
 };
 
-// The tables of an axis that one head reads.
+// The tables of an axis for one head.
 struct Tables {
   Table relative_keys, relative_queries, relative_values, bias;
 
@@ -170,7 +169,7 @@ struct Tables {
         bias(axis.bias, {}, {}, h) {}
 };
 
-// One query head: where its keys, tables and masks lie.
+// One query head: the places of its keys, tables and masks.
 struct Head {
   const Call& call;
   Index b, h, key_head;
@@ -181,7 +180,7 @@ struct Head {
   Index bias_first;
   const PairBiases& pairs;
 
-  // Of the forward pass.
+  // For the forward pass.
   Head(const Call& c, const Packed& packed, Index batch, Index head)
       : Head(c, packed, batch, head,
              {packed.keys + (batch * c.key_heads + head / (c.heads / c.key_heads)) * packed.key_head, nullptr, 0}) {

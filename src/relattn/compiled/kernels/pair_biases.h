@@ -1,6 +1,6 @@
-// The biases of listed axes, written out for every pair of one batch element where a whole batch shares them.
-//
-// Then no group looks a bias up for its scores: they start from these, as they would from a float mask.
+// The biases of listed axes, written out for every pair of one batch element. They are used where a whole batch shares
+// them.
+// Then no group looks up a bias for its scores. The scores start from these numbers, as from a float mask.
 #pragma once
 #include "strips.h"
 
@@ -10,7 +10,7 @@ struct PairBiases {
   float* at = nullptr;  // [heads][rows][step]: Lq and Lk rounded up to whole groups and panels, with zeros beyond them
   Index heads = 0, rows = 0, step = 0;
 
-  // Whether they serve: they then take no more room than the queries in float32.
+  // Whether they are used: only if they take no more memory than the queries in float32.
   static bool serve(const Call& call) {
     bool any = false;
     for (Index n = call.first_listed(); n < call.axes(); n++) {
@@ -30,7 +30,7 @@ struct PairBiases {
     return serve(call) ? heads_of(call) * rounded_up(call.queries, ROWS) * rounded_up(call.keys, PANEL) : 0;
   }
 
-  // The units of work: a row of a head each.
+  // The units of work: one row of a head each.
   Index units() const { return heads * rows; }
   void fill(const Call& call, Index unit) const {
     const Index h = unit / rows, i = unit % rows;
@@ -40,7 +40,7 @@ struct PairBiases {
       if (call.axis(n).bias.rows && i < call.queries) add(call.axis(n), call.keys, h, i, row);
   }
 
-  // What the scores of the queries from i on and the keys from j on start from.
+  // The numbers from which the scores of the queries from i on and the keys from j on start.
   Start start(Index h, Index i, Index j) const { return {at + ((heads == 1 ? 0 : h) * rows + i) * step + j, step}; }
 
  private:

@@ -1,5 +1,5 @@
-// bfloat16 numbers two by two. A pair takes the place of a float, and where the processor has the instruction for it,
-// one step multiplies and adds both.
+// bfloat16 numbers two by two. A pair takes the place of a float. If the processor has the instruction for it, one step
+// multiplies and adds both.
 #pragma once
 #include <type_traits>
 
@@ -8,7 +8,7 @@
 namespace RELATTN_SET {
 
 #if defined(__AVX512BF16__)
-constexpr bool DOTS = true;  // whether pairs are asked for: elsewhere their products take longer than those of floats
+constexpr bool DOTS = true;  // whether pairs are used: elsewhere their products take longer than those of floats
 #else
 constexpr bool DOTS = false;
 #endif
@@ -43,8 +43,8 @@ INLINE Pairs broadcast(const Brain* at) {
 }
 INLINE Pairs broadcast(const Pair* at) { return broadcast(&at->first); }
 
-// sums += a * b, and for pairs the products of both numbers, of which the first is added last. The instruction takes
-// any number below 2^-126 for 0, and rounds to the nearest, whatever the processor is told.
+// sums += a * b; for pairs it adds the products of both numbers, the first one last. The instruction treats any number
+// below 2^-126 as 0 and rounds to the nearest, in every mode of the processor.
 INLINE void add_product(Vector& sums, Vector a, Vector b) { sums += a * b; }
 INLINE void add_product(Vector& sums, Pairs a, Pairs b) {
 #if defined(__AVX512BF16__)
@@ -55,16 +55,16 @@ INLINE void add_product(Vector& sums, Pairs a, Pairs b) {
 #endif
 }
 
-// The bits of the nearest bfloat16, of two as near those of the even one. NaN stays NaN, whose bits might carry.
+// The bits of the nearest bfloat16; of two equally near ones, the even one. NaN stays NaN: its bits might carry.
 INLINE Pairs nearest(Vector x) {
   const Pairs bits = (Pairs)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return x == x ? rounded : Pairs{} + 0x7fc0;
 }
 
-// Pairs of floats that are numbers of bfloat16, lane by lane.
+// Pairs made of floats that hold bfloat16 numbers, lane by lane.
 INLINE Pairs paired(Vector first, Vector second) { return (Pairs)first >> 16 | ((Pairs)second & 0xffff0000); }
 
-// at[0] ... = the nearest to a, then to b.
+// at[0] ... = the bfloat16 numbers nearest to a, then those nearest to b.
 INLINE void store_nearest(Brain* at, Vector a, Vector b) {
 #if defined(__AVX512BF16__)
   const auto both = _mm512_cvtne2ps_pbh((__m512)b, (__m512)a);
@@ -76,7 +76,7 @@ INLINE void store_nearest(Brain* at, Vector a, Vector b) {
 #endif
 }
 
-// The pairs of the nearest to a and to b, lane by lane.
+// The pairs of the bfloat16 numbers nearest to a and to b, lane by lane.
 INLINE Pairs nearest_pairs(Vector a, Vector b) {
 #if defined(__AVX512BF16__)
   const __m512i lanes = _mm512_set1_epi32(0x00100000) + (__m512i)(counting() * 0x00010001);
@@ -86,7 +86,7 @@ INLINE Pairs nearest_pairs(Vector a, Vector b) {
 #endif
 }
 
-// So many Numbers, rounded up to whole vectors, take a row of `width` floats; width: a multiple of LANES.
+// The Numbers, rounded up to whole vectors, that a row of `width` floats takes; width: a multiple of LANES.
 template <class Number>
 INLINE Index numbers_of(Index width) {
   if constexpr (std::is_same_v<Number, Pair>) return (width + LANES) / (2 * LANES) * LANES;

@@ -1,4 +1,4 @@
-// The two micro-kernels that carry everything. Their sums stay in registers.
+// The two micro-kernels under all others. Their sums stay in registers.
 #pragma once
 #include "pairs.h"
 
@@ -18,7 +18,7 @@ INLINE Index floor_divided(Index n, Index step) { return n >= 0 ? n / step : -((
 
 using Sums = Vector[ROWS][PANEL_VECTORS];
 
-// work(Width<n>) with n the width where it is a usual one, so that the addresses of rows are constants; else n is 0.
+// work(Width<n>): n is the width if it is a usual one, so that the addresses of rows are constants; else n is 0.
 template <int N>
 struct Width {
   static constexpr int known = N;
@@ -38,8 +38,8 @@ INLINE void by_width(Index width, const Work& work) {
   }
 }
 
-// nt: sums[r][.] += sum_k rows[r][k] * panel[k][.]: dot products of ROWS rows, one after the other, with the PANEL rows
-// that a panel holds transposed. width: in Numbers.
+// nt: sums[r][.] += sum_k rows[r][k] * panel[k][.]. These are dot products of ROWS rows, one after the other, with the
+//     PANEL rows that a panel holds transposed. width: in Numbers.
 template <int KNOWN, class Number>
 INLINE void multiply_nt(const Number* __restrict rows, const Number* __restrict panel, Index given, Sums& sums) {
   const Index width = KNOWN ? KNOWN : given;
@@ -89,9 +89,8 @@ INLINE void multiply_nn_part(const Factor* __restrict factors, Index row_step, I
 
 // nn: to[r][.] += sum_k factors[r][k] * rows[k][.] for NN_ROWS rows. The factors lie at any strides, so the diagonals
 // of a matrix are read like its rows. width: a multiple of LANES.
-//
-// With pairs in place of floats, rows[k] holds two rows, and a factor is a pair, which may begin at any number: column
-// steps are 2 then.
+// With pairs in place of floats, rows[k] holds two rows, and a factor is a pair, which may begin at any number. Column
+// steps are then 2.
 template <class Factor, class Number>
 INLINE void multiply_nn(const Factor* factors, Index row_step, Index column_step, const Number* rows, Index rows_step,
                         Index count, float* to, Index to_step, Index width) {
@@ -100,7 +99,7 @@ INLINE void multiply_nn(const Factor* factors, Index row_step, Index column_step
 #pragma GCC unroll 1
   for (; d + NN_VECTORS * LANES <= width; d += NN_VECTORS * LANES)
     multiply_nn_part<NN_VECTORS>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
-  if constexpr (NN_VECTORS > 2) {  // six sums, one vector's alone, would wait for one another
+  if constexpr (NN_VECTORS > 2) {  // only six sums, of one vector, would wait for one another
 #pragma GCC unroll 1
     for (; d + 2 * LANES <= width; d += 2 * LANES)
       multiply_nn_part<2>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
@@ -108,8 +107,8 @@ INLINE void multiply_nn(const Factor* factors, Index row_step, Index column_step
   if (d < width) multiply_nn_part<1>(factors, row_step, column_step, rows + d, rows_step, count, to + d, to_step);
 }
 
-// panel[k][c] = number k of rows[first + c]; after row count - 1 the row `beyond`, or zeros where it is null. The
-// floats are numbers of bfloat16 where they are packed as pairs. width: a multiple of LANES.
+// panel[k][c] = number k of rows[first + c]. After row count - 1 comes the row `beyond`, or zeros if it is null. Floats
+// that are packed as pairs must hold bfloat16 numbers. width: a multiple of LANES.
 template <class Number>
 static void pack_panel(const float* rows, Index row_step, Index width, Index first, Index count, const float* beyond,
                        Number* __restrict panel) {
@@ -145,7 +144,7 @@ INLINE float total(const float* row, Index from, Index stop) {
   return rest;
 }
 
-// The largest of row[0] .. row[count - 1], -inf of none.
+// The largest of row[0] .. row[count - 1]; -inf if there is none.
 INLINE float largest_of(const float* row, Index count) {
   Vector most = splat(-INFINITY);
   Index c = 0;

@@ -1,7 +1,6 @@
 // Rot(p) x: every pair (a, b) of a row's features becomes (a cos - b sin, b cos + a sin).
-//
-// A unit of work is a block of positions of one batch element, which all heads meet in turn: so their cosines and sines
-// stay in the cache. A row's numbers follow from the row alone.
+// A unit of work is a block of positions of one batch element, for all heads in turn. So their cosines and sines stay
+// in the cache. A row's result depends only on the row.
 #pragma once
 #include <algorithm>
 
@@ -19,7 +18,7 @@ struct Rotation {
   const float *cosines, *sines;  // [L, pairs], or [B, L, pairs]
   Index table_batch;             // 0 where the batch shares them
   Index batch, heads, length, width, pairs;
-  Index interleaved;  // 1: features 2 f and 2 f + 1 are a pair; 0: f and f + pairs. What is left over stays as it is
+  Index interleaved;  // 1: features 2 f and 2 f + 1 are a pair; 0: f and f + pairs. Other features stay as they are
   Index back;         // 1: by the negative angle
   Index narrow;       // 1: bfloat16, else float
   Index threads;
@@ -52,7 +51,7 @@ struct Rotation {
     const Vector sign = splat(back ? -1.0f : 1.0f);
     for (Index f = 0; f < pairs; f += LANES) {
       const Index left = pairs - f;
-      // Where the numbers of these pairs begin, and how many there are in each of two vectors.
+      // The places where the numbers of these pairs begin, and how many of them lie in each of two vectors.
       const Index at = INTERLEAVED ? 2 * f : f, other = INTERLEAVED ? at + LANES : at + pairs;
       const Index count = INTERLEAVED ? 2 * left : left, rest = INTERLEAVED ? std::max(count - LANES, Index(0)) : left;
       Vector a = load_part(x + at, count), b = load_part(x + other, rest);

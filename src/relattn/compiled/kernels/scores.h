@@ -10,7 +10,7 @@ namespace RELATTN_SET {
 
 constexpr Index MARGIN = 32;  // zeros on both sides of a row of weights, where diagonals begin and end
 
-// to[r] = factor * rows i + r, zero beyond `count` rows; [rounded up to ROWS][width].
+// to[r] = factor * row i + r, zeros after `count` rows; [rounded up to ROWS][width].
 static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, Index width, float factor, float* to) {
   const Vector f = splat(factor);
   for (Index r = 0; r < count; r++) {
@@ -29,7 +29,7 @@ static void copy_pairs(const Rows& rows, Index b, Index h, Index i, Index count,
   std::memset(to + count * row, 0, (rounded_up(count, ROWS) - count) * row * sizeof(Pair));
 }
 
-// A block of queries: times the scale; and as pairs without it, null where the call takes none.
+// A block of queries times the scale; and as pairs without the scale, null where the call takes no pairs.
 struct Queries {
   float* floats;
   Pair* pairs;
@@ -37,7 +37,7 @@ struct Queries {
   static Index size(const Call& call, Index rows) {
     return room_for(rows * call.width, call.takes_pairs() ? rows * numbers_of<Pair>(call.width) : 0);
   }
-  // scratch: moves on by size().
+  // scratch: advances by size().
   Queries(const Call& call, Index rows, float*& scratch)
       : floats(next_part(scratch, rows * call.width)), pairs(nullptr) {
     if (!call.takes_pairs()) return;
@@ -54,11 +54,11 @@ struct Queries {
   }
 };
 
-// What meets the relative keys of every axis, for a block of queries: r times the scale, or q where r is q.
+// The relative queries of every axis, for a block of queries: r times the scale, or q where r is q.
 struct RelativeQueries {
   const float* at[MOST_AXES];
   Index width[MOST_AXES];
-  const Pair* pairs = nullptr;  // without the scale, what meets the relative keys of two runs, if those are pairs
+  const Pair* pairs = nullptr;  // without the scale, for the relative keys of two runs, if those are pairs
   double scale;
 
   static Index size(const Call& call, Index rows) {
@@ -68,7 +68,7 @@ struct RelativeQueries {
     for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * call.axis(n).relative_width);
     return floats;
   }
-  // query: the block's. rows: room for so many. scratch: moves on by size().
+  // query: the queries of the block. rows: the most rows. scratch: advances by size().
   RelativeQueries(const Head& head, Index i0, Index count, Index rows, const Queries& query, float*& scratch)
       : scale(head.call.scale) {
     const Call& call = head.call;
@@ -88,14 +88,14 @@ struct RelativeQueries {
     copy_pairs(sequence.relative_query, head.b, head.h, i0, count, sequence.relative_width, own);
     pairs = own;
   }
-  // Of the query a of the block.
+  // The row of the query a of the block.
   const float* of(Index n, Index a) const { return at[n] + a * width[n]; }
-  // Of the query a of the block, for the panels of two runs.
+  // The row of the query a of the block, for the panels of two runs.
   Operand of_runs(Index a) const { return {of(0, a), pairs ? pairs + a * numbers_of<Pair>(width[0]) : nullptr, scale}; }
 };
 
-// scale * sum_c RQ_c[d] . k_j for a block of keys and a unit of queries: that of key c and query a (both counted from
-// the first of theirs) lies at at[c * step + last - a], whatever the table's panels are.
+// scale * sum_c RQ_c[d] . k_j for a block of keys and a unit of queries. The number of key c and query a (counted from
+// the first of each) lies at at[c * step + last - a], wherever the table's panels begin.
 struct KeyStrips {
   float *at, *keys;  // keys: one after the other, rounded up to whole panels and groups
   Index step, last;
@@ -108,7 +108,8 @@ struct KeyStrips {
     return call.has(&Axis::relative_queries) ? room_for(rows * step_of(queries), rows * call.width) : 0;
   }
 
-  // For `queries` queries and the keys j0 .. j0 + count - 1, which are loaded times the scale. scratch: size() floats.
+  // For `queries` queries and the keys j0 .. j0 + count - 1; the keys are loaded times the scale. scratch: size()
+  // floats.
   static KeyStrips in(float* scratch, const Head& head, Index queries, Index j0, Index count) {
     const Index rows = rows_of(count), width = head.call.width, step = step_of(queries);
     float* at = next_part(scratch, rows * step);
@@ -117,7 +118,7 @@ struct KeyStrips {
     return {at, keys, step, rounded_up(queries, ROWS) + ROWS + PANEL};
   }
 
-  // Those of two runs, of the keys j0 .. j0 + count - 1 and those of the queries i0 .. i0 + queries - 1 that see them.
+  // The numbers of two runs, for the keys j0 .. j0 + count - 1 and the queries of i0 .. i0 + queries - 1 that see them.
   void fill(const Head& head, Index i0, Index queries, Index j0, Index count) const {
     const Call& call = head.call;
     const Table& table = head.sequence().relative_queries;
@@ -128,18 +129,18 @@ struct KeyStrips {
       const Index from = call.first_query(j0 + c) - i0, to = call.end_query(j0 + c, ROWS) - i0;
       const Index first = floor_divided(corner - (std::min(to, queries) - 1), PANEL);
       const Index end = floor_divided(corner + ROWS - 1 - std::max(from, Index(0)), PANEL) + 1;
-      // Row r holds the same offsets one column further left than row r - 1: so the column tells the query alone.
+      // Row r holds the same offsets one column further left than row r - 1. So the column depends only on the query.
       products.products(keys + c * call.width, first, end, at + c * step + first * PANEL - corner + last, step - 1);
     }
   }
 
-  // What the scores of the queries a .. a + real - 1 start from where they started from `start`: with these strips,
-  // transposed, in tile[r][column]. The other rows of the group start from any finite number.
+  // The numbers from which the scores of the queries a .. a + real - 1 start: `start` plus these strips, transposed, in
+  // tile[r][column]. The other rows of the group start from any finite number.
   Start added_to(Start start, Index a, Index real, Index from, Index to, float* tile, Index tile_step) const {
     for (Index column = from; column < to; column += LANES) {
 #pragma GCC unroll 2
       for (int r0 = 0; r0 < ROWS; r0 += LANES) {
-        const float* first = at + column * step + last - a - r0 - (LANES - 1);  // lane n is of row r0 + LANES - 1 - n
+        const float* first = at + column * step + last - a - r0 - (LANES - 1);  // lane n: row r0 + LANES - 1 - n
         Vector rows[LANES];
 #pragma GCC unroll 16
         for (int c = 0; c < LANES; c++) rows[c] = load(first + c * step);
@@ -167,9 +168,9 @@ struct Seen {
   }
   bool whole_panel(Index j) const { return j + PANEL <= std::min(keys, end) && j >= begin + ROWS - 1; }
 
-  // -inf for what row r does not see of the panel of the key j.
+  // -inf for the keys that row r does not see, in the panel of the key j.
   void hide(Index j, Sums& sums) const {
-#if defined(__clang__)  // which keeps sums in memory where a loop over them stands; GCC does where this one is unrolled
+#if defined(__clang__)  // clang keeps sums in memory if there is a loop over them; GCC does if this loop is unrolled
 #pragma clang loop unroll(full)
 #endif
     for (int r = 0; r < ROWS; r++) {
@@ -188,8 +189,8 @@ struct Seen {
   }
 };
 
-// scores_of for a width that is known, or 0. All that the loop reads comes by value: a store might change what lies in
-// memory. The scores may lie where they start from. scale: of pairs.
+// scores_of for a known width, or 0. The loop reads only arguments that come by value, because a store might change
+// numbers in memory. The scores may be written over their start. scale: for pairs.
 template <int KNOWN, class Number>
 static void scores_of_width(const Number* __restrict query, const Number* __restrict panels, Index width, float scale,
                             Seen seen, Start start, Index j0, Index from, Index to, float* scores, Index step,
@@ -236,10 +237,9 @@ static void scores_of_width(const Number* __restrict query, const Number* __rest
   for (int r = 0; r < ROWS; r++) most[r] = largest_so_far[r];
 }
 
-// The scores of rows i .. i + ROWS - 1 and of the columns from .. to - 1 of the block of keys that begins at j0, into
-// scores[r][column], and the largest of each row into `most`.
-//
-// from, to: multiples of PANEL. start: what the scores start from; start.at is null for nothing.
+// Writes the scores of rows i .. i + ROWS - 1 and of the columns from .. to - 1 of the block of keys that begins at j0
+// into scores[r][column], and the largest score of each row into `most`.
+// from, to: multiples of PANEL. start: the numbers from which the scores start; start.at is null for zeros.
 static void scores_of(const Head& head, const Operand& query, Index i, Index j0, Index from, Index to, Start start,
                       float* scores, Index step, Vector (&most)[ROWS]) {
   const auto of_numbers = [&](auto* rows, auto* keys) {
@@ -255,8 +255,8 @@ static void scores_of(const Head& head, const Operand& query, Index i, Index j0,
     of_numbers(query.floats, head.panels.keys);
 }
 
-// What the scores of a group of two runs start from: relative keys with the bias, or the bias alone, or nothing (a null
-// pointer).
+// The numbers from which the scores of a group of two runs start: relative keys with the bias, or only the bias, or
+// zeros (a null pointer).
 //
 // x: the relative queries of the group. columns, kept, next: see Strip::fill.
 INLINE Start scores_start(const Head& head, const Operand& x, Index i, Index j0, Index from, Index to, Index step,
@@ -272,8 +272,8 @@ INLINE Start scores_start(const Head& head, const Operand& x, Index i, Index j0,
   return {nullptr, 0};
 }
 
-// to[r][.] += sum_c factors[r][c] * T[t], t = corner + c - r, for the columns from .. stop - 1 of ROWS rows: one
-// product with the rows inside of the table, read along the diagonals, and the sums beyond it times the edge rows.
+// to[r][.] += sum_c factors[r][c] * T[t], t = corner + c - r, for the columns from .. stop - 1 of ROWS rows. It is one
+// product with the rows inside the table, read along the diagonals, and the sums beyond the table times the edge rows.
 //
 // factors: with NN_ROWS readable zeros before column `from` and after column `stop - 1`. rounded: the same in bfloat16
 // where the table's rows are pairs.
@@ -304,8 +304,8 @@ static void add_band(const Table& table, const float* factors, const Brain* roun
   }
 }
 
-// rounded[r][c] = the bfloat16 nearest to factors[r][c] of `rows` rows, for the columns from .. to - 1 and those of a
-// table's diagonals on both sides.
+// rounded[r][c] = the bfloat16 nearest to factors[r][c] for `rows` rows, for the columns from .. to - 1 and the columns
+// of a table's diagonals on both sides.
 static void round_rows(const float* factors, Index step, Index rows, Index from, Index to, Brain* rounded) {
   for (Index r = 0; r < rows; r++) {
     for (Index c = from; c < to; c += 2 * LANES)
@@ -315,9 +315,9 @@ static void round_rows(const float* factors, Index step, Index rows, Index from,
   }
 }
 
-// What the cap, the key bias and masks change of the scores, pair by pair, in the columns from .. stop - 1, and the
-// largest of each row. stop: not beyond the block's keys, and all columns from there to the end of a panel are hidden.
-// slopes: where the cap's derivatives go, rows `step` apart, or null.
+// Applies the cap, the key bias and masks to the scores, pair by pair, in the columns from .. stop - 1, and finds the
+// largest score of each row. stop: at most the number of the block's keys; all columns from there to the end of a panel
+// are hidden. slopes: the place for the cap's derivatives, rows `step` apart, or null.
 static void look_at_pairs(const Head& head, Index i, Index rows, Index j0, Index from, Index stop, float* scores,
                           Index step, float* slopes, Vector (&most)[ROWS]) {
   for (Index r = 0; r < rows; r++) {

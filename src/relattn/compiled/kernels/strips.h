@@ -1,7 +1,6 @@
-// What depends on the offset alone: r . RK[d] + b[d] for a group of queries, as strips that the scores start from.
-//
-// A strip has a column for each offset. Pair (i, j) needs column j - i + const of row i, so the scores of a block are
-// read from the strip at a row step that is one shorter than its own: the skew costs nothing.
+// Terms by offset: r . RK[d] + b[d] for a group of queries, as strips from which the scores start.
+// A strip has one column per offset. Pair (i, j) needs column j - i + const of row i. So the scores of a block are read
+// from the strip at a row step that is one shorter than its own. The skew costs nothing.
 #pragma once
 #include <algorithm>
 
@@ -71,7 +70,7 @@ INLINE RowPairs row_pairs_of(const Band& band, bool pairs, float*& workspace) {
   return rows;
 }
 
-// The bias of every offset of two runs, with room on both sides for reading whole vectors.
+// The bias of every offset of two runs, with space on both sides so that whole vectors can be read.
 struct Biases {
   static constexpr Index ROOM = ROWS + 2 * PANEL;
   float* at = nullptr;  // of offset `first`
@@ -100,14 +99,14 @@ INLINE Biases biases_of(const Call& call, float*& workspace) {
   return biases;
 }
 
-// Where the scores of a group of ROWS queries start from: pair (r, column) at `at + r * step + column`.
+// The numbers from which the scores of a group of ROWS queries start: pair (r, column) at `at + r * step + column`.
 struct Start {
   const float* at;
   Index step;
 };
 
-// ROWS rows that meet panels: floats; where the panels hold pairs, as pairs too. Pairs are without the scale, which
-// their products are then multiplied with.
+// ROWS rows for products with panels: as floats; also as pairs where the panels hold pairs. Pairs are without the
+// scale; their products are multiplied with it.
 struct Operand {
   const float* floats;
   const Pair* pairs = nullptr;
@@ -118,7 +117,7 @@ struct Operand {
   Operand(const float* rows, const Pair* as_pairs, double with) : floats(rows), pairs(as_pairs), scale(float(with)) {}
 };
 
-// The products of ROWS rows x with a table's rows, a column for each offset.
+// The products of ROWS rows x with a table's rows, one column per offset.
 struct Strip {
   static constexpr Index KEPT = 3 * PANEL;  // columns that the next block of keys takes over
   static Index step(Index block) { return block + ROWS + 2 * PANEL; }
@@ -129,12 +128,12 @@ struct Strip {
   Index row_step;
   const Band& band;
   const float* panels;
-  const float* edges;  // the table's first row, from which the last one lies (count - 1) * width further
+  const float* edges;  // the table's first row; the last one lies (count - 1) * width further
   const float* bias;   // of offset bias_first, null for none
   Index bias_first;
 
-  // t of pair (row 0, column 0) is `corner`; columns from .. to - 1 are asked for. kept, next: what an earlier block
-  // of the same rows left, and the panel after the last that it computed.
+  // t of pair (row 0, column 0) is `corner`. Columns from .. to - 1 are needed. kept, next: the result of an earlier
+  // block of the same rows, and the panel after the last one that it computed.
   Start fill(const Operand& x, Index corner, Index from, Index to, float* kept, Index& next) const {
     const Index first = floor_divided(corner + from - (ROWS - 1), PANEL), last = floor_divided(corner + to - 1, PANEL);
     Index p = first;
@@ -149,8 +148,8 @@ struct Strip {
     return {columns + corner - first * PANEL, row_step - 1};
   }
 
-  // The products with the panels first .. end - 1 of the table, to[r * to_step + column]; beyond the table what holds
-  // there.
+  // The products with the panels first .. end - 1 of the table, to[r * to_step + column]. Beyond the table they are the
+  // products with the edge row, or zeros.
   void products(const Operand& x, Index first, Index end, float* to, Index to_step) const {
     const Index from = std::min(std::max(first, Index(0)), end);
     const Index stop = std::max(from, std::min(end, rounded_up(band.count, PANEL) / PANEL));
@@ -195,7 +194,7 @@ struct Strip {
     }
   }
 
-  // One number for each row: its product with the edge row, or nothing.
+  // One number per row: its product with the edge row, or zero.
   void beyond(const float* x, const float* edge, Index first, Index end, float* to, Index to_step) const {
     if (first >= end) return;
     for (int r = 0; r < ROWS; r++) {

@@ -1,5 +1,5 @@
-// Numbers below 2^-126 count as 0 on this thread while one of these lives. Processors take a hundred times longer with
-// them, and weights far from the query, as ALiBi's, make many.
+// Numbers below 2^-126 count as 0 on this thread while an object of this class exists. Processors take a hundred times
+// longer with them. Weights far from the query, such as ALiBi's, make many of them.
 #pragma once
 #include <cstdint>
 

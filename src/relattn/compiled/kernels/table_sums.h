@@ -1,4 +1,4 @@
-// Where the gradients of a table are added up, and how the sums become one.
+// The place where the gradients of a table are added up, and how the sums become one.
 #pragma once
 #include "call.h"
 #include "products.h"
@@ -6,12 +6,12 @@
 
 namespace RELATTN_SET {
 
-// Sums for a table's gradient: [parts][copies][count + NN_ROWS][width]. The rows after the last take what diagonals
-// beyond the table would add in a product of NN_ROWS rows, and are not read.
+// Sums for a table's gradient: [parts][copies][count + NN_ROWS][width]. A product of NN_ROWS rows adds to diagonals
+// beyond the table, too. The rows after the last take these numbers and are not read.
 struct TableSums {
   float* at = nullptr;
   Index copy = 0, copies = 0, parts = 0;
-  bool per_slot = true;  // a copy is a slot's, where one table serves all heads; else a head's
+  bool per_slot = true;  // one copy per slot, where one table serves all heads; else one per head
 
   static Index size(const Band& band, Index slots, Index parts) {
     return band.gradient ? parts * (band.heads == 1 ? slots : band.heads) * (band.count + NN_ROWS) * band.width : 0;
@@ -29,12 +29,13 @@ struct TableSums {
     return at ? at + (part * copies + (per_slot ? slot : head)) * copy : nullptr;
   }
 
-  // What a part of a slot adds to begins with zeros: the copies of its heads, `first` the first of them.
+  // Sets the copies of a slot's heads to zero before a part of the slot adds to them. first: the first of these heads.
   void clear(Index slot, Index part, Index first, Index heads) const {
     if (at) std::memset(of(slot, part, first), 0, (per_slot ? 1 : heads) * copy * sizeof(float));
   }
 
-  // The gradient of row t of a head: its copies, and all slots' where they share the table, in order.
+  // The gradient of row t of a head: the sum of its copies, and of all slots' copies where they share the table, in
+  // order.
   void write(const Band& band, Index row, float factor) const {
     const Index h = row / band.count, t = row % band.count, width = band.width;
     float* __restrict const to = band.gradient + row * width;

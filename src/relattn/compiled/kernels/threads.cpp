@@ -5,8 +5,8 @@
 
 #include "subnormals.h"
 
-// What the OpenMP runtime that PyTorch has loaded offers, null where there is none. Linking to one could start a second
-// runtime beside it; dlsym would ask for the C library of the machine that compiles.
+// The functions of the OpenMP runtime that PyTorch has loaded; null where there is none. Linking to a runtime could
+// start a second one beside it. dlsym would need the C library of the machine that compiles.
 extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
 
 namespace {
@@ -18,7 +18,7 @@ struct Shared {
   std::atomic<int64_t> next{0}, thread{0};
 };
 
-// Each thread takes the next unit until none is left: long ones first leave no thread behind.
+// Each thread takes the next unit until none is left. With long units first, all threads end at about the same time.
 void take_units(void* given) {
   Shared& shared = *static_cast<Shared*>(given);
   const WithoutSubnormals meanwhile;

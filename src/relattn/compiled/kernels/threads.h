@@ -1,8 +1,8 @@
-// Work shared out over PyTorch's own threads.
+// Divides work over PyTorch's own threads.
 #pragma once
 #include <cstdint>
 
-// work(context, unit, thread) for every unit, in any order, on at most `threads` threads.
+// Calls work(context, unit, thread) for every unit, in any order, on at most `threads` threads.
 void share_out(int64_t units, int64_t threads, void (*work)(void*, int64_t unit, int64_t thread), void* context);
 
 template <class Work>

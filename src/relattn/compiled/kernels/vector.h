@@ -1,4 +1,4 @@
-// One vector register of floats, of whatever width the compiler is asked for, and e^x.
+// One vector register of floats, in the width that the compiler is told, and e^x.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-// One namespace for each instruction set: the linker would take inline functions of one name for the same.
+// One namespace per instruction set: the linker would treat inline functions with the same name as one function.
 namespace RELATTN_SET {
 
 using Index = int64_t;
@@ -32,9 +32,10 @@ INLINE Vector load(const float* at) { return *reinterpret_cast<const Unaligned*>
 INLINE void store(float* at, Vector x) { *reinterpret_cast<Unaligned*>(at) = x; }
 INLINE Integers load(const int32_t* at) { return *reinterpret_cast<const UnalignedIntegers*>(at); }
 INLINE void store(int32_t* at, Integers x) { *reinterpret_cast<UnalignedIntegers*>(at) = x; }
-INLINE Vector splat(float x) { return x - Vector{}; }  // x - 0 is x, whatever its sign; 0 + x would be computed
+INLINE Vector splat(float x) { return x - Vector{}; }  // x - 0 is x for either sign of 0; 0 + x would be computed
 
-// Spelled out for AVX2 and later: GCC would load a vector and shuffle it. The address sanitizer does not look into it.
+// Written as an instruction for AVX2 and later: GCC would load a vector and shuffle it. The address sanitizer does not
+// check it.
 INLINE Vector broadcast(const float* at) {
 #if defined(__AVX2__) && !defined(__SANITIZE_ADDRESS__)
   Vector x;
@@ -105,7 +106,7 @@ INLINE Vector even_lanes(Vector a, Vector b) { return __builtin_shufflevector(a,
 INLINE Vector odd_lanes(Vector a, Vector b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7); }
 #endif
 
-// Lane c of rows[k] becomes lane k of rows[c]: rows i and i + LANES / 2 are woven into one another, log2(LANES) times.
+// Lane c of rows[k] becomes lane k of rows[c]: rows i and i + LANES / 2 are interleaved, log2(LANES) times.
 INLINE void transpose(Vector (&rows)[LANES]) {
   Vector woven[LANES];
 #pragma GCC unroll 4
@@ -125,9 +126,9 @@ struct Parted {
   Vector r, power;
 };
 
-// With |r| <= ln(2) / 2, for x <= 0. ln(2) comes in two parts, of which n times the first is exact, with or without
-// fused products. 2^n is a float of which n + 127 is the exponent: adding 1.5 * 2^23 rounds to an integer, which then
-// stands in the lowest bits.
+// With |r| <= ln(2) / 2, for x <= 0. ln(2) has two parts; n times the first is exact, with or without fused products.
+// 2^n is a float whose exponent is n + 127. Adding 1.5 * 2^23 rounds to an integer, which then stands in the lowest
+// bits.
 INLINE Parted parted(Vector x) {
   const Vector magic = splat(12582912.0f + 127.0f);
   const Vector shifted = x * splat(1.4426950408889634f) + magic;
@@ -135,8 +136,8 @@ INLINE Parted parted(Vector x) {
   return {x - n * splat(0.693359375f) + n * splat(2.12194440e-4f), (Vector)((Integers)shifted << 23)};
 }
 
-// e^x = 2^n e^r for x <= 0, e^r a polynomial of degree 6, within a few units of the last place; exactly 0 below -87, a
-// little before a float would be subnormal, and NaN for NaN.
+// e^x = 2^n e^r for x <= 0. e^r is a polynomial of degree 6, within a few units of the last place. The result is
+// exactly 0 below -87, a little before a float would be subnormal, and NaN for NaN.
 INLINE Vector exponential(Vector x) {
   const auto [r, power] = parted(x);
   Vector p = splat(1.0f / 720) * r + splat(1.0f / 120);
@@ -156,8 +157,8 @@ struct Bent {
 // Both within a few units of the last place, for small and for large x; NaN for NaN.
 //
 // With E = e^(-2 |x|), tanh(|x|) = (1 - E) / (1 + E), and its derivative is 4 E / (1 + E)^2. Near 0, 1 - E would lose
-// digits: E - 1 = 2^n (e^r - 1) + (2^n - 1) comes from the polynomial of `exponential` without its 1, and of one degree
-// more.
+// digits. So E - 1 = 2^n (e^r - 1) + (2^n - 1) comes from the polynomial of `exponential` without its 1, with one
+// degree more.
 INLINE Bent bend(Vector x) {
   Vector y = x < splat(0.0f) ? x + x : -(x + x);
   y = y < splat(-60.0f) ? splat(-60.0f) : y;

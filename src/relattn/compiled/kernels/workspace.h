@@ -1,7 +1,6 @@
 // A workspace is divided into parts, one after the other.
-//
-// Built with the address sanitizer, a gap follows each part, and touching it is an error: the sanitizer by itself knows
-// only where the whole workspace ends.
+// In a build with the address sanitizer a gap follows each part, and touching the gap is an error. Without gaps the
+// sanitizer would see only the end of the whole workspace.
 #pragma once
 #include <cstring>
 
@@ -22,13 +21,13 @@ INLINE void forbid(const float*, Index) {}
 INLINE void allow(const float*, Index) {}
 #endif
 
-// Floats that parts of these sizes take.
+// The floats that parts of these sizes take.
 template <class... Sizes>
 INLINE Index room_for(Sizes... sizes) {
   return ((sizes + (sizes > 0 ? GAP : 0)) + ...);
 }
 
-// The next part, `size` floats; `at` moves on behind it.
+// The next part, `size` floats; `at` advances past it.
 INLINE float* next_part(float*& at, Index size) {
   float* part = at;
   at += room_for(size);
@@ -37,7 +36,7 @@ INLINE float* next_part(float*& at, Index size) {
   return part;
 }
 
-// Zeros in all `size` floats of a workspace, which is divided afterwards.
+// Sets all `size` floats of a workspace to zero, before it is divided.
 INLINE void clear(float* at, Index size) {
   allow(at, size);
   std::memset(at, 0, size * sizeof(float));

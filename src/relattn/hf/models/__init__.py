@@ -1,6 +1,6 @@
 """One file for each family of models: its modules on relattn, subclasses that keep every weight under its name.
 
-A file is loaded when a model of its family is met, so that a transformers that lacks one family serves the others.
+A file is loaded when a model of its family is patched. So a transformers that lacks one family works for the others.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ FILES = {
     "wavlm": "wavlm",
     "xlnet": "xlnet",
 }
-"""By the package in transformers.models: the file here that has its replacements."""
+"""For each package in transformers.models: the file here with its replacements."""
 
 
 def package(kind: type[nn.Module]) -> str:
@@ -81,7 +81,7 @@ def package(kind: type[nn.Module]) -> str:
 
 
 def replacement_of(kind: type[nn.Module]) -> type[Replacement] | None:
-    """What takes the place of a module's class; None where nothing does.
+    """The replacement of a module's class; None where there is none.
 
     Raises ImportError: when this version of transformers lacks a class that the family's file replaces.
     """
@@ -91,5 +91,5 @@ def replacement_of(kind: type[nn.Module]) -> type[Replacement] | None:
 
 @functools.cache
 def replacements(file: str) -> dict[type[nn.Module], type[Replacement]]:
-    """The modules of transformers that a file replaces, and what takes their place."""
+    """The transformers modules that a file replaces, and their replacements."""
     return importlib.import_module(f"relattn.hf.models.{file}").REPLACEMENTS

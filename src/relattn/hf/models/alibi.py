@@ -29,8 +29,8 @@ from relattn.score.terms import ScoreTerms
 class RelattnBloomAttention(Replacement, BloomAttention):
     """BloomAttention on relattn: a_j = slope times the number of real tokens before key j.
 
-    A row of scores may be moved by a constant, so these are ALiBi's biases of the distance. They are taken as the model
-    made them, in its dtype and past holes in the attention mask.
+    A constant may be added to a row of scores, so these equal ALiBi's biases of the distance. They are taken as the
+    model made them, in its dtype, also where the attention mask has holes.
     """
 
     @staticmethod
@@ -51,7 +51,7 @@ class RelattnBloomAttention(Replacement, BloomAttention):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output + residual, attention weights if asked for), under BloomAttention's arguments."""
+        """(output + residual, attention weights if wanted), under BloomAttention's arguments."""
         query, key, value = self._reshape(self.query_key_value(hidden_states))
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
@@ -67,14 +67,17 @@ class RelattnBloomAttention(Replacement, BloomAttention):
 class RelattnFalconAttention(Replacement, FalconAttention):
     """FalconAttention on relattn: a_j = slope / sqrt(D) times the number of real tokens before key j; or turned q, k.
 
-    A model that is patched leaves the numbers of the keys to this module; one that is not has added them to its mask.
+    A patched model leaves the numbers of the keys to this module. A model that is not patched has added them to its
+    mask.
     """
 
     needs = ("_split_heads",)
 
     @staticmethod
     def cannot(module: Any) -> str | None:
-        """transformers 5.23: the eager formula adds ALiBi to the scores that its model's mask has added it to."""
+        """transformers 5.23: the eager formula adds ALiBi a second time: the model's mask has already added it to the
+        scores.
+        """
         if module.config.alibi and module.config._attn_implementation == "eager":
             return "attn_implementation='eager' adds Falcon's ALiBi twice; load the model with 'sdpa'"
         return None
@@ -91,7 +94,7 @@ class RelattnFalconAttention(Replacement, FalconAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under FalconAttention's arguments.
+        """(output, attention weights if wanted), under FalconAttention's arguments.
 
         Raises UnsupportedError: for a mask of pairs beside ALiBi, which the original refuses too.
         """
@@ -117,7 +120,7 @@ class RelattnFalconAttention(Replacement, FalconAttention):
         return self.dense(output.flatten(2)), weights
 
     def _numbers_of_keys(self, query: Tensor, key: Tensor, structure: MaskStructure) -> Float[Tensor, "#B H Lk"]:
-        """As the model makes them: slopes and products in bfloat16, whatever its dtype."""
+        """As the model makes them: slopes and products in bfloat16, in a model of any dtype."""
         kept = structure.key_mask
         real = key.new_ones(1, key.shape[2], dtype=torch.long) if kept is None else kept.long()
         alibi = build_alibi_tensor(real, self.num_heads, query.dtype)
@@ -129,7 +132,7 @@ class RelattnFalconModel(WholeModel, FalconModel):
 
     needs = ("use_alibi",)
     use_alibi = property(lambda self: False)  # pyright: ignore[reportAssignmentType]
-    """What its forward asks before it makes a mask of pairs; the object's own answer is kept for unpatch."""
+    """The flag that its forward reads before it makes a mask of pairs; the object's own flag is kept for unpatch."""
 
 
 def _of_keys(alibi: Float[Tensor, "BH 1 Lk"], num_heads: int, query: Tensor) -> Float[Tensor, "B H Lk"]:
@@ -149,7 +152,7 @@ class RelattnMptAttention(Replacement, MptAttention):
         attention_mask: MaskStructure | Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under MptAttention's arguments."""
+        """(output, attention weights if wanted), under MptAttention's arguments."""
         mixed = self.Wqkv(hidden_states)
         if self.clip_qkv:
             mixed = mixed.clamp(min=-self.clip_qkv, max=self.clip_qkv)
@@ -188,4 +191,4 @@ REPLACEMENTS = {
     MptAttention: RelattnMptAttention,
     MptBlock: RelattnMptBlock,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

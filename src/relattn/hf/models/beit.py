@@ -1,4 +1,4 @@
-"""BEiT and Data2Vec-Vision: S = q . k / sqrt(D) + b[dy, dx], with rows of its own for the class token."""
+"""BEiT and Data2Vec-Vision: S = q . k / sqrt(D) + b[dy, dx], with separate rows for the class token."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
 
 CLASS_ROWS = 3
-"""Rows behind those of the grid, for pairs with the class token."""
+"""Rows after those of the grid, for pairs with the class token."""
 
 
 @dataclass(frozen=True)
 class GridMask:
-    """What is added to the scores: a table over a grid behind a class token, and a mask; biases of two tables add up.
+    """The terms added to the scores: a table over a grid after a class token, and a mask; biases of two tables add up.
 
     table [rows + 3, H], as `GridBias.bias` with extra=3; None for none.
     """
@@ -69,8 +69,8 @@ class _RelativePositionBias(Replacement):
     ) -> GridMask:
         """The table, interpolated where the image has another grid than the model.
 
-        With interpolate_pos_encoding=True the original interpolates the pairs [L, L] to [dim_size, dim_size], which for
-        dim_size = L, what every model asks for, leaves them as they are. For another size they are made.
+        With interpolate_pos_encoding=True the original interpolates the pairs [L, L] to [dim_size, dim_size]. Every
+        model asks for dim_size = L, which changes nothing. For another size the pairs are made.
         """
         height, width = window_size
         if interpolate_pos_encoding and dim_size != height * width + 1:
@@ -101,7 +101,7 @@ class RelattnBeitAttention(Replacement, BeitAttention):
         attention_mask: GridMask | MaskStructure | Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under BeitAttention's arguments."""
+        """(output, attention weights if wanted), under BeitAttention's arguments."""
         projections = self.q_proj, self.k_proj, self.v_proj
         dropout = self.attention_dropout if self.training else 0.0
         with_weights = asks_for_weights(self, kwargs)
@@ -112,7 +112,7 @@ class RelattnBeitAttention(Replacement, BeitAttention):
 
 
 class _Data2VecAttention(Replacement):
-    """What both classes of Data2Vec-Vision compute."""
+    """The common computation of both classes of Data2Vec-Vision."""
 
     def forward(
         self: Any,
@@ -122,7 +122,7 @@ class _Data2VecAttention(Replacement):
         interpolate_pos_encoding: bool = False,
         resolution: tuple[int, int] | None = None,
     ) -> tuple[Tensor] | tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under the original's arguments."""
+        """(output, attention weights if wanted), under the original's arguments."""
         mask = relative_position_bias
         if self.has_relative_position_bias:
             assert resolution is not None
@@ -146,7 +146,7 @@ class RelattnData2VecVisionSelfAttention(_Data2VecAttention, Data2VecVisionSelfA
 
 
 class RelattnData2VecVisionSdpaSelfAttention(_Data2VecAttention, Data2VecVisionSdpaSelfAttention):
-    """Data2VecVisionSdpaSelfAttention on relattn; it returns weights that are asked for, which the original cannot."""
+    """Data2VecVisionSdpaSelfAttention on relattn; it can return weights, which the original cannot."""
 
     def answer(self, output: Tensor, weights: Tensor | None, output_attentions: bool) -> Any:
         """As the original with attn_implementation="sdpa" packs it."""
@@ -182,4 +182,4 @@ REPLACEMENTS = {
     Data2VecVisionSelfAttention: RelattnData2VecVisionSelfAttention,
     Data2VecVisionSdpaSelfAttention: RelattnData2VecVisionSdpaSelfAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -24,7 +24,7 @@ from relattn.score.terms import ScoreTerms
 
 
 class _ConformerAttention(Replacement):
-    """What all four compute, by `position_embeddings_type`."""
+    """The common computation of all four, by `position_embeddings_type`."""
 
     needs = ("scaling",)
 
@@ -35,7 +35,7 @@ class _ConformerAttention(Replacement):
         relative_position_embeddings: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under the original's arguments.
+        """(output, attention weights if wanted), under the original's arguments.
 
         Raises ValueError: when the encoding needs relative_position_embeddings and they are missing.
         """
@@ -72,7 +72,7 @@ def transformer_xl_terms(
     position_bias: Float[Tensor, "H D"],
     listed: Float[Tensor, "R HD"],
 ) -> ScoreTerms:
-    """q + u, q + v and W R, projected rows of R offsets that the encoder lists from the most distant past on."""
+    """q + u, q + v and W R: projected rows of R offsets. The encoder lists them from the most distant past on."""
     rows = listed.unflatten(-1, position_bias.shape).transpose(0, 1)
     return ScoreTerms(
         query=query + content_bias.unsqueeze(1),
@@ -98,7 +98,7 @@ class RelattnSeamlessM4Tv2ConformerSelfAttention(_ConformerAttention, SeamlessM4
 
 
 class RelattnSeamlessM4Tv2ConformerEncoder(Replacement, SeamlessM4Tv2ConformerEncoder):
-    """SeamlessM4Tv2ConformerEncoder, which tells its layers the chunks of the speech instead of their pairs."""
+    """SeamlessM4Tv2ConformerEncoder, which hands its layers the chunks of the speech instead of pairs."""
 
     def _apply_chunk_attention(
         self, attention_mask: Bool[Tensor, "B L"] | None, hidden_states: Float[Tensor, "B L width"]
@@ -122,4 +122,4 @@ REPLACEMENTS = {
     SeamlessM4Tv2ConformerSelfAttention: RelattnSeamlessM4Tv2ConformerSelfAttention,
     SeamlessM4Tv2ConformerEncoder: RelattnSeamlessM4Tv2ConformerEncoder,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -25,14 +25,13 @@ class DisentangledEncoder(Replacement):
 
     @staticmethod
     def cannot(module: Any) -> str | None:
-        """Its layers read what it makes, so it changes with them or not at all."""
+        """Its layers read its results, so it changes together with them or not at all."""
         return next((r for layer in module.layer if (r := _Attention.cannot(layer.attention.self))), None)
 
     def get_attention_mask(self: Any, attention_mask: Tensor) -> MaskStructure:
         """attention_mask [B, L], 1 for a token; or [B, L, L] or [B, 1, L, L], 1 for a pair that attends.
 
-        In the original a padding token attends to all of the padding and text alike; here to the text, for its output
-        is of no use to anybody.
+        In the original a padding token attends to padding and text; here only to the text. Nothing uses its output.
         """
         if attention_mask.dim() <= 2:
             return MaskStructure(key_mask=attention_mask.bool())
@@ -76,14 +75,14 @@ class _Attention(Replacement):
         relative_pos: None = None,
         rel_embeddings: Float[Tensor, "2K width"] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under DisentangledSelfAttention's arguments."""
+        """(output, attention weights if wanted), under DisentangledSelfAttention's arguments."""
         query, key, value = self.projected(hidden_states, query_states)
         relative_keys = relative_queries = None
         if self.relative_attention and rel_embeddings is not None:
             positions = Positions(Run(0), Run(0), query.shape[2], key.shape[2], query.device)
             relative_keys, relative_queries = self.tables(self.pos_dropout(rel_embeddings), positions)
         terms = ScoreTerms(relative_keys=relative_keys, relative_queries=relative_queries)
-        if isinstance(attention_mask, Tensor):  # of an encoder that is not patched: any number but 0 attends
+        if isinstance(attention_mask, Tensor):  # from an encoder that is not patched: any number but 0 attends
             attention_mask = attention_mask.bool()
         structure = as_structure(attention_mask, False, 0)
         scale = (query.shape[3] * self.scale_factor()) ** -0.5
@@ -92,7 +91,7 @@ class _Attention(Replacement):
         return output.flatten(2), weights
 
     def dropout_probability(self: Any) -> float:
-        """With which a weight is dropped in training."""
+        """The probability with which a weight is dropped in training."""
         return self.dropout.p
 
     def heads(self: Any, features: Float[Tensor, "B L HD"]) -> Float[Tensor, "B H L D"]:
@@ -135,7 +134,7 @@ class RelattnDisentangledSelfAttention(_Attention, v1.DisentangledSelfAttention)
 
 
 class DisentangledAttentionV2(_Attention):
-    """What DeBERTa-v2 computes."""
+    """The computation of DeBERTa-v2."""
 
     def projected(self: Any, hidden_states: Tensor, query_states: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v."""
@@ -151,7 +150,7 @@ class DisentangledAttentionV2(_Attention):
     def tables(
         self: Any, embeddings: Float[Tensor, "2K width"], positions: Positions
     ) -> tuple[OffsetTable | None, OffsetTable | None]:
-        """Relative keys (c2p) and relative queries (p2c), by projections of their own or by those of the content."""
+        """Relative keys (c2p) and relative queries (p2c), by separate projections or by those of the content."""
         c2p, p2c = ("c2p" in self.pos_att_type, "p2c" in self.pos_att_type)
         embeddings = embeddings[: 2 * self.pos_ebd_size]
         key_proj: Any
@@ -177,4 +176,4 @@ REPLACEMENTS = {
     v2.DebertaV2Encoder: RelattnDebertaV2Encoder,
     v2.DisentangledSelfAttention: RelattnDisentangledSelfAttentionV2,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -23,7 +23,7 @@ from relattn.score.terms import ScoreTerms
 
 
 class SamAttention(Replacement):
-    """The attention of SAM's image encoder, to which other models copied it. Windows are images of the batch."""
+    """The attention of SAM's image encoder, which other models copied. Windows are images of the batch."""
 
     by_name = False
     drops_weights = True
@@ -32,7 +32,7 @@ class SamAttention(Replacement):
     def forward(
         self: Any, hidden_states: Float[Tensor, "B height width C"], output_attentions: bool | None = None
     ) -> tuple[Float[Tensor, "B height width C"], Float[Tensor, "BH L L"] | None]:
-        """(output, attention weights if asked for), under SamVisionAttention's arguments."""
+        """(output, attention weights if wanted), under SamVisionAttention's arguments."""
         dropout = self.dropout if self.drops_weights and self.training else 0.0
         with_weights = recording() if output_attentions is None else output_attentions
         heads, relative = self.num_attention_heads, self.use_rel_pos
@@ -41,7 +41,7 @@ class SamAttention(Replacement):
 
 
 class SamSdpaAttention(SamAttention):
-    """The same without dropout. It returns weights that are asked for, which the original cannot."""
+    """The same without dropout. It can return weights, which the original cannot."""
 
     drops_weights = False
 
@@ -74,7 +74,7 @@ class RelattnVitDetAttention(Replacement, VitDetAttention):
     def forward(
         self, hidden_state: Float[Tensor, "B height width C"], output_attentions: bool = False
     ) -> tuple[Tensor] | tuple[Tensor, Tensor | None]:
-        """(output,), or (output, attention weights) where they are asked for, under VitDetAttention's arguments."""
+        """(output,), or (output, attention weights) if wanted, under VitDetAttention's arguments."""
         relative = self.use_relative_position_embeddings
         output, weights = _attend(self, hidden_state, self.num_heads, relative, 0.0, output_attentions)
         return (output, weights) if output_attentions else (output,)
@@ -88,7 +88,7 @@ class RelattnSegGptAttention(Replacement, SegGptAttention):
     def forward(
         self, hidden_states: Float[Tensor, "B height width C"], output_attentions: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under SegGptAttention's arguments."""
+        """(output, attention weights if wanted), under SegGptAttention's arguments."""
         relative = self.use_relative_position_embeddings
         return _attend(self, hidden_states, self.num_attention_heads, relative, 0.0, output_attentions)
 
@@ -117,7 +117,7 @@ def _attend(
 
 
 def _rows(rows: nn.Parameter, size: int) -> Float[Tensor, "1 offsets D"]:
-    """A row for each offset of `size` places, ascending; those of another size, listed from the future on, resized."""
+    """One row per offset of `size` places, ascending, from a table that starts with the future, resized."""
     resized: Tensor = rows
     if rows.shape[0] != 2 * size - 1:
         resized = F.interpolate(rows.t().unsqueeze(0), size=2 * size - 1, mode="linear")[0].t()
@@ -133,4 +133,4 @@ REPLACEMENTS = {
     VitDetAttention: RelattnVitDetAttention,
     SegGptAttention: RelattnSegGptAttention,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

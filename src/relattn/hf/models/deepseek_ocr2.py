@@ -22,4 +22,4 @@ REPLACEMENTS = {
     DeepseekOcr2SamVisionAttention: RelattnDeepseekOcr2SamVisionAttention,
     DeepseekOcr2SamVisionSdpaAttention: RelattnDeepseekOcr2SamVisionSdpaAttention,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -25,7 +25,7 @@ class RelattnFastSpeech2ConformerAttention(Replacement, FastSpeech2ConformerAtte
         pos_emb: Float[Tensor, "1 2L-1 width"] | None = None,
         output_attentions: bool | None = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under FastSpeech2ConformerAttention's arguments."""
+        """(output, attention weights if wanted), under FastSpeech2ConformerAttention's arguments."""
         assert pos_emb is not None
         query, key, value = projected(hidden_states, (self.linear_q, self.linear_k, self.linear_v), self.head_dim)
         terms = transformer_xl_terms(query, self.pos_bias_u, self.pos_bias_v, self.linear_pos(pos_emb[0]))
@@ -39,4 +39,4 @@ class RelattnFastSpeech2ConformerAttention(Replacement, FastSpeech2ConformerAtte
 
 
 REPLACEMENTS = {FastSpeech2ConformerAttention: RelattnFastSpeech2ConformerAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -30,8 +30,8 @@ KINDS = 3
 class Places:
     """Where queries and keys stand among the tokens, and their segments.
 
-    sinusoids: sin and cos of the offsets -2L .. 2L - 1, query - key. stride: tokens from one key to the next; from one
-    query to the next twice as many where `queries_pooled`. attention_mask: of the keys.
+    sinusoids: sin and cos of the offsets -2L .. 2L - 1, query - key. stride: the tokens from one key to the next; from
+        one query to the next twice as many if `queries_pooled`. attention_mask: that of the keys.
     """
 
     sinusoids: Float[Tensor, "4L d_model"]
@@ -72,14 +72,14 @@ class RelattnFunnelAttentionStructure(Replacement, FunnelAttentionStructure):
     def pre_attention_pooling(
         self: Any, output: Float[Tensor, "B L d_model"], attention_inputs: Places
     ) -> tuple[Tensor, Places]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The pooled queries, and with pool_q_only=False keys, and their places."""
+        """The pooled queries, with pool_q_only=False also pooled keys, and their places."""
         pooled = self.pool_tensor(output, mode=self.config.pooling_type)
         kinds = self.stride_pool(attention_inputs.query_kinds, 1)
         places = replace(attention_inputs, query_kinds=kinds, queries_pooled=True)
         return pooled, places if self.config.pool_q_only else self._keys_pooled(places)
 
     def post_attention_pooling(self, attention_inputs: Places) -> Places:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The places after the layer that pooled its queries: keys stand where they do."""
+        """The places after the layer that pooled its queries: keys now stand where the queries stand."""
         return self._keys_pooled(attention_inputs) if self.config.pool_q_only else attention_inputs
 
     def _keys_pooled(self: Any, places: Places) -> Places:
@@ -106,7 +106,7 @@ class RelattnFunnelRelMultiheadAttention(Replacement, FunnelRelMultiheadAttentio
         attention_inputs: Places,
         output_attentions: bool = False,
     ) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """(output, attention weights if asked for), under FunnelRelMultiheadAttention's arguments."""
+        """(output, attention weights if wanted), under FunnelRelMultiheadAttention's arguments."""
         q, k, v = (
             projection(features).unflatten(-1, (self.config.n_head, -1)).transpose(1, 2)
             for projection, features in ((self.q_head, query), (self.k_head, key), (self.v_head, value))
@@ -121,7 +121,7 @@ class RelattnFunnelRelMultiheadAttention(Replacement, FunnelRelMultiheadAttentio
 
 
 def _check(kinds: Int[Tensor, "B L"]) -> None:
-    """Only segments that have a row; a compiled graph does not look."""
+    """Only segments that have a row are allowed; a compiled graph does not check."""
     if not torch.compiler.is_compiling() and bool(((kinds < 0) | (kinds >= KINDS)).any()):
         raise UnsupportedError(
             "token_type_ids: got others than 0, 1 and 2, the segments of Funnel's tokenizers; call relattn.hf.unpatch"
@@ -131,7 +131,8 @@ def _check(kinds: Int[Tensor, "B L"]) -> None:
 def _terms(
     module: Any, query: Float[Tensor, "B H Lq D"], keys: int, places: Places
 ) -> tuple[ScoreTerms, MaskStructure]:
-    """q + u; on the axis of places q + v and W R; on that of segments q + s and two vectors, for different and equal.
+    """q + u; on the axis of places q + v and W R; on the axis of segments q + s and two vectors, for different and
+    equal.
 
     With separate_cls the class token stands on neither axis.
     """
@@ -158,7 +159,7 @@ def _terms(
 def _by_kinds(like: Tensor) -> OffsetTable:
     """The row for a query of kind a and a key of kind b at the offset 4 a + b: (1, 0) different, (0, 1) equal.
 
-    A key that stands nowhere has the kind 3, and nothing.
+    A key that stands nowhere has the kind 3, which adds nothing.
     """
     rows = [
         [float(b < KINDS and not equal), float(b < KINDS and equal)]
@@ -173,4 +174,4 @@ REPLACEMENTS = {
     FunnelAttentionStructure: RelattnFunnelAttentionStructure,
     FunnelRelMultiheadAttention: RelattnFunnelRelMultiheadAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -1,4 +1,4 @@
-"""Gemma 4: attention that is served by its name; layers that share keys may be asked of the last tokens alone."""
+"""Gemma 4: its attention runs by name; layers that share keys may be called with only the last tokens."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from relattn.hf.whole import WholeModel
 
 
 class LastTokens(WholeModel):
-    """A Gemma 4, which cuts its masks to the tokens whose logits are kept before the layers that share keys."""
+    """A Gemma 4. Before the layers that share keys it cuts its masks to the tokens whose logits are kept."""
 
     needs = ("_maybe_slice_kv_shared_inputs",)
 
     def _maybe_slice_kv_shared_inputs(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """As the original's, whose masks by the kind of layer may be structures."""
+        """As the original's; its masks, by the kind of layer, may be structures."""
         held = (_each(arg, lambda mask: _Rows(mask, hidden_states.shape[1]), MaskStructure) for arg in args)
         found = super()._maybe_slice_kv_shared_inputs(hidden_states, *held, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
         return tuple(_each(one, lambda rows: rows.structure, _Rows) for one in found)
@@ -34,7 +34,7 @@ def _each(held: Any, change: Callable[[Any], Any], kind: type) -> Any:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A structure that can be indexed as its mask of pairs, [:, :, queries, :], which go on to the end."""
+    """A structure that can be indexed like its mask of pairs, [:, :, queries, :], with queries up to the end."""
 
     structure: MaskStructure
     length: int
@@ -49,4 +49,4 @@ class RelattnGemma4TextModel(LastTokens, Gemma4TextModel):
 
 
 REPLACEMENTS = {Gemma4TextModel: RelattnGemma4TextModel}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -12,4 +12,4 @@ class RelattnGemma4UnifiedTextModel(LastTokens, Gemma4UnifiedTextModel):
 
 
 REPLACEMENTS = {Gemma4UnifiedTextModel: RelattnGemma4UnifiedTextModel}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -1,4 +1,4 @@
-"""Granite-Speech, its Plus and its fifth: Shaw's relative keys in blocks of frames that do not see each other."""
+"""Granite-Speech, its Plus and its fifth version: Shaw's relative keys in separate blocks of frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relattn.score.terms import ScoreTerms
 
 
 class _ConformerAttention(Replacement):
-    """What Granite-Speech and its Plus share: a layer norm of its own, no dropout of weights, no padding."""
+    """The common part of Granite-Speech and its Plus: an own layer norm, no dropout of weights, no padding."""
 
     by_name = False
 
@@ -78,7 +78,7 @@ def _in_blocks(
     scale: float,
     dropout: float,
 ) -> Float[Tensor, "B L HD"]:
-    """Attention within blocks of C frames, each an element of the batch; rows[i, j]: that of query i and key j."""
+    """Attention within blocks of C frames, each an element of the batch; rows[i, j]: the row of query i and key j."""
     (batch, length, _), size = query.shape, module.context_size
     lacking = -length % size
     if lacking and mask is None:
@@ -100,4 +100,4 @@ REPLACEMENTS = {
     GraniteSpeechPlusConformerAttention: RelattnGraniteSpeechPlusConformerAttention,
     GraniteSpeech5EncoderAttention: RelattnGraniteSpeech5EncoderAttention,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

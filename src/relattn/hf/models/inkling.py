@@ -1,4 +1,4 @@
-"""Inkling and Inkling 2: S = scale q . k + r . RK[d], r = W_r x of a width of its own, RK for 0 <= i - j < extent."""
+"""Inkling and Inkling 2: S = scale q . k + r . RK[d], r = W_r x with its own width, RK for 0 <= i - j < extent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RelattnInklingAttention(Replacement, InklingAttention):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under InklingAttention's arguments."""
+        """(output, attention weights if wanted), under InklingAttention's arguments."""
         past = {"past_key_values": past_key_values, "conv_mask": conv_mask}
         query = self.q_norm(_heads(self, self.q_proj(hidden_states)))
         key = self.k_norm(_heads(self, self.k_sconv(self.k_proj(hidden_states), **past)))
@@ -50,7 +50,7 @@ class RelattnInklingAttention(Replacement, InklingAttention):
 
 
 class _Inkling2Attention(Replacement):
-    """What both kinds of Inkling 2's layers compute, once the keys and values are convolved."""
+    """The common computation of both kinds of Inkling 2's layers, after keys and values are convolved."""
 
     def attended(
         self: Any,
@@ -62,9 +62,9 @@ class _Inkling2Attention(Replacement):
         places: Int[Tensor, "#B L"] | None,
         with_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for). A sink for each token and head; a gate behind the attention.
+        """(output, attention weights if wanted). One sink per token and head; a gate after the attention.
 
-        places: those of the tokens, where queries grow with them.
+        places: the tokens' places, if queries grow with them.
         """
         query = self.q_l2_clip(_heads(self, self.q_proj(hidden_states)))
         relative = self.rel_l2_clip(self.r_proj(hidden_states).unflatten(-1, (self.num_heads, -1)))
@@ -89,7 +89,7 @@ class RelattnInkling2SlidingAttention(_Inkling2Attention, Inkling2SlidingAttenti
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under Inkling2SlidingAttention's arguments."""
+        """(output, attention weights if wanted), under Inkling2SlidingAttention's arguments."""
         past = {"past_key_values": past_key_values, "conv_mask": conv_mask}
         key = self.k_sconv(self.k_proj(hidden_states), **past)
         value = self.v_sconv(self.v_proj(hidden_states), **past)
@@ -110,7 +110,7 @@ class RelattnInkling2FullAttention(_Inkling2Attention, Inkling2FullAttention):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under Inkling2FullAttention's arguments."""
+        """(output, attention weights if wanted), under Inkling2FullAttention's arguments."""
         past = {"past_key_values": past_key_values, "conv_mask": conv_mask}
         key = self.k_sconv(self.k_proj(key_hidden_states), key_hidden_states, **past)
         value = self.v_sconv(self.v_proj(value_hidden_states), value_hidden_states, **past)
@@ -119,7 +119,7 @@ class RelattnInkling2FullAttention(_Inkling2Attention, Inkling2FullAttention):
 
 
 class RelattnInkling2BlockAttentionResidual(Replacement, Inkling2BlockAttentionResidual):
-    """Inkling2BlockAttentionResidual as it is: every token attends to its own states in the layers below, no other."""
+    """Inkling2BlockAttentionResidual, unchanged: every token attends only to its own states in the layers below."""
 
 
 def _heads(module: Any, features: Float[Tensor, "B L HD"]) -> Float[Tensor, "B L H D"]:
@@ -139,7 +139,7 @@ def _starts(module: Any, cache: Any, query: Float[Tensor, "B L H D"]) -> tuple[i
     if cache is None:
         return 0, 0
     start = cache.get_query_offset(module.layer_idx)
-    start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # which a static cache counts on in
+    start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # a static cache changes it later
     return start, cache.get_mask_sizes(query.shape[1], module.layer_idx)[1]
 
 
@@ -156,7 +156,7 @@ def _attend(
 ) -> tuple[Float[Tensor, "B L HD"], Tensor | None]:
     """Attention over all tokens so far, heads side by side; the module adds its relative logits unscaled.
 
-    Positions and window are the module's own: for static caches `generate` makes one mask for layers of both kinds.
+    Positions and window come from the module: for static caches `generate` makes one mask for layers of both kinds.
     """
     start, first = _starts(module, cache, query)
     query, key, value, relative = (features.transpose(1, 2) for features in (query, key, value, relative))
@@ -183,4 +183,4 @@ REPLACEMENTS = {
     Inkling2FullAttention: RelattnInkling2FullAttention,
     Inkling2BlockAttentionResidual: RelattnInkling2BlockAttentionResidual,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -1,4 +1,4 @@
-"""LASR: turned queries and keys, served by their name; its convolutions read the mask of its attention, too."""
+"""LASR: rotated queries and keys; its attention runs by name. Its convolutions read the attention's mask, too."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from relattn.hf.replacement import Replacement
 
 
 class RelattnLasrEncoderConvolutionModule(Replacement, LasrEncoderConvolutionModule):
-    """LasrEncoderConvolutionModule, which leaves out the frames that no frame attends to: here, those of padding."""
+    """LasrEncoderConvolutionModule, which leaves out the frames that no frame attends to: here the padding."""
 
     def forward(
         self, hidden_states: Float[Tensor, "B L width"], attention_mask: MaskStructure | Tensor | None = None
     ) -> Float[Tensor, "B L width"]:
-        """As the original's, with a mask of frames [B, 1, 1, L] in the place of one of pairs."""
+        """As the original's, with a mask of frames [B, 1, 1, L] in place of a mask of pairs."""
         if isinstance(attention_mask, MaskStructure):
             frames = attention_mask.key_mask
             attention_mask = None if frames is None else frames[:, None, None]
@@ -24,4 +24,4 @@ class RelattnLasrEncoderConvolutionModule(Replacement, LasrEncoderConvolutionMod
 
 
 REPLACEMENTS = {LasrEncoderConvolutionModule: RelattnLasrEncoderConvolutionModule}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

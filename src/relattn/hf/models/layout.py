@@ -25,7 +25,7 @@ from relattn.score.terms import ScoreTerms
 
 @dataclass(frozen=True)
 class Placed:
-    """Biases, and where the tokens stand on their axes: what an encoder hands its layers in place of pairs."""
+    """Biases, and the tokens' positions on the axes: the encoder hands these to its layers in place of pairs."""
 
     terms: ScoreTerms
     positions: Mapping[str, Int64[Tensor, "#B L"]]
@@ -35,16 +35,16 @@ class _Encoder(Replacement):
     """Hands its layers tables and positions. As in the original, the biases get no gradients."""
 
     def divisor(self) -> float:
-        """What the biases are divided by."""
+        """The divisor of the biases."""
         return 1.0
 
     def on_sequence(self: Any, position_ids: Int64[Tensor, "#B L"]) -> Placed:
-        """By the order of the text; the visual tokens count from 0 again."""
+        """The positions in the order of the text; the visual tokens count from 0 again."""
         terms = _bias(self.rel_pos_bias, self.max_rel_pos, self.divisor())
         return Placed(terms, {SEQUENCE: position_ids})
 
     def on_page(self: Any, bbox: Int64[Tensor, "#B L 4"]) -> Placed:
-        """By the left and the lower edge of the tokens' boxes."""
+        """The positions by the left and the lower edge of the tokens' boxes."""
         x, y = (
             _bias(layer, self.max_rel_2d_pos, self.divisor()).on(axis)
             for axis, layer in (("x", self.rel_pos_x_bias), ("y", self.rel_pos_y_bias))
@@ -73,7 +73,7 @@ class RelattnLayoutLMv3Encoder(_Encoder, LayoutLMv3Encoder):
     """LayoutLMv3Encoder for attention on relattn."""
 
     def divisor(self) -> float:
-        """sqrt(D): the scale is of the biases, too."""
+        """sqrt(D): the scale applies to the biases, too."""
         return math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
 
     def _cal_1d_pos_emb(self, position_ids: Int64[Tensor, "#B L"]) -> Placed:
@@ -97,7 +97,7 @@ class RelattnLayoutLMv2SelfAttention(Replacement, LayoutLMv2SelfAttention):
         rel_2d_pos: Placed | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under LayoutLMv2SelfAttention's arguments.
+        """(output, attention weights if wanted), under LayoutLMv2SelfAttention's arguments.
 
         attention_mask [B, 1, 1 or Lq, Lk]: any number but 0 hides a pair.
         """
@@ -111,7 +111,7 @@ class RelattnLayoutLMv2SelfAttention(Replacement, LayoutLMv2SelfAttention):
 
 
 class RelattnLayoutLMv3SelfAttention(Replacement, LayoutLMv3SelfAttention):
-    """LayoutLMv3SelfAttention on relattn. Its softmax is the softmax, by numbers that do not overflow."""
+    """LayoutLMv3SelfAttention on relattn. Its special softmax equals the softmax; it only avoids overflow."""
 
     stack = LayoutLMv3Encoder
 
@@ -123,9 +123,9 @@ class RelattnLayoutLMv3SelfAttention(Replacement, LayoutLMv3SelfAttention):
         rel_2d_pos: Placed | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under LayoutLMv3SelfAttention's arguments.
+        """(output, attention weights if wanted), under LayoutLMv3SelfAttention's arguments.
 
-        Without those of the text the biases of the page are not added, as in the original.
+        Without the biases of the text those of the page are not added, as in the original.
         """
         projected = self.query(hidden_states), self.key(hidden_states), self.value(hidden_states)
         used = _used(self, rel_pos, rel_2d_pos) if self.has_relative_attention_bias else []
@@ -166,4 +166,4 @@ REPLACEMENTS = {
     LayoutLMv3Encoder: RelattnLayoutLMv3Encoder,
     LayoutLMv3SelfAttention: RelattnLayoutLMv3SelfAttention,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

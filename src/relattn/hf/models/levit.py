@@ -22,9 +22,9 @@ from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
 
 LEAST = 65
-"""So many keys are changed. Time of the replacement / the original, forward and training step, one thread, (batch,
-heads, queries, keys): (4, 12, 16, 16) 1.34 and 1.38; (4, 8, 49, 49) 1.21 and 1.35; (16, 8, 49, 49) 1.00 and 1.15; (16,
-8, 49, 196) 0.89 and 0.99; (4, 4, 196, 196) 0.56 and 0.79.
+"""From this many keys on modules are changed. Time of the replacement / the original, forward and training step, one
+thread, (batch, heads, queries, keys): (4, 12, 16, 16) 1.34 and 1.38; (4, 8, 49, 49) 1.21 and 1.35; (16, 8, 49, 49) 1.00
+and 1.15; (16, 8, 49, 196) 0.89 and 0.99; (4, 4, 196, 196) 0.56 and 0.79.
 """
 
 
@@ -35,7 +35,7 @@ class _DistanceAttention(Replacement):
 
     @staticmethod
     def cannot(module: Any) -> str | None:
-        """Small grids are left."""
+        """Modules with small grids are left."""
         if module.len_points >= LEAST:
             return None
         side = math.isqrt(module.len_points)
@@ -95,4 +95,4 @@ def _terms(biases: Float[Tensor, "H side*side"], side: int, reach: int) -> Score
 
 
 REPLACEMENTS = {LevitAttention: RelattnLevitAttention, LevitAttentionSubsample: RelattnLevitAttentionSubsample}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

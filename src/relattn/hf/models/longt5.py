@@ -1,4 +1,4 @@
-"""LongT5: T5's bias in a window, and transient-global: besides, sums of whole blocks, with a bias of their own."""
+"""LongT5: T5's bias in a window. Transient-global adds sums of whole blocks, which have their own bias."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RelattnLongT5LocalAttention(Replacement, LongT5LocalAttention):
         position_bias: Float[Tensor, "num_buckets H"] | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor | None, ...]:
-        """(output, the biases of the buckets, weights by blocks if asked for), under LongT5LocalAttention's arguments.
+        """(output, the biases of the buckets, weights by blocks if wanted), under LongT5LocalAttention's arguments.
 
         Raises ValueError: without a mask.
         """
@@ -62,7 +62,7 @@ class RelattnLongT5LocalAttention(Replacement, LongT5LocalAttention):
 class RelattnLongT5TransientGlobalAttention(Replacement, LongT5TransientGlobalAttention):
     """LongT5TransientGlobalAttention on relattn: the window, and a key for each block of global_block_size tokens.
 
-    What the first layer hands on are the biases of both, side by side.
+    The first layer hands on the biases of both, side by side.
     """
 
     stack = LongT5Stack
@@ -75,7 +75,7 @@ class RelattnLongT5TransientGlobalAttention(Replacement, LongT5TransientGlobalAt
         position_bias: Float[Tensor, "num_buckets 2H"] | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor | None, ...]:
-        """(output, biases, weights by blocks if asked for), under LongT5TransientGlobalAttention's arguments.
+        """(output, biases, weights by blocks if wanted), under LongT5TransientGlobalAttention's arguments.
 
         Raises ValueError: without a mask.
         """
@@ -108,7 +108,7 @@ class RelattnLongT5TransientGlobalAttention(Replacement, LongT5TransientGlobalAt
 
 
 def _given(mask: Tensor | None) -> Tensor:
-    """The mask, without which the originals attend beyond their window, and to what they pad blocks with."""
+    """The mask. Without it the originals attend beyond their window, and to the padding of blocks."""
     if mask is None:
         raise ValueError("mask: got None; expected the mask that LongT5Stack makes, which says where tokens are")
     return mask
@@ -132,7 +132,9 @@ def _block_sums(
 def _by_blocks(
     weights: Float[Tensor, "B H L L"], block: int, more: Float[Tensor, "B H L G"] | None = None
 ) -> Float[Tensor, "B blocks H block 3*block+G"]:
-    """As the originals return them: the queries of each block, the keys of it and of its neighbours, and more keys."""
+    """As the originals return them: the queries of each block, the keys of the block and of its neighbours, and more
+    keys.
+    """
     rest = -weights.shape[2] % block
     padded = F.pad(weights, (block, block + rest, 0, rest)).unflatten(2, (-1, block))
     near = padded.unfold(-1, 3 * block, block).diagonal(dim1=2, dim2=4).permute(0, 4, 1, 2, 3)
@@ -147,4 +149,4 @@ REPLACEMENTS = {
     LongT5LocalAttention: RelattnLongT5LocalAttention,
     LongT5TransientGlobalAttention: RelattnLongT5TransientGlobalAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

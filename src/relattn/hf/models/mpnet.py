@@ -18,7 +18,7 @@ from relattn.score.positions import Span
 from relattn.score.terms import ScoreTerms
 
 BUCKETS, FURTHEST = 32, 128
-"""MPNet's rule, whatever its configuration says of buckets: so many, the last of them from this distance on."""
+"""MPNet's rule, for every configuration: the number of buckets, and the distance at which the last one begins."""
 
 
 class RelattnMPNetEncoder(Replacement, MPNetEncoder):
@@ -26,7 +26,7 @@ class RelattnMPNetEncoder(Replacement, MPNetEncoder):
 
     @staticmethod
     def cannot(module: Any) -> str | None:
-        """A smaller table lacks buckets that its own rule asks for."""
+        """A smaller table lacks buckets that its own rule gives."""
         rows = module.relative_attention_bias.num_embeddings
         return (
             f"relative_attention_num_buckets={rows} is below the {BUCKETS} of MPNet's rule" if rows < BUCKETS else None
@@ -60,7 +60,7 @@ class RelattnMPNetSelfAttention(Replacement, MPNetSelfAttention):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
-        """(output, attention weights if asked for), under MPNetSelfAttention's arguments."""
+        """(output, attention weights if wanted), under MPNetSelfAttention's arguments."""
         query, key, value = projected(hidden_states, (self.q, self.k, self.v), self.attention_head_size)
         terms = None
         if position_bias is not None:
@@ -73,4 +73,4 @@ class RelattnMPNetSelfAttention(Replacement, MPNetSelfAttention):
 
 
 REPLACEMENTS = {MPNetEncoder: RelattnMPNetEncoder, MPNetSelfAttention: RelattnMPNetSelfAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -39,7 +39,7 @@ class RelattnNemotronAsrStreamingEncoderAttention(Replacement, NemotronAsrStream
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under NemotronAsrStreamingEncoderAttention's arguments."""
+        """(output, attention weights if wanted), under NemotronAsrStreamingEncoderAttention's arguments."""
         cached = position_embeddings.shape[1] // 2 + 1 - hidden_states.shape[1]
         structure = as_structure(attention_mask, False, cached)
         return relative_attention_of(self, hidden_states, position_embeddings, structure, past_key_values, kwargs)
@@ -68,7 +68,7 @@ class RelattnNemotronAsrStreamingEncoder(WholeModel, NemotronAsrStreamingEncoder
         num_lookahead_tokens: int | None = None,
         **kwargs: Any,
     ) -> NemotronAsrStreamingEncoderModelOutput:
-        """The frames' states, which of them are speech, and the caches, under the original's arguments."""
+        """The frames' states, a mask of speech frames, and the caches, under the original's arguments."""
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if use_cache and padding_cache is None:
@@ -100,7 +100,7 @@ def _chunks(
     cache: Any,
     lookahead: int | None,
 ) -> Chunks:
-    """Chunks of a frame and its lookahead, and as many before as the left context holds whole.
+    """Chunks of a frame and its lookahead, and as many chunks before as the left context holds completely.
 
     Padding is counted as transformers does: from the first frame of the stream on.
     """
@@ -120,4 +120,4 @@ REPLACEMENTS = {
     NemotronAsrStreamingEncoderAttention: RelattnNemotronAsrStreamingEncoderAttention,
     NemotronAsrStreamingEncoder: RelattnNemotronAsrStreamingEncoder,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -1,4 +1,4 @@
-"""Parakeet, whose encoder Canary, Cohere-ASR and Nemotron-H-Omni have too: Transformer-XL's terms."""
+"""Parakeet: Transformer-XL's terms. Canary, Cohere-ASR and Nemotron-H-Omni have its encoder, too."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RelattnParakeetEncoderAttention(Replacement, ParakeetEncoderAttention):
         attention_mask: Bool[Tensor, "B 1 #L L"] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under ParakeetEncoderAttention's arguments."""
+        """(output, attention weights if wanted), under ParakeetEncoderAttention's arguments."""
         structure = MaskStructure()
         if attention_mask is not None:
             mask = attention_mask.bool()
@@ -67,9 +67,9 @@ def relative_attention_of(
 
 
 class RelattnParakeetEncoder(WholeModel, ParakeetEncoder):
-    """ParakeetEncoder, whose layers get a mask of frames, [B, 1, 1, L], instead of one of pairs.
+    """ParakeetEncoder, whose layers get a mask of frames, [B, 1, 1, L], instead of a mask of pairs.
 
-    In the original a padding frame attends to padding and speech alike; here to the speech, for nobody reads it.
+    In the original a padding frame attends to padding and speech; here only to the speech. Nothing reads its output.
     Dropout of the positions is drawn once for a batch.
     """
 
@@ -85,7 +85,7 @@ class RelattnParakeetEncoder(WholeModel, ParakeetEncoder):
         output_attention_mask: bool = True,
         **kwargs: Any,
     ) -> ParakeetEncoderModelOutput:
-        """The frames' states and which of them are speech, under ParakeetEncoder's arguments."""
+        """The frames' states and a mask of speech frames, under ParakeetEncoder's arguments."""
         states = self.subsampling(input_features, attention_mask) * self.input_scale
         speech = None
         if attention_mask is not None:
@@ -113,4 +113,4 @@ REPLACEMENTS = {
     ParakeetEncoderAttention: RelattnParakeetEncoderAttention,
     ParakeetEncoder: RelattnParakeetEncoder,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -24,26 +24,26 @@ from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
 PIECE = 500
-"""Longer speech is cut into pieces of so many frames, which do not see each other."""
+"""Longer speech is cut into pieces of this many frames, which do not see each other."""
 CHUNKS = "chunks"
-"""The axis on which the numbers of the chunks stand."""
+"""The axis of the chunks' numbers."""
 
 
 class Handed(NamedTuple):
-    """What the encoder hands its layers instead of a bias of pairs."""
+    """The encoder hands this to its layers instead of a bias of pairs."""
 
     structure: MaskStructure
     terms: ScoreTerms
 
 
 class RelattnPhi4MultimodalAudioRelativeAttentionBias(Replacement, Phi4MultimodalAudioRelativeAttentionBias):
-    """Phi4MultimodalAudioRelativeAttentionBias, which makes a row for each offset instead of each pair."""
+    """Phi4MultimodalAudioRelativeAttentionBias, which makes one row per offset instead of one per pair."""
 
     stack = Phi4MultimodalAudioModel
     by_name = False
 
     def forward(self, x: Float[Tensor, "B L width"]) -> OffsetTable:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """b [H, 2 max_distance], clipped; or by distance, and refused where the original has no row."""
+        """b [H, 2 max_distance], clipped; or by distance, and then refused where the original has no row."""
         furthest = self.max_distance
         if not self.symmetric:
             return OffsetTable(self.bias_values.weight.t(), -furthest, "clamp")
@@ -97,7 +97,7 @@ class RelattnPhi4MultimodalAudioModel(WholeModel, Phi4MultimodalAudioModel):
         return states.reshape(batch, -1, states.shape[-1])[:, :length]
 
     def chunk_numbers(self, length: int) -> Int[Tensor, "L"]:
-        """The number of each frame's chunk; in training half of the time the first chunk is the short one.
+        """The number of each frame's chunk. In training the first chunk is the short one half of the time.
 
         It is drawn as in the original, by NumPy; without a size all frames are in one chunk.
         """
@@ -106,7 +106,7 @@ class RelattnPhi4MultimodalAudioModel(WholeModel, Phi4MultimodalAudioModel):
         return (torch.arange(length) + (-length % size if from_the_end else 0)) // size
 
     def handed(self, numbers: Int[Tensor, "L"], speech: Bool[Tensor, "B L"] | None, bias: OffsetTable) -> Handed:
-        """b[d], and on the axis of chunks 1 for a key in the query's chunk or in `left_chunk` before it.
+        """b[d], and on the axis of chunks 1 for a key in the query's chunk or in the `left_chunk` chunks before it.
 
         Frames of padding stand before all of these chunks.
         """
@@ -124,4 +124,4 @@ REPLACEMENTS = {
     Phi4MultimodalAudioModel: RelattnPhi4MultimodalAudioModel,
     Phi4MultimodalAudioRelativeAttentionBias: RelattnPhi4MultimodalAudioRelativeAttentionBias,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

@@ -12,4 +12,4 @@ class RelattnPPFormulaNetVisionAttention(SamAttention, PPFormulaNetVisionAttenti
 
 
 REPLACEMENTS = {PPFormulaNetVisionAttention: RelattnPPFormulaNetVisionAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -1,7 +1,7 @@
 """ProphetNet: S = q . k / sqrt(D) + r_i[bucket(d)], one number for each bucket, head and query, in n + 1 streams.
 
 The main stream is causal. Predicting stream s attends to the main stream's keys up to s before the query, or to the
-first where there is none, and to one key of its own, the query's.
+first key if there is none. It also attends to one key of its own, the query's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RelattnProphetNetAttention(Replacement, ProphetNetAttention):
         output_attentions: bool | None = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, the masked scores if attention weights are asked for, as the original), under its arguments."""
+        """(output, the masked scores if attention weights are wanted, as in the original), under its arguments."""
         (query,) = projected(hidden_states, (self.query_proj,), self.head_dim)
 
         def project() -> KeysAndValues:
@@ -81,15 +81,15 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
         position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """(output, the main stream's weights, those of the others [B, n, H, L, Lk + L]), weights if asked for.
+        """(output, the main stream's weights, the weights of the others [B, n, H, L, Lk + L]); weights only if wanted.
 
-        attention_mask: None for one token after a cache, where the original lets every stream attend to all keys.
+        attention_mask: None for one token after a cache: there the original lets every stream attend to all keys.
         """
         features = projected(hidden_states, (self.query_proj, self.key_proj, self.value_proj), self.head_dim)
         streams = (of_all.chunk(1 + self.ngram, dim=2) for of_all in features)
         (query, key, value, relative), *others = zip(*streams, self._relative(hidden_states), strict=True)
         start = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
-        start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # which a static cache counts on in
+        start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # a static cache changes it later
         key, value = cached(past_key_values, self.layer_idx, False, lambda: (key, value))
         structure = as_structure(attention_mask, True, start)
         scale, dropout = self.head_dim**-0.5, self.attention_dropout if self.training else 0.0
@@ -107,7 +107,7 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
         """r of every stream.
 
         Those of the predicting streams, [B, L, n, H, buckets], are read as if they were [B, n, H, L, buckets], as in
-        transformers: r of one query comes from another token, stream and head, but where L is 1.
+        transformers: r of one query comes from another token, stream and head, except where L is 1.
         """
         logits = self.relative_pos_embeddings(hidden_states).unflatten(-1, (self.num_buckets, self.num_attn_heads))
         streams = logits.transpose(2, 3).unflatten(1, (1 + self.ngram, -1))  # [B, streams, L, H, buckets]
@@ -126,7 +126,7 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
         own_value: Float[Tensor, "B H L D"],
         relative: Float[Tensor, "B H L buckets"],
     ) -> tuple[Float[Tensor, "B L H D"], Tensor | None]:
-        """A predicting stream: attention to the main stream's keys, merged by its lse with that to single keys."""
+        """A predicting stream: attention to the main stream's keys, merged by its lse with attention to single keys."""
         scale, dropout = self.head_dim**-0.5, self.attention_dropout if self.training else 0.0
         terms = self._terms(relative, lag + 1)
         keywords: dict[str, Any] = {
@@ -194,7 +194,7 @@ class RelattnProphetNetDecoder(Replacement, ProphetNetDecoder):
         return MaskStructure(is_causal=True, key_mask=None if attention_mask is None else attention_mask.bool())
 
     def prepare_predict_attention_mask(self, hidden_states: Tensor, attention_mask: Tensor | None) -> MaskStructure:
-        """The main stream's: a predicting stream masks no key of its own."""
+        """The mask of the main stream: a predicting stream masks no key of its own."""
         return self.prepare_attention_mask(hidden_states, attention_mask)
 
 
@@ -204,4 +204,4 @@ REPLACEMENTS = {
     ProphetNetDecoderLayer: RelattnProphetNetDecoderLayer,
     ProphetNetDecoder: RelattnProphetNetDecoder,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -33,12 +33,12 @@ class RelattnSEWDDisentangledSelfAttention(DisentangledAttentionV2, Disentangled
         rel_embeddings: Float[Tensor, "2K width"] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under the arguments that the original has here."""
+        """(output, attention weights if wanted), under the arguments that the original has here."""
         with_weights = asks_for_weights(self, kwargs)
         return super().forward(hidden_states, attention_mask, with_weights, query_states, relative_pos, rel_embeddings)
 
     def dropout_probability(self) -> float:
-        """With which a weight is dropped in training."""
+        """The probability with which a weight is dropped in training."""
         return self.dropout.drop_prob
 
 
@@ -46,4 +46,4 @@ REPLACEMENTS = {
     SEWDTransformerEncoder: RelattnSEWDTransformerEncoder,
     DisentangledSelfAttention: RelattnSEWDDisentangledSelfAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

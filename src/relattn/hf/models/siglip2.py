@@ -1,4 +1,4 @@
-"""SigLIP 2: attention that is served by its name, by which its pooling head would make a mask for torch's module."""
+"""SigLIP 2: its attention runs by name. By that name its pooling head would make a mask for torch's module."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ class RelattnSiglip2MultiheadAttentionPoolingHead(Replacement, Siglip2MultiheadA
 
 
 REPLACEMENTS = {Siglip2MultiheadAttentionPoolingHead: RelattnSiglip2MultiheadAttentionPoolingHead}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -12,4 +12,4 @@ class RelattnSLANeXtVisionAttention(SamAttention, SLANeXtVisionAttention):
 
 
 REPLACEMENTS = {SLANeXtVisionAttention: RelattnSLANeXtVisionAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

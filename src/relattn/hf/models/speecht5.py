@@ -22,13 +22,13 @@ from relattn.score.terms import ScoreTerms
 
 
 class RelattnSpeechT5RelativePositionalEncoding(Replacement, SpeechT5RelativePositionalEncoding):
-    """SpeechT5RelativePositionalEncoding, which hands on its rows [2K, D] instead of one for each pair, [L, L, D]."""
+    """SpeechT5RelativePositionalEncoding, which hands on its rows [2K, D] instead of one per pair, [L, L, D]."""
 
     stack = SpeechT5PreTrainedModel
 
     def forward(self, hidden_states: Tensor) -> Float[Tensor, "2K D"]:
         """The rows of the distances i - j = -K .. K - 1."""
-        # a tensor of its own: a layer checkpointed with use_reentrant=True would make the parameter its output
+        # a new tensor: a layer checkpointed with use_reentrant=True would make the parameter its output
         return self.pe_k.weight.clone()
 
 
@@ -47,7 +47,7 @@ class RelattnSpeechT5Attention(Replacement, SpeechT5Attention):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under SpeechT5Attention's arguments."""
+        """(output, attention weights if wanted), under SpeechT5Attention's arguments."""
         (query,) = projected(hidden_states, (self.q_proj,), self.head_dim)
 
         def project() -> KeysAndValues:
@@ -70,4 +70,4 @@ REPLACEMENTS = {
     SpeechT5RelativePositionalEncoding: RelattnSpeechT5RelativePositionalEncoding,
     SpeechT5Attention: RelattnSpeechT5Attention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -20,7 +20,7 @@ from relattn.hf.replacement import Replacement
 
 
 class WindowLayer(Replacement):
-    """A layer that tells its attention which tokens of a shifted window belong together, not which pairs."""
+    """A layer that hands its attention the regions of a shifted window's tokens instead of a mask of pairs."""
 
     by_name = False
 
@@ -74,7 +74,7 @@ class RelattnSwinAttention(Replacement, SwinAttention):
         attention_mask: MaskStructure | Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under SwinAttention's arguments."""
+        """(output, attention weights if wanted), under SwinAttention's arguments."""
         query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
         height, width = self.relative_position_bias.window_size
         terms = grid_terms(self.relative_position_bias.relative_position_bias_table, (height, width))
@@ -86,11 +86,11 @@ class RelattnSwinAttention(Replacement, SwinAttention):
 
 
 class WindowAttention(Replacement):
-    """Attention in windows of `window_size`, each an element of the batch; those of one image follow each other."""
+    """Attention in windows of `window_size`, each an element of the batch; windows of one image are neighbours."""
 
     by_name = False
     times_masked = 1
-    """How often the original adds the mask of pairs."""
+    """The number of times that the original adds the mask of pairs."""
 
     def forward(
         self: Any,
@@ -98,7 +98,7 @@ class WindowAttention(Replacement):
         attention_mask: MaskStructure | Tensor | None = None,
         output_attentions: bool | None = False,
     ) -> tuple[Tensor] | tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under the original's arguments."""
+        """(output, attention weights if wanted), under the original's arguments."""
         query, key, value = projected(hidden_states, (self.query, self.key, self.value), self.attention_head_size)
         query, key, scale = self.compared(query, key)
         if isinstance(attention_mask, Tensor):
@@ -134,7 +134,7 @@ class RelattnClapAudioSelfAttention(WindowAttention, ClapAudioSelfAttention):
 def of_windows(
     mask: MaskStructure | Tensor | None, sizes: tuple[int, int], query: Float[Tensor, "B H L D"]
 ) -> MaskStructure:
-    """The mask of one image's windows, [windows, n, n] or their regions [windows, n], for all the images of a batch."""
+    """The mask of one image's windows, [windows, n, n], or their regions [windows, n], for all images of a batch."""
     structure = MaskStructure()
     if isinstance(mask, Tensor):
         pairs = mask.repeat(query.shape[0] // mask.shape[0], 1, 1).unsqueeze(1)
@@ -146,7 +146,7 @@ def of_windows(
 
 
 def _regions(height: int, width: int, window: int, shift: int, device: torch.device | None) -> MaskStructure | None:
-    """What stands together in the image after it was shifted cyclically: three parts on each axis, so nine regions."""
+    """The regions of the image after a cyclic shift: three parts on each axis, so nine regions."""
     if shift <= 0:
         return None
     y, x = (_part(size, window, shift, device) for size in (height, width))
@@ -155,7 +155,7 @@ def _regions(height: int, width: int, window: int, shift: int, device: torch.dev
 
 
 def _part(size: int, window: int, shift: int, device: torch.device | None) -> Tensor:
-    """0 before the last window, then 1, and 2 for what came around from the other side."""
+    """0 before the last window, then 1, and 2 for the part that came around from the other side."""
     place = torch.arange(size, device=device)
     return (place >= size - window).long() + (place >= size - shift).long()
 
@@ -170,4 +170,4 @@ REPLACEMENTS = {
     ClapAudioLayer: RelattnClapAudioLayer,
     ClapAudioSelfAttention: RelattnClapAudioSelfAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

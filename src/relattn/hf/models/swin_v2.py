@@ -16,7 +16,7 @@ from relattn.hf.models.swin import WindowAttention, WindowLayer
 
 
 class _CosineAttention(WindowAttention):
-    """What both compute. A pair of a shifted window that is hidden gets -100 twice in the original."""
+    """The common computation of both. A hidden pair of a shifted window gets -100 twice in the original."""
 
     times_masked = 2
 
@@ -52,4 +52,4 @@ REPLACEMENTS = {
     Swin2SRLayer: RelattnSwin2SRLayer,
     Swin2SRSelfAttention: RelattnSwin2SRSelfAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -20,7 +20,7 @@ from relattn.score.terms import ScoreTerms
 
 
 class _Projected(Replacement):
-    """What projects queries, keys, values and the output, under these names."""
+    """The projections of queries, keys, values and the output, under these names."""
 
     needs = ("is_causal",)
     projections: tuple[str, str, str, str] = ("q", "k", "v", "o")
@@ -29,7 +29,7 @@ class _Projected(Replacement):
 class SharedBias(_Projected):
     """The first layer makes the position bias, and the stack hands it on to the others.
 
-    What is handed on here are the biases of the buckets, [num_buckets, H], instead of [1, H, Lq, Lk].
+    Here the first layer hands on the biases of the buckets, [num_buckets, H], instead of [1, H, Lq, Lk].
     """
 
     def forward(
@@ -41,9 +41,9 @@ class SharedBias(_Projected):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """(output, the biases of the buckets, attention weights if asked for), under T5Attention's arguments."""
+        """(output, the biases of the buckets, attention weights if wanted), under T5Attention's arguments."""
         if position_bias is None and self.has_relative_attention_bias:
-            # a tensor of its own: a layer checkpointed with use_reentrant=True would make the parameter its output
+            # a new tensor: a layer checkpointed with use_reentrant=True would make the parameter its output
             position_bias = self.relative_attention_bias.weight.clone()
         output, weights = _forward(self, hidden_states, mask, key_value_states, position_bias, past_key_values, kwargs)
         return output, position_bias, weights
@@ -62,7 +62,7 @@ class RelattnMT5Attention(SharedBias, MT5Attention):
 
 
 class RelattnUMT5Attention(_Projected, UMT5Attention):
-    """UMT5Attention on relattn: every layer has a bias of its own."""
+    """UMT5Attention on relattn: every layer has its own bias."""
 
     def forward(
         self,
@@ -72,7 +72,7 @@ class RelattnUMT5Attention(_Projected, UMT5Attention):
         attention_mask: MaskStructure | Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under UMT5Attention's arguments."""
+        """(output, attention weights if wanted), under UMT5Attention's arguments."""
         bias = self.relative_attention_bias.weight if self.has_relative_attention_bias else None
         return _forward(self, hidden_states, attention_mask, encoder_hidden_states, bias, past_key_values, kwargs)
 
@@ -90,13 +90,13 @@ def _forward(
     query_of, key_of, value_of, output_of = (getattr(module, name) for name in module.projections)
     query = heads(module, query_of(hidden_states))
     start = 0 if memory is not None or cache is None else cache.get_seq_length(module.layer_idx)
-    start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # which a static cache counts on in
+    start = start.clone().reshape(()) if isinstance(start, Tensor) else start  # a static cache changes it later
     source = hidden_states if memory is None else memory
     key, value = cached(
         cache, module.layer_idx, memory is not None,
         lambda: (heads(module, key_of(source)), heads(module, value_of(source))),
     )  # fmt: skip
-    if isinstance(mask, Tensor):  # of pairs, and maybe of more keys than there are
+    if isinstance(mask, Tensor):  # a mask of pairs, maybe with more keys than there are
         mask = mask[..., : key.shape[2]]
     structure = as_structure(mask, module.is_causal, start)
     terms = None if bias is None else bucket_terms(module, bias)
@@ -107,7 +107,7 @@ def _forward(
 
 
 def bucket_terms(module: Any, bias: Float[Tensor, "num_buckets H"]) -> ScoreTerms:
-    """b[bucket(d)]; a module that does not say whether it decodes does."""
+    """b[bucket(d)]; a module without a flag for decoding counts as a decoder."""
     furthest, bidirectional = module.relative_attention_max_distance, not getattr(module, "is_decoder", True)
     return ScoreTerms(bias=bias_table(bias, furthest, bidirectional, Span(-furthest, 2 * furthest + 1)))
 
@@ -122,4 +122,4 @@ REPLACEMENTS = {
     MT5Attention: RelattnMT5Attention,
     UMT5Attention: RelattnUMT5Attention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

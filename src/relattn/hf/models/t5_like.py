@@ -53,4 +53,4 @@ REPLACEMENTS = {
     Pop2PianoAttention: RelattnPop2PianoAttention,
     Pix2StructTextAttention: RelattnPix2StructTextAttention,
 }
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

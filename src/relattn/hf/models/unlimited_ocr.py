@@ -22,4 +22,4 @@ REPLACEMENTS = {
     UnlimitedOcrSamVisionAttention: RelattnUnlimitedOcrSamVisionAttention,
     UnlimitedOcrSamVisionSdpaAttention: RelattnUnlimitedOcrSamVisionSdpaAttention,
 }
-"""The modules of transformers, and what takes their place."""
+"""The modules of transformers, and their replacements."""

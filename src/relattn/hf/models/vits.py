@@ -24,7 +24,7 @@ class RelattnVitsAttention(Replacement, VitsAttention):
         attention_mask: MaskStructure | Tensor | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if asked for), under the original's arguments, which attends to itself alone."""
+        """(output, attention weights if wanted), under the original's arguments; it is self-attention."""
         query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
         terms = None
         if self.window_size:
@@ -37,4 +37,4 @@ class RelattnVitsAttention(Replacement, VitsAttention):
 
 
 REPLACEMENTS = {VitsAttention: RelattnVitsAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

@@ -21,12 +21,12 @@ from relattn.score.terms import ScoreTerms
 class RelattnWavLMAttention(Replacement, WavLMAttention):
     """WavLMAttention on relattn: the gate is a relative query of width one, the bias its relative key.
 
-    The first layer makes the biases, and the encoder hands them on to the others: here those of the offsets
+    The first layer makes the biases, and the encoder hands them on to the others. Here they belong to the offsets
     -max_distance .. max_distance, [H, offsets], instead of [B * H, L, L].
     """
 
     stack = nn.ModuleList
-    """Both kinds of encoder keep their layers in one."""
+    """The attribute in which both kinds of encoder keep their layers."""
     by_name = False
     needs = ("_relative_positions_bucket",)
 
@@ -38,9 +38,10 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
         index: int = 0,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """(output, attention weights if asked for, the biases of the offsets), under WavLMAttention's arguments.
+        """(output, attention weights if wanted, the biases of the offsets), under WavLMAttention's arguments.
 
-        attention_mask [B, L]: 1 or True for what is heard. The weights are those of all heads' mean, as the original's.
+        attention_mask [B, L]: 1 or True for frames of sound. The weights are the mean over all heads, as in the
+        original.
         """
         if position_bias is None:
             position_bias = self._biases()
@@ -58,13 +59,13 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
         return self.out_proj(output.flatten(2)), weights, position_bias
 
     def _biases(self) -> Float[Tensor, "H offsets"]:
-        """b[bucket(d)] of every offset that may have a bucket of its own."""
+        """b[bucket(d)] of every offset that may have its own bucket."""
         table = self.rel_attn_embed.weight
         offsets = torch.arange(-self.max_distance, self.max_distance + 1, device=table.device)
         return F.embedding(self._relative_positions_bucket(offsets), wide(table)).transpose(0, 1)
 
     def _gate(self, hidden_states: Float[Tensor, "B L width"]) -> Float[Tensor, "B H L 1"]:
-        """g = a (c b - 1) + 2, with gates a and b of each head's features."""
+        """g = a (c b - 1) + 2, with gates a and b from each head's features."""
         features = hidden_states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         gates = self.gru_rel_pos_linear(features).unflatten(-1, (2, 4)).sum(dim=-1)
         a, b = gates.sigmoid().chunk(2, dim=-1)
@@ -72,4 +73,4 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
 
 
 REPLACEMENTS = {WavLMAttention: RelattnWavLMAttention}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""

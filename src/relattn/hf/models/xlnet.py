@@ -25,7 +25,7 @@ Segments = tuple[Int[Tensor, "B Lq"], Int[Tensor, "B Lk"]]
 
 
 class RelattnXLNetRelativeAttention(Replacement, XLNetRelativeAttention):
-    """XLNetRelativeAttention on relattn. Here as there the length comes before the batch."""
+    """XLNetRelativeAttention on relattn. As in the original the length comes before the batch."""
 
     stack = XLNetModel
     by_name = False
@@ -43,7 +43,7 @@ class RelattnXLNetRelativeAttention(Replacement, XLNetRelativeAttention):
         target_mapping: Float[Tensor, "targets L B"] | None = None,
         output_attentions: bool = False,
     ) -> tuple[Any, ...]:
-        """(content stream, query stream or None, weights if asked for), under XLNetRelativeAttention's arguments."""
+        """(content stream, query stream or None, weights if wanted), under XLNetRelativeAttention's arguments."""
         states = h if mems is None or mems.dim() <= 1 else torch.cat([mems, h])
         key, value = _heads(states, self.k), _heads(states, self.v)
         rows = torch.einsum("rh,hnd->nrd", r[:, 0].to(self.r.dtype), self.r)
@@ -89,7 +89,7 @@ def _terms(
 ) -> tuple[ScoreTerms, MaskStructure]:
     """q + u, q + v and W R; and on the axis of segments (q + s) . (e_1 - e_0) where two differ.
 
-    A query's whole row may be moved by a constant, so (q + s) . e_0, what equal segments get, is left out.
+    A constant may be added to a query's whole row. So (q + s) . e_0, the term of equal segments, is left out.
     """
     u, v, s = (bias.unsqueeze(1) for bias in (module.r_w_bias, module.r_r_bias, module.r_s_bias))
     terms = ScoreTerms(query=query + u, relative_query=query + v, relative_keys=table)
@@ -106,7 +106,7 @@ def _terms(
 
 
 class RelattnXLNetModel(WholeModel, XLNetModel):
-    """XLNetModel, which makes no mask of pairs unless it is given one, and no matrix of segments.
+    """XLNetModel, which makes no mask of pairs unless it gets one, and no matrix of segments.
 
     Dropout of the positions is drawn once for the batch.
     """
@@ -176,7 +176,7 @@ class RelattnXLNetModel(WholeModel, XLNetModel):
 
 
 def _check(model: Any, embedded: tuple[Tensor | None, ...], masks: tuple[Tensor | None, ...]) -> None:
-    """The arguments of which there may be one, and the one setting that is not served."""
+    """Checks the arguments of which only one may be given, and the one setting that is not supported."""
     if sum(one is not None for one in embedded) != 1:
         raise ValueError("input_ids, inputs_embeds: got both or none of them; expected one")
     if all(one is not None for one in masks):
@@ -191,10 +191,10 @@ def _check(model: Any, embedded: tuple[Tensor | None, ...], masks: tuple[Tensor 
 def _structures(
     model: Any, length: int, memory: int, padding: Bool[Tensor, "B L"] | None, perm_mask: Tensor | None
 ) -> tuple[MaskStructure, MaskStructure]:
-    """Which keys the content stream sees, which also sees itself, and which the query stream.
+    """The keys that the content stream sees, itself included, and the keys that the query stream sees.
 
-    perm_mask is a mask of pairs, and all the others go into it: as in the original, a query of which it hides
-    everything sees all keys alike.
+    perm_mask is a mask of pairs, and all other masks go into it. As in the original, a query from which it hides
+    everything sees all keys in the same way.
     """
     causal = model.attn_type == "uni"
     window = (memory, None) if causal and model.same_length else None
@@ -220,7 +220,7 @@ def _structures(
 
 
 def _batch_first(streams: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, ...]:
-    """The states of every layer, both streams' one after the other."""
+    """The states of every layer, those of both streams one after the other."""
     return tuple(one.transpose(0, 1).contiguous() for pair in streams for one in pair if one is not None)
 
 
@@ -232,4 +232,4 @@ def _heads_first(weights: Any) -> Any:
 
 
 REPLACEMENTS = {XLNetRelativeAttention: RelattnXLNetRelativeAttention, XLNetModel: RelattnXLNetModel}
-"""The module of transformers, and what takes its place."""
+"""The module of transformers, and its replacement."""
