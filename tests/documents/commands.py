@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from relattn.bench.settings import Settings as BenchSettings
 from relattn.cli.app import app
 from relattn.convert import FORMATS
+from relattn.lab.reproduction import ReproductionSettings
 from relattn.lab.settings import Settings as LabSettings
 from tests.documents.page import ROOT
 
@@ -62,9 +63,10 @@ def _relattn(words: list[str]) -> str | None:
             raise ValueError(f"no format {unknown}")
 
     checks = {
-        "compare": lambda given, *_: LabSettings.from_dict(given),
+        "compare": lambda given, *_, **__: LabSettings.from_dict(given),
         "bench": lambda given, *_: BenchSettings(**given),
         "compose": lambda *_: None,
+        "reproduce": lambda _, given, *__: ReproductionSettings.from_dict({"data": "jsb.json"} | given),
         "convert": check_formats,
     }
     stubs = {}
