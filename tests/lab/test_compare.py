@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -13,11 +14,12 @@ from relattn.catalogue import CATALOGUE
 from relattn.lab.budget import LEAST_STEPS
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compare import resume, start
+from relattn.lab.continuations import COMPOSED, GIVEN
 from relattn.lab.evaluate import evaluate
 from relattn.lab.voices.ngram import NGram
 from relattn.lab.voices.sources import load_music
 from relattn.lab.voices.vocabulary import Vocabulary
-from tests.lab.small import Recorder, settings, write_data
+from tests.lab.small import SMALL, Recorder, settings, write_data
 
 
 @pytest.fixture(scope="module")
@@ -265,3 +267,35 @@ def test_data_that_are_empty_or_broken(tmp_path, content, said):
 def test_data_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"data: .*no\.json"):
         start(settings(tmp_path / "no.json"), tmp_path / "out", Recorder())
+
+
+def tunes_of(folder):
+    """The titles and notes of the tunes in a report."""
+    (held,) = re.findall(r'class="relattn-tunes">(.*?)</script>', (folder / "report.html").read_text(), re.DOTALL)
+    return {tune["title"].partition(", ")[2]: tune for tune in json.loads(held)}
+
+
+def test_the_report_plays_the_same_opening_under_every_encoding(done):
+    comparison, _ = done
+    tunes = tunes_of(comparison.out)
+    assert list(tunes) == ["continued by relative", "continued by none", "as it was written"]
+    given = {tune["given"] for tune in tunes.values()}
+    assert given == {SMALL["length"] // GIVEN}
+    assert {tune["steps"] for tune in tunes.values()} == {SMALL["length"] // GIVEN + SMALL["length"] // COMPOSED}
+    opening = [[note for note in tune["notes"] if note[1] <= min(given)] for tune in tunes.values()]
+    assert opening[0] == opening[1]
+    assert tunes["continued by relative"]["attended"]["layers"] == SMALL["depth"]
+    assert tunes["as it was written"]["attended"] is None
+
+
+def test_what_was_composed_is_not_composed_again(done):
+    comparison, _ = done
+    before, recorder = tunes_of(comparison.out), Recorder()
+    resume(comparison.out, {}, recorder).run()
+    assert "composing" not in [label for label, _ in recorder.begun]
+    assert tunes_of(comparison.out) == before
+    (comparison.folder("relative", 0) / "continuation.json").write_text("{")
+    recorder = Recorder()
+    resume(comparison.out, {}, recorder).run()
+    assert [label for label, _ in recorder.begun].count("composing") == 1
+    assert tunes_of(comparison.out) == before
