@@ -15,9 +15,14 @@ from typer.testing import CliRunner
 import relattn
 from relattn.backends.select import BACKENDS
 from relattn.cli import app as commands
+from relattn.cli import compare as compare_command
 from relattn.cli import doctor
 from relattn.lab import compare as lab_compare
+from relattn.lab.checkpoint import load_checkpoint
+from relattn.lab.compose import SHIPPED
 from relattn.lab.encodings import ENCODINGS
+from relattn.lab.evaluate import evaluate
+from relattn.lab.media import MEDIA
 from relattn.lab.settings import Settings
 from tests.lab.small import write_data
 
@@ -125,6 +130,64 @@ def test_compare_refuses_in_one_sentence(data, tmp_path, arguments, said):
     out = tmp_path / "out"
     assert refused("compare", "--out", out, "--data", data, *SMALL, *arguments).startswith(said)
     assert not out.exists()
+
+
+def test_a_config_is_read_and_the_command_line_goes_before(compared, data, tmp_path):
+    """What a comparison wrote beside its results gives the same comparison again; steps named take the place of its."""
+    out, _ = compared
+    code, _, _ = call("compare", "--config", out / "config.toml", "--steps", 2, "--out", tmp_path / "again")
+    assert code == 0
+    before, after = (json.loads((folder / "results.json").read_text()) for folder in (out, tmp_path / "again"))
+    assert after["settings"] == before["settings"] | {"steps": 2, "steps_taken": 2}
+    config = tmp_path / "a.toml"
+    config.write_text("steps = 3\n\nwidht = 3\n")
+    said = refused("compare", "--config", config, "--data", data, "--out", tmp_path / "out")
+    assert said.startswith(f"config: {config}, line 3: got the option 'widht'; expected some of data, encodings, seeds")
+
+
+def test_whom_to_tell(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare_command, "find_spec", lambda package: None)
+    out = ["--data", data, "--out", tmp_path / "out"]
+    assert refused("compare", "--report-to", "wandb", *out) == (
+        "report_to: got 'wandb', whose package is not installed; expected it; install it: pip install wandb"
+    )
+    assert refused("compare", "--report-to", "paper", *out) == (
+        "report_to: got 'paper'; expected one of 'tensorboard', 'wandb'"
+    )
+
+
+def test_a_paper_is_reproduced_and_its_models_meet_longer_windows(data, tmp_path):
+    out = tmp_path / "out"
+    asked = ["reproduce", "jsb", "--data", data, "--out", out]
+    code, printed, _ = call(*asked, "--steps", 2, "--seeds", "0", "--encodings", "relative,rope", *SMALL)
+    assert code == 0
+    for shown in ("n-gram, interpolated", "`rope`", "0.357 is missed by", f"table {out / 'table.md'}"):
+        assert shown in printed
+    assert refused(*asked, *SMALL).startswith(f"out: got {out}, which holds another comparison")
+    assert call(*asked, "--resume")[0] == 0
+    code, printed, _ = call("reproduce", "lengths", "--data", data, "--out", out)
+    assert code == 0
+    assert "| `relative` | interpolated |" in printed
+    assert refused("reproduce", "lengths", "--data", data, "--out", out, "--steps", 3).startswith(
+        "options: got --steps; expected --data and --out alone, for `lengths` trains nothing"
+    )
+    assert refused("reproduce", "maestro", "--data", data, "--out", out).startswith("experiment: got 'maestro'")
+
+
+def test_compose_takes_the_model_that_comes_with_relattn(tmp_path):
+    code, printed, _ = call("compose", "--out", tmp_path, "--prompt-steps", 8, "--steps", 4)
+    assert code == 0
+    assert "continued by relative (seed 0): 12 steps, 8 of them given" in printed
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".mid", ".png"}
+
+
+def test_the_model_that_comes_with_relattn_is_better_than_the_ngram():
+    """As its card says; and it composes with pieces that it was not trained on."""
+    nats, ngram = re.findall(r"takes (\d\.\d{3})", (SHIPPED / "README.md").read_text())
+    assert float(nats) < float(ngram)
+    model, card = load_checkpoint(SHIPPED)
+    held_out = MEDIA[card.kind].load(card.data).evaluation_windows("test", model.config.length)
+    assert evaluate(model, held_out).mean < float(ngram)  # on a third of the test pieces
 
 
 def test_compare_refuses_a_folder_that_holds_another_comparison(compared, data):
