@@ -102,7 +102,8 @@ def test_the_papers_order_is_said_to_be_reproduced_only_where_it_is(relative: li
     assert np.isclose(difference.mean, np.mean(relative) - 0.45)
     error = np.std(relative, ddof=1) / len(relative) ** 0.5
     assert difference.standard_error is not None and np.isclose(difference.standard_error, error)
-    assert ("the paper's order is reproduced" in markdown(found)) is holds
+    assert (": the paper's order is reproduced" in markdown(found)) is holds
+    assert ("fewer than 3 seeds do not tell" in markdown(found)) is (len(relative) < 3)
 
 
 def test_goals_are_compared_unrounded():

@@ -31,6 +31,7 @@ LINES = (
 )
 PAIRS = (("relative", "sinusoid"), ("relative+pitch+time", "relative"))
 """The order that the paper found: the first of each pair lies below the second."""
+SEEDS = 3
 GOAL = 0.357
 MOONSHOT = 0.335
 
@@ -57,7 +58,7 @@ class Difference:
     def reproduced(self) -> bool:
         """Whether there are three seeds, all say that `first` is lower, and the mean is over twice its error."""
         error = self.standard_error
-        return len(self.by_seed) >= 3 and max(self.by_seed) < 0 and error is not None and -self.mean > 2 * error
+        return len(self.by_seed) >= SEEDS and max(self.by_seed) < 0 and error is not None and -self.mean > 2 * error
 
 
 def differences(results: dict[str, Any]) -> list[Difference]:
@@ -121,7 +122,10 @@ def _told(difference: Difference) -> str:
     each = ", ".join(f"{value:+.4f}" for value in difference.by_seed)
     error = difference.standard_error
     doubt = "" if error is None else f", mean {difference.mean:+.4f}, twice its standard error {2 * error:.4f}"
-    verdict = "the paper's order is reproduced" if difference.reproduced else "the paper's order is not reproduced"
+    if len(difference.by_seed) < SEEDS:
+        verdict = f"fewer than {SEEDS} seeds do not tell whether the paper's order is reproduced"
+    else:
+        verdict = f"the paper's order is {'' if difference.reproduced else 'not '}reproduced"
     return f"- {difference.first} less {difference.second}, seed by seed: {each}{doubt}: {verdict}."
 
 
