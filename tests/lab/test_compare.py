@@ -282,8 +282,11 @@ def test_the_report_plays_the_same_opening_under_every_encoding(done):
     given = {tune["given"] for tune in tunes.values()}
     assert given == {SMALL["length"] // GIVEN}
     assert {tune["steps"] for tune in tunes.values()} == {SMALL["length"] // GIVEN + SMALL["length"] // COMPOSED}
-    opening = [[note for note in tune["notes"] if note[1] <= min(given)] for tune in tunes.values()]
-    assert opening[0] == opening[1]
+    opening = [
+        {(step, voice, pitch) for first, end, pitch, voice in tune["notes"] for step in range(first, min(end, *given))}
+        for tune in tunes.values()
+    ]
+    assert opening[0] == opening[1] == opening[2]
     assert tunes["continued by relative"]["attended"]["layers"] == SMALL["depth"]
     assert tunes["as it was written"]["attended"] is None
 
