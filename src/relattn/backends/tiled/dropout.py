@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.philox import kept_pairs
+from relattn.backends.philox import scaled_pairs
 from relattn.backends.tiled.tiles import Heads
 from relattn.score.problem import Problem
 
@@ -26,8 +26,7 @@ class Dropout:
         first = heads.batch * self.num_heads + self.first_head
         counted = torch.arange(first + heads.queries.start, first + heads.queries.stop, device=self.device)
         pairs = _moved(queries, self.first_query), _moved(keys, self.first_key)
-        kept = kept_pairs(self.seed, self.kept, counted, *pairs, self.dtype).flip(1)
-        return kept.mul_(1.0 / self.kept) if self.kept > 0.0 else kept
+        return scaled_pairs(self.seed, self.kept, counted, *pairs, self.dtype).flip(1)
 
 
 def _moved(part: slice, by: int) -> slice:
