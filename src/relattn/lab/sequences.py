@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from relattn.lab.corpus import SPLITS, Corpus, Words
 from relattn.lab.interpolation import Interpolation, Part
-from relattn.lab.windows import IGNORED, Windows, draw_crop
+from relattn.lab.windows import IGNORED, DrawnWindows, Windows, draw_crop
 
 ORDERS = 6
 """The n-gram's: it looks at up to five symbols back."""
@@ -67,26 +66,20 @@ class Sequences(Corpus):
         return [[ngram.losses(_part(piece)) for piece in self.pieces(split)] for split in splits]
 
 
-class RandomWindows:
+class RandomWindows(DrawnWindows):
     """`count` random crops of `pieces`, each {"input_ids", "labels"}, int64 [length]; labels[p] follows input_ids[p].
 
     Example i is a function of (seed, i) alone, drawn by `draw_crop`. A piece shorter than the window is padded.
     """
 
     def __init__(self, pieces: Sequence[np.ndarray], length: int, count: int, seed: int) -> None:
-        self._pieces, self._length, self._count, self._seed = pieces, length, count, seed
+        super().__init__(count, seed)
+        self._pieces, self._length = pieces, length
         self._ends = np.cumsum([len(piece) for piece in pieces])
 
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        index = operator.index(index)
-        if not 0 <= index < self._count:
-            raise IndexError(f"index: got {index}; expected 0..{self._count - 1}")
-        chosen, start = draw_crop(np.random.default_rng([self._seed, index]), self._ends, self._length)
-        inputs, labels = _window(self._pieces[chosen], start, self._length)
-        return {"input_ids": inputs, "labels": labels}
+    def _draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        chosen, start = draw_crop(random, self._ends, self._length)
+        return _window(self._pieces[chosen], start, self._length)
 
 
 def _window(piece: np.ndarray, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:

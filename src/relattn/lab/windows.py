@@ -1,7 +1,9 @@
-"""Evaluation windows, of whatever the tokens are made from."""
+"""Windows to train on and to evaluate on, of whatever the tokens are made from."""
 
 from __future__ import annotations
 
+import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +25,30 @@ class Windows:
     lengths: np.ndarray
     piece: np.ndarray
     start: np.ndarray
+
+
+class DrawnWindows(ABC):
+    """`count` windows to train on, each {"input_ids", "labels"}, int64 [length]; labels[p] follows input_ids[p].
+
+    Window i is a function of (seed, i) alone, so a run that stopped goes on with the very same data.
+    """
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count, self._seed = count, seed
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        index = operator.index(index)
+        if not 0 <= index < self._count:
+            raise IndexError(f"index: got {index}; expected 0..{self._count - 1}")
+        inputs, labels = self._draw(np.random.default_rng([self._seed, index]))
+        return {"input_ids": inputs, "labels": labels}
+
+    @abstractmethod
+    def _draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """(input_ids, labels) of a window."""
 
 
 def draw_crop(random: np.random.Generator, ends: np.ndarray, size: int) -> tuple[int, int]:

@@ -8,17 +8,16 @@ apart.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 
 import numpy as np
 
 from relattn.lab.voices.pieces import VOICES, Piece
 from relattn.lab.voices.vocabulary import Vocabulary, transpose, transpositions, voice_ranges
-from relattn.lab.windows import IGNORED, Windows, draw_crop
+from relattn.lab.windows import IGNORED, DrawnWindows, Windows, draw_crop
 
 
-class TrainingWindows:
+class TrainingWindows(DrawnWindows):
     """`count` random crops of `pieces`, each {"input_ids", "labels"}, int64 [length]; labels[p] follows input_ids[p].
 
     Example i is a function of (seed, i) alone, so a run that stopped goes on with the very same data. A piece and its
@@ -34,7 +33,8 @@ class TrainingWindows:
             raise ValueError(f"count: got {count}; expected at least one window")
         if seed < 0:
             raise ValueError(f"seed: got {seed}; expected an integer of at least 0")
-        self._pieces, self._vocabulary, self._length, self._count, self._seed = pieces, vocabulary, length, count, seed
+        super().__init__(count, seed)
+        self._pieces, self._vocabulary, self._length = pieces, vocabulary, length
         for piece in pieces:
             # finds a pitch outside the vocabulary now, not in the middle of a run; moves stay among these pitches
             vocabulary.encode(piece.steps)
@@ -42,20 +42,12 @@ class TrainingWindows:
         self._moves = [transpositions(piece.steps, ranges) for piece in pieces]
         self._ends = np.cumsum([len(piece.steps) for piece in pieces])
 
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        index = operator.index(index)
-        if not 0 <= index < self._count:
-            raise IndexError(f"index: got {index}; expected 0..{self._count - 1}")
-        random = np.random.default_rng([self._seed, index])
+    def _draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         size = self._length // len(VOICES)
         chosen, start = draw_crop(random, self._ends, size)
         moves, steps = self._moves[chosen], self._pieces[chosen].steps
         moved = transpose(steps[max(0, start - 1) : start + size], moves[random.integers(len(moves))])
-        inputs, labels = _window(moved, min(start, 1), self._vocabulary, self._length)
-        return {"input_ids": inputs, "labels": labels}
+        return _window(moved, min(start, 1), self._vocabulary, self._length)
 
 
 def evaluation_windows(pieces: Sequence[Piece], vocabulary: Vocabulary, length: int, context: int = 0) -> Windows:
