@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from relattn.lab import compare as lab_compare
+from relattn.lab import experiment as lab_experiment
 from relattn.lab.compare import resume, start
 from tests.lab.small import Recorder, settings, write_data
 
@@ -58,9 +59,9 @@ def test_a_checkpoint_on_a_full_disk(whole, tmp_path, name):
 @pytest.mark.parametrize(
     ("what", "writer", "place"),
     [
-        ("the trained model", "save_checkpoint", "runs/relative-seed0"),
-        ("the run's figures", "write_json", "runs/relative-seed0"),
-        ("the report", "write_text", "."),
+        ("the trained model", (lab_experiment, "save_checkpoint"), "runs/relative-seed0"),
+        ("the run's figures", (lab_experiment, "write_json"), "runs/relative-seed0"),
+        ("the report", (lab_compare, "write_text"), "."),
     ],
 )
 def test_all_else_on_a_full_disk(whole, tmp_path, monkeypatch, what, writer, place):
@@ -71,7 +72,7 @@ def test_all_else_on_a_full_disk(whole, tmp_path, monkeypatch, what, writer, pla
     def full(*arguments):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(lab_compare, writer, full)
+    monkeypatch.setattr(*writer, full)
     with pytest.raises(OSError) as caught:
         begun.run()
     assert (

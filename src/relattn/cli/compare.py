@@ -19,6 +19,7 @@ from relattn.lab.config_file import read_config
 from relattn.lab.lock import alone_in
 from relattn.lab.processes import ElsewhereError, Processes
 from relattn.lab.report import NGRAM, best_of
+from relattn.lab.results import Summary
 from relattn.lab.settings import Settings
 from relattn.lab.trainer import DivergedError
 from relattn.support.progress import Silent
@@ -107,14 +108,9 @@ def table(results: dict[str, Any]) -> Table:
     ngram = (f"{results['ngram'][length]['nats']:.3f}" for length in lengths)
     shown.add_row(NGRAM, *ngram, end_section=True, style=BEST if best == NGRAM else None)
     for encoding, by_length in results["summary"].items():
-        figures = (_figure(by_length[length]) for length in lengths)
+        figures = (Summary(**by_length[length]).shown() for length in lengths)
         shown.add_row(encoding, *figures, style=BEST if best == encoding else None)
     return shown
-
-
-def _figure(summary: dict[str, float | None]) -> str:
-    spread = "" if summary["spread"] is None else f" ± {summary['spread']:.3f}"
-    return f"{summary['mean']:.3f}{spread}"
 
 
 def _enter(stack: ExitStack, folder: Path) -> None:

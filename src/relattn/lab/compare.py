@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from relattn.lab.budget import Cost, affordable_steps, measure, seconds_of
-from relattn.lab.card import model_card
-from relattn.lab.checkpoint import save_checkpoint
 from relattn.lab.config_file import FILE as CONFIG_FILE
 from relattn.lab.config_file import write_config
 from relattn.lab.continuations import continuations
 from relattn.lab.division import Division
 from relattn.lab.evaluate import evaluate
+from relattn.lab.experiment import Experiment
+from relattn.lab.listen import Tune
 from relattn.lab.lock import LOCK
 from relattn.lab.losses import Losses
-from relattn.lab.material import Material
 from relattn.lab.processes import Processes
-from relattn.lab.records import FILE as RECORD_FILE
-from relattn.lab.records import read_record
 from relattn.lab.report import page
 from relattn.lab.results import FORMAT, PACKAGES, losses_record, summarize
 from relattn.lab.settings import FILE as SETTINGS_FILE
 from relattn.lab.settings import Plan, Settings
 from relattn.lab.trainer import VALIDATIONS
-from relattn.lab.training import Trained, TrainingPlan, train
+from relattn.lab.training import train
+from relattn.lab.voices.medium import FourVoices
 from relattn.lab.writing import kept
-from relattn.support.files import DRAFT, check_folder, remove_drafts, write_json, write_text
+from relattn.support.files import DRAFT, check_folder, write_json, write_text
 from relattn.support.machine import machine, versions
 from relattn.support.progress import Progress
 
 RESULTS_FILE = "results.json"
 REPORT_FILE = "report.html"
-CHECKPOINTS = 20
 
 
-class Comparison:
+class Comparison(Experiment):
     """One comparison in its folder `out`: material and plan; `run()` carries it out, skipping what is done already.
 
     Where a launcher has started several processes, each holds one and calls `run()`: they train and evaluate together,
     and the main one writes and reports.
     """
+
+    name = "comparison"
+    command = shlex.join(["relattn", "compare", "--config", CONFIG_FILE])
 
     def __init__(
         self, settings: Settings, out: Path, progress: Progress, plan: Plan | None = None, *,
@@ -79,62 +78,27 @@ class Comparison:
 
     def _report(self) -> dict[str, Any]:
         results = self._results()
-        seed = self.settings.seeds[0]
-        models = {encoding: self.folder(encoding, seed) / "model" for encoding in self.settings.encodings}
-        text = page(results, continuations(models, self.settings.data, seed, self.progress))
+        text = page(results, self._tunes())
         with kept("the report", self.out):
             write_text(self.out / REPORT_FILE, text)
             write_json(self.out / RESULTS_FILE, results)
         return results
 
-    def folder(self, encoding: str, seed: int) -> Path:
-        """Where a run keeps its model and its result."""
-        return self.out / "runs" / f"{encoding}-seed{seed}"
+    def _tunes(self) -> list[Tune]:
+        """What the first seed's models compose of four voices; nothing of other data."""
+        if self.material.corpus.kind != FourVoices.kind:
+            return []
+        seed = self.settings.seeds[0]
+        models = {encoding: self.folder(encoding, seed) / "model" for encoding in self.settings.encodings}
+        return continuations(models, self.settings.data, seed, self.progress)
 
-    @property
-    def count(self) -> int:
-        """How many runs there are in all."""
-        return len(self.settings.encodings) * len(self.settings.seeds)
-
-    def finished(self) -> int:
-        """How many runs are done."""
-        return sum(self._is_done(encoding, seed) for encoding, seed in self._runs())
-
-    def _runs(self) -> list[tuple[str, int]]:
-        return [(encoding, seed) for seed in self.settings.seeds for encoding in self.settings.encodings]
-
-    def _open(self) -> list[tuple[str, int]]:
-        return [(encoding, seed) for encoding, seed in self._runs() if not self._is_done(encoding, seed)]
-
-    def _is_done(self, encoding: str, seed: int) -> bool:
-        return (self.folder(encoding, seed) / RECORD_FILE).is_file()
-
-    def _record(self, encoding: str, seed: int) -> dict[str, Any]:
-        path = self.folder(encoding, seed) / RECORD_FILE
-        lengths = {str(length): length for length in self.material.held_out}
-        return read_record(path, encoding, seed, self.plan.steps, lengths)
-
-    def _load_material(self, plan: Plan | None) -> str:
-        """Of these settings; returns its fingerprint, which is the plan's."""
-        self.material = Material.load(self.settings.data, self.settings.length, self.progress)
-        if plan is not None and plan.data_fingerprint != self.material.fingerprint:
-            raise ValueError(
-                f"data: got {self.settings.data}, which has changed; expected what the comparison in {self.out} began "
-                "with; bring it back, or choose another --out"
-            )
-        return self.material.fingerprint
+    def _windows(self) -> dict[str, int]:
+        return {str(length): length for length in self.material.held_out}
 
     def _prepare_folder(self, is_new: bool) -> None:
-        """Write the plan of a new comparison; read what is done already, so that what is damaged is told now."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        remove_drafts(self.out)
+        super()._prepare_folder(is_new)
         if is_new:
-            self.plan.save(self.out)
             write_config(self.out, self.settings)
-        for encoding, seed in self._runs():
-            if self._is_done(encoding, seed):
-                self._record(encoding, seed)
-                shutil.rmtree(self.folder(encoding, seed) / "trainer", ignore_errors=True)
 
     def _steps(self, at_least: bool) -> int:
         """Those that the settings name, or that fit into their minutes.
@@ -173,45 +137,19 @@ class Comparison:
         return steps
 
     def _train_and_evaluate(self, encoding: str, seed: int) -> None:
-        folder, steps, material = self.folder(encoding, seed), self.plan.steps, self.material
+        folder, material = self.folder(encoding, seed), self.material
         config = self.settings.model_config(material.vocabulary.size, encoding)
-        training = TrainingPlan(
-            steps, self.settings.batch, self.settings.learning_rate, save_every=max(1, steps // CHECKPOINTS)
-        )
-        self.progress.begin(f"{encoding}, seed {seed}", steps)
+        self.progress.begin(f"{encoding}, seed {seed}", self.plan.steps)
         trained = train(
-            config, training, seed, material, folder / "trainer", self.progress.advance, self.division, self.report_to
-        )
+            config, self._training_plan(), seed, material, folder / "trainer", self.progress.advance, self.division,
+            self.report_to,
+        )  # fmt: skip
         self.processes.on_main(lambda: self._save(trained, folder))
         evaluation = self._evaluate(trained.model, f"{encoding}, seed {seed}: evaluation")
-        record = {
-            "encoding": encoding,
-            "seed": seed,
-            "steps": steps,
-            "processes": self.processes.count,
-            "parameters": trained.model.num_parameters(),
-            "seconds_per_step": trained.seconds_per_step,
-            "training": trained.training_curve,
-            "validation": trained.validation_curve,
-            "evaluation": {length: losses_record(losses) for length, losses in evaluation.items()},
-        }
-        self.processes.on_main(lambda: self._finish(record, folder))
-        self.progress.say(f"{encoding}, seed {seed}: {evaluation[self.settings.length].mean:.3f} nats per token")
+        self.processes.on_main(lambda: self._finish(encoding, seed, trained, evaluation, self.processes.count))
+        self.progress.say(f"{encoding}, seed {seed}: {evaluation[str(self.settings.length)].mean:.3f} nats per token")
 
-    def _save(self, trained: Trained, folder: Path) -> None:
-        with kept("the trained model", folder):
-            command = shlex.join(["relattn", "compare", "--config", CONFIG_FILE])
-            loss = trained.validation_curve[-1][1]
-            told = model_card(trained.model, self.material.corpus.name, self.plan.steps, loss, command)
-            save_checkpoint(folder / "model", trained.model, self.material.card, told)
-
-    def _finish(self, record: dict[str, Any], folder: Path) -> None:
-        """Its record is what makes a run done."""
-        with kept("the run's figures", folder):
-            write_json(folder / RECORD_FILE, record)
-        shutil.rmtree(folder / "trainer")
-
-    def _evaluate(self, model, label: str) -> dict[int, Losses]:
+    def _evaluate(self, model, label: str) -> dict[str, Losses]:
         total, done = sum(int((windows.labels >= 0).sum()) for windows in self.material.held_out.values()), 0
         self.progress.begin(label, total)
 
@@ -221,10 +159,10 @@ class Comparison:
             self.progress.advance(done)
 
         held_out = self.material.held_out.items()
-        return {length: evaluate(model, windows, advance, self.division) for length, windows in held_out}
+        return {str(length): evaluate(model, windows, advance, self.division) for length, windows in held_out}
 
     def _results(self) -> dict[str, Any]:
-        runs = [self._record(encoding, seed) for encoding in self.settings.encodings for seed in self.settings.seeds]
+        runs = self._done()
         lengths = [str(length) for length in self.material.held_out]
         summary = {
             encoding: {

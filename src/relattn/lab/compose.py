@@ -72,7 +72,8 @@ def compose(
 
     checkpoint: None for the model that comes with relattn.
 
-    Four-part and played music become a MIDI file and a picture, text a text file. What continues something held out
+    Four-part music becomes a page that plays, a MIDI file and a picture, played music the last two, text a text file.
+    What continues something held out
     follows the first steps of a test piece, which the seed draws among those long enough.
 
     Raises FileExistsError: when `out` is a file; FileNotFoundError: when there is no checkpoint, or its data are gone;

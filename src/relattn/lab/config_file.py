@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,12 @@ from relattn.lab.settings import Settings
 from relattn.support.files import check_name, write_text
 
 FILE = "config.toml"
-TEXT, WHOLE, NUMBER, TEXTS, WHOLES = (
-    "a text",
-    "a whole number",
-    "a number",
-    "a list of texts",
-    "a list of whole numbers",
-)
-OPTIONS = {
-    "data": TEXT, "encodings": TEXTS, "seeds": WHOLES, "minutes": NUMBER, "steps": WHOLE, "length": WHOLE,
-    "width": WHOLE, "depth": WHOLE, "heads": WHOLE, "batch": WHOLE, "learning_rate": NUMBER, "dropout": NUMBER,
-    "context_parallel": WHOLE,
+TEXT, WHOLE, NUMBER = "a text", "a whole number", "a number"
+TEXTS, WHOLES = "a list of texts", "a list of whole numbers"
+_KIND_OF: dict[str, str] = {
+    "str": TEXT, "int": WHOLE, "float": NUMBER, "tuple[str, ...]": TEXTS, "tuple[int, ...]": WHOLES,
 }  # fmt: skip
+OPTIONS = {field.name: _KIND_OF[str(field.type).removesuffix(" | None")] for field in fields(Settings)}
 """The fields of `Settings`, and what each of them is in a file."""
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compose import Sampling, continue_tokens
 from relattn.lab.listen import Tune
-from relattn.lab.media import MEDIA
 from relattn.lab.medium import Opening, Request, Written
 from relattn.lab.voices.medium import FourVoices, as_written, tune
+from relattn.lab.voices.vocabulary import Vocabulary
 from relattn.lab.writing import kept
 from relattn.support.files import write_json
 from relattn.support.progress import Progress
@@ -24,25 +24,22 @@ COMPOSED = 4
 
 
 def continuations(models: dict[str, Path], data: str, seed: int, progress: Progress) -> list[Tune]:
-    """What each of the models goes on with from the same opening, and the piece itself, of four voices; else nothing.
+    """What each of the models goes on with from the same opening, and the piece itself; nothing where no piece is long
+    enough.
 
-    models: encoding -> the folder of its model. data: what the comparison was trained on, a test piece of which the
-    seed draws. What was composed is kept beside the models; none is composed again.
+    models: encoding -> the folder of its model of four voices. data: what the comparison was trained on, a test piece
+    of which the seed draws. What was composed is kept beside the models; none is composed again.
     """
     found, opening = [], None
     for encoding, folder in models.items():
         model, card = load_checkpoint(folder)
-        medium = MEDIA[card.kind]
-        if not isinstance(medium, FourVoices):
-            return []
+        opening = opening or _opening(data, card.vocabulary, model.config.length, seed)
         if opening is None:
-            opening = _opening(medium, data, card.vocabulary, model.config.length, seed)
-            if opening is None:
-                return []
+            return []
         path = folder.parent / FILE
         tokens = _read(path, opening)
         if tokens is None:
-            count = medium.step_tokens * (model.config.length // COMPOSED)
+            count = FourVoices.step_tokens * (model.config.length // COMPOSED)
             tokens = continue_tokens(model, opening.tokens, opening.allowed, count, Sampling(seed=seed), progress)
             with kept("a composition", folder.parent):
                 write_json(path, {"tokens": tokens.tolist()})
@@ -51,10 +48,10 @@ def continuations(models: dict[str, Path], data: str, seed: int, progress: Progr
     return found if opening is None else [*found, *as_written(opening, len(found[0].steps))]
 
 
-def _opening(medium: FourVoices, data: str, vocabulary, length: int, seed: int) -> Opening | None:
+def _opening(data: str, vocabulary: Vocabulary, length: int, seed: int) -> Opening | None:
     """A test piece that is long enough; None where there is none."""
     try:
-        return medium.opening(data, vocabulary, Request(prompt_steps=max(1, length // GIVEN)), seed)
+        return FourVoices().opening(data, vocabulary, Request(prompt_steps=max(1, length // GIVEN)), seed)
     except ValueError:
         return None
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.nn import functional as F
 
 from relattn.lab.checkpoint import load_checkpoint
-from relattn.lab.config import LabConfig
 from relattn.lab.encodings import WITHIN_THE_TRAINED_LENGTH, lab_options
 from relattn.lab.evaluate import evaluate
 from relattn.lab.media import load_corpus
 from relattn.lab.model import LabModel
+from relattn.lab.results import summarize
 from relattn.lab.voices.places import steps_within
 from relattn.lab.writing import kept
 from relattn.support.files import write_json, write_text
@@ -24,13 +23,9 @@ from relattn.support.progress import Progress
 FACTORS = (1, 2, 4, 8)
 RECORD_FILE, TABLE_FILE = "lengths.json", "lengths.md"
 AS_TRAINED, ZEROED, INTERPOLATED = "as trained", "zeroed", "interpolated"
+CLAMPED = "clamped"
+"""What "as trained" comes to for a table without a row for every offset."""
 TREATMENTS = (AS_TRAINED, ZEROED, INTERPOLATED)
-MEANINGS = {
-    ("relative", AS_TRAINED): "clamped",
-    ("relative-heads", AS_TRAINED): "clamped",
-    ("relative+pitch+time", AS_TRAINED): "clamped",
-}
-"""What "as trained" comes to for a table without a row for every offset; of the others nothing is to be said."""
 
 
 def options_of(encoding: str, treatment: str, trained: int, length: int) -> dict[str, Any] | None:
@@ -57,8 +52,9 @@ def treated(model: LabModel, options: dict[str, Any]) -> LabModel:
 
     Row r of R becomes row r (R' - 1) / (R - 1) of R', and those between lie on the line between two.
     """
-    values: dict[str, Any] = model.config.to_dict() | {"encoding_options": options}
-    other = LabModel(LabConfig(**{name: values[name] for name in _FIELDS}))
+    config = copy.deepcopy(model.config)
+    config.encoding_options = options
+    other = LabModel(config)
     state = model.state_dict()
     for name, weight in other.state_dict().items():
         if state[name].shape != weight.shape:
@@ -67,11 +63,6 @@ def treated(model: LabModel, options: dict[str, Any]) -> LabModel:
             state[name] = stretched.transpose(-1, -2)
     other.load_state_dict(state)
     return other.eval()
-
-
-_FIELDS = (
-    "vocab_size", "width", "depth", "heads", "encoding", "encoding_options", "length", "dropout", "tie_word_embeddings",
-)  # fmt: skip
 
 
 class Lengths:
@@ -106,16 +97,16 @@ class Lengths:
         encoding, trained = model.config.encoding, model.config.length
         factors = (1,) if encoding in WITHIN_THE_TRAINED_LENGTH else FACTORS
         losses: dict[str, dict[str, float]] = {}
-        self.progress.begin(f"{run.name}: longer windows", len(TREATMENTS) * len(factors))
-        for number, treatment in enumerate(TREATMENTS):
-            for place, factor in enumerate(factors):
-                length = factor * trained
+        self.progress.begin(f"{run.name}: longer windows", len(factors))
+        for done, factor in enumerate(factors, 1):
+            length = factor * trained
+            windows = self.corpus.evaluation_windows("test", length)
+            for treatment in TREATMENTS if factor > 1 else (AS_TRAINED,):
                 options = options_of(encoding, treatment, trained, length)
-                if options is not None and (factor > 1 or treatment == AS_TRAINED):
-                    with torch.no_grad():
-                        nats = evaluate(treated(model, options), self.corpus.evaluation_windows("test", length)).mean
+                if options is not None:
+                    nats = evaluate(treated(model, options), windows).mean
                     losses.setdefault(treatment, {})[str(length)] = nats
-                self.progress.advance(number * len(factors) + place + 1)
+            self.progress.advance(done)
         return {"encoding": encoding, "trained": trained, "losses": losses}
 
 
@@ -131,16 +122,12 @@ def markdown(records: list[dict[str, Any]]) -> str:
                 if record["encoding"] == encoding and treatment in record["losses"]
             ]
             if found:
-                cells = [_spread([one[length] for one in found if length in one]) for length in lengths]
+                by_length = ([one[length] for one in found if length in one] for length in lengths)
+                cells = [summarize(values).shown() if values else "refused" for values in by_length]
+                words = treatment
                 if treatment != AS_TRAINED:
                     cells[0] = ""
-                words = MEANINGS.get((encoding, treatment), treatment)
+                elif "beyond" in lab_options(encoding, records[0]["trained"]):
+                    words = CLAMPED
                 lines.append(f"| `{encoding}` | {words} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _spread(values: list[float]) -> str:
-    if not values:
-        return "refused"
-    mean = f"{statistics.fmean(values):.3f}"
-    return f"{mean} ± {statistics.stdev(values):.3f}" if len(values) > 1 else mean

@@ -25,8 +25,8 @@ class Material:
 
     `held_out` and `ngram` are keyed by window length: the trained length, twice and four times that, over the test
     pieces; the same tokens are counted each time, with more of the piece before them. `validation` is a part of the
-    valid pieces, for the curve during training, and `ngram_validation` the n-gram's losses there. `source` is what the
-    user named.
+    valid pieces, for the curve during training, and `ngram_validation` the n-gram's losses there. `ngram_whole` is its
+    mean loss over all tokens of a split, "valid" or "test". `source` is what the user named.
     """
 
     source: str
@@ -35,6 +35,7 @@ class Material:
     validation: Windows
     ngram: dict[int, Losses]
     ngram_validation: Losses
+    ngram_whole: dict[str, float]
 
     @classmethod
     def load(cls, source: str, length: int, progress: Progress) -> Material:
@@ -63,7 +64,9 @@ class Material:
         tested, validated = corpus.ngram_losses("test", "valid")
         losses = {n: _ngram_on(windows, tested, corpus.step_tokens) for n, windows in held_out.items()}
         progress.say(f"n-gram: {losses[length].mean:.3f} nats per token")
-        return cls(source, corpus, held_out, validation, losses, _ngram_on(validation, validated, corpus.step_tokens))
+        whole = {"valid": float(np.concatenate(validated).mean()), "test": float(np.concatenate(tested).mean())}
+        known = _ngram_on(validation, validated, corpus.step_tokens)
+        return cls(source, corpus, held_out, validation, losses, known, whole)
 
     @property
     def vocabulary(self) -> Any:

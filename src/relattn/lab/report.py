@@ -14,6 +14,7 @@ from relattn.lab.encodings import lab_options
 from relattn.lab.listen import STYLE as PAGE_STYLE
 from relattn.lab.listen import Tune, player
 from relattn.lab.reading import sentences
+from relattn.lab.results import Summary
 
 STYLE = """
 h2 { font-size: 1.15rem; margin: 2.6rem 0 .6rem; }
@@ -108,7 +109,7 @@ def _loss_table(results: dict[str, Any]) -> str:
     ngram = [f"{results['ngram'][length]['nats']:.3f}" for length in lengths]
     rows = [_row(NGRAM, "interpolated counts", ngram, best=best == NGRAM)]
     for encoding, summary in results["summary"].items():
-        cells = [_mean_and_spread(summary[length]) for length in lengths]
+        cells = [Summary(**summary[length]).shown() for length in lengths]
         rows.append(_row(encoding, CATALOGUE[encoding].source, cells, best=encoding == best))
     titles = "".join(f"<th>{length} tokens</th>" for length in lengths)
     return _table(f'<th>encoding</th><th class="text">source</th>{titles}', rows)
@@ -210,10 +211,6 @@ def _table(titles: str, rows: list[str]) -> str:
 
 def _figure(svg: str, caption: str) -> str:
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
-
-
-def _mean_and_spread(summary: dict[str, Any]) -> str:
-    return f"{summary['mean']:.3f}" + ("" if summary["spread"] is None else f" ± {summary['spread']:.3f}")
 
 
 def _count(number: int, thing: str) -> str:

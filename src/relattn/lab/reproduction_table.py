@@ -6,6 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
+from relattn.lab.results import summarize
+
 OVERFITTED = 0.01
 """A run whose validation loss ends so much above its lowest, in nats, is said to overfit."""
 
@@ -83,7 +85,9 @@ def markdown(results: dict[str, Any]) -> str:
     for line in LINES:
         runs = [run for run in results["runs"] if run["encoding"] == line.encoding]
         if runs:
-            cells = [_spread([run["evaluation"][split]["nats"] for run in runs]) for split in ("valid", "test")]
+            cells = [
+                summarize([run["evaluation"][split]["nats"] for run in runs]).shown(4) for split in ("valid", "test")
+            ]
             reported = "" if line.reported is None else f"{line.reported:.3f}"
             lines.append(f"| {line.words} | `{line.encoding}` | {cells[0]} | {cells[1]} | {len(runs)} | {reported} |")
     said = [_setting(results), *(_told(difference) for difference in differences(results))]
@@ -111,11 +115,6 @@ def _validation(results: dict[str, Any]) -> dict[str, dict[int, float]]:
     for run in results["runs"]:
         losses.setdefault(run["encoding"], {})[run["seed"]] = run["evaluation"]["valid"]["nats"]
     return losses
-
-
-def _spread(values: list[float]) -> str:
-    mean = f"{statistics.fmean(values):.4f}"
-    return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
 
 
 def _told(difference: Difference) -> str:

@@ -20,6 +20,11 @@ class Summary:
     mean: float
     spread: float | None
 
+    def shown(self, digits: int = 3) -> str:
+        """mean ± spread, or the mean alone."""
+        mean = f"{self.mean:.{digits}f}"
+        return mean if self.spread is None else f"{mean} ± {self.spread:.{digits}f}"
+
 
 def summarize(values: list[float]) -> Summary:
     """Mean and sample standard deviation of the seeds' figures."""

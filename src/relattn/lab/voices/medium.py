@@ -1,4 +1,4 @@
-"""Four-part music as a kind of data: a MIDI file of four tracks, and a piano roll in bars."""
+"""Four-part music as a kind of data: a page that plays, a MIDI file, and a piano roll in bars."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class FourVoices(Medium):
         draw_voices(
             files["picture"],
             steps,
-            prompt_steps=len(opening.tokens) // len(VOICES),
+            prompt_steps=_given_steps(opening),
             title=written.title,
             upbeat=opening.upbeat,
             bar_steps=opening.bar_steps,
@@ -86,7 +86,7 @@ class FourVoices(Medium):
 def tune(model: LabModel, written: Written, file: str) -> Tune:
     """A composition of `model`, as a page plays it: with what every note looks at."""
     return Tune(
-        written.title, written.vocabulary.decode(written.tokens), len(written.opening.tokens) // len(VOICES), file=file,
+        written.title, written.vocabulary.decode(written.tokens), _given_steps(written.opening), file=file,
         upbeat=written.opening.upbeat, bar_steps=written.opening.bar_steps,
         attended=attended_by(model, written.tokens),
     )  # fmt: skip
@@ -98,10 +98,14 @@ def as_written(opening: Opening, steps: int) -> list[Tune]:
         return []
     return [
         Tune(
-            f"{opening.name}, as it was written", opening.original[:steps], len(opening.tokens) // len(VOICES),
+            f"{opening.name}, as it was written", opening.original[:steps], _given_steps(opening),
             file=opening.name, upbeat=opening.upbeat, bar_steps=opening.bar_steps,
         )
     ]  # fmt: skip
+
+
+def _given_steps(opening: Opening) -> int:
+    return len(opening.tokens) // len(VOICES)
 
 
 def allowed_tokens(pieces: Sequence[Piece], vocabulary: Vocabulary) -> np.ndarray:
