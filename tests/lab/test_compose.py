@@ -103,6 +103,21 @@ def test_almost_no_temperature_is_greedy():
     np.testing.assert_array_equal(*drawn)
 
 
+def test_after_the_opening_a_model_is_given_one_token_at_a_time(monkeypatch):
+    # whatever its configuration says: training may have switched the cache off there
+    asked, lengths = model(), []
+    asked.config.use_cache = asked.generation_config.use_cache = False
+    forward = asked.forward
+
+    def heard(input_ids, **rest):
+        lengths.append(input_ids.shape[1])
+        return forward(input_ids, **rest)
+
+    monkeypatch.setattr(asked, "forward", heard)
+    continue_tokens(asked, np.arange(5, 12), np.ones((4, 20), dtype=bool), 6, Sampling(), Silent())
+    assert lengths == [8, 1, 1, 1, 1, 1]
+
+
 def test_every_voice_keeps_to_what_it_can_sing():
     # at a high temperature everything that is allowed comes up, and nothing else
     asked, vocabulary = model(), Vocabulary(40, 57)

@@ -45,6 +45,10 @@ def test_a_seed_fixes_a_run(material, tmp_path):
     assert not torch.equal(weights(first), weights(other))
 
 
+def test_a_trained_model_generates_with_its_cache(material, tmp_path):
+    assert run(material, tmp_path).model.config.use_cache is True
+
+
 @pytest.mark.parametrize("stop", [3, 4])
 def test_an_interrupted_run_goes_on_at_the_exact_place(material, tmp_path, stop):
     def interrupt(step, note):

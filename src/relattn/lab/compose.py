@@ -73,8 +73,8 @@ def compose(
     checkpoint: None for the model that comes with relattn.
 
     Four-part music becomes a page that plays, a MIDI file and a picture, played music the last two, text a text file.
-    What continues something held out
-    follows the first steps of a test piece, which the seed draws among those long enough.
+    What continues something held out follows the first steps of a test piece, which the seed draws among those long
+    enough.
 
     Raises FileExistsError: when `out` is a file; FileNotFoundError: when there is no checkpoint, or its data are gone;
     ValueError: for a broken checkpoint, data with pitches that it has no tokens for, or a prompt that is too long or of
@@ -125,6 +125,7 @@ def continue_tokens(
         tokens,
         attention_mask=torch.ones_like(tokens),
         past_key_values=LabCache(model.config.depth, model.config.length),
+        use_cache=True,
         do_sample=True,
         temperature=sampling.temperature,
         top_p=sampling.top_p,

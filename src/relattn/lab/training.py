@@ -152,6 +152,7 @@ def train(
         disable_tqdm=True,
         remove_unused_columns=False,
         label_names=["shift_labels"],
+        use_cache=True,  # goes into the model's configuration: whoever generates with it later has the cache
         dataloader_pin_memory=torch.cuda.is_available(),
     )
     if arguments.n_gpu > 1:  # the Trainer would give each of them a whole batch
