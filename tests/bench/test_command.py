@@ -1,6 +1,8 @@
 """`relattn bench`: what it prints and writes, and one sentence for whatever goes wrong."""
 
 import json
+import re
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +12,7 @@ from relattn.bench.candidates import CANDIDATES, FLOOR
 from relattn.bench.memory import Memory
 from relattn.bench.settings import Settings
 from relattn.bench.workload import ENCODINGS
-from relattn.cli.app import app
+from relattn.cli.app import BENCH_LENGTHS, app
 
 TINY = ["--lengths", "16,32", "--heads", "2", "--head-dims", "8", "--seconds", "0.001", "--device", "cpu"]
 
@@ -37,6 +39,16 @@ def test_a_benchmark_prints_and_writes(few, tmp_path):
     assert "t5, causal, training step, B=1, H=2, D=8, float32" in printed
     kept = json.loads((tmp_path / "results.json").read_text())
     assert [m["workload"]["length"] for m in kept["measurements"]] == [16] * 3 + [32] * 3
+
+
+def test_what_is_measured_is_said_before_torch_is_loaded(monkeypatch):
+    """In the first second."""
+    monkeypatch.setitem(sys.modules, "relattn.cli.bench", None)  # the module that loads it cannot be imported
+    ran = CliRunner().invoke(app, ["bench", "--lengths", "16,32"], env={"COLUMNS": "200"})
+    assert isinstance(ran.exception, ImportError)
+    encodings = ",".join(Settings().encodings)
+    assert ran.stderr == f"benchmark: {encodings} at 16,32 tokens; loading PyTorch\n"
+    assert ",".join(map(str, Settings().lengths)) == BENCH_LENGTHS
 
 
 def test_images_and_documents_are_measured(tmp_path, monkeypatch):
@@ -93,7 +105,7 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path, arguments, said):
     out = tmp_path / "out"
     code, printed, error = call("--out", out, *arguments)
     assert (code, printed) == (2, "")
-    assert error.startswith(f"error: {said}")
+    assert re.match(rf"(benchmark: \S+ at \S+ tokens; loading PyTorch )?error: {re.escape(said)}", error)
     assert not out.exists()
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ import relattn
 from relattn.backends.select import BACKENDS
 from relattn.cli import app as commands
 from relattn.cli import compare as compare_command
-from relattn.cli import doctor
+from relattn.cli import console, doctor
 from relattn.lab import compare as lab_compare
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compose import SHIPPED
@@ -30,8 +31,12 @@ SMALL = ["--length", "16", "--width", "16", "--depth", "1", "--heads", "2"]
 
 
 def call(*arguments):
-    """Run `relattn` in this process: its exit code, what it wrote to stdout and to stderr, blanks made single."""
-    ran = CliRunner().invoke(commands.app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    """Run `relattn` in this process: its exit code, what it wrote to stdout and to stderr, blanks made single.
+
+    rich reads COLUMNS when a console is made, which is when the first test in this process imports it.
+    """
+    with patch.object(console.out, "_width", 200), patch.object(console.err, "_width", 200):
+        ran = CliRunner().invoke(commands.app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
     if ran.exception is not None and not isinstance(ran.exception, SystemExit):
         raise ran.exception
     return ran.exit_code, " ".join(ran.stdout.split()), " ".join(ran.stderr.split())
@@ -294,6 +299,18 @@ def test_doctor_sees_a_backend_that_computes_wrongly(monkeypatch):
 
     monkeypatch.setattr(type(BACKENDS["dense"]), "run", wrong)
     assert re.search(r"│ dense │ wrong by 0.5", call("doctor")[1])
+
+
+def test_doctor_tries_one_query_too(monkeypatch):
+    """Some backends have a kernel of its own for it."""
+    run = type(BACKENDS["dense"]).run
+
+    def wrong(self, problem):
+        output, lse = run(self, problem)
+        return output + (0.5 if output.shape[2] == 1 else 0.0), lse
+
+    monkeypatch.setattr(type(BACKENDS["dense"]), "run", wrong)
+    assert re.search(r"│ dense │ usable │ usable │ wrong by 0.5", call("doctor")[1])
 
 
 def test_doctor_shows_what_a_backend_raises(monkeypatch):

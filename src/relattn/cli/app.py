@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 import relattn
-from relattn.cli.console import one_sentence
+from relattn.cli.console import err, one_sentence
 from relattn.cli.console import out as stdout
+
+BENCH_ENCODINGS, BENCH_LENGTHS = "relative,shaw,t5,alibi", "512,1024,2048"
+"""What `bench` measures unless told otherwise, said before PyTorch is loaded; `relattn.bench.settings` has the same."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -228,10 +231,10 @@ def compose(
 def bench(
     out: Annotated[Path, typer.Option(help="Folder for results.json, table.md and the pictures.")] = Path("runs/bench"),
     encodings: Annotated[
-        str | None, typer.Option(help="Encodings, separated by commas.", show_default="relative,shaw,t5,alibi")
+        str | None, typer.Option(help="Encodings, separated by commas.", show_default=BENCH_ENCODINGS)
     ] = None,
     lengths: Annotated[
-        str | None, typer.Option(help="Sequence lengths, separated by commas.", show_default="512,1024,2048")
+        str | None, typer.Option(help="Sequence lengths, separated by commas.", show_default=BENCH_LENGTHS)
     ] = None,
     causal: Annotated[str | None, typer.Option(help="no, yes, or both: no,yes.", show_default="no,yes")] = None,
     modes: Annotated[
@@ -284,6 +287,8 @@ def bench(
             "patience": patience,
             "max_length": max_length,
         }
+        asked = f"{encodings or BENCH_ENCODINGS} at {lengths or BENCH_LENGTHS} tokens"
+        err.print(f"benchmark: {asked}; loading PyTorch", soft_wrap=True)
         from relattn.cli.bench import run
 
         run({name: value for name, value in given.items() if value is not None}, out)
