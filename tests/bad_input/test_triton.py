@@ -48,6 +48,12 @@ def test_a_gpu_that_is_too_old(monkeypatch: pytest.MonkeyPatch):
     assert reasons._of_the_place("cuda", 0) == [said]
 
 
+def test_rocm_until_someone_has_run_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    said = "its kernels were made for CUDA, and nobody has run them on ROCm"
+    assert reasons._of_the_place("cuda", 0) == [said]
+
+
 def test_the_interpreter_is_taken_by_name_only(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     explanation = call(explain, encoding=ShawEmbedding(D, 2))

@@ -1,4 +1,4 @@
-"""Calls of tensors without memory, for what needs their shapes alone."""
+"""Calls of tensors without memory, for what needs their shapes alone, and the GPUs that they are compiled for."""
 
 from typing import Any
 
@@ -6,10 +6,12 @@ import torch
 
 from relattn.backends.triton.call import Call, Table
 
+SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""KiB that a program may have, by compute capability: CUDA's programming guide, "Technical Specifications"."""
 BATCH, HEADS, WIDTH = 4, 16, 64
 ABSENT = (
     "relative_query", "relative_keys", "relative_queries", "relative_values", "bias",
-    "lowest", "key_mask", "query_segments", "key_segments", "pair_mask", "seed",
+    "lowest", "key_mask", "query_segments", "key_segments", "pair_mask", "seed", "key_bias", "key_shift", "softcap",
 )  # fmt: skip
 
 
@@ -21,5 +23,10 @@ def meta_call(
     query, key, value = (torch.empty(BATCH, HEADS, length, width, dtype=dtype, device="meta") for _ in range(3))
     shape = (HEADS, rows, width)
     found = {name: Table(query.new_empty(shape[: 2 if name == "bias" else 3]), -(rows // 2), False) for name in tables}
-    given = dict.fromkeys(ABSENT) | found | {"offset": 0, "highest": 0, "scale": 0.125, "dropout_p": 0.0} | changes
+    given = (
+        dict.fromkeys(ABSENT)
+        | found
+        | {"offset": 0, "highest": 0, "scale": 0.125, "dropout_p": 0.0, "in_float32": False}
+        | changes
+    )
     return Call(**{"query": query, "key": key, "value": value} | given)

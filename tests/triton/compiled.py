@@ -1,4 +1,4 @@
-"""A kernel compiled for a GPU that is not there: its text, its registers, spills and shared memory, and its atomics."""
+"""A kernel compiled for a GPU that is not there: its text, and what the text and the assembler tell of its cost."""
 
 import re
 import subprocess
@@ -12,7 +12,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-HOPPER = GPUTarget("cuda", 90, 32)
+from relattn.backends.triton.sizes import REGISTERS
+
 TYPES = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
@@ -24,19 +25,29 @@ TYPES = {
 
 
 class Cost(NamedTuple):
-    """Of one program: registers and spilled bytes a thread, bytes of shared memory, number of atomic instructions."""
+    """Of one program: registers and spilled bytes per thread, bytes of shared memory, the number of atomic
+    instructions; products of two tiles for each step of its walk, and those anywhere that two warps compute the same
+    part of.
+    """
 
     registers: int
     spilled: int
     shared: int
     atomics: int
+    products: int
+    repeated: int
 
 
-def compiled(kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int) -> Cost:
-    """Compile the kernel as a launch with these arguments on an H100 or H200 would."""
-    result = compiled_for(HOPPER, kernel, arguments, constants, warps, stages)
-    atomics = re.findall(r"\b(?:atom|red)\.", result.asm["ptx"])
-    return Cost(*_registers(result.asm["ptx"]), result.metadata.shared, len(atomics))
+def compiled(
+    kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int, capability: int = 90
+) -> Cost:
+    """Compile the kernel as a launch with these arguments on a GPU of this capability (90: H100, H200) would."""
+    target = GPUTarget("cuda", capability, 32)
+    result = compiled_for(target, kernel, arguments, constants, warps, stages)
+    ptx, layouts = result.asm["ptx"], result.asm["ttgir"]
+    atomics = re.findall(r"\b(?:atom|red)\.", ptx)
+    products, repeated = products_in_its_loop(result.asm["ttir"]), _repeated(layouts)
+    return Cost(*_registers(ptx, capability), result.metadata.shared, len(atomics), products, repeated)
 
 
 def compiled_for(
@@ -51,7 +62,8 @@ def compiled_for(
         signature[name] = _type(argument, (kernel.arg_names.index(name),), constexprs, attributes)
     signature |= {name: "constexpr" for name in constants}
     source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constexprs, attributes)
-    return triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
+    options = {"num_warps": warps, "num_stages": stages, "maxnreg": REGISTERS}
+    return triton.compile(source, target=target, options=options)
 
 
 def given_at_run_time(arguments: tuple) -> Iterator[Any]:
@@ -84,13 +96,50 @@ def _is_constant(argument: Any) -> bool:
     return argument is None or (type(argument) is int and argument == 1)
 
 
-def _registers(ptx: str) -> tuple[int, int]:
-    ptxas = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+def _registers(ptx: str, capability: int) -> tuple[int, int]:
+    assembler = "ptxas-blackwell" if capability >= 100 else "ptxas"
+    name = f"sm_{capability}{'a' if capability >= 90 else ''}"
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        command = [ptxas, "-v", "--gpu-name=sm_90a", source, "-o", Path(folder, "kernel.cubin")]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    registers, stores = re.search(r"Used (\d+) registers", said), re.search(r"(\d+) bytes spill stores", said)
-    assert registers and stores, said
+        command = [Path(triton.__file__).parent / "backends/nvidia/bin" / assembler, "-v", f"--gpu-name={name}", source]
+        ran = subprocess.run([*command, "-o", Path(folder, "kernel.cubin")], capture_output=True, text=True, check=True)
+    registers, stores = (
+        re.search(r"Used (\d+) registers", ran.stderr),
+        re.search(r"(\d+) bytes spill stores", ran.stderr),
+    )
+    assert registers and stores, ran.stderr
     return int(registers[1]), int(stores[1])
+
+
+def products_in_its_loop(text: str) -> int:
+    """Of the loop that has most, in what Triton makes of the source first."""
+    counts, inside, depth = [0], False, 0
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if not inside and "scf.for" in line:
+            inside, depth = True, indent
+            counts.append(0)
+        elif inside and indent <= depth:
+            inside = False
+        elif inside:
+            counts[-1] += "tt.dot " in line
+    return max(counts)
+
+
+def _repeated(layouts: str) -> int:
+    """Products whose result has fewer rows or columns than its layout lays over the warps; see tensor cores' layouts in
+    Triton's GPU dialect.
+    """
+    sides = r"\[([\d, ]+)\]"
+    told = re.findall(rf"(#\w+) = #ttg\.nvidia_mma<\{{[^}}]*warpsPerCTA = {sides}[^}}]*instrShape = {sides}", layouts)
+    covered = {
+        name: [int(w) * int(s) for w, s in zip(*(side.split(",") for side in both), strict=False)]
+        for name, *both in told
+    }
+    results = re.findall(r"(?:tt\.dot|warp_group_dot) .*-> tensor<(\d+)x(\d+)xf32, (#\w+)>", layouts)
+    return sum(
+        covered[layout][0] > int(rows) or covered[layout][1] > int(columns)
+        for rows, columns, layout in results
+        if layout in covered
+    )

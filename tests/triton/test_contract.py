@@ -75,6 +75,22 @@ def test_half_precision(name: str, device: str, rng, in_tiles) -> None:
     check(subject, "triton", dtype, truth=by_formula, device=device)
 
 
+@different_cases
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_caps_key_biases_and_sinks(dtype: str, name: str, device: str, rng, in_tiles) -> None:
+    more = {"kind": "capped diagonal", "longest": ACROSS_TILES[device] // 2}
+    setting = random_setting(rng, **CASES[name].requirements(), **more)
+    check(make_subject(CASES[name], setting, dtype), "triton", dtype, truth=by_formula, device=device)
+
+
+@everywhere
+@pytest.mark.parametrize("name", ["none", "terms_all"])
+def test_caps_key_biases_and_sinks_for_few_queries(name: str, device: str, rng) -> None:
+    for _ in range(4):
+        setting = random_setting(rng, **CASES[name].requirements(), kind="capped diagonal")
+        check(make_subject(CASES[name], setting, "float32"), "triton", "float32", truth=by_oracle, device=device)
+
+
 WIDE = ((16, 16), (32, 24), (80, 64), (128, 128), (256, 256))
 
 

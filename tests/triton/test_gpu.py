@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,8 +86,14 @@ def test_a_cuda_graph_captures_a_training_step(name: str, length: int) -> None:
         for tensor in tensors:
             tensor.normal_()
     graph.replay()
-    expected = step(tensors, encoding, is_causal=True)
-    assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
+    hold_to_another_run(captured, step(tensors, encoding, is_causal=True))
+
+
+def hold_to_another_run(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """The output bit by bit; gradients, which are added in another order each time, to one place of a bfloat16."""
+    assert torch.equal(found[0], expected[0])
+    for gradient, other in zip(found[1:], expected[1:], strict=True):
+        torch.testing.assert_close(gradient, other, rtol=2.0**-7, atol=1e-3)
 
 
 def test_a_replayed_graph_drops_other_weights() -> None:
@@ -112,7 +119,7 @@ def test_a_call_runs_where_its_tensors_lie() -> None:
         tensors = [tensor.detach().to(device).requires_grad_() for tensor in inputs(200)]
         encoding = ShawEmbedding(WIDTH, 16).to(device, torch.bfloat16)
         answers.append([tensor.to("cpu") for tensor in step(tensors, encoding)])
-    assert all(torch.equal(a, b) for a, b in zip(*answers, strict=True))
+    hold_to_another_run(*answers)
 
 
 def test_a_first_call_does_not_take_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +145,16 @@ tensors = [torch.randn(2, 4, 1500, 64, device="cuda", dtype=torch.bfloat16, requ
 encoding = relattn.ShawEmbedding(64, 16).to("cuda", torch.bfloat16)
 output = relattn.relative_attention(*tensors, encoding=encoding, is_causal=True, backend="triton")
 found = torch.autograd.grad(output, [*tensors, *encoding.parameters()], torch.ones_like(output))
-bits = [tensor.detach().view(torch.int16).cpu().numpy().tobytes() for tensor in (output, *found)]
+same = [output, *found] if sys.argv[1] == "deterministic" else [output]
+bits = [tensor.detach().view(torch.int16).cpu().numpy().tobytes() for tensor in same]
 print(len(timed), hashlib.sha256(b"".join(bits)).hexdigest())
 """
 
 
 def run_a_step(mode: str, cache: Path) -> tuple[int, str]:
-    """In a process of its own: how many sizes it timed, and a hash of the output's and every gradient's bits."""
+    """In a process of its own: how many sizes it timed, and a hash of the output's bits, and of those of every gradient
+    where their order is fixed.
+    """
     deterministic_cublas = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # PyTorch's deterministic mode asks for it
     environment = {**os.environ, **deterministic_cublas, "TRITON_CACHE_DIR": str(cache)}
     command = [sys.executable, "-c", TRAINING_STEP, mode, str(seeds.seed("a training step"))]

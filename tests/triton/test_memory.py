@@ -23,7 +23,9 @@ LENGTH = 2**20
 TABLES = ("relative_keys", "relative_queries", "relative_values", "bias")
 
 
-def made(call: Call, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., None] = lambda *given: None) -> Made:
+def made(
+    call: Call, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., None] = lambda *given, **rest: None
+) -> Made:
     """By a forward and a backward pass whose kernels are `launch`."""
     from relattn.backends.triton import backward, forward, tables
 
@@ -100,7 +102,7 @@ def test_memory_of_decoding_does_not_grow_with_the_keys(queries: int, monkeypatc
 def test_one_number_for_every_pair_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, shared by all heads and batch elements."""
 
-    def launch(kernel, call: Call, programs, arguments) -> None:
+    def launch(kernel, call: Call, programs, arguments, **rest) -> None:
         if kernel.__name__ == "forward_kernel":
             call.query.new_empty(LENGTH, LENGTH, dtype=torch.bool)
 

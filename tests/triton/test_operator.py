@@ -32,6 +32,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "a boolean mask": ("shaw", {"attn_mask": np.eye(10, 6, dtype=bool)[None, None]}, 0.0),
     "dropout": ("terms_all", {}, 0.3),
     "few queries": ("terms_all", {"query_length": 5}, 0.0),
+    "a cap and a key bias": ("t5", {"softcap": 2.0, "key_bias": (1, 4)}, 0.0),
+    "sinks": ("t5", {"sinks": "per head"}, 0.0),
 }
 every_call = pytest.mark.parametrize("kind", CALLS)
 
@@ -54,7 +56,9 @@ def test_the_operator_passes_opcheck(kind: str, device: str, monkeypatch) -> Non
 def test_the_backward_operator_passes_opcheck(kind: str, device: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""
     arguments = call_of(kind, device, monkeypatch)
-    named = dict(zip(operator.DIFFERENTIABLE, arguments, strict=False))
+    named = {
+        name: value for name, value in zip(operator.NAMES, arguments, strict=True) if name in operator.DIFFERENTIABLE
+    }
     wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
     assert {"query", "key", "value"} <= set(wanted)
     detached = [a.detach() if isinstance(a, Tensor) else a for a in arguments]

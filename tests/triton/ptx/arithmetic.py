@@ -59,6 +59,7 @@ STEPS: dict[str, Step] = {
     "div.u32": elementwise(quotient, "u32", "u32", "u32"),
     "neg.s32": elementwise(np.negative, "s32", "s32"),
     "neg.f32": elementwise(np.negative, "f32", "f32"),
+    "abs.f32": elementwise(np.abs, "f32", "f32"),
     "div.full.f32": elementwise(np.divide, "f32", "f32", "f32"),
     "fma.rn.f32": elementwise(multiply_add, "f32", "f32", "f32", "f32"),
     "fma.rn.ftz.f32": elementwise(

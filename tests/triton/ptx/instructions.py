@@ -3,6 +3,7 @@
 from tests.triton.ptx import (
     access,
     arithmetic,
+    atomics,
     bits,
     comparisons,
     control,
@@ -14,5 +15,5 @@ from tests.triton.ptx import (
 )
 from tests.triton.ptx.program import Step
 
-FAMILIES = (access, arithmetic, bits, comparisons, control, conversions, copies, lanes, matrices, moves)
+FAMILIES = (access, arithmetic, atomics, bits, comparisons, control, conversions, copies, lanes, matrices, moves)
 STEPS: dict[str, Step] = {name: step for family in FAMILIES for name, step in family.STEPS.items()}

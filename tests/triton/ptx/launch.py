@@ -64,7 +64,7 @@ def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
 
     tile, warps, stages = sizes
 
-    def in_tiles(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple) -> None:
+    def in_tiles(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, **given: Any) -> None:
         launch(kernel, arguments, {**widths_of(call), "TILE": tile}, programs(tile), warps, stages)
 
     for module in (forward, backward, tables):

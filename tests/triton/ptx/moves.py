@@ -11,7 +11,11 @@ from tests.triton.ptx.threads import Threads
 
 
 def move(kind: str) -> Step:
-    """{a, b} is one number, of which a are the low bits."""
+    """{a, b} is one number, of which a are the low bits.
+
+    The compiler may join a number with a register that nothing wrote, and take only the number out again: in its place
+    stand bits that no sum survives.
+    """
     alone = elementwise(lambda x: x, kind, kind)
     bits = int(kind[1:]) if kind != "pred" else 0
 
@@ -19,7 +23,7 @@ def move(kind: str) -> Step:
         target, source = operands
         if isinstance(source, Group):
             width = bits // len(source.parts)
-            parts = [threads.read(part, f"b{width}").astype(f"u{bits // 8}") for part in source.parts]
+            parts = [threads.read(part, f"b{width}", unwritten=True).astype(f"u{bits // 8}") for part in source.parts]
             threads.write(target, sum(part << (width * n) for n, part in enumerate(parts)), kind)
         elif isinstance(target, Group):
             width = bits // len(target.parts)

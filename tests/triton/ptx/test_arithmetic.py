@@ -27,6 +27,7 @@ REAL: dict[str, Callable[..., float]] = {
     "min.f32": lambda a, b: b if math.isnan(a) else a if math.isnan(b) else min(a, b),
     "max.f32": lambda a, b: b if math.isnan(a) else a if math.isnan(b) else max(a, b),
     "neg.f32": lambda a: -a,
+    "abs.f32": abs,
     "div.full.f32": lambda a, b: float(np.float64(a) / np.float64(b)),
     "ex2.approx.ftz.f32": lambda a: flushed(rounded(float(np.exp2(flushed(a))))),
 }
@@ -49,7 +50,7 @@ def test_integers_wrap_around(name: str, kind: str, rng: np.random.Generator) ->
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_numbers_are_rounded_once(name: str, rng: np.random.Generator) -> None:
-    count = 1 if name[:3] in ("neg", "ex2") else 2
+    count = 1 if name[:3] in ("neg", "abs", "ex2") else 2
     with np.errstate(all="ignore"):
         hold_to(name, lambda *numbers: rounded(REAL[name](*numbers)), "f32", ("f32",) * count, rng)
 

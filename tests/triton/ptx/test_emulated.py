@@ -7,7 +7,7 @@ write and does not; and whatever a GPU need not do as it is meant is a fault.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,9 @@ pytestmark = [
 ]
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 8, 2), (32, 4, 2)
-STAGES, FEW_WARPS = (64, 8, 3), (64, 4, 2)
-SMALL, SMALLEST = (32, 8, 1), (16, 4, 1)  # of float32, and of wide heads with tables
+WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
+STAGES, MANY_WARPS, TWO_WARPS = (64, 4, 3), (32, 8, 1), (16, 2, 2)
+SMALL, SMALLEST = (16, 4, 2), (16, 4, 1)  # of float32
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
 FULL = {"rows": 141, "first": -69}
 """A row for every offset of 70 by 70, whichever table: nothing is beyond."""
@@ -36,7 +36,7 @@ ONE = {"heads": (1, 1)}
 EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] = {
     "no table": (BF16, MIDDLE, {**SQUARE, "tables": ()}),
     "relative keys": (BF16, MIDDLE, {**SQUARE, **FULL, "tables": TABLES[:1], "shared": True, "highest": 0}),
-    "relative keys, four warps": (BF16, FEW_WARPS, {**SQUARE, **FULL, **ONE, "tables": TABLES[:1]}),
+    "relative keys, eight warps": (BF16, MANY_WARPS, {**SQUARE, **FULL, **ONE, "tables": TABLES[:1]}),
     "relative queries": (BF16, NARROW, {**SQUARE, **ONE, "tables": ("relative_queries",), "rows": 33, "first": -16}),
     "relative values": (BF16, MIDDLE, {**SQUARE, **ONE, "tables": ("relative_values",), "rows": 33, "first": -16}),
     "a bias": (BF16, STAGES, {**SQUARE, "tables": ("bias",), "highest": 0}),
@@ -60,6 +60,7 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
         STAGES,
         {**SQUARE, **FULL, **ONE, "lengths": (64, 192), "offset": -128, "tables": TABLES[:1]},
     ),
+    "a cap and a key bias": (BF16, NARROW, {**SQUARE, "tables": TABLES[:1], "softcap": 1.5, "key_bias": True}),
     "without tables, 128": (
         BF16,
         WIDE,
@@ -103,7 +104,9 @@ NOW_AND_THEN |= {
     "narrow": (BF16, MIDDLE, {"widths": (16, 16, 16), "lengths": (70, 66)}),
     "uneven widths": (BF16, STAGES, {"widths": (40, 72, 56), "lengths": (66, 65), "heads": (2, 2)}),
     "128 wide": (BF16, MIDDLE, {**SQUARE, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1], "highest": 0}),
-    "wide": (BF16, SMALL, {**ONE, "widths": (250, 256, 130), "lengths": (33, 40)}),
+    "a cap in float32": (F32, SMALL, {"lengths": (33, 40), "softcap": 20.0}),
+    "a key bias, every table": (F16, MIDDLE, {"lengths": (70, 66), "key_bias": True, "softcap": 0.7, "masks": "k"}),
+    "wide": (BF16, TWO_WARPS, {**ONE, "widths": (250, 256, 130), "lengths": (33, 40)}),
     "wide without tables": (BF16, MIDDLE, {**ONE, "widths": (250, 256, 250), "lengths": (66, 70), "tables": ()}),
     "wide in float32": (F32, SMALLEST, {**ONE, "widths": (250, 256, 130), "lengths": (20, 17)}),
     "128 and dropout": (F16, WIDE, {**SQUARE, "lengths": (130, 140), "tables": (), "dropout_p": 0.2, "seed": 3}),
@@ -122,14 +125,36 @@ def unwritten_is_nan() -> Iterator[None]:
     torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.parametrize("name", [*EVERY_TIME, *(pytest.param(name, marks=pytest.mark.slow) for name in NOW_AND_THEN)])
-def test_output_and_every_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+IN_ORDER = ("relative keys", "relative queries", "all tables, masks", "float32", "groups of heads")
+"""Of these every time also the kernels of the deterministic backward pass."""
+
+
+def now_and_then(names: Iterable[str]) -> Iterator[Any]:
+    """Run by `make test-ptx` alone."""
+    return (pytest.param(name, marks=pytest.mark.slow) for name in names)
+
+
+def hold(name: str, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
+    from relattn.backends.triton import backward
     from tests.triton.ptx.launch import emulate
 
     dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]
     emulate(sizes, monkeypatch)
+    monkeypatch.setattr(backward, "is_ordered", lambda call: ordered)
     call = make_call(dtype, **given)
     hold_to_the_equation(call, keep=factors(call) if call.dropout_p else None)
+
+
+@pytest.mark.parametrize("name", [*EVERY_TIME, *now_and_then(NOW_AND_THEN)])
+def test_output_and_every_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(name, monkeypatch, ordered=False)
+
+
+@pytest.mark.parametrize(
+    "name", [*IN_ORDER, *now_and_then(name for name in (*EVERY_TIME, *NOW_AND_THEN) if name not in IN_ORDER)]
+)
+def test_every_gradient_in_a_fixed_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(name, monkeypatch, ordered=True)
 
 
 @pytest.mark.slow

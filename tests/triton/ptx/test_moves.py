@@ -5,6 +5,7 @@ import pytest
 
 from tests.triton.ptx.drawn import drawn, hold_to, prefix
 from tests.triton.ptx.fault import Fault
+from tests.triton.ptx.kinds import from_bfloat16
 from tests.triton.ptx.snippets import PROGRAMS, THREADS, execute
 
 COPIED = ("b16", "b32", "b64", "u16", "u32", "u64", "pred")
@@ -32,6 +33,15 @@ def test_a_part_that_nobody_wants(rng: np.random.Generator) -> None:
     given = drawn("u32", rng)
     found = execute("mov.b32 {_, %rs1}, %r1;", {"%r1": given})
     np.testing.assert_array_equal(found["%rs1"], given >> 16)
+
+
+def test_a_part_that_nothing_wrote(rng: np.random.Generator) -> None:
+    """The other parts stay; what is taken for it is a number far from all others."""
+    given = drawn("u16", rng)
+    found = execute("mov.b32 %r1, {%rs1, %rs2}; mov.b32 {%rs3, %rs4}, %r1;", {"%rs1": given})
+    np.testing.assert_array_equal(found["%rs3"], given)
+    assert (found["%rs4"] == 0xDBDB).all()
+    assert np.abs(from_bfloat16(found["%rs4"])).min() > 1e17
 
 
 @pytest.mark.parametrize(

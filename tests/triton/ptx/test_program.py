@@ -5,6 +5,7 @@ import pytest
 from tests.triton.ptx import (
     test_access,
     test_arithmetic,
+    test_atomics,
     test_bits,
     test_comparisons,
     test_control,
@@ -20,8 +21,8 @@ from tests.triton.ptx.operands import Address, Group, Number, Register, Symbol, 
 from tests.triton.ptx.program import Guard, read
 
 TESTS = (
-    test_access, test_arithmetic, test_bits, test_comparisons, test_control, test_conversions, test_copies, test_lanes,
-    test_matrices, test_moves,
+    test_access, test_arithmetic, test_atomics, test_bits, test_comparisons, test_control, test_conversions,
+    test_copies, test_lanes, test_matrices, test_moves,
 )  # fmt: skip
 KERNEL = """
 .version 8.7

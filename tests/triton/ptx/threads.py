@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WARP = 32
 SPECIAL = ("%tid.x", "%ctaid.x", "%nctaid.x")  # registers that the hardware fills
-UNKNOWN = 0xDB  # each byte of a register that some threads have written and others not
+UNKNOWN = 0xDB  # each byte of a register that some threads have written and others not, or that nobody has
 
 
 class Launch(NamedTuple):
@@ -65,8 +65,10 @@ class Threads:
         """Programs, and threads of each."""
         return len(self.programs), self.launch.program.threads
 
-    def read(self, operand: Operand, kind: str) -> np.ndarray:
+    def read(self, operand: Operand, kind: str, unwritten: bool = False) -> np.ndarray:
         """The operand's numbers, [programs, threads] or one for all; of a wider register its low bits.
+
+        unwritten: whether a register may hold nothing; each of its bytes is then UNKNOWN.
 
         Raises Fault: where a register holds nothing, or less than the kind.
         """
@@ -79,6 +81,8 @@ class Threads:
             return np.zeros((), dtype)
         assert isinstance(operand, Register), operand
         bits = self._special(operand.name) if operand.name in SPECIAL else self.registers.get(operand.name)
+        if bits is None and unwritten:
+            bits = np.full(dtype.itemsize, UNKNOWN, np.uint8).view(unsigned(dtype.itemsize))[0]
         if bits is None:
             raise Fault(f"{operand.name} is read and was never written")
         if bits.dtype.itemsize > dtype.itemsize:

@@ -14,8 +14,8 @@ class TritonBackend:
     """S one tile at a time, on chip, O((Lq + Lk) D) memory: FlashAttention's recurrence with the bands of tables.
 
     Inputs are bfloat16, float16 or float32. Scores, softmax and all sums are float32. Q @ RK^T is a product of two
-    tiles on the tensor cores, moved to its diagonals on chip. Gradients of tables are sums in a fixed order, bit-equal
-    on every run with the same tile sizes (sizes.py). Dao et al. 2022; docs/triton.md has the kernels.
+    tiles on the tensor cores, moved to its diagonals on chip. Gradients are bit-equal on every run where PyTorch is
+    told to be deterministic (backward.py). Dao et al. 2022; docs/triton.md has the kernels.
     """
 
     name = "triton"

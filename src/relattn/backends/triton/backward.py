@@ -2,11 +2,17 @@
 
     delta_i = dO_i . O_i - dlse_i        dP_ij = dO_i . (v_j + RV[d])        dS_ij = P_ij * (dP_ij - delta_i)
     dq_i = scale * sum_j dS_ij k_j       dr_i = scale * sum_j dS_ij RK[d]
-    dv_j = sum_i P_ij dO_i               dk_j = scale * sum_i dS_ij (q_i + RQ[d])
+    dv_j = sum_i P_ij dO_i               dk_j = scale * sum_i dS_ij (q_i + RQ[d])       da_j = sum_i dS_ij
 
-One kernel walks over the keys of a tile of queries, for dq and dr. The other walks over the queries of a tile of keys,
-for dk and dv. So every number is summed by one program in one order. With dropout P_ij and dP_ij carry its factor,
-except the P in dS.
+With a cap dS is multiplied by its slope, 1 - tanh^2, in all but the last.
+
+A program owns a tile of queries, and walks over the keys. dq and dr stay on chip. What other programs add to as well,
+dk, dv and the gradients of the tables, is added to memory in float32, tile by tile, by atomic instructions. S and dP
+are computed once: with relative keys these are 8 products of two tiles (r . RK and dr carry a half along).
+
+Atomic additions have no fixed order. Under `torch.use_deterministic_algorithms(True)` the same kernel computes dq and
+dr alone, and two others (keys.py, tables.py) sum the rest with one program for each number. Then the bits are the same
+on every run with the same sizes of tiles. With dropout P_ij and dP_ij carry its factor, except the P in dS.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.triton.across import Across, add_band, add_bias, add_rows, add_sides, memory_for
 from relattn.backends.triton.bands import (
     band_product,
     band_sum,
@@ -31,13 +38,15 @@ from relattn.backends.triton.bands import (
     store_rows,
 )
 from relattn.backends.triton.call import Call, Gradients
-from relattn.backends.triton.inputs import inputs, rows
-from relattn.backends.triton.known import Known, load_lse, side_sums, sides_of, store_sides
-from relattn.backends.triton.masks import kept, key_tiles, query_tiles
-from relattn.backends.triton.scores import by_keys, by_queries, finished_tile
+from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
+from relattn.backends.triton.keys import keys_kernel
+from relattn.backends.triton.known import Known, load_lse, score_gradients, side_sums, sides_of, store_sides
+from relattn.backends.triton.masks import key_tiles
+from relattn.backends.triton.scores import by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
-from relattn.backends.triton.skew import columns_from_pairs, pairs_from_rows, rows_from_pairs
-from relattn.backends.triton.tables import table_gradients
+from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, pairs_from_rows, shared_half
+from relattn.backends.triton.tables import sums_of_tables, table_gradient
+from relattn.score.problem import TABLES
 
 
 def backward(
@@ -50,41 +59,52 @@ def backward(
 ) -> Gradients:
     """The gradients by the call's tensors and tables, each in its dtype; tables only if they are `wanted`."""
     batch, heads, queries = call.query.shape[:3]
-    keys, key_heads = call.key.shape[2], call.key.shape[1]
+    ordered = is_ordered(call)
     x, sides = inputs(call), sides_of(call, wanted)
     known = Known(
         rows(output),
         rows(grad_output.to(call.query.dtype)),
         lse.contiguous(),
         grad_lse.to(torch.float32).contiguous(),
-        lse.new_empty(lse.shape),
+        lse.new_empty(lse.shape) if ordered else None,
     )
-    query, key, value = (t.new_empty(t.shape) for t in (call.query, call.key, call.value))
+    query = call.query.new_empty(call.query.shape)
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
+    found = {} if ordered else memory_for(call, wanted)
 
-    arguments = x, known, sides, rows(query), rows(relative)
-    launch(queries_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)
-    arguments = x, known, sides, rows(key), rows(value)
-    launch(keys_kernel, call, lambda tile: math.ceil(keys / tile) * batch * key_heads, arguments)
-    return Gradients(query, key, value, relative, **table_gradients(call, x, known, sides, wanted))
+    def programs(tile: int) -> int:
+        return math.ceil(queries / tile) * batch * heads
+
+    arguments = x, known, sides, rows(query), rows(relative), Across.of(found)
+    added = [*found.values(), *([] if sides.relative_queries is None else [sides.relative_queries])]
+    launch(queries_kernel, call, programs, arguments, added=added)
+    if ordered:
+        found = {name: getattr(call, name).new_empty(getattr(call, name).shape) for name in ("key", "value")}
+        if "key_bias" in wanted and call.key_bias is not None:
+            found["key_bias"] = call.key_bias.new_empty(call.key_bias.shape)
+        into = rows(found["key"]), rows(found["value"]), found.get("key_bias")
+        keys, key_heads = call.key.shape[2], call.key.shape[1]
+        launch(keys_kernel, call, lambda tile: math.ceil(keys / tile) * batch * key_heads, (x, known, sides, *into))
+        found |= sums_of_tables(call, x, known, wanted)
+    key_bias = found.get("key_bias")
+    tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
+    key, value = found["key"].to(call.key.dtype), found["value"].to(call.value.dtype)
+    return Gradients(query, key, value, relative, **tables, key_bias=key_bias)
 
 
-@triton.jit
-def score_gradients(x, batch, head, i, j, weights, by_weight, delta):
-    """P and dS of a tile from the P of dS and from dP, pairs [i, j] in float32: both P differ by what dropout takes."""
-    dropped = weights
-    if x.seed is not None:
-        factors = kept(x, batch, head, i, j)
-        dropped, by_weight = weights * factors, by_weight * factors
-    return dropped, weights * (by_weight - delta[:, None])
+def is_ordered(call: Call) -> bool:
+    """Whether one program sums each number: where determinism is asked for, and where wide tables leave a program no
+    room for every gradient.
+    """
+    return has_wide_tables(call) or torch.are_deterministic_algorithms_enabled()
 
 
 @triton.jit
 def queries_kernel(
-    x, known, sides, grad_query, grad_relative,
+    x, known, sides, grad_query, grad_relative, across,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """dq, dr and delta of one tile of queries under one head."""
+    """dq, dr and delta of one tile of queries under one head, and its share of what is summed `across` programs."""
     tiles = tl.cdiv(x.queries, TILE)
     program = tl.program_id(0)
     row = program // tiles
@@ -104,7 +124,8 @@ def queries_kernel(
     query = first_query + tl.arange(0, TILE)
     delta = tl.sum(output.to(tl.float32) * grad_output.to(tl.float32), axis=1)
     delta -= load_numbers(known.grad_lse + numbers, first_query, x.queries, TILE)
-    tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
+    if known.delta is not None:
+        tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
     lse = load_lse(known, numbers, first_query, x.queries, TILE)
 
     by_query = tl.zeros((TILE, padded(D)), tl.float32)
@@ -117,26 +138,40 @@ def queries_kernel(
 
     first_key, end_key = key_tiles(x, first_query, TILE)
     band = x.offset + first_key - first_query - (TILE - 1)
-    if x.relative_keys.at is not None and x.relative_values.at is None:
+    if x.relative_keys.at is not None:
         left = band_product(r, x.relative_keys, head, band, DR, TILE)
+        scores_joined = tl.zeros((TILE, TILE), k_at.dtype.element_ty)
+    if x.relative_values.at is not None:
+        values_left = band_product(grad_output, x.relative_values, head, band, DV, TILE)
+    if across.relative_values is not None:
+        weights_joined = tl.zeros((TILE, TILE), v_at.dtype.element_ty)
+    if across.bias is not None:
+        bias_joined = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         products = dot(q, tl.trans(k))
-        if x.relative_keys.at is not None and x.relative_values.at is None:
+        if x.relative_keys.at is not None:
             right = band_product(r, x.relative_keys, head, band + TILE, DR, TILE)
             products += pairs_from_rows(left, right, TILE)
             left = right  # of the next tile of keys
-        elif x.relative_keys.at is not None:  # with relative values, a half that is carried along would spill registers
-            products += by_queries(r, x.relative_keys, head, band, DR, TILE)
         if x.relative_queries.at is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)
-        weights = tl.exp2(finished_tile(x, batch, head, first_query, start, products, TILE) - lse[:, None])
+        scores, slope = finished_tile(x, batch, head, first_query, start, products, TILE)
+        weights = tl.exp2(scores - lse[:, None])
         by_weight = dot(grad_output, tl.trans(v))
         if x.relative_values.at is not None:
-            by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
+            values_right = band_product(grad_output, x.relative_values, head, band + TILE, DV, TILE)
+            by_weight += pairs_from_rows(values_left, values_right, TILE)
+            values_left = values_right
         weights, scores = score_gradients(x, batch, head, query[:, None], j, weights, by_weight, delta)
+        if across.key_bias is not None:
+            key = start + tl.arange(0, TILE)
+            at = across.key_bias + row.to(tl.int64) * x.keys + key
+            tl.atomic_add(at, tl.sum(scores, axis=0), mask=key < x.keys, sem="relaxed")
+        if x.softcap is not None:
+            scores *= slope
 
         offset = x.offset + start - first_query
         if sides.relative_keys is not None:
@@ -147,18 +182,62 @@ def queries_kernel(
             )
         if sides.bias is not None:
             bias_before, bias_after = side_sums(bias_before, bias_after, scores, x.bias, offset, 1, TILE)
+        if across.bias is not None:
+            last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
+            add_bias(across.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
+        if across.value.at is not None:
+            weights = weights.to(v.dtype)
+            at = place(across.value, batch, head // x.group)
+            add_rows(at, start, x.keys, dot(tl.trans(weights), grad_output), DV, TILE)
+        if across.relative_values is not None:
+            last, weights_joined = weights_joined, joined_from_pairs(weights, TILE)
+            half = shared_half(weights_joined, last, TILE)
+            add_band(across.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
+        if across.relative_queries is not None and sides.relative_queries is not None:
+            before, after = side_sums(nothing, nothing, scores, x.relative_queries, offset, 0, TILE)
+            add_sides(sides.relative_queries, before, after, row, tl.num_programs(0) // tiles, start, x.keys, TILE)
+
         scores = scores.to(k.dtype)
         by_query += dot(scores, k)
         if x.relative_keys.at is not None:
-            near, far = rows_from_pairs(scores, TILE)
-            step = band_sum(near, x.relative_keys, head, band, DR, TILE)
-            step += band_sum(far, x.relative_keys, head, band + TILE, DR, TILE)
+            last, scores_joined = scores_joined, joined_from_pairs(scores, TILE)
+            half = shared_half(scores_joined, last, TILE)
+            step = band_sum(half, x.relative_keys, head, band, DR, TILE)
             if x.r.at is not None:
                 by_relative += step
             else:
                 by_query += step
+            if across.relative_keys is not None:
+                add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
+        if across.key.at is not None:
+            by_key = dot(tl.trans(scores), q)
+            if x.relative_queries.at is not None:
+                near, far = columns_from_pairs(scores, TILE)
+                by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
+                by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)
+                if across.relative_queries is not None:
+                    add_band(across.relative_queries, x.relative_queries, head, band, tl.trans(near), k, D, TILE)
+                    add_band(across.relative_queries, x.relative_queries, head, band + TILE, tl.trans(far), k, D, TILE)
+            at = place(across.key, batch, head // x.group)
+            add_rows(at, start, x.keys, by_key * x.scale, D, TILE)
         band += TILE
 
+    # The right half of the last tile's band.
+    if x.relative_keys.at is not None:
+        half = shared_half(tl.zeros((TILE, TILE), scores_joined.dtype), scores_joined, TILE)
+        step = band_sum(half, x.relative_keys, head, band, DR, TILE)
+        if x.r.at is not None:
+            by_relative += step
+        else:
+            by_query += step
+        if across.relative_keys is not None:
+            add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
+    if across.relative_values is not None:
+        half = shared_half(tl.zeros((TILE, TILE), weights_joined.dtype), weights_joined, TILE)
+        add_band(across.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
+    if across.bias is not None:
+        half = shared_half(tl.zeros((TILE, TILE), tl.float32), bias_joined, TILE)
+        add_bias(across.bias, x.bias, head, band, half, TILE)
     store_rows(place(grad_query, batch, head), grad_query.row, first_query, x.queries, by_query * x.scale, D, TILE)
     if x.r.at is not None:
         at = place(grad_relative, batch, head)
@@ -170,68 +249,3 @@ def queries_kernel(
         store_sides(sides.relative_values, values_before, values_after, row, rows, first_query, x.queries, TILE)
     if sides.bias is not None:
         store_sides(sides.bias, bias_before, bias_after, row, rows, first_query, x.queries, TILE)
-
-
-@triton.jit
-def keys_kernel(
-    x, known, sides, grad_key, grad_value,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """dk and dv of one tile of keys under one key head: all of its query heads, one after the other."""
-    tiles = tl.cdiv(x.keys, TILE)
-    program = tl.program_id(0)
-    key_heads = x.heads // x.group
-    batch, key_head = program // tiles // key_heads, program // tiles % key_heads
-    first_key = program % tiles * TILE
-
-    k = load_rows(place(x.k, batch, key_head), x.k.row, first_key, x.keys, D, TILE)
-    v = load_rows(place(x.v, batch, key_head), x.v.row, first_key, x.keys, DV, TILE)
-    by_key = tl.zeros((TILE, padded(D)), tl.float32)
-    by_value = tl.zeros((TILE, padded(DV)), tl.float32)
-    first_query, end_query = query_tiles(x, first_key, TILE)
-    for member in range(0, x.group):
-        head = key_head * x.group + member
-        row = batch * x.heads + head
-        q_at, grad_at = place(x.q, batch, head), place(known.grad_output, batch, head)
-        numbers = row.to(tl.int64) * x.queries
-        before, after = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
-        for start in range(first_query, end_query, TILE):
-            q = load_rows(q_at, x.q.row, start, x.queries, D, TILE)
-            r = q
-            if x.r.at is not None:
-                r = load_rows(place(x.r, batch, head), x.r.row, start, x.queries, DR, TILE)
-            grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
-            lse = load_lse(known, numbers, start, x.queries, TILE)
-            delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
-
-            band = x.offset + first_key - start - (TILE - 1)
-            products = dot(q, tl.trans(k))
-            if x.relative_keys.at is not None:
-                products += by_queries(r, x.relative_keys, head, band, DR, TILE)
-            if x.relative_queries.at is not None:
-                products += by_keys(k, x.relative_queries, head, band, D, TILE)
-            i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
-            weights = tl.exp2(finished_tile(x, batch, head, start, first_key, products, TILE) - lse[:, None])
-            by_weight = dot(grad_output, tl.trans(v))
-            if x.relative_values.at is not None:
-                by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
-            weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
-
-            if sides.relative_queries is not None:
-                before, after = side_sums(
-                    before, after, scores, x.relative_queries, x.offset + first_key - start, 0, TILE
-                )
-            by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
-            scores = scores.to(k.dtype)
-            by_key += dot(tl.trans(scores), q)
-            if x.relative_queries.at is not None:
-                near, far = columns_from_pairs(scores, TILE)
-                by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
-                by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)
-        if sides.relative_queries is not None:
-            rows = tl.num_programs(0) // tiles * x.group
-            store_sides(sides.relative_queries, before, after, row, rows, first_key, x.keys, TILE)
-
-    at = place(grad_key, batch, key_head)
-    store_rows(at, grad_key.row, first_key, x.keys, by_key * x.scale, D, TILE)
-    store_rows(place(grad_value, batch, key_head), grad_value.row, first_key, x.keys, by_value, DV, TILE)

@@ -1,6 +1,7 @@
 """Call: one problem as flat tensors and numbers, the form in which the kernels take it.
 
-S_ij  =  scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d],   d = offset + j - i
+S_ij  =  cap( scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d] )  +  a_j - c_i,   d = offset + j - i
+cap(S)  =  softcap * tanh(S / softcap)
 O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] )
 """
 
@@ -37,7 +38,9 @@ class Call:
     relative_query: None where it is the query.
     offset: the offset of query 0 and key 0. lowest, highest: the limits of visible offsets, both included; None: no
         limit.
-    pair_mask: True attends. seed: where dropout_p > 0, a number that decides which weights are dropped.
+    pair_mask: True attends. key_bias a, key_shift c: float32; lse is that of the scores less c. softcap: None for none.
+    seed: where dropout_p > 0, a number that decides which weights are dropped.
+    in_float32: whether the output is in float32, whatever the query is in.
 
     Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not support.
     """
@@ -57,9 +60,13 @@ class Call:
     query_segments: Int[Tensor, "B Lq"] | None
     key_segments: Int[Tensor, "B Lk"] | None
     pair_mask: Bool[Tensor, "#B #Hq #Lq #Lk"] | None
-    scale: float
-    dropout_p: float
+    key_bias: Float[Tensor, "B Hq Lk"] | None
+    key_shift: Float[Tensor, "B Hq Lq"] | None
     seed: Int[Tensor, ""] | None
+    scale: float
+    softcap: float | None
+    dropout_p: float
+    in_float32: bool
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -67,6 +74,11 @@ class Call:
         farthest = abs(self.offset) + self.query.shape[2] + self.key.shape[2]
         if farthest > FARTHEST:
             raise UnsupportedError(f"offsets reach {farthest}; the Triton kernels take offsets up to {FARTHEST}")
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """Of O."""
+        return torch.float32 if self.in_float32 else self.query.dtype
 
     def _check(self, name: str, given: object) -> None:
         tensor = given.values if isinstance(given, Table) else given
@@ -76,7 +88,7 @@ class Call:
             return
         if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise UnsupportedError(f"{name} is {tensor.dtype}; the Triton kernels take float32, bfloat16 and float16")
-        if tensor.dim() != 2 and tensor.shape[-1] > WIDEST:
+        if tensor.dim() != 2 and name not in ("key_bias", "key_shift") and tensor.shape[-1] > WIDEST:
             raise UnsupportedError(f"{name} is {tensor.shape[-1]} wide; the Triton kernels take widths up to {WIDEST}")
 
 
@@ -91,3 +103,4 @@ class Gradients(NamedTuple):
     relative_queries: Float[Tensor, "H R D"] | None
     relative_values: Float[Tensor, "H R Dv"] | None
     bias: Float[Tensor, "H R"] | None
+    key_bias: Float[Tensor, "B Hq Lk"] | None

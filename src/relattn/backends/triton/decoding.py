@@ -35,7 +35,7 @@ PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; w
 
 
 def few_queries(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
-    """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees no key."""
+    """O in the dtype of the query or in float32; lse in float32: log sum_j exp(S_ij), -inf where a row sees no key."""
     batch, heads, queries = call.query.shape[:3]
     widths = widths_of(call)
     width, rows, parts = widths["DV"], batch * heads * queries, _parts(call)
@@ -43,7 +43,7 @@ def few_queries(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, 
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
     sums = call.query.new_empty(parts, rows, dtype=torch.float32)
     part_kernel[(parts * rows,)](inputs(call), outputs, sums, parts, **widths, TILE=tile)
-    output = call.query.new_empty(batch, heads, queries, width)
+    output = call.query.new_empty(batch, heads, queries, width, dtype=call.output_dtype)
     lse = sums.new_empty(batch, heads, queries)
     merge_kernel[(rows,)](outputs, sums, output, lse, parts, DV=width, PARTS=MOST_PARTS)
     return output, lse
@@ -87,7 +87,7 @@ def part_kernel(
         if x.relative_queries.at is not None:
             products += tl.sum(k * load_band(x.relative_queries, head, offset, D, TILE).to(tl.float32), axis=1)
         every = in_reach(x, query, key, key + TILE - 1, offset, offset + TILE - 1)
-        scores = finished(x, batch, head, query, j, products, every)
+        scores, _ = finished(x, batch, head, query, j, products, every)
 
         before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=0))
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0

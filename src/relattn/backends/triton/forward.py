@@ -25,15 +25,15 @@ from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.masks import kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
-from relattn.backends.triton.skew import pairs_from_rows, rows_from_pairs
+from relattn.backends.triton.skew import joined_from_pairs, pairs_from_rows, shared_half
 
 
 def forward(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
-    """O in the dtype of the query, and lse in float32: log sum_j exp(S_ij), -inf where a row sees no key."""
+    """O in the dtype of the query or in float32; lse in float32: log sum_j exp(S_ij), -inf where a row sees no key."""
     if call.query.shape[2] <= FEW:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
-    output = call.query.new_empty(batch, heads, queries, call.value.shape[3])
+    output = call.query.new_empty(batch, heads, queries, call.value.shape[3], dtype=call.output_dtype)
     lse = call.query.new_empty(batch, heads, queries, dtype=torch.float32)
     arguments = inputs(call), rows(output), lse
     launch(forward_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)
@@ -64,7 +64,7 @@ def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.con
             r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
         left = band_product(r, x.relative_keys, head, band, DR, TILE)
     if x.relative_values.at is not None:
-        far = tl.zeros((TILE, TILE), tl.float32)
+        joined = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
@@ -75,7 +75,7 @@ def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.con
             left = right  # of the next tile of keys
         if x.relative_queries.at is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)
-        scores = finished_tile(x, batch, head, first_query, start, products, TILE)
+        scores, _ = finished_tile(x, batch, head, first_query, start, products, TILE)
 
         before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=1))
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
@@ -86,12 +86,13 @@ def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.con
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
         if x.relative_values.at is not None:
-            older_far = far * older[:, None]  # the previous tile had the same offsets
-            near, far = rows_from_pairs(weights, TILE)
-            weighted += band_sum((near + older_far).to(v.dtype), x.relative_values, head, band, DV, TILE)
+            last, joined = joined * older[:, None], joined_from_pairs(weights, TILE)
+            half = shared_half(joined, last, TILE).to(v.dtype)
+            weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
         band += TILE
     if x.relative_values.at is not None:
-        weighted += band_sum(far.to(x.v.at.dtype.element_ty), x.relative_values, head, band, DV, TILE)
+        half = shared_half(tl.zeros((TILE, TILE), tl.float32), joined, TILE).to(x.v.at.dtype.element_ty)
+        weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
 
     total = tl.where(total == 0.0, 1.0, total)  # a row that saw no key: output 0, lse -inf
     store_rows(place(output, batch, head), output.row, first_query, x.queries, weighted / total[:, None], DV, TILE)

@@ -57,8 +57,9 @@ class Mask(NamedTuple):
 class Inputs(NamedTuple):
     """Everything that the score of a pair depends on.
 
-    r: no pointer where the relative query is the query itself. heads Hq, group Hq / Hk, queries Lq, keys Lk;
-    offset: d of query 0 and key 0. seed, dropout: a pointer, and the probability.
+    r: no pointer where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
+    row is a head. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0. seed, dropout: a
+    pointer, and the probability.
     """
 
     q: Rows
@@ -70,12 +71,15 @@ class Inputs(NamedTuple):
     relative_values: Band
     bias: Band
     mask: Mask
+    key_bias: Rows
+    key_shift: Rows
     heads: int
     group: int
     queries: int
     keys: int
     offset: int
     scale: float
+    softcap: float | None
     seed: Tensor | None
     dropout: float | None
 
@@ -92,12 +96,15 @@ def inputs(call: Call) -> Inputs:
         relative_values=_band(call, call.relative_values),
         bias=_band(call, call.bias),
         mask=_mask(call),
+        key_bias=rows(call.key_bias),
+        key_shift=rows(call.key_shift),
         heads=call.query.shape[1],
         group=call.query.shape[1] // call.key.shape[1],
         queries=call.query.shape[2],
         keys=call.key.shape[2],
         offset=call.offset,
         scale=call.scale,
+        softcap=call.softcap,
         seed=call.seed if call.dropout_p > 0.0 else None,
         dropout=call.dropout_p if call.dropout_p > 0.0 else None,
     )
@@ -116,6 +123,12 @@ def widths_of(call: Call) -> dict[str, int]:
     """The widths of queries and keys, of values, and of relative queries."""
     relative = call.query if call.relative_query is None else call.relative_query
     return {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
+
+
+def has_wide_tables(call: Call) -> bool:
+    """Whether rows wider than 128 have tables of vectors beside them."""
+    tables = (call.relative_keys, call.relative_queries, call.relative_values)
+    return max(widths_of(call).values()) > 128 and any(table is not None for table in tables)
 
 
 def visible_offsets(call: Call) -> tuple[int, int]:

@@ -13,17 +13,21 @@ from torch import Tensor
 from relattn.backends.triton.bands import load_numbers
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import Rows, beyond
+from relattn.backends.triton.masks import kept
 from relattn.backends.triton.scores import LOG2_E
 
 
 class Known(NamedTuple):
-    """The inputs of the backward pass: O and dO, and lse and delta [B, Hq, Lq] in float32."""
+    """The inputs of the backward pass: O and dO, and lse, dlse and delta [B, Hq, Lq] in float32.
+
+    delta: None where no other kernel asks for it.
+    """
 
     output: Rows
     grad_output: Rows
     lse: Tensor
     grad_lse: Tensor
-    delta: Tensor
+    delta: Tensor | None
 
 
 class Sides(NamedTuple):
@@ -46,7 +50,8 @@ def sides_of(call: Call, wanted: Collection[str]) -> Sides:
         table = getattr(call, name)
         if name not in wanted or table is None or table.zero or not beyond(call, table):
             return None
-        return call.query.new_empty(2, *call.query.shape[:2], length, dtype=torch.float32)
+        make = call.query.new_zeros if name == "relative_queries" else call.query.new_empty  # the first is added to
+        return make(2, *call.query.shape[:2], length, dtype=torch.float32)
 
     queries, keys = call.query.shape[2], call.key.shape[2]
     return Sides(
@@ -62,6 +67,18 @@ def load_lse(known, start, first, count, TILE: tl.constexpr):
     """lse in base 2 of the rows from `first` of the head at `start`; 0 where a row saw no key (its S are -inf)."""
     lse = load_numbers(known.lse + start, first, count, TILE)
     return tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
+
+
+@triton.jit
+def score_gradients(x, batch, head, i, j, weights, by_weight, delta):
+    """P and dS of a tile, above the cap, from the P of dS and from dP, pairs [i, j] in float32: both P differ by what
+    dropout takes.
+    """
+    dropped = weights
+    if x.seed is not None:
+        factors = kept(x, batch, head, i, j)
+        dropped, by_weight = weights * factors, by_weight * factors
+    return dropped, weights * (by_weight - delta[:, None])
 
 
 @triton.jit

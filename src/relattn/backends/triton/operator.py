@@ -17,16 +17,19 @@ from relattn.autocast import without_autocast
 from relattn.backends.operators import refuse_double_backward, refuse_vmap
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
+from relattn.score.key_bias import lowered
 from relattn.score.problem import TABLES, Problem
 from relattn.score.table import OffsetTable
 
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
     "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, "
-    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? pair_mask, Tensor? seed, "
-    "SymInt[] firsts, bool[] zeros, SymInt offset, SymInt? lowest, SymInt? highest, float scale, float dropout_p"
+    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? pair_mask, "
+    "Tensor? key_bias, Tensor? key_shift, Tensor? seed, "
+    "SymInt[] firsts, bool[] zeros, SymInt offset, SymInt? lowest, SymInt? highest, "
+    "float scale, float? softcap, float dropout_p, bool in_float32"
 )
-DIFFERENTIABLE: tuple[str, ...] = ("query", "key", "value", "relative_query", *TABLES)
+DIFFERENTIABLE: tuple[str, ...] = ("query", "key", "value", "relative_query", *TABLES, "key_bias")
 
 torch.library.define("relattn::triton", f"({ARGUMENTS}) -> (Tensor, Tensor)")
 torch.library.define(
@@ -38,8 +41,11 @@ NUM_TENSORS = NAMES.index("firsts")
 
 
 def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """O in the common dtype of the inputs, and lse."""
-    return torch.ops.relattn.triton(*flat(problem, seed))
+    """O in the common dtype of the inputs, or in float32 where it is to be rounded later, and lse."""
+    arguments = flat(problem, seed)
+    output, lse = torch.ops.relattn.triton(*arguments)
+    shift = arguments[NAMES.index("key_shift")]
+    return output, lse if shift is None else lse + shift
 
 
 def gradients(
@@ -47,8 +53,13 @@ def gradients(
 ) -> dict[str, Tensor]:
     """A part's share of the gradients of a call without dropout; output and lse are those of the whole call."""
     arguments = flat(problem, None)
+    shift = arguments[NAMES.index("key_shift")]
+    lse = lse if shift is None else lse - shift
     found = torch.ops.relattn.triton_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
-    return dict(zip(wanted, found, strict=True))
+    gradients = dict(zip(wanted, found, strict=True))
+    if "key_bias" in gradients and problem.key_bias is not None:
+        gradients["key_bias"] = gradients["key_bias"].sum_to_size(problem.key_bias.shape).to(problem.key_bias.dtype)
+    return gradients
 
 
 def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
@@ -61,14 +72,25 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     inputs = (problem.query, problem.key, problem.value, axis.relative_query)
     dtype = reduce(torch.promote_types, [tensor.dtype for tensor in inputs if tensor is not None])
     tables: list[OffsetTable | None] = [getattr(axis, name) for name in TABLES]
+    key_bias, key_shift = _key_bias(problem)
     return (
         *(None if tensor is None else tensor.to(dtype) for tensor in inputs),
         *(None if table is None else _values(table, dtype) for table in tables),
-        mask.key_mask, *(mask.segments or (None, None)), mask.explicit, seed,
+        mask.key_mask, *(mask.segments or (None, None)), mask.explicit, key_bias, key_shift, seed,
         [0 if table is None else table.first for table in tables],
         [table is not None and table.beyond == "zero" for table in tables],
-        positions.known_origin, positions.lowest, positions.highest, problem.scale, problem.dropout_p,
+        positions.known_origin, positions.lowest, positions.highest,
+        problem.scale, problem.softcap, problem.dropout_p, problem.output_dtype == torch.float32,
     )  # fmt: skip
+
+
+def _key_bias(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
+    """a [B, Hq, Lk] and c [B, Hq, Lq] of `key_bias.lowered`."""
+    if problem.key_bias is None:
+        return None, None
+    a, c = lowered(problem)
+    rows = problem.query.shape[:3]
+    return a.expand(*rows[:2], a.shape[2]), c.expand(rows)
 
 
 def _values(table: OffsetTable, dtype: torch.dtype) -> Tensor:
@@ -106,7 +128,9 @@ def _forward(*arguments) -> tuple[Tensor, Tensor]:
 def _fake_forward(*arguments) -> tuple[Tensor, Tensor]:
     given = _named(arguments)
     query, rows = given["query"], given["query"].shape[:3]
-    return query.new_empty((*rows, given["value"].shape[3])), query.new_empty(rows, dtype=torch.float32)
+    dtype = torch.float32 if given["in_float32"] else query.dtype
+    output = query.new_empty((*rows, given["value"].shape[3]), dtype=dtype)
+    return output, query.new_empty(rows, dtype=torch.float32)
 
 
 @torch.library.impl("relattn::triton_backward", "default")
@@ -122,6 +146,8 @@ def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str],
         answers = of_seeing_rows(call, lse, output_gradient, lse_gradient)
         found = backward(call, output, lse, *answers, wanted)
     gradients = found._replace(key=with_padding(given, found.key), value=with_padding(given, found.value))
+    if found.key_bias is not None:
+        gradients = gradients._replace(key_bias=with_padding(given, found.key_bias.unsqueeze(-1)).squeeze(-1))
     return [getattr(gradients, name) for name in wanted]
 
 
@@ -144,7 +170,9 @@ def _save_for_backward(ctx, inputs, output) -> None:
 
 def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor) -> tuple[Tensor | None, ...]:
     output, lse, *tensors = ctx.saved_tensors
-    wanted = [name for name, needed in zip(DIFFERENTIABLE, ctx.needs_input_grad, strict=False) if needed]
+    wanted = [
+        name for name, needed in zip(NAMES, ctx.needs_input_grad, strict=True) if needed and name in DIFFERENTIABLE
+    ]
     found = torch.ops.relattn.triton_backward(
         output, lse, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
     )

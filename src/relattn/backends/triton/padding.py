@@ -76,4 +76,5 @@ def _within_reach(call: Call, first: int, end: int) -> Call:
         key_mask=None if call.key_mask is None else call.key_mask[:, first:end],
         key_segments=None if call.key_segments is None else call.key_segments[:, first:end],
         pair_mask=pair_mask,
+        key_bias=None if call.key_bias is None else call.key_bias[..., first:end],
     )

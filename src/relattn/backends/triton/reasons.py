@@ -44,7 +44,6 @@ def _of_the_call(problem: Problem) -> list[str]:
         reasons.append("it takes starts as ints, not as tensors")
     elif any(isinstance(table.first, torch.Tensor) for table in axis.tables().values()):
         reasons.append("it takes the first offset of a table as an int, not as a tensor")
-    reasons += [f"it has no {name}" for name in problem.terms_of_no_axis()]
     if explicit is not None and explicit.dtype != torch.bool:
         reasons.append("it takes a boolean mask, not a float one")
     widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if name != "bias"}
@@ -58,7 +57,9 @@ def _of_the_call(problem: Problem) -> list[str]:
 def _of_the_place(device: str, index: int | None) -> list[str]:
     """Whether the package is there, and a device that its kernels run on."""
     reasons = [] if importlib.util.find_spec("triton") else ["the package triton is not installed"]
-    if device == "cuda":
+    if device == "cuda" and torch.version.hip is not None:
+        reasons.append("its kernels were made for CUDA, and nobody has run them on ROCm")
+    elif device == "cuda":
         capability = torch.cuda.get_device_capability(index)
         if capability < FIRST_CAPABILITY:
             first, this = (".".join(map(str, version)) for version in (FIRST_CAPABILITY, capability))

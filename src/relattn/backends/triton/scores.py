@@ -29,18 +29,36 @@ def by_keys(rows, table, head, band, WIDTH: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def tanh(x):
+    """tanh(x) to a few units in the last place: its series where 1 - 2 / (e^2x + 1) would cancel."""
+    square = x * x
+    series = x + x * square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835))))
+    far = 1.0 - 2.0 / (tl.exp2(tl.minimum(tl.abs(x), 44.0) * (2.0 * LOG2_E)) + 1.0)  # beyond 44 it is 1
+    return tl.where(square < 0.0625, series, tl.where(x < 0.0, -far, far))
+
+
+@triton.jit
 def finished(x, batch, head, i, j, products, every):
-    """S * log2(e) from the sum of the products; -inf where a pair does not attend.
+    """S * log2(e) from the sum of the products, -inf where a pair does not attend; and the slope of the cap.
 
     every: whether all of these pairs are visible by their offsets. If so, and without masks, there is nothing to look
         up.
     """
-    scores = products * (x.scale * LOG2_E)
+    scores, slope = products * (x.scale * LOG2_E), 1.0
     if x.bias.at is not None:
         scores += LOG2_E * load_bias(x.bias, head, x.offset + j - i)
+    if x.softcap is not None:
+        of_cap = tanh(scores * (1.0 / (x.softcap * LOG2_E)))
+        scores, slope = of_cap * (x.softcap * LOG2_E), 1.0 - of_cap * of_cap
+    if x.key_bias.at is not None:
+        a_at = x.key_bias.at + batch.to(tl.int64) * x.key_bias.batch + head.to(tl.int64) * x.key_bias.head
+        c_at = x.key_shift.at + batch.to(tl.int64) * x.key_shift.batch + head.to(tl.int64) * x.key_shift.head
+        a = tl.load(a_at + j.to(tl.int64) * x.key_bias.row, mask=(j >= 0) & (j < x.keys), other=0.0)
+        c = tl.load(c_at + i.to(tl.int64) * x.key_shift.row, mask=(i >= 0) & (i < x.queries), other=0.0)
+        scores += LOG2_E * (a - c)
     if x.mask.keep is not None or x.mask.query_ids is not None or x.mask.pairs is not None or not every:
         scores = tl.where(visible(x, batch, head, i, j), scores, float("-inf"))
-    return scores
+    return scores, slope
 
 
 @triton.jit

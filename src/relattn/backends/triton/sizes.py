@@ -1,7 +1,7 @@
 """The size of a kernel's tiles, and the numbers of warps and stages for one: timed once, then remembered.
 
 The kind of a call is its kernel, widths, present arguments with their dtypes, and the number of pairs to a power of
-four. The first large call of a kind times up to four candidates and takes the fastest. Later calls take the same: in
+four. The first large call of a kind times two candidates and takes the faster. Later calls take the same: in
 this process, and through Triton's cache on disk in later processes, on a GPU of the same name. In small calls, in the
 interpreter, and under `torch.use_deterministic_algorithms(True)` nothing is timed: the first candidate that fits is
 taken. The same holds while a CUDA graph is captured, unless the fastest is known.
@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,13 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import beyond, widths_of
+from relattn.backends.triton.inputs import has_wide_tables, widths_of
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
-SMALL: list[Sizes] = [(32, 8, 1), (16, 4, 1)]
-"""Where no candidate fits, the first of these that fits."""
+SMALLEST: Sizes = (16, 4, 1)
+"""Where no candidate fits."""
+REGISTERS = 255
+"""What a thread may have at most. ptxas is told so, for on some chips it would else stop at 32 and spill the rest."""
 WORTH_TIMING = 2**20
 """The pairs per head from which on a call is large, and its time worth a search."""
 ENOUGH = 20.0
@@ -44,11 +46,14 @@ _fastest: dict[tuple, Sizes] = {}
 _first: dict[tuple, Sizes] = {}
 
 
-def launch(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple) -> None:
+def launch(
+    kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, added: Sequence[Tensor] = ()
+) -> None:
     """Run the kernel with the best known sizes of tiles, and time some first where that is allowed. programs: the
     number of programs for a tile.
 
-    While sizes are timed the kernel runs several times, so it must not read its own outputs.
+    While sizes are timed the kernel runs several times, so it must not read its own outputs. added: those that it adds
+    to; they are zero before, and made zero again after the timing.
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
@@ -58,43 +63,45 @@ def launch(kernel: Any, call: Call, programs: Callable[[int], int], arguments: t
 
     def run(sizes: Sizes) -> None:
         tile, warps, stages = sizes
-        kernel[(programs(tile),)](*arguments, **widths, TILE=tile, num_warps=warps, num_stages=stages)
+        kernel[(programs(tile),)](
+            *arguments, **widths, TILE=tile, num_warps=warps, num_stages=stages, maxnreg=REGISTERS
+        )
 
     fastest = None
     if _is_worth_timing(call):
-        fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, run)
+        fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, run, added)
     if fastest is not None:
         _fastest[key] = fastest
         run(fastest)
     elif key in _first:
         run(_first[key])
     else:
-        _first[key] = _run_the_first_that_fits(run, list(dict.fromkeys([*candidates(call), *SMALL])))
+        _first[key] = _run_the_first_that_fits(run, list(dict.fromkeys([*candidates(kernel.__name__, call), SMALLEST])))
 
 
-def candidates(call: Call) -> list[Sizes]:
-    """At most four sizes, without those that are known to spill registers. The first one is taken where nothing is
-    timed.
+def candidates(kernel: str, call: Call) -> list[Sizes]:
+    """Two sizes, or one. The first is taken where nothing is timed: it fits on every chip and spills 256 bytes at most.
 
-    This was seen when compiled for sm_90. 64 wide in half precision: 8 warps spill little in tiles of 64, and up to
-    3400 bytes in tiles of 128 with any table; 4 warps up to 1300 in tiles of 64 with two tables of vectors, 670 with
-    one, clipped. 256 wide, with a table of vectors, tiles of 64 do not fit and two stages spill up to 15000. In float32
-    4 warps spill 1600 in tiles of 32.
+    Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation.
     """
     if INTERPRETED:
-        return [(16, 4, 1)]
-    tables = [call.relative_keys, call.relative_queries, call.relative_values]
-    vectors = sum(table is not None for table in tables)
-    wide = max(*widths_of(call).values()) > 128
-    if call.query.dtype == torch.float32 or (wide and vectors):
-        return SMALL
-    if wide:
-        return [(64, 8, 2), *SMALL]
-    found = [(64, 8, 2), (64, 8, 3)]
-    if vectors <= 1 and not any(beyond(call, table) for table in tables if table is not None):
-        found.append((64, 4, 2))
-    found.append((128, 8, 2) if vectors == 0 and call.bias is None else (32, 4, 2))
-    return found
+        return [SMALLEST]
+    is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
+    vectors = sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
+    beside = vectors + (call.bias is not None)
+    doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
+    if doublings == 2 or is_float32:
+        is_full = beside > 0 or kernel == "keys_kernel"
+        first = (16, 4 if is_float32 else 2, 2) if is_full else (32, 4, 2)
+    elif beside + doublings <= (0 if is_backward else 1):
+        return [(64, 4, 2), (64, 4, 3) if beside else (128, 8, 2)]
+    elif is_backward and vectors and doublings:
+        first = (32, 8, 1)
+    else:
+        first = (32, 2 if kernel == "tables_kernel" and not vectors else 4, 2)
+    if has_wide_tables(call):  # the kernels are four there, and larger tiles spill thousands of bytes
+        return [first]
+    return [first, (2 * first[0], 4, 2)]
 
 
 def _is_worth_timing(call: Call) -> bool:
@@ -102,9 +109,15 @@ def _is_worth_timing(call: Call) -> bool:
     return large and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
 
 
-def _find_the_fastest(kernel: Any, call: Call, kind: tuple, run: Callable[[Sizes], None]) -> Sizes | None:
-    """The sizes from Triton's cache on disk, or timed and stored there; None if unknown while a graph is captured."""
-    several = candidates(call)
+def _find_the_fastest(
+    kernel: Any, call: Call, kind: tuple, run: Callable[[Sizes], None], added: Sequence[Tensor]
+) -> Sizes | None:
+    """The sizes from Triton's cache on disk, or timed and stored there; None where there is one alone, and if unknown
+    while a graph is captured.
+    """
+    several = candidates(kernel.__name__, call)
+    if len(several) == 1:
+        return None
     target = make_backend(driver.active.get_current_target()).hash()  # pyright: ignore[reportArgumentType]
     gpu = torch.cuda.get_device_name(call.query.device)
     told = triton_key(), target, gpu, kernel.cache_key, kind, several
@@ -117,7 +130,9 @@ def _find_the_fastest(kernel: Any, call: Call, kind: tuple, run: Callable[[Sizes
     times = {sizes: _milliseconds(run, sizes) for sizes in several}
     fastest = min(several, key=times.__getitem__)
     if times[fastest] == math.inf:
-        fastest = _run_the_first_that_fits(run, SMALL)
+        run(fastest := SMALLEST)
+    for sums in added:
+        sums.zero_()
     if (others := _read(cache, name)) is not None:  # another process was first
         return others
     cache.put(json.dumps(fastest), name, binary=False)

@@ -22,11 +22,17 @@ def pairs_from_rows(left, right, TILE: tl.constexpr):
 
 
 @triton.jit
-def rows_from_pairs(pairs, TILE: tl.constexpr):
-    """Pairs [i, j] as the halves [i, c], zero where a row does not have an offset: the transpose of the above."""
+def joined_from_pairs(pairs, TILE: tl.constexpr):
+    """Pairs [i, j] as both halves joined, [i, c]: the inverse of the rotation above."""
     i, c = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    joined = tl.gather(pairs, (c + i + 1) & (TILE - 1), 1)
-    return tl.where(c >= TILE - 1 - i, joined, 0.0), tl.where(c < TILE - 1 - i, joined, 0.0)
+    return tl.gather(pairs, (c + i + 1) & (TILE - 1), 1)
+
+
+@triton.jit
+def shared_half(joined, before, TILE: tl.constexpr):
+    """The left half [i, c] of a tile's band, which is the right half of the band of the tile of keys before."""
+    i, c = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    return tl.where(c >= TILE - 1 - i, joined, before)
 
 
 @triton.jit

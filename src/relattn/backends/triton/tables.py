@@ -54,18 +54,16 @@ class Sums(NamedTuple):
     bias: Into
 
 
-def table_gradients(
-    call: Call, x: Inputs, known: Known, sides: Sides, wanted: Collection[str]
-) -> dict[str, Tensor | None]:
-    """The gradients by each wanted table of the call, in the dtype of its values."""
+def sums_of_tables(call: Call, x: Inputs, known: Known, wanted: Collection[str]) -> dict[str, Float[Tensor, "Hq R *W"]]:
+    """The sums of each wanted table over the pairs at its offsets, in float32, per query head."""
     tables = {name: getattr(call, name) for name in Sums._fields if name in wanted}
     tables = {name: table for name, table in tables.items() if table is not None}
     extents = {name: _seen(call, table) for name, table in tables.items()}
     seen = [extent for extent in extents.values() if extent[0] < extent[1]]
+    heads, queries = call.query.shape[1:3]
     sums: dict[str, Tensor] = {}
     if seen:
         first, end = min(extent[0] for extent in seen), max(extent[1] for extent in seen)
-        heads, queries = call.query.shape[1:3]
         blocks = math.ceil((end - first) / BLOCK)
         parts = max(min(PROGRAMS // (blocks * heads), (queries + call.key.shape[2]) // (end - first)), 1)
         for name, (start, stop) in extents.items():
@@ -75,10 +73,13 @@ def table_gradients(
         into = Sums(**{name: _into(sums.get(name), extents.get(name)) for name in Sums._fields})
         arguments = x, known, into, first, end, call.query.shape[0], parts
         launch(tables_kernel, call, lambda tile: math.ceil((end - first) / tile) * heads * parts, arguments)
-    return {
-        name: None if name not in tables else _gradient(call, known, sides, name, sums.get(name), extents[name])
-        for name in Sums._fields
-    }
+    found = {}
+    for name, table in tables.items():
+        found[name] = call.query.new_zeros(heads, *table.values.shape[1:], dtype=torch.float32)
+        if name in sums:
+            start, stop = extents[name]
+            found[name][:, start - table.first : stop - table.first] = sums[name].sum(0)
+    return found
 
 
 def _seen(call: Call, table: Table) -> tuple[int, int]:
@@ -93,15 +94,10 @@ def _into(sums: Tensor | None, extent: tuple[int, int] | None) -> Into:
     return Into(sums, sums.stride(0), sums.stride(1), sums.stride(2), extent[0], sums.shape[2])
 
 
-def _gradient(
-    call: Call, known: Known, sides: Sides, name: str, sums: Tensor | None, extent: tuple[int, int]
-) -> Tensor:
-    """The sums of the parts and those beyond the table, in a tensor of the table's shape."""
+def table_gradient(call: Call, known: Known, sides: Sides, name: str, total: Float[Tensor, "Hq R *W"]) -> Tensor:
+    """The gradient by the values of a table, in their dtype, from the sums at its offsets and those beyond it."""
     table: Table = getattr(call, name)
-    heads, edges = call.query.shape[1], getattr(sides, name)
-    total = call.query.new_zeros(heads, *table.values.shape[1:], dtype=torch.float32)
-    if sums is not None:
-        total[:, extent[0] - table.first : extent[1] - table.first] = sums.sum(0)
+    edges = getattr(sides, name)
     if edges is not None:
         before, after = _beyond(call, known, name, edges)
         total[:, 0] += before
@@ -131,8 +127,8 @@ def tables_kernel(
 ):  # fmt: skip
     """The sums of one block of offsets in one head over one part of the queries; into: `Sums`."""
     program, blocks = tl.program_id(0), tl.cdiv(end - first, TILE)
-    block, head, part = program % blocks, program // blocks % x.heads, program // blocks // x.heads
-    offset = first + block * TILE
+    block, head, part = blocks - 1 - program % blocks, program // blocks % x.heads, program // blocks // x.heads
+    offset = first + block * TILE  # with causality the longest diagonals first
     offsets = offset + tl.arange(0, TILE)[None, :]
 
     if x.relative_keys.at is not None:
@@ -176,7 +172,8 @@ def tables_kernel(
         delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
         j = i + offsets - x.offset
         every = in_reach(x, start + TILE - 1, key, key + 2 * TILE - 2, offset, offset + TILE - 1)
-        weights = tl.exp2(finished(x, batch, head, i, j, products, every) - lse[:, None])
+        scores, slope = finished(x, batch, head, i, j, products, every)
+        weights = tl.exp2(scores - lse[:, None])
 
         grad_at = place(known.grad_output, batch, head)
         grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
@@ -190,6 +187,8 @@ def tables_kernel(
             factors = kept(x, batch, head, i, j)
             dropped, by_weight = weights * factors, by_weight * factors
         scores = weights * (by_weight - delta[:, None])
+        if x.softcap is not None:
+            scores *= slope
 
         if into.bias.at is not None:
             by_bias += tl.sum(scores, axis=0)

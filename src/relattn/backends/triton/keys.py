@@ -1,0 +1,91 @@
+"""dk, dv and da without an addition across programs: one program owns a tile of keys, and walks over the queries.
+
+    dv_j = sum_i P_ij dO_i               dk_j = scale * sum_i dS_ij (q_i + RQ[d])       da_j = sum_i dS_ij
+
+S and dP of every tile are computed again. The query heads that share the keys come one after the other.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from relattn.backends.triton.bands import band_sum, dot, load_numbers, load_rows, padded, place, store_rows
+from relattn.backends.triton.known import load_lse, score_gradients, side_sums, store_sides
+from relattn.backends.triton.masks import query_tiles
+from relattn.backends.triton.scores import by_keys, by_queries, finished_tile
+from relattn.backends.triton.skew import columns_from_pairs
+
+
+@triton.jit
+def keys_kernel(
+    x, known, sides, grad_key, grad_value, grad_key_bias,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """dk, dv and da of one tile of keys under one key head: all of its query heads, one after the other."""
+    tiles = tl.cdiv(x.keys, TILE)
+    program = tl.program_id(0)
+    key_heads = x.heads // x.group
+    batch, key_head = program // tiles // key_heads, program // tiles % key_heads
+    first_key = program % tiles * TILE
+
+    k = load_rows(place(x.k, batch, key_head), x.k.row, first_key, x.keys, D, TILE)
+    v = load_rows(place(x.v, batch, key_head), x.v.row, first_key, x.keys, DV, TILE)
+    by_key = tl.zeros((TILE, padded(D)), tl.float32)
+    by_value = tl.zeros((TILE, padded(DV)), tl.float32)
+    first_query, end_query = query_tiles(x, first_key, TILE)
+    for member in range(0, x.group):
+        head = key_head * x.group + member
+        row = batch * x.heads + head
+        q_at, grad_at = place(x.q, batch, head), place(known.grad_output, batch, head)
+        numbers = row.to(tl.int64) * x.queries
+        before, after = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
+        by_key_bias = tl.zeros((TILE,), tl.float32)
+        for start in range(first_query, end_query, TILE):
+            q = load_rows(q_at, x.q.row, start, x.queries, D, TILE)
+            r = q
+            if x.r.at is not None:
+                r = load_rows(place(x.r, batch, head), x.r.row, start, x.queries, DR, TILE)
+            grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
+            lse = load_lse(known, numbers, start, x.queries, TILE)
+            delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
+
+            band = x.offset + first_key - start - (TILE - 1)
+            products = dot(q, tl.trans(k))
+            if x.relative_keys.at is not None:
+                products += by_queries(r, x.relative_keys, head, band, DR, TILE)
+            if x.relative_queries.at is not None:
+                products += by_keys(k, x.relative_queries, head, band, D, TILE)
+            i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
+            scores, slope = finished_tile(x, batch, head, start, first_key, products, TILE)
+            weights = tl.exp2(scores - lse[:, None])
+            by_weight = dot(grad_output, tl.trans(v))
+            if x.relative_values.at is not None:
+                by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
+            weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
+            if grad_key_bias is not None:
+                by_key_bias += tl.sum(scores, axis=0)
+            if x.softcap is not None:
+                scores *= slope
+
+            if sides.relative_queries is not None:
+                before, after = side_sums(
+                    before, after, scores, x.relative_queries, x.offset + first_key - start, 0, TILE
+                )
+            by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
+            scores = scores.to(k.dtype)
+            by_key += dot(tl.trans(scores), q)
+            if x.relative_queries.at is not None:
+                near, far = columns_from_pairs(scores, TILE)
+                by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
+                by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)
+        if grad_key_bias is not None:
+            key = first_key + tl.arange(0, TILE)
+            tl.store(grad_key_bias + row.to(tl.int64) * x.keys + key, by_key_bias, mask=key < x.keys)
+        if sides.relative_queries is not None:
+            rows = tl.num_programs(0) // tiles * x.group
+            store_sides(sides.relative_queries, before, after, row, rows, first_key, x.keys, TILE)
+
+    at = place(grad_key, batch, key_head)
+    store_rows(at, grad_key.row, first_key, x.keys, by_key * x.scale, D, TILE)
+    store_rows(place(grad_value, batch, key_head), grad_value.row, first_key, x.keys, by_value, DV, TILE)

@@ -1,0 +1,42 @@
+"""Atomic additions alone: every thread's number arrives, once, and only those of threads that take part."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.triton.ptx.drawn import drawn
+from tests.triton.ptx.fault import Fault
+from tests.triton.ptx.snippets import PROGRAMS, THREADS, execute
+
+PLACES = 7
+
+
+def test_all_that_is_added_to_a_place_arrives(rng: np.random.Generator) -> None:
+    """By many threads of many programs at once; what stood there stays."""
+    place = rng.integers(0, PLACES, (PROGRAMS, THREADS))
+    numbers = rng.integers(-99, 99, (PROGRAMS, THREADS)).astype(np.float32)  # their sums are exact in any order
+    takes, before = drawn("pred", rng), rng.integers(-9, 9, PLACES).astype(np.float32)
+    memory = torch.from_numpy(before.copy())
+    found = execute(
+        "ld.param.b64 %rd5, [snippet_param_0]; add.s64 %rd6, %rd5, %rd7;"
+        "@%p1 atom.global.gpu.relaxed.add.f32 %r1, [ %rd6 + 0 ], %r2;",
+        {"%rd7": np.int64(place * 4), "%p1": takes, "%r1": np.float32(7), "%r2": numbers},
+        memory,
+    )
+    expected = [before[n] + numbers[takes & (place == n)].sum() for n in range(PLACES)]
+    assert memory.tolist() == expected
+    old = found["%r1"].view(np.float32)
+    assert np.isnan(old[takes]).all(), "no kernel may rely on it"
+    assert (old[~takes] == 7).all()
+
+
+def test_an_address_outside_is_a_fault() -> None:
+    with pytest.raises(Fault, match="4 bytes at global address 0x10000000010 lie outside of what was handed over"):
+        execute(
+            "ld.param.b64 %rd1, [snippet_param_0]; atom.global.gpu.relaxed.add.f32 %r1, [%rd1+16], %r2;",
+            {"%r2": np.float32(1)},
+            torch.zeros(4),
+        )
+
+
+TESTED = {"atom.global.gpu.relaxed.add.f32"}
