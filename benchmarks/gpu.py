@@ -20,6 +20,7 @@ import torch
 import relattn
 from relattn.bench import markdown
 from relattn.bench.candidates import FLOOR
+from relattn.bench.growth import fit
 from relattn.bench.memory import GIB, Memory, current, in_own_process, peak, reset_peak
 from relattn.bench.results import PACKAGES, Measurement, Results
 from relattn.bench.run import Benchmark
@@ -59,7 +60,9 @@ class Long:
     window: int | None
 
 
-LONGEST = (Long(1_000_000, 1, 4096), Long(131_072, 16, None))
+LONGEST = (Long(1_000_000, 1, 4096), Long(32_768, 16, None), Long(65_536, 16, None), Long(131_072, 16, None))
+LINEAR = 1.1
+"""The largest exponent of the length by which memory beyond inputs, outputs and gradients may grow."""
 
 
 def long_step(began: Callable[[], None], asked: Long, device: str) -> Memory:
@@ -142,6 +145,17 @@ def _verdict(ours: Measurement | None, other: Measurement | None, bound: float) 
     return [f"{ratio:.2f}", "reached" if ratio <= bound else "missed"]
 
 
+def growth(long: list[dict[str, object]]) -> str:
+    """How the memory grows with the length over the calls without a window, and whether that is linear."""
+    points = {one["length"]: one["beyond"] for one in long if one["window"] is None and "beyond" in one}
+    law = fit(points)  # pyright: ignore[reportArgumentType]
+    if law is None:
+        return "How memory grows with the length was not measured: that takes two lengths without a window."
+    lengths = " and ".join(f"{length:,}" for length in (min(points), max(points)))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    verdict = "reached" if law.exponent <= LINEAR else "missed"
+    return f"Between {lengths} this memory grows as L^{law.exponent:.2f}; at most L^{LINEAR:.2f} was asked: {verdict}."
+
+
 def report(found: dict[str, Results], long: list[dict[str, object]]) -> str:
     """README.md: goals, tables, long sequences."""
     rows = [["workload", "against", "at most", "found", ""], ["---", "---", "---:", "---:", "---"]]
@@ -159,7 +173,7 @@ def report(found: dict[str, Results], long: list[dict[str, object]]) -> str:
             lines.append(f"{place} {one['reason']} | |")
         else:
             lines.append(f"{place} {one['seconds']:.2f} | {one['beyond'] / GIB:.2f} |")  # pyright: ignore[reportOperatorIssue]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", growth(long)]) + "\n"
 
 
 def main(folder: Path = FOLDER) -> None:

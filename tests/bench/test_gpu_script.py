@@ -42,6 +42,21 @@ def test_the_report_has_every_part():
         assert said in text
 
 
+@pytest.mark.parametrize(
+    ("beyond", "said"),
+    [
+        ({1000: 10, 2000: 20, 4000: 40}, "and 4,000 this memory grows as L^1.00; at most L^1.10 was asked: reached"),
+        ({1000: 10, 2000: 40}, "grows as L^2.00; at most L^1.10 was asked: missed"),
+        ({1000: 10}, "was not measured: that takes two lengths without a window"),
+    ],
+)  # fmt: skip
+def test_how_memory_grows(beyond: dict[int, int], said: str) -> None:
+    windowed = {"length": 9000, "heads": 1, "window": 8, "seconds": 1.5, "beyond": 10**9}
+    refused = {"length": 8000, "heads": 2, "window": None, "reason": "one step takes longer than 120 s"}
+    long = [{"length": length, "heads": 2, "window": None, "beyond": bytes} for length, bytes in beyond.items()]
+    assert said in gpu.growth([windowed, refused, *long])
+
+
 def test_the_grids_are_those_that_the_goals_speak_of():
     grids = gpu.settings("cpu")
     assert {mode for grid in grids.values() for mode in grid.modes} == {goal.mode for goal in gpu.GOALS}

@@ -1,0 +1,136 @@
+"""What each Triton kernel costs as compiled for six generations of GPUs, in the size that is taken untimed.
+
+Registers and spilled bytes per thread, shared memory per program, and the products of tiles that two warps repeat. It
+writes benchmarks/results/triton/compiled.json and README.md; the tests hold the figures to their bounds.
+
+    python -m benchmarks.triton_compiled
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from relattn.backends.triton import backward, forward, sizes, tables
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.inputs import widths_of
+from relattn.score.problem import TABLES
+from relattn.support.machine import versions
+from tests.triton.calls import SHARED_MEMORY, meta_call
+from tests.triton.compiled import compiled
+
+FOLDER = Path(__file__).parent / "results" / "triton"
+LENGTH = 4096
+EVERY, CLIPPED = 2 * LENGTH - 1, 33
+KEYS, VALUES = TABLES[:1], ("relative_keys", "relative_values")
+CALLS: dict[str, Callable[..., Call]] = {
+    "no table": lambda **given: meta_call(length=LENGTH, **given),
+    "relative keys": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **given),
+    "clipped relative keys": lambda **given: meta_call(KEYS, CLIPPED, length=LENGTH, **given),
+    "clipped relative keys and values": lambda **given: meta_call(VALUES, CLIPPED, length=LENGTH, **given),
+    "relative keys and queries": lambda **given: meta_call(TABLES[:2], EVERY, length=LENGTH, **given),
+    "a bias": lambda **given: meta_call(("bias",), 129, length=LENGTH, **given),
+}
+WIDTHS = {
+    64: tuple(CALLS),
+    128: ("no table", "relative keys", "clipped relative keys and values", "a bias"),
+    256: ("no table", "relative keys"),
+}
+IN_FLOAT32 = ("no table", "relative keys")
+
+
+def workloads() -> Iterator[tuple[str, int, str, Call]]:
+    """The table kind, the width, the dtype and the call of every row."""
+    for width, kinds in WIDTHS.items():
+        for kind in kinds:
+            yield kind, width, "bfloat16", CALLS[kind](width=width)
+    for kind in IN_FLOAT32:
+        yield kind, 64, "float32", CALLS[kind](dtype=torch.float32)
+
+
+def launches(call: Call, ordered: bool) -> list[tuple[Any, tuple]]:
+    """The kernels of a training step in their order, each with its arguments; nothing is launched."""
+    found: list[tuple[Any, tuple]] = []
+    decide = backward.is_ordered
+
+    def note(kernel: Any, call: Call, programs: Callable[[int], int], given: tuple, **rest: Any) -> None:
+        found.append((kernel, given))
+
+    with ExitStack() as patches:
+        for module in (forward, backward, tables):
+            patches.enter_context(patch.object(module, "launch", note))
+        patches.enter_context(patch.object(backward, "is_ordered", lambda call: ordered or decide(call)))
+        output, lse = forward.forward(call)
+        backward.backward(call, output, lse, output, lse)
+    return found
+
+
+def kernels(call: Call) -> dict[str, tuple[Any, tuple]]:
+    """The kernels of both backward passes by their names in the table."""
+    (forward_kernel, fused), ordered = launches(call, ordered=False)[:2], launches(call, ordered=True)[1:]
+    named = {"forward": forward_kernel} | ({} if backward.is_ordered(call) else {"backward": fused})
+    return named | {
+        f"{kernel.__name__.removesuffix('_kernel')}, in order": (kernel, given) for kernel, given in ordered
+    }
+
+
+def row_of(
+    workload: tuple[str, int, str], name: str, kernel: Any, given: tuple, call: Call, capability: int
+) -> dict[str, Any]:
+    """What the kernel costs in the size that is taken untimed."""
+    tile, warps, stages = sizes.candidates(kernel.__name__, call)[0]
+    constants = {**widths_of(call), "TILE": tile}
+    cost = compiled(kernel, given, constants, warps, stages, capability)
+    kind, width, dtype = workload
+    place = {"tables": kind, "width": width, "dtype": dtype, "kernel": name, "capability": capability}
+    return place | {"size": [tile, warps, stages]} | cost._asdict()
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """One table per generation."""
+    lines = [
+        "# The Triton kernels as compiled",
+        "",
+        "In the size that is taken where nothing is timed: tile, warps, stages. Registers (R) and spilled bytes (S)",
+        "per thread, KiB of shared memory (M) per program. 2x: so many of its products are computed by two warps.",
+        'Rows that end in "in order" are the kernels of the deterministic backward pass. No GPU ran.',
+        "",
+        "```sh",
+        "python -m benchmarks.triton_compiled",
+        "```",
+        "",
+        ", ".join(f"{name} {version}" for name, version in versions("torch", "triton").items()) + ".",
+    ]
+    for capability, room in SHARED_MEMORY.items():
+        here = [row for row in rows if row["capability"] == capability]
+        lines += ["", f"## sm_{capability}, {room} KiB of shared memory", ""]
+        lines += ["| tables | width | kernel | size | R | S | M | 2x |", "|---|---:|---|---|---:|---:|---:|---:|"]
+        for row in here:
+            size = ", ".join(map(str, row["size"]))
+            width = f"{row['width']}" + (", float32" if row["dtype"] == "float32" else "")
+            figures = f"{row['registers']} | {row['spilled']} | {row['shared'] / 1024:.0f} | {row['repeated'] or ''}"
+            lines.append(f"| {row['tables']} | {width} | {row['kernel']} | {size} | {figures} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(folder: Path = FOLDER) -> None:
+    """Compile everything, in some ten minutes, and write the table."""
+    rows = []
+    for kind, width, dtype, call in workloads():
+        for name, (kernel, given) in kernels(call).items():
+            for capability in SHARED_MEMORY:
+                rows.append(row_of((kind, width, dtype), name, kernel, given, call, capability))
+                print(*rows[-1].values(), flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "compiled.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(markdown(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""A model of how fast the Triton kernels can be: no GPU runs, and no speed is claimed.
+
+For the main loop of each kernel, as assembled for a generation of GPUs, it counts per pair of tiles what three units of
+a multiprocessor have to do at least, in cycles:
+
+    issue    instructions of all warps / 4 per cycle
+    L1       bytes of all warps to and from shared, local and global memory / 128 per cycle
+    tensor   multiply-adds of the products / those that the tensor cores do in a cycle
+
+The largest of them is the kernel's bound. It is put over the tensor cycles of what FlashAttention-2 has to multiply for
+the same pairs: 2 products forward, 5 backward. 1 would be a kernel that keeps the tensor cores busy with those alone.
+Both branches of an `if` count, as if every tile were at an edge. Nothing waits for memory, for another unit, or for
+another program that adds to the same place.
+
+    python -m benchmarks.triton_model
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import triton
+from triton.backends.compiler import GPUTarget
+
+from benchmarks.triton_compiled import CALLS, FOLDER, kernels
+from relattn.backends.triton import sizes
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.inputs import widths_of
+from relattn.support.machine import versions
+from tests.triton.compiled import compiled_for, products_in_its_loop
+
+MULTIPLY_ADDS = {80: 1024, 86: 256, 89: 256, 90: 2048}
+"""Per cycle and multiprocessor, bfloat16 summed in float32: A100, GeForce RTX 3090 and 4090, H100, from NVIDIA's
+whitepapers of their architectures."""
+SCHEDULERS, BYTES = 4, 128  # instructions, and bytes of L1, per cycle
+FLASH = {"forward": 2, "backward": 5}
+"""Products of FlashAttention-2 (Dao 2023)."""
+KINDS = ("no table", "relative keys", "clipped relative keys", "a bias")
+PRODUCT = ("HMMA", "HGMMA")
+BYTES_OF = {"128": 16, "64": 8, "16": 2, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+"""What one thread moves, by an ending of the instruction's name; 4 without any."""
+
+
+class Work(NamedTuple):
+    """Cycles of a multiprocessor per pair of tiles, by the unit that needs them."""
+
+    issue: float
+    l1: float
+    tensor: float
+
+
+def work(kernel: Any, given: tuple, call: Call, capability: int, size: tuple[int, int, int]) -> Work:
+    """Of one step of the kernel's walk."""
+    tile, warps, stages = size
+    constants = {**widths_of(call), "TILE": tile}
+    result = compiled_for(GPUTarget("cuda", capability, 32), kernel, given, constants, warps, stages)
+    loop = _main_loop(_instructions(result.asm["cubin"]))
+    products = products_in_its_loop(result.asm["ttir"])
+    return Work(
+        issue=len(loop) * warps / SCHEDULERS,
+        l1=sum(_bytes(name) for name, _ in loop) * 32 * warps / BYTES,
+        tensor=products * tile * tile * call.query.shape[3] / MULTIPLY_ADDS[capability],
+    )
+
+
+def _instructions(cubin: bytes) -> list[tuple[str, str]]:
+    """Names and operands; a label is an instruction without operands."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm", "-c", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = []
+    for line in text.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            found.append((label[1], ""))
+        elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?\s*([A-Z0-9_.]+)(.*);", line):
+            found.append((instruction[1], instruction[2]))
+    return found
+
+
+def _main_loop(code: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The innermost loop with the most products, without its labels."""
+    labels = {name: at for at, (name, _) in enumerate(code) if name.startswith(".L")}
+    loops = []
+    for at, (name, operands) in enumerate(code):
+        target = re.search(r"(\.L_x_\d+)", operands) if name.startswith("BRA") else None
+        if target and labels.get(target[1], len(code)) <= at:
+            loops.append((labels[target[1]], at))
+
+    def products(loop: tuple[int, int]) -> int:
+        return sum(name.startswith(PRODUCT) for name, _ in code[loop[0] : loop[1] + 1])
+
+    inner = [
+        one for one in loops if not any(one != o and o[0] >= one[0] and o[1] <= one[1] and products(o) for o in loops)
+    ]
+    start, end = max(inner, key=products)
+    return [one for one in code[start : end + 1] if not one[0].startswith(".L")]
+
+
+def _bytes(name: str) -> int:
+    """What one thread moves to or from memory."""
+    kind, *endings = name.split(".")
+    if kind in ("LDSM", "STSM"):
+        return 4 * int(endings[-1]) if endings[-1].isdigit() else 4
+    if kind.startswith(("LDS", "STS", "LDL", "STL", "LDG", "STG", "RED", "ATOM")):
+        return next((size for ending, size in BYTES_OF.items() if ending in endings), 4)
+    return 0
+
+
+def rows() -> list[list[str]]:
+    """One per generation and kind: the bounds, and the ratios of a forward pass and of a training step."""
+    found = []
+    for capability in MULTIPLY_ADDS:
+        for kind in KINDS:
+            call = CALLS[kind]()
+            total, flash, cells = 0.0, 0.0, []
+            for name, products in FLASH.items():
+                kernel, given = kernels(call)[name]
+                best = None
+                for size in sizes.candidates(kernel.__name__, call):
+                    one, pairs = work(kernel, given, call, capability, size), size[0] ** 2
+                    per_pair, reference = max(one) / pairs, products * 64 / MULTIPLY_ADDS[capability]
+                    if best is None or per_pair < best[0]:
+                        best = per_pair, reference, size, one
+                assert best is not None
+                per_pair, reference, size, one = best
+                total, flash = total + per_pair, flash + reference
+                unit = max(Work._fields, key=lambda unit, one=one: getattr(one, unit))
+                figures = " / ".join(f"{cycles:.0f}" for cycles in one)
+                cells += [", ".join(map(str, size)), figures, unit, f"{per_pair / reference:.1f}"]
+            found.append([f"sm_{capability}", kind, *cells, f"{total / flash:.1f}"])
+            print(*found[-1], flush=True)
+    return found
+
+
+def main() -> None:
+    """Write benchmarks/results/triton/model.md."""
+    lines = [
+        "# A model of the Triton kernels' speed",
+        "",
+        "No GPU ran, and no speed is claimed. Per pair of tiles, at a width of 64 in bfloat16: the cycles that a",
+        "multiprocessor needs at least to issue the instructions / for L1 (shared, local and global memory) / on the",
+        "tensor cores; which of them is the bound; and the bound over the tensor cycles of FlashAttention-2's products",
+        "for the same pairs. The last column is a training step. Of the two sizes that are timed, the one with the",
+        "lower bound.",
+        "`benchmarks/triton_model.py` says what the model leaves out.",
+        "",
+        "```sh",
+        "python -m benchmarks.triton_model",
+        "```",
+        "",
+        ", ".join(f"{name} {version}" for name, version in versions("torch", "triton").items()) + ".",
+        "",
+        "| GPU | tables | forward | cycles | bound | ratio | backward | cycles | bound | ratio | step |",
+        "|---|---|---|---:|---|---:|---|---:|---|---:|---:|",
+        *(f"| {' | '.join(row)} |" for row in rows()),
+    ]
+    (FOLDER / "model.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
