@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -129,6 +130,35 @@ def test_minutes_become_steps_in_all_processes(alone, tmp_path):
     done = ran(launched(2, *asked))
     assert done.returncode == 0, done.stderr
     assert results(tmp_path / "out")["settings"]["steps_taken"] >= 20
+
+
+LEFT = """
+import pathlib, sys
+from relattn.cli import compare
+run = compare.run
+def watched(*given, **more):
+    run(*given, **more)
+    names = [(task / "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir()]
+    print("threads:", sum("gloo" in name for name in names), flush=True)
+compare.run = watched
+from relattn.cli.app import app
+app()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the names of threads are read from /proc")
+def test_no_thread_of_gloo_outlives_the_command(alone, tmp_path):
+    """One that drops a tensor while Python ends aborts the process, now and then."""
+    data, _ = alone
+    script = tmp_path / "watched.py"
+    script.write_text(LEFT)
+    asked = compare(data, tmp_path / "out", ("relative",), "--context-parallel", 2)
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    done = ran([*start, *map(str, asked)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("threads: 0") == 2, done.stdout
 
 
 @pytest.mark.slow

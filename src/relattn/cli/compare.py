@@ -52,6 +52,8 @@ def run(
                 comparison = start(settings, folder, progress, at_least=at_least, report_to=report_to)
             progress.say(f"{comparison.count} runs of {comparison.plan.steps} steps")
             results = comparison.run()
+            model = comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model"
+            comparison = None  # it holds a mesh, which holds process groups
             processes.part()
     except KeyboardInterrupt:
         if processes.is_main:
@@ -66,7 +68,6 @@ def run(
     if processes.is_main:
         out.print(table(results))
         out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
-        model = comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model"
         out.print(f"compose  relattn compose --checkpoint {quote(str(model))}", soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from typing import TypeVar
@@ -41,10 +42,15 @@ class Processes:
         return self.index == 0
 
     def part(self) -> None:
-        """The end of their work, which all come to: without it gloo's threads would abort a process that exits."""
+        """The end of their work, which all come to, and before which all let go of their meshes.
+
+        Gloo's threads end with their process group. One that still lets go of a tensor while Python ends aborts the
+        process.
+        """
         if self.count > 1:
             dist.barrier()
             dist.destroy_process_group()
+            gc.collect()  # a mesh stands in cycles
 
     def on_main(self, action: Callable[[], T]) -> T:
         """What `action` returns in the main process, which alone carries it out, in every one; it must be picklable.
