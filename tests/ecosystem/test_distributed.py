@@ -4,6 +4,7 @@ The native kernels, which take no float64, are held to the same bits: one proces
 gradients rounds as often as two that average theirs, and the kernels sum in an order that the shape fixes.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -100,6 +101,12 @@ def start(rank: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES)
 
 
+def end() -> None:
+    """At once: a thread of gloo that drops a tensor while Python ends would abort the process."""
+    distributed.destroy_process_group()
+    os._exit(0)
+
+
 def work(rank: int, folder: Path) -> None:
     """One of the processes: every strategy and encoding, on its part of the batch; the first writes what came out."""
     start(rank, folder)
@@ -107,7 +114,7 @@ def work(rank: int, folder: Path) -> None:
     found = {way: {name: train(Stack(name), part) for name in NAMES} for way, train in STRATEGIES.items()}
     if rank == 0:
         torch.save(found, folder / "weights")
-    distributed.destroy_process_group()
+    end()
 
 
 @pytest.mark.slow
@@ -142,14 +149,17 @@ def native(name: str) -> nn.Sequential:
 def work_natively(rank: int, folder: Path) -> None:
     """One of the processes: every encoding, on its part of the batch. It writes what it answered and what came out."""
     start(rank, folder)
-    part, found = batch().float().chunk(PROCESSES)[rank], {}
-    for name in MODULES:
-        layers = native(name)
-        for unit in (*layers, layers):
-            fully_shard(unit)
-        found[name] = train(layers, part), whole(layers)
-    torch.save(found, folder / f"found {rank}")
-    distributed.destroy_process_group()
+    part = batch().float().chunk(PROCESSES)[rank]
+    torch.save({name: sharded(name, part) for name in MODULES}, folder / f"found {rank}")
+    end()
+
+
+def sharded(name: str, part: Tensor):
+    """What an encoding's layers answer to a part of the batch under FSDP2, and what comes out of a step."""
+    layers = native(name)
+    for unit in (*layers, layers):
+        fully_shard(unit)
+    return train(layers, part), whole(layers)
 
 
 @pytest.mark.slow
