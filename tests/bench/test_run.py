@@ -59,7 +59,7 @@ def done(tmp_path_factory):
         patch.setattr(run, "CANDIDATES", few)
         patch.setattr(run, "measure", quadratic)
         patch.setattr(timing, "MOST_ROUNDS", 1)
-        return run.run(SETTINGS, folder, Silent()), folder
+        return run.Benchmark(SETTINGS, folder, Silent()).run(), folder
 
 
 def of(results, candidate):
@@ -148,7 +148,7 @@ def test_who_is_too_slow_is_not_tried_at_longer_lengths(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "CANDIDATES", {"plain": CANDIDATES["plain"]})
     monkeypatch.setattr(run, "measure", slow)
     settings = Settings(("alibi",), (32, 64, 128), ("yes",), ("forward",), (8,), (2,), device="cpu")
-    found = run.run(settings, tmp_path, Silent()).measurements
+    found = run.Benchmark(settings, tmp_path, Silent()).run().measurements
     assert tried == [32]
     assert [m.reason for m in found] == ["one step takes longer than 5 s"] + [
         "one step takes longer than 5 s at L=32"
@@ -162,7 +162,7 @@ def test_a_step_that_fails_is_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "CANDIDATES", {FLOOR: CANDIDATES[FLOOR]})
     monkeypatch.setattr(run, "measure", fails)
     settings = Settings(("none",), (32,), ("yes",), ("training",), (8,), (2,), device="cpu", max_length=1.0)
-    results = run.run(settings, tmp_path, Silent())
+    results = run.Benchmark(settings, tmp_path, Silent()).run()
     assert [m.reason for m in results.measurements] == ["IndexError: too long"]
     assert [reach.reason for reach in results.reaches] == ["IndexError: too long at L=32"]
 
@@ -179,7 +179,7 @@ def test_a_machine_smaller_than_the_budget_proves_nothing(tmp_path, monkeypatch)
     settings = Settings(
         ("none",), (32, 64), ("yes",), ("training",), (8,), (1,), device="cpu", seconds=1e-3, max_length=1
     )
-    (reach,) = run.run(settings, tmp_path, Silent()).reaches
+    (reach,) = run.Benchmark(settings, tmp_path, Silent()).run().reaches
     assert reach.longest.how == "modelled"
 
 
@@ -190,7 +190,7 @@ def test_the_longest_sequence_is_looked_for(tmp_path, monkeypatch):
     settings = Settings(
         ("relative",), (32,), ("yes",), ("training",), (8,), (1,), device="cpu", seconds=1e-3, max_length=1.1
     )
-    results = run.run(settings, tmp_path, Silent())
+    results = run.Benchmark(settings, tmp_path, Silent()).run()
     _, plain, flex, strided = results.reaches
     assert plain.longest is None
     assert plain.reason == "with relative keys it is one of the four arrangements"

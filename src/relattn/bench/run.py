@@ -141,8 +141,3 @@ def timed(candidate: Candidate, workload: Workload, seconds: float) -> Timing:
         with torch.no_grad():
             return interleaved(floor, call, seconds, workload.device)
     return interleaved(lambda: step(floor_case, floor), lambda: step(case, call), seconds, workload.device)
-
-
-def run(settings: Settings, folder: Path, progress: Progress) -> Results:
-    """A whole benchmark; see `Benchmark`."""
-    return Benchmark(settings, folder, progress).run()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import relattn
+from relattn.arguments import check_choice
 from relattn.cli.console import err, one_sentence
 from relattn.cli.console import out as stdout
 
@@ -229,7 +230,15 @@ def compose(
 
 @app.command()
 def bench(
-    out: Annotated[Path, typer.Option(help="Folder for results.json, table.md and the pictures.")] = Path("runs/bench"),
+    study: Annotated[
+        str | None, typer.Argument(help="One of the studies below; without one, the workloads of the options.")
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for results.json, table.md and the pictures; of a study, for STUDY.json and STUDY.md."
+        ),
+    ] = Path("runs/bench"),
     encodings: Annotated[
         str | None, typer.Option(help="Encodings, separated by commas.", show_default=BENCH_ENCODINGS)
     ] = None,
@@ -271,6 +280,11 @@ def bench(
     grid-bias (Swin's table), decomposed (SAM's rows for dy and dx), layout (LayoutLMv3's order of words, x and y);
     relattn compare names alike what it has. Every candidate is first checked against float64; one that is wrong gets
     no figure. Ctrl-C keeps what was measured.
+
+    Studies, with settings of their own, which relattn's pages show. On a grid of lengths: relative, relative-causal,
+    shaw, t5, alibi. Others: encodings, window, batches, heads, small, decoding,
+    layer-decoding, cost-per-pair, sam, swin, layout, whole-models, hugging-face, keras, devices, first-use,
+    instructions, small-numbers, tile-sizes. After Ctrl-C the same command goes on.
     """
     with one_sentence():
         given = {
@@ -287,11 +301,33 @@ def bench(
             "patience": patience,
             "max_length": max_length,
         }
+        given = {name: value for name, value in given.items() if value is not None}
+        if study is not None:
+            _bench_study(study, given, out)
+            return
         asked = f"{encodings or BENCH_ENCODINGS} at {lengths or BENCH_LENGTHS} tokens"
         err.print(f"benchmark: {asked}; loading PyTorch", soft_wrap=True)
         from relattn.cli.bench import run
 
-        run({name: value for name, value in given.items() if value is not None}, out)
+        run(given, out)
+
+
+def _bench_study(name: str, given: dict[str, object], out: Path) -> None:
+    from relattn.bench.studies.catalogue import CATALOGUE, GRIDS
+
+    check_choice("study", name, [*GRIDS, *CATALOGUE])
+    for option, value in given.items():
+        raise ValueError(
+            f"{option}: got {value!r} beside the study {name!r}; expected none, for a study has its own settings; "
+            "leave one of the two out"
+        )
+    err.print(f"{name}: {(GRIDS | CATALOGUE)[name].answers}; loading PyTorch", soft_wrap=True)
+    from relattn.cli.bench import run, run_study
+
+    if name in GRIDS:
+        run(GRIDS[name].settings, out / name, GRIDS[name].candidates)
+    else:
+        run_study(name, out)
 
 
 @app.command()

@@ -1,29 +1,34 @@
 """Instructions of one call, counted by callgrind: the same number on every run, also on a busy machine.
 
-    python benchmarks/instructions.py                    a table of this tree
-    python benchmarks/instructions.py --beside FOLDER    and of another checkout of relattn, its kernels built
-
-B=1, H=8, D=64, float32, causal, one thread. Each cell is a tenth of the count for ten calls after a warm-up: Python,
-PyTorch and kernels together. It needs valgrind, its headers and a C compiler. Valgrind does not support AVX-512, so the
-kernels for AVX2 run.
+It needs valgrind, its headers and a C compiler.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import torch
+
+import relattn
+from relattn.bench.studies.study import Figures, Study, table
 
 BATCH, HEADS, WIDTH, LONGEST = 1, 8, 64, 512
 LENGTHS = (64, 16)
 CALLS, WARM = 10, 5
 ENCODINGS = ("none", "relative", "relative-heads", "shaw", "t5", "alibi", "rope", "transformer-xl")
+SETTING = (
+    f"Millions of instructions of a call with the native backend: Python, PyTorch and kernels together. B = {BATCH}, "
+    f"H = {HEADS}, D = {WIDTH}, float32, causal, one thread; a tenth of the count for ten calls after a warm-up. "
+    "Valgrind does not support AVX-512, so the kernels for AVX2 run."
+)
 REQUESTS = """
 #include <valgrind/callgrind.h>
 void start(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; }
@@ -34,10 +39,6 @@ ROW = re.compile(r"desc: Trigger: Client Request: (.*)\n(?:.*\n)*?summary: (\d+)
 
 def run() -> None:
     """Inside valgrind: every case, announced to valgrind by its name."""
-    import torch
-
-    import relattn
-
     requests = ctypes.CDLL(os.environ["REQUESTS"])
     torch.set_num_threads(1)
     encodings = {
@@ -59,19 +60,16 @@ def run() -> None:
 
 def call_of(encoding, length: int, step: bool) -> Callable[[], None]:
     """A forward pass without gradients, or a training step."""
-    import torch
-
-    import relattn
-
     generator = torch.Generator().manual_seed(length)
     shape = BATCH, HEADS, length, WIDTH
     tensors = [torch.randn(shape, generator=generator).requires_grad_(step) for _ in range(3)]
+    query, key, value = tensors
     leaves = [*tensors, *(encoding.parameters() if step and encoding is not None else ())]
     cotangent = torch.ones(shape)
 
     def call() -> None:
         with torch.set_grad_enabled(step):
-            output = relattn.relative_attention(*tensors, encoding=encoding, is_causal=True, backend="native")
+            output = relattn.relative_attention(query, key, value, encoding=encoding, is_causal=True, backend="native")
             if step:
                 torch.autograd.grad(output, leaves, cotangent)
 
@@ -79,6 +77,7 @@ def call_of(encoding, length: int, step: bool) -> Callable[[], None]:
 
 
 def counted(name: str, call: Callable[[], None], requests: ctypes.CDLL) -> None:
+    """A case: its calls after a warm-up, under its name."""
     for _ in range(WARM):
         call()
     requests.start()
@@ -87,41 +86,43 @@ def counted(name: str, call: Callable[[], None], requests: ctypes.CDLL) -> None:
     requests.stop(name.encode())
 
 
-def table(tree: Path) -> dict[str, float]:
-    """Instructions of a call in millions, by case."""
+def measured() -> Figures:
+    """Instructions of a call in millions, by case.
+
+    Raises RuntimeError: where valgrind or a C compiler is missing.
+    """
+    for program in ("valgrind", "cc"):
+        if shutil.which(program) is None:
+            raise RuntimeError(f"instructions: {program} was not found; install valgrind and a C compiler")
     with tempfile.TemporaryDirectory() as folder:
         library, out = Path(folder, "requests.so"), Path(folder, "out")
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=REQUESTS, text=True, check=True)
         environment = os.environ | {
-            "REQUESTS": str(library), "PYTHONPATH": str(tree / "src"), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1",
+            "REQUESTS": str(library), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
-        subprocess.run(
-            [*command, sys.executable, __file__, "--inside"], env=environment, check=True, capture_output=True
-        )
+        subprocess.run([*command, sys.executable, "-m", __name__], env=environment, check=True, capture_output=True)
         found = {}
         for file in sorted(Path(folder).glob("out.*"), key=lambda file: int(file.suffix[1:])):
             for name, instructions in ROW.findall(file.read_text()):
-                found[name] = int(instructions) / CALLS / 1e6
+                found[name] = round(int(instructions) / CALLS / 1e6, 3)
         return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--beside", type=Path, metavar="FOLDER")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.inside:
-        run()
-        return
-    ours = table(Path(__file__).parent.parent)
-    other = table(options.beside) if options.beside else {}
-    print("backend native, millions of instructions a call\n")
-    print("| call | here | there | here / there |\n|---|---:|---:|---:|" if other else "| call | here |\n|---|---:|")
-    for name, here in ours.items():
-        there = f" {other[name]:.3f} | {here / other[name]:.3f} |" if other else ""
-        print(f"| {name} | {here:.3f} |{there}")
+def study(name: str) -> Study:
+    """All cases, counted in one process."""
+    return Study(SETTING, {"millions": measured}, markdown, threads=1)
+
+
+def markdown(figures: Mapping[str, Figures]) -> str:
+    """One row for each encoding."""
+    kinds = [(length, kind) for length in LENGTHS for kind in ("forward", "step")]
+    columns = {"encoding": "---"} | {f"L={length}, {kind}": "---:" for length, kind in kinds}
+    found = figures["millions"]
+    return table(columns, [
+        [name, *(f"{found[f'{name} {length} {kind}']:.2f}" for length, kind in kinds)] for name in ENCODINGS
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -69,12 +69,13 @@ def wavlm(layers: int) -> nn.Module:
 
 
 def speecht5(layers: int) -> nn.Module:
-    config = hf.SpeechT5Config(encoder_layers=layers, encoder_layerdrop=0.0)
-    return hf.SpeechT5Model(config).encoder.wrapped_encoder
+    model: Any = hf.SpeechT5Model(hf.SpeechT5Config(encoder_layers=layers, encoder_layerdrop=0.0))
+    return model.encoder.wrapped_encoder
 
 
 def sew_d(layers: int) -> nn.Module:
-    return hf.SEWDModel(hf.SEWDConfig(num_hidden_layers=layers, layerdrop=0.0)).encoder
+    config: dict[str, Any] = {"num_hidden_layers": layers, "layerdrop": 0.0}
+    return hf.SEWDModel(hf.SEWDConfig(**config)).encoder
 
 
 def parakeet(layers: int) -> nn.Module:

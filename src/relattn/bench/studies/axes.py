@@ -1,21 +1,11 @@
-"""Time and memory of attention over several axes, beside transformers' code for it: one table per command.
-
-    python benchmarks/axes.py sam [--sizes 48 64]           SAM-B's global attention: side x side tokens, 12 heads of 64
-    python benchmarks/axes.py swin [--sizes 7 14]           Swin's windows: 64 of them, 4 heads of 32
-    python benchmarks/axes.py layout [--sizes 512 4096]     LayoutLMv3's text order, x and y: 12 heads of 64
-
-Projections are left out. Every way is first compared with the reference backend in float64 at a small size. Memory is
-the peak of one step in a separate process, beyond inputs, output and gradients (`relattn.bench.memory`). Times are
-taken pair by pair with the floor, the first way (`relattn.bench.timing`). The ratios are medians, with "±" where their
-quartiles lie more than 10 % apart. The calling thread's processor time stands in brackets.
-"""
+"""Time and memory of attention over several axes, beside transformers' code for it."""
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,10 +17,13 @@ from transformers.models.sam.modeling_sam import SamVisionAttention, SamVisionSd
 from relattn import GridBias, OffsetTable, ScoreTerms, grid, relative_attention
 from relattn.bench.axis_peers import LAYOUT_TABLES, layout_attention, sam_attention, swin_attention
 from relattn.bench.memory import GIB, MIB, Memory, TooMuchError, available, current, in_own_process, peak, reset_peak
+from relattn.bench.studies.study import Figures, Study, figures_of, shown, table
 from relattn.bench.timing import interleaved
 from relattn.errors import UnsupportedError
 
 PATIENCE = 300.0
+SECONDS = 4.0
+KINDS = {"forward": False, "step": True}
 WORST = 1e-4
 """The largest error of any output or gradient in float32, as a share of the largest number of its kind."""
 
@@ -174,38 +167,62 @@ def _in_double(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().double().requires_grad_() for name, tensor in leaves.items()}
 
 
-TABLES: dict[str, tuple[Callable[[int, bool], Case], int, tuple[int, ...]]] = {
-    "sam": (sam, 6, (48, 64)),
-    "swin": (swin, 4, (7, 14)),
-    "layout": (layout, 40, (512, 4096)),
-}
-"""For each table: its cases, the size of the check, and the measured sizes."""
+TABLES: dict[str, tuple[Callable[[int, bool], Case], int, tuple[int, ...], str]] = {
+    "sam": (sam, 6, (48, 64), "SAM-B's global attention over side x side tokens, 12 heads of 64."),
+    "swin": (swin, 4, (7, 14), "64 windows of side x side tokens, 4 heads of 32."),
+    "layout": (
+        layout, 40, (512, 4096),
+        "Tokens with 12 heads of 64. Ours has gradients into all three tables; transformers looks them up without.",
+    ),
+}  # fmt: skip
+"""For each study: its cases, the size of the check, the measured sizes, and what they are."""
+SETTING = (
+    " float32, two threads, projections left out. Memory: MiB of one step in a process of its own, beyond inputs, "
+    "output and gradients. Times are ratios to the first way, medians of at least fifteen pairs taken in turn; ± marks "
+    "quartiles that lie more than 10 % apart. Every way is first compared with the reference backend in float64."
+)
 
 
-def check(name: str) -> list[str]:
-    """The ways that run, each compared with the reference in float64 at the small size."""
-    make, small, _ = TABLES[name]
-    truth, case = make(small, True).step("reference", True), make(small, False)
-    found = []
-    for way in case.ways:
-        if way == "reference":
-            continue
-        try:
-            answers = case.step(way, True)
-        except UnsupportedError as error:
-            print(f"{way}: {str(error).partition(';')[0]}")
-            continue
-        for one, true in zip(answers, truth, strict=True):
-            off = 0.0 if one is None else float((one - true).abs().max() / true.abs().max())
-            if not off < WORST:
-                raise AssertionError(f"{way}: {off:.1e} off")
-        found.append(way)
+def study(name: str) -> Study:
+    """Every size and way."""
+    make, small, sizes, what = TABLES[name]
+    ways = [way for way in make(small, False).ways if way != "reference"]
+    measurements = {f"{size}, {way}": partial(measured, name, size, way) for size in sizes for way in ways}
+    return Study(what + SETTING, measurements, markdown)
+
+
+def measured(name: str, size: int, way: str, seconds: float = SECONDS) -> Figures:
+    """Memory of a forward pass and of a training step, and their times over those of the first way."""
+    try:
+        check(name, way)
+    except UnsupportedError as error:
+        return {"reason": str(error).partition(";")[0]}
+    found: Figures = {}
+    for kind, training in KINDS.items():
+        found[kind] = _memory(name, size, way, training)
+        case = TABLES[name][0](size, False)
+        floor = next(iter(case.ways))
+        if "mib" in found[kind] and way != floor:
+            found[kind]["ratio"] = _ratio(case, floor, way, training, seconds)
     return found
 
 
-def _measured(began: Callable[[], None], name: str, size: int, way: str, training: bool, threads: int) -> Memory:
+def check(name: str, way: str) -> None:
+    """Compare a way with the reference in float64 at the small size.
+
+    Raises RuntimeError: where they differ; UnsupportedError: where the way cannot run this.
+    """
+    make, small, _, _ = TABLES[name]
+    truth, answers = make(small, True).step("reference", True), make(small, False).step(way, True)
+    for one, true in zip(answers, truth, strict=True):
+        off = 0.0 if one is None else float((one - true).abs().max() / true.abs().max())
+        if not off < WORST:
+            raise RuntimeError(f"{name}, {way}: {off:.1e} off")
+
+
+def _step_in_process(began: Callable[[], None], name: str, size: int, way: str, training: bool, threads: int) -> Memory:
     torch.set_num_threads(threads)
-    make, small, _ = TABLES[name]
+    make, small, _, _ = TABLES[name]
     make(small, False).step(way, training)
     case = make(size, False)
     held, before = sum(leaf.nbytes for leaf in case.leaves.values()), current("cpu")
@@ -217,44 +234,34 @@ def _measured(began: Callable[[], None], name: str, size: int, way: str, trainin
     return Memory(held, peak("cpu") - before, sum(tensor.nbytes for tensor in returned if tensor is not None), seconds)
 
 
-def _memory(name: str, size: int, way: str, training: bool) -> str:
+def _memory(name: str, size: int, way: str, training: bool) -> Figures:
     arguments = name, size, way, training, torch.get_num_threads()
     try:
-        return f"{in_own_process(_measured, arguments, available('cpu') - GIB, PATIENCE).beyond / MIB:.0f}"
+        found = in_own_process(_step_in_process, arguments, available("cpu") - GIB, PATIENCE)
     except TooMuchError as error:
-        return str(error)
+        return {"failed": str(error)}
+    return {"mib": round(found.beyond / MIB)}
 
 
-def _ratio(case: Case, way: str, training: bool, seconds: float) -> str:
-    floor = next(iter(case.ways))
-    if way == floor or not seconds:
-        return "1" if way == floor else ""
+def _ratio(case: Case, floor: str, way: str, training: bool, seconds: float) -> list[float]:
     timing = interleaved(lambda: case.step(floor, training), lambda: case.step(way, training), seconds, "cpu")
-    assert timing.processor_ratio is not None
-    return f"{timing.ratio.median:.2f}{timing.doubt} ({timing.processor_ratio.median:.2f})"
+    return figures_of(timing.ratio)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=TABLES)
-    parser.add_argument("--sizes", type=int, nargs="+")
-    parser.add_argument("--ways", nargs="+", help="those alone, beside the floor")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each ratio (default: 20); 0 for memory alone")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    make, _, sizes = TABLES[asked.table]
-    ways = [way for way in check(asked.table) if asked.ways is None or way in asked.ways]
-    print(f"torch {torch.__version__}, {asked.threads} threads, float32\n")
-    print("| size | way | forward, MiB | step, MiB | forward, time | step, time |\n|---|---|---|---|---|---|")
-    for size in asked.sizes or sizes:
-        case = make(size, False)
-        for way in ways:
-            row = [str(size), way, *(_memory(asked.table, size, way, training) for training in (False, True))]
-            row += [_ratio(case, way, training, asked.seconds) for training in (False, True)]
-            print(f"| {' | '.join(row)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def markdown(figures: Mapping[str, Figures]) -> str:
+    """One row for each size and way."""
+    columns = {"side or tokens": "---", "way": "---"} | {
+        f"{kind}, {what}": "---:" for kind in KINDS for what in ("MiB", "time")
+    }
+    rows = []
+    for key, found in figures.items():
+        size, way = key.split(", ", 1)
+        cells = [found["reason"]] if "reason" in found else []
+        for kind in KINDS if not cells else ():
+            of_kind = found[kind]
+            cells += [
+                str(of_kind.get("mib", of_kind.get("failed"))),
+                shown(of_kind["ratio"]) if "ratio" in of_kind else "",
+            ]
+        rows.append([size, way, *cells, *[""] * (2 * len(KINDS) - len(cells))])
+    return table(columns, rows)

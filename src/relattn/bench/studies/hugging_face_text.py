@@ -1,5 +1,7 @@
 """The models of text and of documents that `hugging_face_models.py` lists, and inputs for them."""
 
+# Configurations take more than they declare.
+# pyright: reportCallIssue=false
 from __future__ import annotations
 
 import torch

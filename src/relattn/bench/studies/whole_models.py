@@ -1,38 +1,38 @@
-"""Whole models, a training step before and after: in the original code, on `tiled`, and on the compiled kernels.
-
-Random weights, float32, the configuration's own dropout, two threads. The Hugging Face models have the published sizes
-with two layers (`benchmarks/hugging_face_models.py`), batch 1; the original is transformers' code, with PyTorch's
-attention if it supports that, else eager. The lab's models are the model of `relattn compare` with its own settings,
-and a larger one; they have no original, because their code is relattn's. All copies have the same weights. Before the
-time is taken, the outputs are compared without dropout. The distance of the native copy from the same model in float64
-may be at most ten times that of the original (for the lab's models: of the tiled copy).
-
-Each ratio is the median of at least fifteen pairs of steps, forward and backward, taken in turn
-(`relattn.bench.timing`), with its quartiles. One table: `python benchmarks/whole_models.py`.
-"""
+"""Whole models, a training step before and after: in the original code, on `tiled`, and on the compiled kernels."""
 
 from __future__ import annotations
 
-import argparse
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from hugging_face import step
-from hugging_face_models import SUBJECTS
-from native import header
 from torch import Tensor, nn
 
 import relattn.hf
-from relattn.bench.timing import Spread, interleaved
+from relattn.bench.studies.hugging_face import step
+from relattn.bench.studies.hugging_face_models import SUBJECTS
+from relattn.bench.studies.study import Figures, Study, figures_of, quartiles, table
+from relattn.bench.timing import interleaved
 from relattn.lab.config import LabConfig
 from relattn.lab.model import LabModel
 from relattn.nn import RelativeMultiheadAttention
 
 LAYERS = 2
+SECONDS = 1.0
 FAR = 10.0
 """A copy may be at most this many times as far from float64 as the original."""
+
+SETTING = (
+    "Random weights, float32, the configuration's own dropout, two threads. The Hugging Face models have the published "
+    f"sizes with {LAYERS} layers, batch 1; the original is transformers' code, with PyTorch's attention if it supports "
+    "that, else eager. The lab's models are that of `relattn compare` with its own settings, and a larger one; they "
+    "have no original, because their code is relattn's. Tiled: relattn's loop in PyTorch. Forward and backward, "
+    "medians of at least fifteen pairs of steps taken in turn, with quartiles. Before, the outputs are compared "
+    f"without dropout: the native copy may be at most {FAR:g} times as far from float64 as the original (of the lab's "
+    "models, the tiled copy)."
+)
 
 
 class Model(NamedTuple):
@@ -44,7 +44,7 @@ class Model(NamedTuple):
 
 
 def of_transformers(name: str, lengths: tuple[int, ...]) -> Model:
-    """A model of `benchmarks/hugging_face_models.py`."""
+    """A model of `hugging_face_models.py`."""
     subject = SUBJECTS[name]
 
     def copies() -> dict[str, nn.Module]:
@@ -84,14 +84,15 @@ MODELS = {
 
 
 def check(copies: dict[str, nn.Module], inputs: dict[str, Tensor]) -> None:
-    """Stop where the native copy's output is wrong."""
+    """Raises RuntimeError: where the native copy's output is wrong."""
     before = copies[next(iter(copies))]
     double = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
     with torch.no_grad():
         truth = copy.deepcopy(before).double().eval()(**double)[0]
         answers = [model.eval()(**inputs)[0].double() for model in (before, copies["native"])]
     old, new = ((answer - truth).abs().max().item() for answer in answers)
-    assert new <= FAR * old, f"the native copy is off by {new:.1e}, the first by {old:.1e}"
+    if new > FAR * old:
+        raise RuntimeError(f"the native copy is off by {new:.1e}, the first by {old:.1e}")
     for model in copies.values():
         model.train()
 
@@ -106,37 +107,30 @@ def training(model: nn.Module, inputs: dict[str, Tensor]) -> Callable[[], None]:
     return once
 
 
-def shown(ratio: Spread) -> str:
-    """The median with its quartiles."""
-    return f"{ratio.median:.2f} [{ratio.lower:.2f} {ratio.upper:.2f}]"
+def study(name: str) -> Study:
+    """Every model and length."""
+    measurements = {
+        f"{shown}, L={length}": partial(measured, model, length)
+        for shown, model in MODELS.items()
+        for length in model.lengths
+    }
+    return Study(SETTING, measurements, markdown)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="", help="parts of the names of models, separated by commas")
-    parser.add_argument("--lengths", type=int, nargs="+", help="those of each model unless given")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for the pairs of one ratio, fifteen at least")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+def measured(model: Model, length: int, seconds: float = SECONDS) -> Figures:
+    """The native copy's step over those of the others."""
     torch.manual_seed(0)
-    print(f"{header(given.threads)}\n")
-    print("| model | L | native, ms | native / original | native / tiled |\n|---|---:|---:|---|---|")
-    for name, model in MODELS.items():
-        if not any(part in name for part in given.models.split(",")):
-            continue
-        copies = model.copies()
-        for length in given.lengths or model.lengths:
-            inputs = model.inputs(length)
-            check(copies, inputs)
-            steps = {which: training(each, inputs) for which, each in copies.items()}
-            native = steps.pop("native")
-            timings = {which: interleaved(each, native, given.seconds, "cpu") for which, each in steps.items()}
-            cells = [f"{1000 * timings['tiled'].seconds.median:.0f}"]
-            cells += [shown(timings[which].ratio) if which in timings else "" for which in ("original", "tiled")]
-            print(f"| {name} | {length} | {' | '.join(cells)} |", flush=True)
+    copies, inputs = model.copies(), model.inputs(length)
+    check(copies, inputs)
+    steps = {which: training(each, inputs) for which, each in copies.items()}
+    native = steps.pop("native")
+    return {which: figures_of(interleaved(each, native, seconds, "cpu").ratio) for which, each in steps.items()}
 
 
-if __name__ == "__main__":
-    main()
+def markdown(figures: Mapping[str, Figures]) -> str:
+    """One row for each model and length."""
+    columns = {"model": "---", "native / original": "---", "native / tiled": "---"}
+    return table(columns, [
+        [key, *(quartiles(found[which]) if which in found else "" for which in ("original", "tiled"))]
+        for key, found in figures.items()
+    ])  # fmt: skip

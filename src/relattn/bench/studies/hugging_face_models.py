@@ -1,4 +1,4 @@
-"""The models that `benchmarks/hugging_face.py` measures: published sizes, few layers, random weights, batch 1.
+"""The models that `hugging_face.py` measures: published sizes, few layers, random weights, batch 1.
 
 A size that is not written in the files beside this one is the default of transformers' configuration for that model.
 """
@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import hugging_face_images as images
-import hugging_face_speech as speech
-import hugging_face_text as text
 from torch import nn
+
+from relattn.bench.studies import hugging_face_images as images
+from relattn.bench.studies import hugging_face_speech as speech
+from relattn.bench.studies import hugging_face_text as text
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,25 @@
-"""What context parallelism costs: memory per rank, bytes sent, and pairs per rank.
-
-A training step of one sequence, 8 heads of 64, float32, causal, split over 1, 2 and 4 processes with gloo, one thread
-each. Memory: the most that a rank holds beyond its inputs, its output and its gradients. Bytes: counted where they are
-sent, beside the formulas of `relattn.distributed.traffic`. Pairs: those that a rank's queries see under causality.
-Speed is not measured: the processes share two cores.
-
-    python benchmarks/distributed.py                    measures what figures.json has not yet, and writes README.md
-    python benchmarks/distributed.py --length 8192      a shorter sequence
-"""
+"""What context parallelism costs: memory per rank, bytes sent, and pairs per rank. Speed is not measured."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 import relattn
 from relattn.bench.memory import MIB, current, peak, reset_peak
+from relattn.bench.studies.study import Figures, Study, table
 from relattn.distributed import context_parallel_attention, traffic
 from relattn.distributed.choose import Rotate
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, pieces
-from relattn.support.machine import machine
 
-OUT = Path(__file__).parent / "results" / "distributed"
 HEADS, WIDTH = 8, 64
 
 
@@ -43,7 +29,7 @@ def encoding() -> relattn.RelativeEncoding:
     return relattn.ShawEmbedding(WIDTH, 128)
 
 
-def held_by(attend: Callable[..., Tensor], own: int) -> int:
+def held_by(attend: Callable[..., Any], own: int) -> int:
     """The most bytes of a training step, beyond inputs, output and gradients."""
     made = encoding()
     q, k, v = (torch.randn(1, HEADS, own, WIDTH, requires_grad=True) for _ in range(3))
@@ -79,7 +65,7 @@ def step(
         counted(self, *arguments)
         groups.append(self)
 
-    Group.__init__ = counting
+    Group.__init__ = counting  # pyright: ignore[reportAttributeAccessIssue]
     limits = None if window is None else (window, 0)
     attend = partial(context_parallel_attention, mesh=mesh, layout=layout, rotate=rotate, window=limits)
     held_by(attend, 1024)
@@ -94,7 +80,7 @@ def step(
     dist.destroy_process_group()
 
 
-def measured(world: int, length: int, layout: Layout, rotate: Rotate, window: int | None) -> dict[str, Any]:
+def measured(world: int, layout: Layout, rotate: Rotate, window: int | None, length: int) -> Figures:
     """A step of all ranks: the bytes that they held and sent, beside the formula."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -119,13 +105,12 @@ def measured(world: int, length: int, layout: Layout, rotate: Rotate, window: in
         "ring": traffic.ring(sizes, hops), "all_gather": traffic.all_gather(sizes), "ulysses": traffic.ulysses(sizes),
     }[rotate]  # fmt: skip
     return {
-        "processes": world, "layout": layout, "rotate": rotate, "window": window,
         "beyond_mib": [one["beyond_mib"] for one in found], "sent": [one["sent"] for one in found],
         "formula": sum(formula), "pairs": [one["pairs"] for one in found],
     }  # fmt: skip
 
 
-def alone(length: int, backend: str) -> dict[str, Any]:
+def alone(backend: str, length: int) -> Figures:
     """A step of one process."""
     queue = mp.get_context("spawn").SimpleQueue()
     worker = mp.get_context("spawn").Process(target=step_alone, args=(length, backend, queue))
@@ -133,38 +118,7 @@ def alone(length: int, backend: str) -> dict[str, Any]:
     worker.join()
     if worker.exitcode:
         raise RuntimeError(f"one process, {backend}: it has failed")
-    return {"processes": 1, "backend": backend, "beyond_mib": [queue.get()]}
-
-
-def table(found: list[dict[str, Any]], length: int) -> str:
-    """The page."""
-    lines = [
-        "# Several devices: what a rank holds and sends",
-        "",
-        "```sh", f"python benchmarks/distributed.py --length {length}", "```",
-        "",
-        f"A training step of {length:,} tokens, {HEADS} heads of {WIDTH}, float32, causal, Shaw's embedding clipped at",
-        "128, batch 1. MiB: what a process holds at its highest beyond its inputs, output and gradients, over the",
-        "ranks. Bytes: counted where they are sent, by one rank, forward and backward, beside the formula. Pairs:",
-        "those of the rank that has most over those of the one that has fewest.",
-        "",
-        "| processes | layout | way | window | MiB | sent | formula | pairs |",
-        "|---:|---|---|---:|---:|---:|---:|---:|",
-    ]  # fmt: skip
-    for one in found:
-        low, high = min(one["beyond_mib"]), max(one["beyond_mib"])
-        held = f"{low}" if low == high else f"{low} to {high}"
-        if one["processes"] == 1:
-            lines.append(f"| 1 | | `{one['backend']}` | | {held} | | | |")
-            continue
-        sent = sorted(set(one["sent"]))
-        balance = max(one["pairs"]) / min(one["pairs"])
-        lines.append(
-            f"| {one['processes']} | {one['layout']} | {one['rotate']} | {one['window'] or ''} | {held} "
-            f"| {' to '.join(f'{n:,}' for n in (sent if len(sent) < 3 else [sent[0], sent[-1]]))} | {one['formula']:,} "
-            f"| {balance:.3f} |"
-        )
-    return "\n".join(lines) + "\n"
+    return {"beyond_mib": [queue.get()]}
 
 
 CASES: tuple[tuple[int, Layout, Rotate, int | None], ...] = (
@@ -178,27 +132,46 @@ CASES: tuple[tuple[int, Layout, Rotate, int | None], ...] = (
     (4, "zigzag", "ulysses", None),
     (4, "contiguous", "ring", 1024),
 )
+ALONE = ("native", "tiled")
 LENGTH = 65536
+SETTING = (
+    f"A training step of {LENGTH:,} tokens, {HEADS} heads of {WIDTH}, float32, causal, Shaw's embedding clipped at "
+    "128, batch 1, split over processes with gloo, one thread each. MiB: what a process holds at its highest beyond "
+    "its inputs, output and gradients, over the ranks. Sent: bytes counted where they are sent, by one rank, forward "
+    "and backward, beside the formula of `relattn.distributed.traffic`. Pairs: those of the rank that has most over "
+    "those of the one that has fewest. Speed is not measured: the processes share two cores."
+)
 
 
-def main() -> None:
-    """Measure what figures.json has not yet of this length, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--length", type=int, default=LENGTH)
-    length = parser.parse_args().length
-    OUT.mkdir(parents=True, exist_ok=True)
-    figures = OUT / "figures.json"
-    kept = json.loads(figures.read_text()) if figures.exists() else {}
-    found: list[dict[str, Any]] = kept["entries"] if kept.get("length") == length else []
-    wanted: list[Callable[[], dict[str, Any]]] = [partial(alone, length, backend) for backend in ("native", "tiled")]
-    wanted += [partial(measured, case[0], length, *case[1:]) for case in CASES]
-    for measure in wanted[len(found) :]:
-        found.append(measure())
-        print(found[-1], flush=True)
-        document = {"machine": machine(), "torch": torch.__version__, "length": length, "entries": found}
-        figures.write_text(json.dumps(document, indent=1) + "\n")
-    (OUT / "README.md").write_text(table(found, length))
+def study(name: str) -> Study:
+    """One process, and every case of several."""
+    measurements: dict[str, Callable[[], Figures]] = {key_alone(each): partial(alone, each, LENGTH) for each in ALONE}
+    measurements |= {key_of(*case): partial(measured, *case, LENGTH) for case in CASES}
+    return Study(SETTING, measurements, markdown, threads=1)
 
 
-if __name__ == "__main__":
-    main()
+def key_alone(backend: str) -> str:
+    """The name of a measurement of one process."""
+    return f"1, {backend}"
+
+
+def key_of(world: int, layout: Layout, rotate: Rotate, window: int | None) -> str:
+    """The name of a measurement of several."""
+    return f"{world}, {layout}, {rotate}{'' if window is None else f', window {window}'}"
+
+
+def markdown(figures: Mapping[str, Figures]) -> str:
+    """One row for each measurement."""
+    rows = [["1", "", f"`{each}`", "", _range(figures[key_alone(each)]["beyond_mib"]), "", "", ""] for each in ALONE]
+    for world, layout, rotate, window in CASES:
+        found = figures[key_of(world, layout, rotate, window)]
+        balance = max(found["pairs"]) / min(found["pairs"])
+        cells = [_range(found["beyond_mib"]), _range(found["sent"]), f"{found['formula']:,}", f"{balance:.3f}"]
+        rows.append([str(world), layout, rotate, f"{window or ''}", *cells])
+    right = dict.fromkeys(("window", "MiB", "sent", "formula", "pairs"), "---:")
+    return table({"processes": "---:", "layout": "---", "way": "---"} | right, rows)
+
+
+def _range(found: list[int]) -> str:
+    low, high = min(found), max(found)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

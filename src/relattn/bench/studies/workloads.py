@@ -1,4 +1,4 @@
-"""The tables of `benchmarks/native.py` as data: what is measured, at which lengths, and the goals of the ratios."""
+"""The workloads that the pages name: what is measured, at which lengths, and the goals of the ratios."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ class Row(NamedTuple):
     name: str
     workload: Workload
     goal: float | dict[int, float] | None = None
+
+    @property
+    def what(self) -> str:
+        """The mode, and causality."""
+        return f"{self.workload.mode}{', causal' * (self.workload.causal and not self.workload.decoding)}"
+
+    @property
+    def key(self) -> str:
+        """Its name among the measurements of its table."""
+        return f"{self.name}: {self.what}"
 
 
 class Table(NamedTuple):
@@ -76,7 +86,10 @@ def _encodings() -> list[Row]:
 def _decoding() -> list[Row]:
     goals: dict[str, float | None] = dict.fromkeys(("shaw-keys", "shaw", "t5", "alibi", "rope"), 0.85)
     goals = {"none": None, "relative": 0.9, "relative-heads": 1.1} | goals | {"transformer-xl": None}
-    return [Row(name, replace(of_encoding(name), causal=True, mode=DECODING), goal) for name, goal in goals.items()]
+    float32 = [Row(name, replace(of_encoding(name), causal=True, mode=DECODING), goal) for name, goal in goals.items()]
+    return float32 + [
+        Row(f"{row.name}, bfloat16", replace(row.workload, dtype="bfloat16"), row.goal) for row in float32
+    ]
 
 
 def _small() -> list[Row]:
@@ -102,4 +115,4 @@ TABLES = {
     "batches": Table(in_columns("relative, B = 32", replace(RELATIVE, batch=32), EASED), (128,)),
     "heads": Table(in_columns("relative, H = 1", replace(RELATIVE, heads=1), EASED), (8192,)),
 }
-"""Each by the name that the command line gives it."""
+"""By the name of the study."""
