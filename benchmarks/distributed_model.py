@@ -2,7 +2,7 @@
 
     python benchmarks/distributed_model.py
 
-Writes model.md and model.svg in benchmarks/results/distributed. Bytes are those of `relattn.distributed.traffic`,
+Writes model.md and model.svg in benchmarks/results/devices-model. Bytes are those of `relattn.distributed.traffic`,
 pairs those of `relattn.distributed.layout`. Time passes hop by hop: see `ring`.
 """
 
@@ -20,7 +20,7 @@ from relattn.distributed import traffic
 from relattn.distributed.layout import Layout, multiple, pieces
 from relattn.distributed.traffic import Sizes
 
-OUT = Path(__file__).parent / "results" / "distributed"
+OUT = Path(__file__).parent / "results" / "devices-model"
 RANKS = tuple(2**power for power in range(3, 11))
 HEADS, WIDTH, SIZE, SUMS = 32, 128, 2, 4
 """Hq, D = Dv, bytes of bfloat16 and of float32, in which sums are taken. The batch is 1."""

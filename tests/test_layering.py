@@ -1,7 +1,7 @@
-"""The walls of the house: who may import whom, read from the source with `ast`, and proved able to fail.
+"""Layers: which part may import which, read from the source with `ast`, and proved able to fail.
 
-A room imports only rooms listed before it; encodings and backends never import each other; one backend does not import
-another's insides; a room imports only the packages that its extra declares. Imports inside functions and under
+A part imports only parts listed before it; encodings and backends never import each other; one backend does not import
+another's insides; a part imports only the packages that its extra declares. Imports inside functions and under
 TYPE_CHECKING are arrows like any other.
 """
 
@@ -20,8 +20,8 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "relattn"
 
-# From the ground up; PACKAGE is __init__.py, whose public names only the rooms after it may use.
-ROOMS = (
+# From the ground up; PACKAGE is __init__.py, whose public names only the parts after it may use.
+PARTS = (
     "requirements",
     "errors",
     "arguments",
@@ -63,13 +63,16 @@ KERAS_BACKENDS = {
     EXCHANGE: {"torch"},
 }
 
+# What measures Keras, in processes of its own.
+MEASURES_KERAS = f"{PACKAGE}.bench.studies.keras_step"
+
 # The commands that do their work in the lab or the benchmark. All else of the command runs with the extra `cli` alone.
-OF_THE_LAB = {f"{PACKAGE}.cli.{command}" for command in ("compare", "compose", "bench", "reproduce")}
+OF_THE_LAB = {f"{PACKAGE}.cli.{command}" for command in ("compare", "compose", "bench", "reproduce", "studies")}
 
 # One backend is written in Triton's language; the others, and what serves them, are PyTorch alone.
 KERNELS = f"{PACKAGE}.backends.triton"
 
-# Inside backends: these serve every backend, and these know every backend. All the others are strangers to each other.
+# Inside backends: SERVING serves every backend, and KNOWING lists every backend. The others do not import one another.
 SERVING = {"apart", "base", "operators", "philox", "problem_arguments", "problem_operator", "skew"}
 KNOWING = {"__init__", "select"}
 # The one that asks another by its name: native takes its second derivatives of dense.
@@ -94,22 +97,24 @@ def declared_packages() -> dict[str, set[str]]:
     return {extra: packages(lines) for extra, lines in groups.items()}
 
 
-def packages_of(room: str, importer: str = "") -> set[str]:
-    """The packages outside the standard library that a room may import, or one module of it."""
+def packages_of(part: str, importer: str = "") -> set[str]:
+    """The packages outside the standard library that a part may import, or one module of it."""
     declared = declared_packages()
-    if room == "keras":
+    if part == "keras":
         return {"numpy"} | declared["keras"] | KERAS_BACKENDS.get(importer, set())
-    if room in ("errors", "arguments", "rope_scaling"):
+    if part in ("errors", "arguments", "rope_scaling"):
         return set()
-    if room == "offsets":
+    if part == "offsets":
         return declared[""] - {"torch"}
     if f"{importer}.".startswith(f"{KERNELS}."):
         return declared[""] | {"triton"}
-    if room == "hf":
+    if part == "hf":
         return declared[""] | declared["hf"]
-    if room in ("lab", "bench") or importer in OF_THE_LAB:
+    if importer == MEASURES_KERAS:
+        return {"numpy", "torch", "tensorflow", "jax"} | declared["keras"]
+    if part in ("lab", "bench") or importer in OF_THE_LAB:
         return declared[""] | declared["lab"]
-    return declared[""] | declared["cli"] if room == "cli" else declared[""]
+    return declared[""] | declared["cli"] if part == "cli" else declared[""]
 
 
 def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
@@ -127,7 +132,7 @@ def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{module}.{alias.name}" if is_module else module
 
 
-def room_of(module: str) -> str:
+def part_of(module: str) -> str:
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else PACKAGE
 
@@ -139,23 +144,23 @@ def backend_of(module: str) -> str:
 
 def complaint(importer: str, target: str) -> str | None:
     """Why module `importer` must not import module `target`; None where it may."""
-    room, other = room_of(importer), room_of(target)
+    part, other = part_of(importer), part_of(target)
     if target.split(".")[0] != PACKAGE:
         package = target.split(".")[0]
-        allowed = package in packages_of(room, importer) or package in sys.stdlib_module_names
-        return None if allowed else f"{room} imports the package {package}, which is not declared for it"
-    unplaced = [name for name in (room, other) if name not in ROOMS]
+        allowed = package in packages_of(part, importer) or package in sys.stdlib_module_names
+        return None if allowed else f"{part} imports the package {package}, which is not declared for it"
+    unplaced = [name for name in (part, other) if name not in PARTS]
     if unplaced:
-        return f"{unplaced[0]} is no room of the house: give it a place in ROOMS"
-    if room == "keras" and other not in {"keras", *UNDER_KERAS} and importer != EXCHANGE:
+        return f"{unplaced[0]} is no part of relattn: give it a place in PARTS"
+    if part == "keras" and other not in {"keras", *UNDER_KERAS} and importer != EXCHANGE:
         return f"keras imports {target}: it shares only {', '.join(sorted(UNDER_KERAS))} with the PyTorch side"
-    if room == "cli" and other in ("lab", "bench") and importer not in OF_THE_LAB:
+    if part == "cli" and other in ("lab", "bench") and importer not in OF_THE_LAB:
         return f"{importer} imports {target}: only {', '.join(sorted(OF_THE_LAB))} need the extra `lab`"
-    if ROOMS.index(other) > ROOMS.index(room):
-        return f"{room} imports {target}, which lies above it"
-    if (room, other) in APART:
-        return f"{room} imports {target}: {room} and {other} never import each other"
-    if room == other == "backends":
+    if PARTS.index(other) > PARTS.index(part):
+        return f"{part} imports {target}, which lies above it"
+    if (part, other) in APART:
+        return f"{part} imports {target}: {part} and {other} never import each other"
+    if part == other == "backends":
         mine, its = backend_of(importer), backend_of(target)
         if mine != its and mine not in KNOWING and its not in SERVING and (mine, its) not in ASKING:
             return f"backend {mine} imports {target}, the insides of another"
@@ -238,7 +243,7 @@ def build(source: Path, files: dict[str, str]) -> Path:
     return source
 
 
-def test_a_good_house_has_no_complaints(tmp_path):
+def test_a_good_order_has_no_complaints(tmp_path):
     assert complaints(build(tmp_path, GOOD_HOUSE)) == []
 
 
@@ -287,10 +292,10 @@ def test_a_good_house_has_no_complaints(tmp_path):
             "relattn.cli.convert imports relattn.lab.model",
         ),
         ("catalogue.py", "import relattn.convert", "catalogue imports relattn.convert, which lies above it"),
-        ("attic.py", "import relattn.errors", "attic is no room of the house"),
+        ("attic.py", "import relattn.errors", "attic is no part of relattn"),
     ],
 )
-def test_a_bad_house_is_found_out(tmp_path, name, line, expected):
+def test_a_bad_order_is_found(tmp_path, name, line, expected):
     source = build(tmp_path, GOOD_HOUSE)
     good = GOOD_HOUSE.get(name, "")
     build(source, {name: good + line + "\n"})

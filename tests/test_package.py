@@ -135,12 +135,12 @@ OF_THE_LAB = [
 ]
 
 
-@pytest.mark.parametrize(("room", "package"), [("hf", "transformers"), ("keras", "keras"), *OF_THE_LAB])
-def test_a_room_names_its_extra(room: str, package: str) -> None:
-    program = f"import sys; sys.modules[{package!r}] = None; import relattn.{room}"
+@pytest.mark.parametrize(("part", "package"), [("hf", "transformers"), ("keras", "keras"), *OF_THE_LAB])
+def test_a_part_names_its_extra(part: str, package: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None; import relattn.{part}"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 1
-    said = f"relattn.{room}: {package} is not installed; install it with pip install 'relattn[{room}]'"
+    said = f"relattn.{part}: {package} is not installed; install it with pip install 'relattn[{part}]'"
     assert run.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"
 
 

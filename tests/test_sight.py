@@ -38,7 +38,7 @@ def random_mask(rng: np.random.Generator, queries: int, shape: tuple[int, ...], 
     )
 
 
-@pytest.mark.parametrize("pairs", [1, 50, 2**22], ids=["a row at a time", "a few rows", "whole"])
+@pytest.mark.parametrize("pairs", [1, 50, 2**22], ids=["row by row", "a few rows", "whole"])
 @pytest.mark.parametrize("few", [0, 256], ids=["sorting", "all pairs"])
 @pytest.mark.parametrize("kind", ["boolean", "float"])
 @pytest.mark.parametrize("queries", [1, 7])

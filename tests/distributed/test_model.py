@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent.parent
-PAGE = REPOSITORY / "benchmarks" / "results" / "distributed" / "model.md"
+PAGE = REPOSITORY / "benchmarks" / "results" / "devices-model" / "model.md"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src" / "relattn"
 REFERENCE = ROOT / "docs" / "reference"
-ROOMS = ("nn", "hf", "keras", "convert", "distributed")
+PARTS = ("nn", "hf", "keras", "convert", "distributed")
 """The subpackages whose `__all__` is public, beside relattn's own."""
 
 
@@ -31,8 +31,8 @@ def public() -> set[str]:
     assert isinstance(homes, ast.Dict)
     own = {name for key in homes.keys if key is not None for name in strings(key)}
     names = {f"relattn.{name}" for name in own}
-    for room in ROOMS:
-        names |= {f"relattn.{room}.{name}" for name in strings(assigned(SOURCE / room / "__init__.py", "__all__"))}
+    for part in PARTS:
+        names |= {f"relattn.{part}.{name}" for name in strings(assigned(SOURCE / part / "__init__.py", "__all__"))}
     functions = [node.name for node in ast.parse((SOURCE / "offsets.py").read_text()).body if hasattr(node, "name")]
     return names | {f"relattn.offsets.{name}" for name in functions if not name.startswith("_")}
 
@@ -55,11 +55,11 @@ def test_a_name_that_the_reference_lacks_is_found(tmp_path: Path, lost: str) -> 
     assert public() - set(documented(tmp_path)) == {lost}
 
 
-def test_no_public_room_is_forgotten() -> None:
-    """A package with an `__all__` is a room of the reference, or all its names are relattn's own."""
+def test_no_public_part_is_forgotten() -> None:
+    """A package with an `__all__` is a part of the reference, or all its names are relattn's own."""
     found = {path.parent.name for path in SOURCE.glob("*/__init__.py") if "\n__all__ = " in path.read_text()}
-    assert found >= set(ROOMS)
-    for package in found - set(ROOMS):
+    assert found >= set(PARTS)
+    for package in found - set(PARTS):
         names = strings(assigned(SOURCE / package / "__init__.py", "__all__"))
         assert {f"relattn.{name}" for name in names} <= public()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 REFUSED = 2
-"""The exit code after an error that one sentence tells."""
+"""The exit code after an error that is reported in one sentence."""
 STOPPED = 130
 """The exit code after Ctrl-C: 128 and the signal's number, as shells have it."""
 

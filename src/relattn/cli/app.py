@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 import relattn
-from relattn.arguments import check_choice
 from relattn.cli.console import err, one_sentence
 from relattn.cli.console import out as stdout
 
@@ -282,9 +281,9 @@ def bench(
     no figure. Ctrl-C keeps what was measured.
 
     Studies, with settings of their own, which relattn's pages show. On a grid of lengths: relative, relative-causal,
-    shaw, t5, alibi. Others: encodings, window, batches, heads, small, decoding,
-    layer-decoding, cost-per-pair, sam, swin, layout, whole-models, hugging-face, keras, devices, first-use,
-    instructions, small-numbers, tile-sizes. After Ctrl-C the same command goes on.
+    t5. Others: encodings, window, batches, heads, small, decoding, layer-decoding, cost-per-pair, memory,
+    dropout, sam, swin, layout, whole-models, hugging-face, keras, devices, first-use, instructions, small-numbers,
+    tile-sizes. After Ctrl-C the same command goes on.
     """
     with one_sentence():
         given = {
@@ -303,31 +302,15 @@ def bench(
         }
         given = {name: value for name, value in given.items() if value is not None}
         if study is not None:
-            _bench_study(study, given, out)
+            from relattn.cli.studies import run as run_study
+
+            run_study(study, given, out)
             return
         asked = f"{encodings or BENCH_ENCODINGS} at {lengths or BENCH_LENGTHS} tokens"
         err.print(f"benchmark: {asked}; loading PyTorch", soft_wrap=True)
         from relattn.cli.bench import run
 
         run(given, out)
-
-
-def _bench_study(name: str, given: dict[str, object], out: Path) -> None:
-    from relattn.bench.studies.catalogue import CATALOGUE, GRIDS
-
-    check_choice("study", name, [*GRIDS, *CATALOGUE])
-    for option, value in given.items():
-        raise ValueError(
-            f"{option}: got {value!r} beside the study {name!r}; expected none, for a study has its own settings; "
-            "leave one of the two out"
-        )
-    err.print(f"{name}: {(GRIDS | CATALOGUE)[name].answers}; loading PyTorch", soft_wrap=True)
-    from relattn.cli.bench import run, run_study
-
-    if name in GRIDS:
-        run(GRIDS[name].settings, out / name, GRIDS[name].candidates)
-    else:
-        run_study(name, out)
 
 
 @app.command()

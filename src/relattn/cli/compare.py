@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Carry out a comparison; on Ctrl-C and SIGTERM say what is kept and how to go on, and exit with code 130.
 
-    Of several processes the main one alone speaks, but for what fails in another alone.
+    Of several processes only the main one prints, except for errors of another process.
 
     given: what the command line names, over what `config` does. report_to: see `check_reporters`.
     """
@@ -72,7 +72,7 @@ def run(
 
 
 REPORTERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
-"""Whom the Trainer can tell of the curves, and the package that it takes."""
+"""Where the Trainer can report the curves, and the package that this needs."""
 
 
 def check_reporters(names: tuple[str, ...]) -> None:
@@ -90,7 +90,10 @@ def check_reporters(names: tuple[str, ...]) -> None:
 
 
 def _over(given: dict[str, Any], read: dict[str, Any]) -> dict[str, Any]:
-    """What a file says, but for what the command line names; steps there take the place of minutes here."""
+    """The choices of a file, replaced by those of the command line.
+
+    Steps on the command line replace minutes in the file.
+    """
     if "steps" in given:
         read = {name: value for name, value in read.items() if name != "minutes"}
     if "minutes" in given:

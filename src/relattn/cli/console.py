@@ -34,14 +34,16 @@ OF_THE_LAB = (
 EXTRA_OF = dict.fromkeys(OF_THE_LAB, "lab") | {"safetensors": "cli"}
 """The extra that brings a package."""
 
-# Names of files and data go through as they are: neither markup nor emoji is looked for in them.
+# Names of files and data are printed as they are: without markup or emoji.
 out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Bad input raised inside becomes `error: <sentence>` and exit code 2; any other error is a bug and stays one."""
+    """Bad input raised inside becomes `error: <sentence>` and exit code 2; any other error is a bug and is shown as
+    one.
+    """
     try:
         yield
     except (ValueError, OSError) as error:
@@ -140,7 +142,7 @@ class _Moving:
 
 
 class Lines:
-    """Lines that say how far a task is: at most LINES of them, and none sooner than SECONDS after the one before.
+    """Lines that report the progress of a task: at most LINES of them, at least SECONDS apart.
 
     write: takes a line. clock: gives seconds.
     """

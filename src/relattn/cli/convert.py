@@ -1,4 +1,4 @@
-"""`relattn convert`: a checkpoint in, the same weights in another format out, and a table of what became what."""
+"""`relattn convert`: a checkpoint in, the same weights in another format out, and a table of old and new names."""
 
 from __future__ import annotations
 

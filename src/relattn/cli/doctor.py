@@ -54,7 +54,7 @@ def _devices() -> Table:
 
 
 def _several() -> Table:
-    """What is there for several processes that work together."""
+    """What this machine has for several processes that work together."""
     table = Table(title="Several processes", title_justify="left")
     table.add_column("engine")
     table.add_column("what is there")
@@ -80,8 +80,8 @@ def _device_names() -> list[str]:
 
 
 def _backends(device: str) -> Table:
-    """Each backend on attention without and with relative keys, and on one query, for which some have a kernel of its
-    own: it runs and agrees with the reference, or why not.
+    """Each backend on attention without relative keys, with them, and on one query, for which some have a separate
+    kernel. A cell says that the backend runs and agrees with the reference, or why not.
     """
     table = Table(title=f"Backends on {device}", title_justify="left")
     table.add_column("backend")
@@ -107,7 +107,7 @@ def _try(backend: str, encoding: relattn.RelativeEncoding | None, queries: int, 
         found = answer(backend)
     except relattn.UnsupportedError as error:
         return Text("; ".join(error.reasons[backend]))
-    except Exception as error:  # kernels are compiled here, which may want for a compiler
+    except Exception as error:  # kernels are compiled here, and a compiler may be missing
         return Text(f"fails: {type(error).__name__}: {reason_of(error)}", style="red")
     difference = (found - answer("reference")).abs().max().item()
     return "usable" if difference < TOLERANCE else Text(f"wrong by {difference:.2g}", style="red")

@@ -85,7 +85,7 @@ def check_new(path: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file that is whole or not there. Tensors that share memory are written each for itself.
+    """A safetensors file that is whole or not there. Tensors that share memory are written separately.
 
     Raises OSError: when it cannot be written.
     """

@@ -19,7 +19,10 @@ from relattn.lab.windows import Windows
 WARM_STEPS = 2
 TIMED_SECONDS = 1.5
 LEAST_STEPS = 20
-"""Fewer say nothing of an encoding. Where they do not fit into the minutes, nothing is trained unless asked for."""
+"""Fewer say nothing of an encoding.
+
+Where they do not fit into the minutes, nothing is trained unless the user asks for it.
+"""
 TRAINER_OVERHEAD = 1.08
 """What the training loop, its logs and checkpoints add to the bare step, measured at the default settings."""
 

@@ -9,7 +9,10 @@ from relattn.nn import KVCache
 
 
 class LabCacheLayer(CacheLayerMixin):
-    """One layer's `KVCache`, `kv`: the attention layer appends to it, transformers asks its length and reorders it."""
+    """The `KVCache` of one layer, `kv`.
+
+    The attention layer appends to it; transformers reads its length and reorders it.
+    """
 
     def __init__(self, max_length: int | None):
         super().__init__()

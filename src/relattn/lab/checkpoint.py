@@ -22,7 +22,7 @@ BROKEN = (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeEr
 
 @dataclass(frozen=True)
 class DataCard:
-    """What a checkpoint knows about its data: a name or a path, their kind, and what the tokens stand for.
+    """What a checkpoint records about its data: a name or a path, their kind, and what the tokens stand for.
 
     kind: a key of `MEDIA`; tokens: the fields of the vocabulary, whole numbers.
 

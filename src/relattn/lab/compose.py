@@ -1,4 +1,4 @@
-"""New data from a trained model: what is held out continued, the user's words, or a start from nothing."""
+"""New data from a trained model: a held-out piece continued, the user's words continued, or a start from nothing."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Division:
         return int(self.total(torch.tensor(int(holds), device=device))) == self.processes
 
     def lay(self, model: nn.Module) -> None:
-        """Make the model's attention that of windows of which this process holds a part."""
+        """Make the model's attention work on windows of which this process holds a part."""
         if self.mesh is not None:
             parallelize_module(model, self.mesh, plan(model, ContextParallel(self.mesh)))
 

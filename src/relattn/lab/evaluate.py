@@ -27,8 +27,8 @@ def evaluate(
     """-ln p(label | the window's tokens up to it) for every label of `windows`, summed by position.
 
     The model is put into evaluation mode for it and left in the mode it was in. `advance(tokens)` reports progress.
-    Losses and sums are taken in float64 over the model's float32 logits. Under a division, where all processes call
-    it, each takes a share of the batches and a part of their windows, and the sums are those of all.
+    Losses and sums are taken in float64 over the model's float32 logits. Under a division all processes call it. Each
+    takes a share of the batches and a part of their windows. The sums are over all processes.
     """
     was_training = model.training
     model.eval()

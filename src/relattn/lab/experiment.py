@@ -24,7 +24,7 @@ CHECKPOINTS = 20
 
 
 class Experiment:
-    """Runs of `settings` on `material` in the folder `out`, as `plan` has fixed them before the first.
+    """Runs of `settings` on `material` in the folder `out`, as `plan` fixed them before the first run.
 
     name: what messages call it. command: what goes on a model's card.
     """
@@ -63,7 +63,7 @@ class Experiment:
     def _load_material(self, plan: Plan | None) -> str:
         """Of these settings; returns its fingerprint, which is the plan's.
 
-        Raises ValueError: when the data are others than the plan's.
+        Raises ValueError: when the data differ from the plan's.
         """
         self.material = Material.load(self.settings.data, self.settings.length, self.progress)
         if plan is not None and plan.data_fingerprint != self.material.fingerprint:
@@ -74,7 +74,10 @@ class Experiment:
         return self.material.fingerprint
 
     def _prepare_folder(self, is_new: bool) -> None:
-        """Write the plan of a new one; read what is done already, so that what is damaged is told now."""
+        """Write the plan of a new experiment.
+
+        Read the finished runs, so that damaged files are reported at the start.
+        """
         self.out.mkdir(parents=True, exist_ok=True)
         remove_drafts(self.out)
         if is_new:
@@ -113,7 +116,7 @@ class Experiment:
     def _finish(
         self, encoding: str, seed: int, trained: Trained, evaluation: Mapping[str, Losses], processes: int
     ) -> None:
-        """Its record is what makes a run done."""
+        """Write the record of a run. A run counts as done when its record exists."""
         folder = self.folder(encoding, seed)
         record = {
             "encoding": encoding,

@@ -1,4 +1,4 @@
-"""The report's pictures: matplotlib figures as inline SVG that takes its ink from the page, light or dark."""
+"""The report's pictures: matplotlib figures as inline SVG, with the colours of the page, light or dark."""
 
 from __future__ import annotations
 

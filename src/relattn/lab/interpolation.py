@@ -1,4 +1,4 @@
-"""Interpolated counts: the mathematics of the n-grams, whatever their contexts are made of."""
+"""Interpolated counts: the mathematics of the n-grams, for contexts of any kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carries over to longer windows than those trained on, with tables clamped, zeroed or interpolated."""
+"""How well models do on longer windows than those trained on, with tables clamped, zeroed or interpolated."""
 
 from __future__ import annotations
 

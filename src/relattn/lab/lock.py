@@ -36,7 +36,7 @@ def alone_in(out: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # removed while it is held: who waits for it finds out that its file is gone, and makes another
+        # removed while it is held: a process that waits for it finds the file gone, and makes another
         (out / LOCK).unlink(missing_ok=True)
         lock.release()
         with suppress(OSError):

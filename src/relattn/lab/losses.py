@@ -34,7 +34,7 @@ def collect_losses(
     into: Losses | None = None,
     positions: np.ndarray | None = None,
 ) -> Losses:
-    """Add up `losses` [N, K] by position, leaving out where `labels` [N, K] are IGNORED; K <= length.
+    """Add up `losses` [N, K] by position, without those whose `labels` [N, K] are IGNORED; K <= length.
 
     positions: of the columns in their windows, [K]; 0, 1, ... unless given.
     """

@@ -16,7 +16,7 @@ from relattn.lab.windows import Windows
 from relattn.support.progress import Progress
 
 VALIDATION_TOKENS = 4096
-"""Enough to see a curve fall, little enough to be evaluated a dozen times in a run of a minute."""
+"""Enough tokens to see a curve fall, and few enough to evaluate a dozen times in a run of a minute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Material:
 
     @property
     def card(self) -> DataCard:
-        """What a checkpoint of a model of these data must know."""
+        """What a checkpoint of a model of these data records."""
         source = self.source if self.source == "chorales" else str(Path(self.source).resolve())
         return DataCard(source, self.corpus.kind, asdict(self.vocabulary))
 

@@ -13,7 +13,7 @@ from relattn.lab.voices.medium import FourVoices
 from relattn.support.files import check_name
 
 MEDIA: dict[str, Medium] = {medium.kind: medium for medium in (FourVoices(), PlayedMusic(), Text())}
-"""By `Medium.kind`, which checkpoints keep. The first that holds a name is asked to load it."""
+"""By `Medium.kind`, which checkpoints keep. The first that recognises a name loads it."""
 
 
 def load_corpus(source: str, progress: Callable[[int, int], None] | None = None) -> Corpus:

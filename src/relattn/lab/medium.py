@@ -1,4 +1,4 @@
-"""A kind of data: how it is loaded, what its tokens are, how a piece opens, how what was sampled is written down."""
+"""A kind of data: how it is loaded, what its tokens are, how a piece begins, and how a composition is written."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Medium(ABC):
 
     @abstractmethod
     def holds(self, source: str) -> bool:
-        """Whether the name `source` is that of such data."""
+        """Whether `source` names data of this kind."""
 
     @abstractmethod
     def load(self, source: str, progress: Callable[[int, int], None] | None = None) -> Corpus:

@@ -107,7 +107,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As every Hugging Face model; what lies `beside` it in its checkpoint goes along."""
+        """As every Hugging Face model. The files in `beside` are saved with it."""
         super().save_pretrained(save_directory, **options)
         for name, text in self.beside.items():
             write_text(Path(save_directory) / name, text)
@@ -181,7 +181,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
             logits_to_keep: only the last so many positions' logits; 0: all.
             num_items_in_batch: divisor of the summed loss, the tokens counted in a whole step over all devices.
             positions: int64 [L], where the tokens stand in their window, for the absolute baseline where a process
-                holds a part of it; one after the other unless given. Attention that is split knows it by itself.
+                holds a part of it; one after the other unless given. Split attention finds them itself.
 
         Raises ShapeError: when the mask does not cover the cached and the given tokens.
         """
@@ -237,7 +237,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
         return torch.cat([angles.sin(), angles.cos()], dim=-1).to(like.dtype)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
-        # transformers would make its own DynamicCache, which knows nothing of prepared keys.
+        # transformers would make its own DynamicCache, which does not support prepared keys.
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = LabCache(self.config.depth)
 

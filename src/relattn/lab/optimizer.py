@@ -13,7 +13,7 @@ BETAS = (0.9, 0.98)
 
 
 class MuonAndAdamW(Optimizer):
-    """Two optimizers as one: their groups lie one behind the other, and a schedule moves the rates of both.
+    """Two optimizers as one. Their groups are in one list, so a schedule changes the rates of both.
 
     Muon (Jordan et al. 2024) takes a step along the nearest orthogonal matrix to the momentum of a weight's gradient.
     Its rate is scaled so that the step is as large as AdamW's (Liu et al. 2025, "Muon is scalable"), so one rate serves
@@ -31,7 +31,7 @@ class MuonAndAdamW(Optimizer):
             Muon(matrices, lr=learning_rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
             AdamW(others, lr=learning_rate, betas=BETAS, weight_decay=weight_decay),
         )
-        # the groups are those of the parts: who changes a rate here changes it there
+        # the groups are those of the two optimizers: a rate changed here is changed there
         super().__init__([{"params": [*matrices, *others]}], {})
         self._share_groups()
 
@@ -46,7 +46,7 @@ class MuonAndAdamW(Optimizer):
             part.step()
 
     def state_dict(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What each of them keeps."""
+        """The states of both."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]

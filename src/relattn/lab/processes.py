@@ -19,7 +19,7 @@ COUNTED = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZ
 
 
 class ElsewhereError(Exception):
-    """The main process has failed, and says why; this one has nothing to add."""
+    """The main process has failed. It reports the error; this process does not."""
 
 
 class Processes:
@@ -53,7 +53,7 @@ class Processes:
             gc.collect()  # a mesh stands in cycles
 
     def on_main(self, action: Callable[[], T]) -> T:
-        """What `action` returns in the main process, which alone carries it out, in every one; it must be picklable.
+        """Run `action` in the main process alone, and return its result in every process. The result must be picklable.
 
         Raises ElsewhereError: in the others, where `action` raises in the main process.
         """

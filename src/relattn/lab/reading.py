@@ -1,4 +1,4 @@
-"""A comparison's figures in sentences, each drawn from the figures alone."""
+"""Sentences about a comparison, made from its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`report.html`: a comparison on one page that needs nothing but itself."""
+"""`report.html`: a comparison on one page that loads no other file."""
 
 from __future__ import annotations
 

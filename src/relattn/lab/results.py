@@ -10,7 +10,7 @@ from relattn.lab.losses import Losses
 
 FORMAT = 1
 PACKAGES = ("torch", "transformers", "accelerate", "numpy", "music21")
-"""Those that have a say in the figures."""
+"""The packages that the figures depend on."""
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,14 @@ TRAINING, VALIDATION = "training_loss", "validation_loss"
 
 
 class DivergedError(ValueError):
-    """A loss that is not finite. All processes raise it at the same step, for it is the loss of all."""
+    """A loss that is not finite. All processes raise it at the same step, because they share the loss."""
 
 
 class Watch(TrainerCallback, ExportableState):
-    """Progress, both curves, and the stop that a signal asks for, at the end of a step.
+    """Reports progress, keeps both curves, and stops at the end of a step when a signal has asked for it.
 
-    The curves lie in the trainer's own history, and what an entry has summed up so far in its callbacks' state, so that
-    checkpoints carry both and a run that goes on makes the entries of one that was never stopped.
+    The curves are stored in the trainer's own history. The sum for the next entry is stored in the state of its
+    callbacks. So checkpoints hold both, and a resumed run makes the same entries as one that was never stopped.
     """
 
     def __init__(self, validation: Windows, division: Division, steps: int, progress: Callable[[int, str], None]):
@@ -57,7 +57,7 @@ class Watch(TrainerCallback, ExportableState):
         return (self.last - self.started) / self.steps if self.steps else None
 
     def _enter(self, step: int, entry: dict[str, float], state: TrainerState) -> None:
-        """Keep an entry of a curve, and tell of it those who were asked to report."""
+        """Store an entry of a curve, and pass it on to the reporters."""
         state.log_history.append({"step": step, **entry})
         self.tell(entry)
 
@@ -94,9 +94,8 @@ class DividedTrainer(Trainer):
 
     A process takes its share of every step's windows, and its part of each. The loss of a step is the sum over all
     processes, divided by the tokens of all; DDP takes the mean of their gradients, so each multiplies its loss by their
-    number. The Trainer's own context parallelism knows no encodings, and is not used.
-
-    It ends at the first loss that is not finite, which the Trainer itself would leave out of its history and go on.
+    number. The Trainer's own context parallelism does not support position encodings, and is not used. Training ends at
+    the first loss that is not finite. The Trainer itself would leave it out of its history and go on.
     """
 
     def __init__(self, watch: Watch, steps: list[list[int]], **arguments: Any) -> None:

@@ -90,7 +90,10 @@ def _first_signal_waits(watch: Watch) -> Iterator[None]:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint in `folder`, or None. The state file is written last: without it one is a torso."""
+    """The newest whole checkpoint in `folder`, or None.
+
+    The state file is written last: a checkpoint without it is not complete.
+    """
     whole = []
     for candidate in folder.glob("checkpoint-*"):
         try:
@@ -117,11 +120,11 @@ def train(
     in `folder`, the last one that of the finished model. `progress(step, note)` is called after each step.
 
     division: how several processes share the work, all of which make the same call; without dropout the model is that
-    of one process up to rounding. With it every process draws its own; the attention of a split window, which all its
-    processes compute together, one draw of the first among them.
+    of one process up to rounding. With dropout every process draws its own weights. All processes of a split window use
+    one draw, that of the first among them.
 
-    report_to: whom the Trainer tells of both curves as they grow, by the names that it knows; TensorBoard's files lie
-    beside `folder`.
+    report_to: where the Trainer reports both curves while it trains, by its own names; TensorBoard's files lie beside
+    `folder`.
 
     Raises KeyboardInterrupt: after SIGINT or SIGTERM, once the step is done and a checkpoint written, of several
     processes at once; DivergedError: at the first step with a loss that is not finite; ValueError: with several GPUs in

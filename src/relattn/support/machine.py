@@ -1,4 +1,4 @@
-"""Where figures were taken: the machine, and the versions of the packages."""
+"""Where figures were measured: the machine, and the versions of the packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads and stores, of one number a thread or of up to four that lie side by side."""
+"""Loads and stores, of one number per thread or of up to four that lie side by side."""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ CATALOGUE = {
     "decoding": Entry("ratios", "One token against a cache"),
     "layer-decoding": Entry("layer_decoding", "One token through a whole layer with its cache"),
     "cost-per-pair": Entry("cost_per_pair", "Does a pair of query and key cost the same at every length?"),
+    "memory": Entry("held", "What the native backend holds in memory"),
+    "dropout": Entry("dropout", "What dropout costs"),
     "sam": Entry("axes", "Rows for dy and dx: SAM's global attention"),
     "swin": Entry("axes", "A table of biases on a grid: Swin's windows"),
     "layout": Entry("axes", "Text order, x and y: LayoutLMv3"),
@@ -62,9 +64,7 @@ ARRANGED = ("sdpa, S as mask", "flex")
 GRIDS = {
     "relative": _grid("relative", "no", "plain, strided", *ARRANGED),
     "relative-causal": _grid("relative", "yes", "plain, pad_reshape", *ARRANGED),
-    "shaw": _grid("shaw", "no", "plain, strided"),
     "t5": _grid("t5", "no", "plain", *ARRANGED, "transformers", "x-transformers"),
-    "alibi": _grid("alibi", "no", "plain", *ARRANGED, "x-transformers"),
 }
 """By name; each has its own folder."""
 

@@ -71,7 +71,7 @@ class Kept:
             f"```sh\nrelattn bench {self.name}\n```",
             f"{self.date[:10]}, {self.machine['processor']} with {self.machine['cores']} cores, threads: {threads}; "
             f"{packages}.",
-            study.table(self.figures).rstrip(),
+            study.table({key: self.figures[key] for key in study.measurements}).rstrip(),
         ]) + "\n"  # fmt: skip
 
 
@@ -93,8 +93,6 @@ def carry_out(name: str, folder: Path, progress: Progress) -> str:
         kept.figures[key] = study.measurements[key]()
         kept.write(folder)
         progress.advance(done, key)
-    kept.figures = {key: kept.figures[key] for key in study.measurements}
-    kept.write(folder)
     page = kept.page(study)
     write_text(folder / f"{name}.md", page)
     if study.draw is not None:

@@ -15,7 +15,7 @@ from relattn.lab.windows import Windows
 
 
 class VoicesCorpus(Corpus):
-    """`MusicData`: four voices interleaved, one token a pitch; training windows are transposed at random."""
+    """`MusicData`: four voices interleaved, one token per pitch; training windows are transposed at random."""
 
     kind = "voices"
     step_tokens = len(VOICES)

@@ -1,4 +1,4 @@
-"""Steps as tokens: four voices interleaved, S1 A1 T1 B1 S2 A2 ..., one token a pitch; and transposition."""
+"""Steps as tokens: four voices interleaved, S1 A1 T1 B1 S2 A2 ..., one token per pitch; and transposition."""
 
 from __future__ import annotations
 
