@@ -111,6 +111,7 @@ wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribu
 	$(BARE)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	$(BARE)/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*_x86_64.whl)[cli]"
 	cd / && $(abspath $(BARE))/bin/python -I $(CURDIR)/tests/native/from_a_wheel.py
+	cd / && $(abspath $(BARE))/bin/python -I $(CURDIR)/tests/documents/first_screen.py $(CURDIR)/README.md
 	cd / && $(abspath $(BARE))/bin/relattn doctor
 	@ls -l dist
 

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from relattn.bench.studies.catalogue import CATALOGUE, GRIDS, study_of
 from relattn.bench.studies.hugging_face_models import SUBJECTS
+from relattn.bench.studies.hugging_face_table import shown as memory_of
 from relattn.bench.studies.ratios import medians
-from relattn.bench.studies.study import Kept
+from relattn.bench.studies.study import Kept, shown
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,15 +37,27 @@ class Place(NamedTuple):
     figures: Callable[[], Sequence[str]]
 
     def pattern(self) -> re.Pattern[str]:
-        """What the page says now."""
-        parts = [re.escape(part) for part in self.template.split("{}")]
+        """What the page says now, wherever its lines break; a group for every figure."""
+        parts = [r"\s+".join(map(re.escape, part.split(" "))) for part in self.template.split("{}")]
         return re.compile(r"([^|\n]*?)".join(parts))
+
+    def written(self, text: str) -> str:
+        """The page with the figures.
+
+        Raises ValueError: unless the sentence stands there once.
+        """
+        hits = list(self.pattern().finditer(text))
+        if len(hits) != 1:
+            raise ValueError(f"{self.page}: found {len(hits)} times, expected once: {self.template}")
+        for group, figure in reversed(list(enumerate(self.figures(), 1))):
+            text = text[: hits[0].start(group)] + figure + text[hits[0].end(group) :]
+        return text
 
 
 @cache
 def kept(study: str) -> Kept:
     """A study's file."""
-    return Kept.read(RESULTS / f"{study}.json")
+    return Kept.read(RESULTS / f"{study}.json", study)
 
 
 @cache
@@ -60,16 +73,16 @@ def speed(encoding: str) -> list[str]:
 
 
 def ratio(study: str, key: str) -> list[str]:
-    """The median of one ratio."""
-    return [f"{kept(study).figures[key]['ratio'][0]:.2f}"]
+    """One ratio."""
+    return [shown(kept(study).figures[key]["ratio"])]
 
 
 def decoded(length: int, dtype: str) -> tuple[str, str]:
-    """The lowest and the highest ratio of one token, over the encodings."""
+    """The lowest and the highest median of one token, over the encodings."""
     found = [
         medians(figures)[length]
         for key, figures in kept("decoding").figures.items()
-        if (", bfloat16" in key) == (dtype == "bfloat16")
+        if (", bfloat16" in key) == (dtype == "bfloat16") and not key.startswith("none")
     ]
     return f"{min(found):.2f}", f"{max(found):.2f}"
 
@@ -79,20 +92,15 @@ def decoding() -> list[str]:
     return [figure for length in (8192, 1024) for dtype in ("float32", "bfloat16") for figure in decoded(length, dtype)]
 
 
-def size(mib: float) -> str:
-    """MiB or GiB."""
-    return f"{mib / 1024:.2f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
-
-
 def added(model: str) -> list[str]:
     """What a training step adds as it was and patched."""
     found = kept("hugging-face").figures[f"{model}, training"]
-    return [size(found[which]["mib"]) for which in ("original", "patched")]
+    return [memory_of(found[which]) for which in ("original", "patched")]
 
 
 def patched(model: str, kind: str) -> str:
     """A patched call's time over the original's."""
-    return f"{kept('hugging-face').figures[f'{model}, {kind}']['ratio'][0]:.2f}"
+    return shown(kept("hugging-face").figures[f"{model}, {kind}"]["ratio"])
 
 
 def row(model: str) -> list[str]:
@@ -107,24 +115,23 @@ def wavlm() -> list[str]:
 
 
 def mpnet() -> list[str]:
-    """A length that does not fit as it was."""
-    found = kept("hugging-face").figures["mpnet, 8192, training"]
-    over = f"over {found['original']['over_gib']:.0f} GiB"
-    return [over, size(found["patched"]["mib"]), patched("mpnet, 512", "forward")]
+    """A length that may not fit as it was."""
+    return [*added("mpnet, 8192"), patched("mpnet, 512", "forward")]
 
 
 def all_models() -> list[str]:
-    """How many, the lowest and the highest ratio, and the models with a call that takes longer than before."""
-    figures = kept("hugging-face").figures
-    found = [one["ratio"][0] for one in figures.values() if "ratio" in one]
-    slower: dict[str, float] = {}
-    for key, one in figures.items():
+    """How many were timed, the lowest and the highest ratio, and the models with a call that takes longer than "
+    "before."""
+    timed = {key: one["ratio"] for key, one in kept("hugging-face").figures.items() if "ratio" in one}
+    medians = [found[0] for found in timed.values()]
+    slower: dict[str, list[float]] = {}
+    for key, found in timed.items():
         name = key.split(", ")[0]
-        if one.get("ratio", [0])[0] > SLOWER:
-            slower[name] = max(slower.get(name, 0.0), one["ratio"][0])
-    said = [f"{SUBJECTS[name].shown} ({ratio:.2f})" for name, ratio in slower.items()]
-    models = {key.split(", ")[0] for key in figures}
-    return [str(len(models)), f"{min(found):.2f}", f"{max(found):.2f}", "; ".join(said)]
+        if found[0] > max(SLOWER, slower.get(name, [0.0])[0]):
+            slower[name] = found
+    told = "; ".join(f"{SUBJECTS[name].shown} ({shown(found)})" for name, found in slower.items())
+    models = {key.split(", ")[0] for key in timed}
+    return [str(len(models)), f"{min(medians):.2f}", f"{max(medians):.2f}", f"{SLOWER:.2f}", told or "none"]
 
 
 def nats(path: str, encoding: str) -> tuple[float, float]:
@@ -147,6 +154,24 @@ def with_spread(path: str, encoding: str) -> list[str]:
     return ["{:.3f} ± {:.3f}".format(*nats(path, encoding))]
 
 
+def longer_windows() -> list[str]:
+    """Shaw, Transformer-XL, and a table with a row for every offset: at 256 tokens and at 1,024, means over seeds."""
+    found = []
+    for encoding in ("shaw", "transformer-xl", "relative"):
+        runs = [run["losses"]["as trained"] for run in document("jsb/lengths.json") if run["encoding"] == encoding]
+        found += [f"{statistics.mean(run[length] for run in runs):.3f}" for length in ("256", "1024")]
+    return found
+
+
+def chorales(encoding: str) -> list[str]:
+    """Mean and standard deviation at every length; the n-gram's mean."""
+    results = document("chorales/results.json")
+    if encoding == "n-gram":
+        return [f"{results['ngram'][str(length)]['nats']:.3f}" for length in results["lengths"]]
+    found = (results["summary"][encoding][str(length)] for length in results["lengths"])
+    return [f"{one['mean']:.3f} ± {one['spread']:.3f}" for one in found]
+
+
 def ngram() -> list[str]:
     """On validation."""
     return [f"{document('jsb/results.json')['ngram']['valid']:.3f}"]
@@ -167,23 +192,36 @@ def over_ranks() -> list[str]:
 
 def on_grid(study: str, candidate: str, length: int) -> list[str]:
     """Ratio to PyTorch's attention and MiB, forward and training; what was given up says so."""
-    found = {}
-    for one in document(f"{study}/results.json")["measurements"]:
-        if one["candidate"] == candidate and one["workload"]["length"] == length:
-            found[one["workload"]["mode"]] = one
     times, memories = [], []
     for mode in ("forward", "training"):
-        one = found[mode]
-        gone = "" if "no backward" in (one["reason"] or "") else "gave up"
-        times.append(gone if one["timing"] is None else f"{one['timing']['ratio']['median']:.2f}")
-        memories.append("" if one["memory"] is None else f"{one['bytes_beyond'] / MIB:,.0f}")
+        (one,) = (
+            one
+            for one in document(f"{study}/results.json")["measurements"]
+            if (one["candidate"], one["workload"]["length"], one["workload"]["mode"]) == (candidate, length, mode)
+        )
+        timing, memory = one["timing"], one["memory"]
+        ratio = timing and [timing["ratio"][name] for name in ("median", "lower", "upper")]
+        times.append(shown(ratio) if ratio else not_timed(one["reason"]))
+        memories.append(f"{one['bytes_beyond'] / MIB:,.0f}" if memory else "")
     return times + memories
+
+
+def not_timed(reason: str) -> str:
+    """What a table says in place of a time.
+
+    Raises ValueError: for a reason that the pages do not explain.
+    """
+    if "no backward" in reason:
+        return ""
+    if "takes longer than" in reason or "more memory" in reason or " GiB or more" in reason:
+        return "gave up"
+    raise ValueError(reason)
 
 
 SPEED = {
     "no encoding": "none", "`T5Bias`": "t5", "`AlibiBias`": "alibi", "`RotaryEmbedding`": "rope",
     "`ShawEmbedding`, keys and values": "shaw", "`RelativeEmbedding`, a row for every offset": "relative",
-    "`TransformerXLEmbedding`": "transformer-xl",
+    "`TransformerXLEmbedding`, its projection included": "transformer-xl, with its projection",
 }  # fmt: skip
 IN_README = (
     "no encoding",
@@ -206,6 +244,12 @@ ROWS = {
 }
 
 
+CHORALES = {
+    "n-gram": "| n-gram | {} | {} | {} | |",
+    "relative": "| `relative-heads` (Huang et al. 2018) | {} | {} | {} | 0.357, relative attention |",
+    "rope": "| `rope` (Su et al. 2021) | {} | {} | {} |  |",
+    "sinusoid": "| `sinusoid` (absolute) | {} | {} | {} | 0.417, baseline |",
+}
 BESIDE = {
     "| PyTorch's attention, no encoding | {} | {} | {} | {} |": ("relative", "sdpa, no encoding"),
     "| **`RelativeEmbedding` for every offset, compiled kernels** | {} | {} | {} | {} |": (
@@ -236,12 +280,14 @@ def places() -> Iterator[Place]:
             yield Place(page, template, figures)
     yield Place(
         "docs/measured.md",
-        "Over {} models, the timed calls took {} to {} of the original's time. More than 1.02 of it took, at worst: {}.\n",
+        "Over {} models, the timed calls took {} to {} of the original's time. These took more than {} times as long, "
+        "each at its slowest call: {}.\n",
         all_models,
     )
     yield Place(
         "docs/measured.md",
-        "with 8,192 keys\n{} to {} in float32 and {} to {} in bfloat16, with 1,024 keys {} to {} in float32 and {} to {} in",
+        "with 8,192 keys {} to {} in float32 and {} to {} in bfloat16, with 1,024 keys {} to {} in float32 "
+        "and {} to {} in",
         decoding,
     )
     for template, (study, candidate) in BESIDE.items():
@@ -258,11 +304,19 @@ def places() -> Iterator[Place]:
     yield Place("docs/lab.md", "| n-gram | {} | |", ngram)
     for template, encoding in ROWS.items():
         yield Place("docs/lab.md", template, partial(with_spread, "jsb/results.json", encoding))
+    yield Place(
+        "docs/lab.md",
+        "from 256 tokens to 1,024 they go from {} to {} and from {} to {} nats (one seed each). A table with a row for "
+        "every offset goes from {} to {} when it is clamped",
+        longer_windows,
+    )
+    for encoding, template in CHORALES.items():
+        yield Place("docs/lab.md", template, partial(chorales, encoding))
     yield Place("docs/lab.md", "the last row comes to {}.", partial(with_spread, "jsb/longer.json", PAPER[-1]))
     yield Place(
         "docs/distributed.md",
-        "holds {} to {} MiB on each of two processes beyond inputs, output and gradients, and {} to {} on each of four. "
-        "One process of `tiled`\nholds {}, and one process of `native` {},",
+        "holds {} to {} MiB on each of two processes beyond inputs, output and gradients, and {} to {} on each of "
+        "four. One process of `tiled` holds {}, and one process of `native` {},",
         over_ranks,
     )
 
@@ -301,12 +355,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     found: dict[Path, str] = {}
     for place in places():
         path = ROOT / place.page
-        text = found.get(path) or path.read_text(encoding="utf-8")
-        hits = list(place.pattern().finditer(text))
-        if len(hits) != 1:
-            raise ValueError(f"{place.page}: found {len(hits)} times, expected once: {place.template}")
-        said = place.template.format(*place.figures())
-        found[path] = text[: hits[0].start()] + said + text[hits[0].end() :]
+        found[path] = place.written(found.get(path) or path.read_text(encoding="utf-8"))
     yield from found.items()
 
 

@@ -236,6 +236,8 @@ def test_a_page_that_lies_is_found_out(tmp_path, text, complaint):
         ("`--minuttes 3`", "no command and no script has this option"),
         ("`relattn compare --minuttes 3`", "No such option"),
         ("`relattn bench --encodings relative,warp`", "warp"),
+        ("`relattn bench smal`", "got 'smal'; expected one of"),
+        ("`relattn bench small --heads 2`", "got 'small' with --heads"),
         ("`relattn compare --seeds 0,0`", "seeds"),
         ("`relattn convert a b --from transfo_xxl --to relattn`", "transfo_xxl"),
         ("`make tests`", "the Makefile has no ['tests']"),

@@ -105,11 +105,43 @@ def test_figures_of_another_machine_are_not_mixed(counted, tmp_path):
     assert "remove the file to measure all of it again" in told
 
 
+@pytest.mark.parametrize("broken", ["{", "[]", '{"format": 1}', '{"format": 1, "study": "swin"}'])
+def test_a_damaged_file_is_refused(counted, tmp_path, broken):
+    (tmp_path / "small.json").write_text(broken)
+    code, _, told = call("small", "--out", tmp_path)
+    assert code == 2
+    assert f"error: out: got {tmp_path / 'small.json'}, which holds no figures of the study 'small'; expected" in told
+
+
+def test_other_versions_are_not_mixed(counted, tmp_path):
+    carry_out("small", tmp_path, Silent())
+    path = tmp_path / "small.json"
+    kept = json.loads(path.read_text())
+    kept["versions"]["abacus"] = "1"
+    path.write_text(json.dumps(kept))
+    code, _, told = call("small", "--out", tmp_path)
+    assert code == 2
+    assert "which was begun with abacus 1; expected None, as here" in told
+
+
+def test_a_stop_before_the_first_measurement_says_so(counted, tmp_path, monkeypatch):
+    _, failing = counted
+    failing.append(True)
+    monkeypatch.setattr(study, "_begun", lambda name, made, folder: study.Kept(name, "", {}, {}, {"second": {}}))
+    code, _, told = call("small", "--out", tmp_path)
+    assert code == 130
+    assert told.endswith("stopped; nothing was measured yet")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["smal"], "error: study: got 'smal'; expected one of 'relative', 'relative-causal',"),
-        (["small", "--lengths", "3"], "error: lengths: got (3,) beside the study 'small'; expected none, for a study"),
+        (
+            ["small", "--lengths", "3", "--head-dims", "8"],
+            "error: study: got 'small' with --lengths, --head-dims; expected a study alone, for it has its own "
+            "settings;",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(tmp_path, arguments, said):
@@ -259,9 +291,51 @@ def test_small_numbers_layers_and_tiles_measure(monkeypatch):
     assert layer_decoding.measured("shaw", 1, "float32", 0.001, held=20)["ratio"][0] > 0
     monkeypatch.setattr(tile_sizes, "PAIRS", (2**18,))
     workload = replace(tile_sizes.WORKLOADS[0], length=16, heads=2)
+    layers = {key: {"ratio": [1.5, 1.5, 1.5]} for key in layer_decoding.study("layer-decoding").measurements}
+    assert rows_of(layer_decoding.markdown(layers))[0] == ["none", *["1.50"] * 4]
     found = tile_sizes.measured(workload, 0.001)
     assert list(found) == ["16 x 16 x 2"]
     assert rows_of(tile_sizes.markdown({"1, 2, 16": found}))[0][:2] == ["1, 2, 16", "16 x 16 x 2"]
+
+
+def test_dropout_and_memory_measure():
+    from relattn.bench.studies import dropout, held
+
+    tiny = replace(dropout.WORKLOAD, length=24)
+    assert rows_of(dropout.markdown({name: dropout.measured(name, tiny, 0.001) for name in dropout.BACKENDS}))
+    row = held.ROWS[0]
+    assert held.measured(row.workload.at(64))["mib"] >= 0
+    made = held.study("memory")
+    rows = rows_of(made.table({key: {"mib": number} for number, key in enumerate(made.measurements)}))
+    assert rows[0] == ["forward", "0", "1"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_keras_measures(monkeypatch):
+    from relattn.bench.studies import keras_steps
+
+    monkeypatch.setattr(keras_steps, "WAYS", ("naive", "default"))
+    found = {"jax, 64": keras_steps.measured("jax", 64)}
+    assert [row[:3] for row in rows_of(keras_steps.markdown(found))] == [
+        ["jax", "64", "naive"],
+        ["jax", "64", "default"],
+    ]
+    monkeypatch.setattr(keras_steps, "find_spec", lambda name: None)
+    with pytest.raises(
+        ValueError, match="study: got 'keras' without keras; expected keras, tensorflow, jax, torch; pip"
+    ):
+        keras_steps.measured("jax", 64)
+
+
+def test_what_counting_needs_is_named(monkeypatch):
+    from relattn.bench.studies import instructions
+
+    monkeypatch.setattr(instructions.shutil, "which", lambda name: None)
+    with pytest.raises(
+        FileNotFoundError, match="got 'instructions' without valgrind; expected valgrind, its headers and"
+    ):
+        instructions.measured()
 
 
 @pytest.mark.slow
@@ -274,7 +348,7 @@ def test_first_use_measures():
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["sam", "swin", "layout"])
+@pytest.mark.parametrize("name", ["sam", "swin", "layoutlm"])
 def test_axes_measure(name):
     from relattn.bench.studies import axes
 
@@ -289,10 +363,12 @@ def test_axes_measure(name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_models_measure():
+def test_models_measure(monkeypatch):
     from relattn.bench.studies import hugging_face, hugging_face_table, whole_models
 
-    found = {"t5, 64, training": hugging_face.measured("t5", 64, "training", timed=False)}
+    monkeypatch.setattr(hugging_face, "SECONDS", 0.001)
+    found = {"t5, 64, training": hugging_face.measured("t5", 64, "training", timed=True)}
+    assert found["t5, 64, training"]["pairs"] == timing.LEAST_PAIRS
     assert rows_of(hugging_face_table.markdown(found))[0][:3] == ["T5-base, encoder", "64 tokens", "training"]
     model = whole_models.of_the_lab(2, 16, 1, 2, (16,))
     found = {"lab, L=16": whole_models.measured(model, 16, 0.001)}

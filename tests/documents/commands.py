@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from relattn.bench.settings import Settings as BenchSettings
 from relattn.cli.app import app
+from relattn.cli.studies import check as check_study
 from relattn.convert import FORMATS
 from relattn.lab.reproduction import ReproductionSettings
 from relattn.lab.settings import Settings as LabSettings
@@ -65,6 +66,7 @@ def _relattn(words: list[str]) -> str | None:
     checks = {
         "compare": lambda given, *_, **__: LabSettings.from_dict(given),
         "bench": lambda given, *_: BenchSettings(**given),
+        "studies": lambda name, given, _: check_study(name, given),
         "compose": lambda *_: None,
         "reproduce": lambda _, given, *__: ReproductionSettings.from_dict({"data": "jsb.json"} | given),
         "convert": check_formats,

@@ -20,6 +20,26 @@ def test_a_file_of_figures_holds_all_that_its_study_measures(name):
         assert set(pages.kept(name).figures) == set(study_of(name).measurements)
 
 
+def test_the_picture_shows_the_figures(tmp_path):
+    made = study_of("hugging-face")
+    made.draw(pages.kept("hugging-face").ordered(made), tmp_path)
+    assert (tmp_path / "hugging-face.svg").read_text() == (pages.RESULTS / "hugging-face.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("FlexAttention has no backward on a CPU", ""), ("one step takes longer than 5 s at L=4096", "gave up"),
+     ("needs more memory than there is", "gave up"), ("needs 14.0 GiB or more", "gave up")],
+)  # fmt: skip
+def test_what_stands_where_there_is_no_time(reason, said):
+    assert pages.not_timed(reason) == said
+
+
+def test_an_error_of_a_peer_does_not_become_a_figure():
+    with pytest.raises(ValueError, match="is not installed"):
+        pages.not_timed("x-transformers is not installed")
+
+
 def test_a_figure_that_is_not_there_once_is_refused(monkeypatch):
     monkeypatch.setattr(pages, "places", lambda: iter([Place("README.md", "| no such row | {} |", lambda: ["1"])]))
     with pytest.raises(ValueError, match=re.escape("README.md: found 0 times, expected once: | no such row | {} |")):

@@ -32,7 +32,7 @@ def text(results: Results) -> str:
     if regrets:
         worst = max(regrets, key=lambda found: found.regret)
         parts.append(
-            f'Regret of "auto", its time over that of our best backend, less 1: at worst {worst.regret:+.0%} '
+            f'Regret of "auto", its time over that of our best measured backend, less 1: at worst {worst.regret:+.0%} '
             f"({worst.workload})."
         )
     if results.reaches:

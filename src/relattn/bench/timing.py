@@ -35,6 +35,16 @@ class Spread:
         """The distance of the quartiles over the median."""
         return (self.upper - self.lower) / self.median
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether the quartiles lie within 10 % of the median."""
+        return self.relative <= UNSTEADY
+
+    @property
+    def doubt(self) -> str:
+        """Half the distance of the quartiles, for the text after the median; empty where it is steady."""
+        return "" if self.is_steady else f" ±{(self.upper - self.lower) / 2:.2f}"
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -50,16 +60,6 @@ class Timing:
     processor_ratio: Spread | None
     pairs: int
     rounds: int
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether the ratios' quartiles lie within 10 % of the median."""
-        return self.ratio.relative <= UNSTEADY
-
-    @property
-    def doubt(self) -> str:
-        """Half the distance of the quartiles, for the text after the ratio; empty where it is steady."""
-        return "" if self.is_steady else f" ±{(self.ratio.upper - self.ratio.lower) / 2:.2f}"
 
 
 def interleaved(floor: Callable[[], object], candidate: Callable[[], object], seconds: float, device: str) -> Timing:

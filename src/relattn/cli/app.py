@@ -235,7 +235,8 @@ def bench(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder for results.json, table.md and the pictures; of a study, for STUDY.json and STUDY.md."
+            help="Folder for results.json, table.md and the pictures. A study writes STUDY.json and STUDY.md, or a "
+            "folder STUDY."
         ),
     ] = Path("runs/bench"),
     encodings: Annotated[
@@ -280,10 +281,10 @@ def bench(
     relattn compare names alike what it has. Every candidate is first checked against float64; one that is wrong gets
     no figure. Ctrl-C keeps what was measured.
 
-    Studies, with settings of their own, which relattn's pages show. On a grid of lengths: relative, relative-causal,
+    A study has settings of its own. relattn's pages show the studies. On a grid of lengths: relative, relative-causal,
     t5. Others: encodings, window, batches, heads, small, decoding, layer-decoding, cost-per-pair, memory,
-    dropout, sam, swin, layout, whole-models, hugging-face, keras, devices, first-use, instructions, small-numbers,
-    tile-sizes. After Ctrl-C the same command goes on.
+    dropout, sam, swin, layoutlm, whole-models, hugging-face, keras, devices, first-use, instructions, small-numbers,
+    tile-sizes. After Ctrl-C the same command goes on, but a grid begins again.
     """
     with one_sentence():
         given = {

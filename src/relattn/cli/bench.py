@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import torch
 import typer
 
 from relattn.bench import markdown, tables
@@ -13,6 +14,7 @@ from relattn.bench.figures import draw
 from relattn.bench.results import FILE
 from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
+from relattn.bench.studies.catalogue import GRIDS
 from relattn.bench.studies.study import carry_out
 from relattn.cli import STOPPED
 from relattn.cli.console import Bar, err, out
@@ -21,21 +23,28 @@ from relattn.support.files import write_text
 TABLE_FILE = "table.md"
 
 
-def run(given: dict[str, Any], folder: Path, candidates: Sequence[str] | None = None) -> None:
-    """Carry out a benchmark of those candidates, or of all.
+def run(given: dict[str, Any], folder: Path) -> None:
+    """Carry out a benchmark; on Ctrl-C say where the measurements done so far are, and exit with code 130."""
+    _measure(Settings(**given), folder, None, "")
 
-    On Ctrl-C say where the measurements done so far are, and exit with code 130.
-    """
-    settings = Settings(**given)
+
+def run_grid(name: str, out: Path) -> None:
+    """Carry out a grid of the catalogue in a folder of its own, as `run`."""
+    grid = GRIDS[name]
+    torch.set_num_threads(grid.threads)
+    heading = f"# {grid.answers}\n\n```sh\nrelattn bench {name}\n```\n\n"
+    _measure(Settings(**grid.settings), out / name, grid.candidates, heading)
+
+
+def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None, heading: str) -> None:
     try:
         with Bar() as bar:
             results = Benchmark(settings, folder, bar, candidates).run()
     except KeyboardInterrupt:
-        err.print(f"stopped; what was measured is kept in {folder / FILE}", soft_wrap=True)
-        raise typer.Exit(STOPPED) from None
+        _stop(folder / FILE, "")
     for table in tables.terminal(results):
         out.print(table)
-    write_text(folder / TABLE_FILE, markdown.text(results))
+    write_text(folder / TABLE_FILE, heading + markdown.text(results))
     pictures = draw(results, folder)
     out.print(f"results  {folder / FILE}\nmarkdown {folder / TABLE_FILE}", soft_wrap=True)
     for picture in pictures:
@@ -48,9 +57,12 @@ def run_study(name: str, folder: Path) -> None:
         with Bar() as bar:
             page = carry_out(name, folder, bar)
     except KeyboardInterrupt:
-        err.print(
-            f"stopped; what was measured is kept in {folder / name}.json; the same command goes on", soft_wrap=True
-        )
-        raise typer.Exit(STOPPED) from None
-    out.print(page, markup=False, highlight=False, soft_wrap=True)
+        _stop(folder / f"{name}.json", "; the same command goes on")
+    out.print(page, soft_wrap=True)
     out.print(f"results  {folder / name}.json\nmarkdown {folder / name}.md", soft_wrap=True)
+
+
+def _stop(kept: Path, how_to_go_on: str) -> NoReturn:
+    said = f"what was measured is kept in {kept}{how_to_go_on}" if kept.exists() else "nothing was measured yet"
+    err.print(f"stopped; {said}", soft_wrap=True)
+    raise typer.Exit(STOPPED) from None

@@ -52,9 +52,6 @@ def run(
                 comparison = start(settings, folder, progress, at_least=at_least, report_to=report_to)
             progress.say(f"{comparison.count} runs of {comparison.plan.steps} steps")
             results = comparison.run()
-            model = comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model"
-            comparison = None  # it holds a mesh, which holds process groups
-            processes.part()
     except KeyboardInterrupt:
         if processes.is_main:
             _say_how_to_go_on(comparison, folder, processes.count)
@@ -65,6 +62,9 @@ def run(
         if processes.is_main:
             raise
         raise typer.Exit(REFUSED) from None
+    model = comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model"
+    comparison = None  # it holds a mesh, which holds process groups
+    processes.part()
     if processes.is_main:
         out.print(table(results))
         out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)

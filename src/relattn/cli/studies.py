@@ -10,21 +10,30 @@ from relattn.bench.studies.catalogue import CATALOGUE, GRIDS
 from relattn.cli.console import err
 
 
-def run(name: str, given: Mapping[str, object], out: Path) -> None:
-    """Carry out the study `name`. given: options of the command, of which a study takes none.
+def check(name: str, given: Mapping[str, object]) -> None:
+    """`name` is a study, and no option is given with it.
 
-    Raises ValueError: for a name that is not in the catalogue, and for an option.
+    Raises ValueError: for another name, and for an option.
     """
     check_choice("study", name, [*GRIDS, *CATALOGUE])
-    for option, value in given.items():
+    if given:
+        options = ", ".join(f"--{option.replace('_', '-')}" for option in given)
         raise ValueError(
-            f"{option}: got {value!r} beside the study {name!r}; expected none, for a study has its own settings; leave "
-            "one of the two out"
+            f"study: got {name!r} with {options}; expected a study alone, for it has its own settings; leave one of "
+            "the two out"
         )
+
+
+def run(name: str, given: Mapping[str, object], out: Path) -> None:
+    """Carry out the study `name`.
+
+    Raises ValueError: as `check`.
+    """
+    check(name, given)
     err.print(f"{name}: {(GRIDS | CATALOGUE)[name].answers}; loading PyTorch", soft_wrap=True)
     from relattn.cli import bench
 
     if name in GRIDS:
-        bench.run(GRIDS[name].settings, out / name, GRIDS[name].candidates)
+        bench.run_grid(name, out)
     else:
         bench.run_study(name, out)

@@ -42,7 +42,7 @@ class Processes:
         return self.index == 0
 
     def part(self) -> None:
-        """The end of their work, which all come to, and before which all let go of their meshes.
+        """End their work. All processes call this, and each must have dropped its meshes before.
 
         Gloo's threads end with their process group. One that still lets go of a tensor while Python ends aborts the
         process.
@@ -50,7 +50,7 @@ class Processes:
         if self.count > 1:
             dist.barrier()
             dist.destroy_process_group()
-            gc.collect()  # a mesh stands in cycles
+            gc.collect()  # a mesh is part of reference cycles
 
     def on_main(self, action: Callable[[], T]) -> T:
         """Run `action` in the main process alone, and return its result in every process. The result must be picklable.

@@ -31,11 +31,11 @@ CATALOGUE = {
     "dropout": Entry("dropout", "What dropout costs"),
     "sam": Entry("axes", "Rows for dy and dx: SAM's global attention"),
     "swin": Entry("axes", "A table of biases on a grid: Swin's windows"),
-    "layout": Entry("axes", "Text order, x and y: LayoutLMv3"),
+    "layoutlm": Entry("axes", "Text order, x and y: LayoutLMv3"),
     "whole-models": Entry("whole_models", "Training steps of whole models"),
     "hugging-face": Entry("hugging_face", "Hugging Face models, patched and as they were"),
     "keras": Entry("keras_steps", "A training step under Keras, in blocks and by the naive formula"),
-    "devices": Entry("devices", "Several devices: what a rank holds and sends"),
+    "devices": Entry("devices", "Several devices: what a process holds and sends"),
     "first-use": Entry("first_use", "What a first call adds to `import torch`"),
     "instructions": Entry("instructions", "Instructions of a call, counted by callgrind"),
     "small-numbers": Entry("small_numbers", "What tiny numbers cost, and why tiles use base 2"),
@@ -51,6 +51,7 @@ class Grid(NamedTuple):
     answers: str
     settings: dict[str, object]
     candidates: tuple[str, ...]
+    threads: int = 2
 
 
 def _grid(encoding: str, causal: str, *candidates: str) -> Grid:

@@ -1,4 +1,4 @@
-"""What context parallelism costs: memory per rank, bytes sent, and pairs per rank. Speed is not measured."""
+"""What context parallelism costs: memory per process, bytes sent, and pairs per process. Speed is not measured."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from relattn.bench.memory import (
 from relattn.bench.studies import hugging_face_table as tables
 from relattn.bench.studies.hugging_face_models import SUBJECTS, Subject
 from relattn.bench.studies.study import Figures, Study, figures_of
-from relattn.bench.timing import LEAST_PAIRS, Spread
+from relattn.bench.timing import interleaved
 
 LAYERS = 2
 SECONDS = 4.0
@@ -38,9 +37,9 @@ LIMIT, SPARE = 14 * GIB, 2 * GIB
 SETTING = (
     f"{LAYERS} layers of the published size, random weights, batch 1, float32, the configuration's own dropout, no "
     "gradient checkpointing. As it was: transformers' own choice of attention. Memory: what one call adds to the "
-    f"parameters at its highest, in a process of its own that may add {LIMIT / GIB:.0f} GiB; in a training step their "
-    "gradients are included. Time: the median ratio of pairs taken in turn in one process, with its quartiles. A blank "
-    "cell: its time was not taken."
+    f"parameters at its highest, in a process of its own that may add up to {LIMIT / GIB:.0f} GiB; in a training step "
+    "their gradients are included. Time: patched / as it was, the median ratio of pairs taken in turn in one process, "
+    "with its quartiles. A blank cell: its time was not taken."
 )
 
 
@@ -100,25 +99,22 @@ def memory(name: str, length: int, kind: str, patched: bool) -> Figures:
 
 
 def times(name: str, length: int, kind: str) -> Figures:
-    """The time of a patched call over that of the original, in turn on the same model."""
-    subject, call = SUBJECTS[name], CALLS[kind]
-    model, inputs = made(subject, patched=False), subject.inputs(length)
+    """The time of a patched copy's call over that of the original's, in turn."""
+    subject = SUBJECTS[name]
+    inputs = subject.inputs(length)
+    original, patched = (called(made(subject, each), CALLS[kind], inputs) for each in (False, True))
+    timing = interleaved(original, patched, SECONDS, "cpu")
+    return {"ratio": figures_of(timing.ratio), "pairs": timing.pairs}
 
-    def seconds(patched: bool) -> float:
-        with relattn.hf.patched(model) if patched else contextlib.nullcontext():
-            start = time.perf_counter()
-            call(model, inputs)
-            found = time.perf_counter() - start
+
+def called(model: nn.Module, call: Callable[[nn.Module, dict[str, Tensor]], None], inputs: dict[str, Tensor]):
+    """A call that begins without gradients."""
+
+    def once() -> None:
         model.zero_grad(set_to_none=True)
-        return found
+        call(model, inputs)
 
-    for patched in (False, True):
-        seconds(patched)  # loads what a first call loads
-    ratios, end = [], time.perf_counter() + SECONDS
-    while len(ratios) < LEAST_PAIRS or time.perf_counter() < end:
-        theirs, ours = seconds(False), seconds(True)
-        ratios.append(ours / theirs)
-    return {"ratio": figures_of(Spread.of(ratios)), "pairs": len(ratios)}
+    return once
 
 
 def study(name: str) -> Study:
@@ -128,7 +124,7 @@ def study(name: str) -> Study:
         for model in SUBJECTS
         for length, kind, timed in wanted(model)
     }
-    return Study(SETTING, measurements, tables.markdown, draw=tables.draw)
+    return Study(SETTING, measurements, tables.markdown, packages=("torch", "transformers"), draw=tables.draw)
 
 
 def wanted(name: str) -> Iterator[tuple[int, str, bool]]:
@@ -147,4 +143,4 @@ def measured(name: str, length: int, kind: str, timed: bool) -> Figures:
     found: Figures = {
         which: memory(name, length, kind, patched) for which, patched in (("original", False), ("patched", True))
     }
-    return found | (times(name, length, kind) if timed and "mib" in found["original"] else {})
+    return found | (times(name, length, kind) if timed and all("mib" in memory for memory in found.values()) else {})

@@ -21,7 +21,9 @@ def markdown(figures: Mapping[str, Figures]) -> str:
         time = quartiles(found["ratio"]) if "ratio" in found else ""
         memories = (shown(found[which]) for which in ("original", "patched"))
         rows.append([subject.shown, f"{length:,} {subject.unit}", kind, *memories, time])
-    picture = f"![Memory of a training step]({PICTURE})\n\n"
+    fewest = min((found["pairs"] for found in figures.values() if "pairs" in found), default=0)
+    told = f"Every time has at least {fewest} pairs.\n\n" if fewest else ""
+    picture = f"{told}![Memory of a training step]({PICTURE})\n\n"
     return picture + table(columns | {"time, patched / as it was": "---"}, rows)
 
 

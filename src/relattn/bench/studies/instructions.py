@@ -19,6 +19,7 @@ import torch
 
 import relattn
 from relattn.bench.studies.study import Figures, Study, table
+from relattn.catalogue import CATALOGUE, Layer
 
 BATCH, HEADS, WIDTH, LONGEST = 1, 8, 64, 512
 LENGTHS = (64, 16)
@@ -29,6 +30,7 @@ SETTING = (
     f"H = {HEADS}, D = {WIDTH}, float32, causal, one thread; a tenth of the count for ten calls after a warm-up. "
     "Valgrind does not support AVX-512, so the kernels for AVX2 run."
 )
+NEEDED = "study: got 'instructions' without {}; expected valgrind, its headers and a C compiler; install them"
 REQUESTS = """
 #include <valgrind/callgrind.h>
 void start(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; }
@@ -41,20 +43,11 @@ def run() -> None:
     """Inside valgrind: every case, announced to valgrind by its name."""
     requests = ctypes.CDLL(os.environ["REQUESTS"])
     torch.set_num_threads(1)
-    encodings = {
-        "none": None,
-        "relative": relattn.RelativeEmbedding(WIDTH, LONGEST, causal=True),
-        "relative-heads": relattn.RelativeEmbedding(WIDTH, LONGEST, num_heads=HEADS, causal=True),
-        "shaw": relattn.ShawEmbedding(WIDTH, 16),
-        "t5": relattn.T5Bias(HEADS, bidirectional=False),
-        "alibi": relattn.AlibiBias(HEADS),
-        "rope": relattn.RotaryEmbedding(WIDTH),
-        "transformer-xl": relattn.TransformerXLEmbedding(HEADS, WIDTH),
-    }
+    layer = Layer(HEADS, WIDTH, LONGEST, causal=True)
     for name in ENCODINGS:
         for length in LENGTHS:
             for step in (False, True):
-                call = call_of(encodings[name], length, step)
+                call = call_of(CATALOGUE[name].build(layer), length, step)
                 counted(f"{name} {length} {'step' if step else 'forward'}", call, requests)
 
 
@@ -89,14 +82,16 @@ def counted(name: str, call: Callable[[], None], requests: ctypes.CDLL) -> None:
 def measured() -> Figures:
     """Instructions of a call in millions, by case.
 
-    Raises RuntimeError: where valgrind or a C compiler is missing.
+    Raises FileNotFoundError: where valgrind, its headers or a C compiler are missing.
     """
-    for program in ("valgrind", "cc"):
-        if shutil.which(program) is None:
-            raise RuntimeError(f"instructions: {program} was not found; install valgrind and a C compiler")
+    for needed in ("valgrind", "cc"):
+        if shutil.which(needed) is None:
+            raise FileNotFoundError(NEEDED.format(needed))
     with tempfile.TemporaryDirectory() as folder:
         library, out = Path(folder, "requests.so"), Path(folder, "out")
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=REQUESTS, text=True, check=True)
+        built = ["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"]
+        if subprocess.run(built, input=REQUESTS, text=True, capture_output=True).returncode:
+            raise FileNotFoundError(NEEDED.format("valgrind's headers"))
         environment = os.environ | {
             "REQUESTS": str(library), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1",
         }  # fmt: skip

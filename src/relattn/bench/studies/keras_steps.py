@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import partial
+from importlib.util import find_spec
 
 from relattn.bench.studies.study import Figures, Study, shown, table
 
@@ -31,11 +32,19 @@ def study(name: str) -> Study:
     measurements = {
         f"{backend}, {length}": partial(measured, backend, length) for backend in BACKENDS for length in LENGTHS
     }
-    return Study(SETTING, measurements, markdown)
+    return Study(SETTING, measurements, markdown, packages=("keras", *BACKENDS))
 
 
 def measured(backend: str, length: int) -> Figures:
-    """By way, MB of a step, and the ratio of its time to that of the naive formula."""
+    """By way, MB of a step, and the ratio of its time to that of the naive formula.
+
+    Raises ValueError: where Keras or its backend is not installed.
+    """
+    for package in ("keras", backend):
+        if find_spec(package) is None:
+            raise ValueError(
+                f"study: got 'keras' without {package}; expected keras, {', '.join(BACKENDS)}; pip install them"
+            )
     ratios = in_a_process(backend, "seconds", str(length), *WAYS)
     return {
         way: {"mb": round(in_a_process(backend, "peak", way, str(length)), 1)}

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import relattn
 from relattn.bench.studies.study import Figures, Study, figures_of, shown, table
 from relattn.bench.timing import interleaved
+from relattn.catalogue import CATALOGUE, Layer
 from relattn.nn import KVCache, RelativeMultiheadAttention
 
 HEADS, WIDTH, HELD, ROOM = 8, 64, 8191, 64
@@ -25,16 +25,7 @@ SETTING = (
     "10 % apart. After each token the cache is cut back, which is in the time."
 )
 
-ENCODINGS: dict[str, Callable[[], relattn.RelativeEncoding | None]] = {
-    "none": lambda: None,
-    "relative": lambda: relattn.RelativeEmbedding(WIDTH, HELD + ROOM, causal=True),
-    "relative-heads": lambda: relattn.RelativeEmbedding(WIDTH, HELD + ROOM, num_heads=HEADS, causal=True),
-    "shaw": lambda: relattn.ShawEmbedding(WIDTH, 16),
-    "transformer-xl": lambda: relattn.TransformerXLEmbedding(HEADS, WIDTH),
-    "t5": lambda: relattn.T5Bias(HEADS, bidirectional=False),
-    "alibi": lambda: relattn.AlibiBias(HEADS),
-    "rope": lambda: relattn.RotaryEmbedding(WIDTH),
-}
+ENCODINGS = ("none", "relative", "relative-heads", "shaw", "transformer-xl", "t5", "alibi", "rope")
 
 
 def study(name: str) -> Study:
@@ -83,7 +74,8 @@ def by_hand(batch: int, held: int, dtype: torch.dtype) -> Callable[[Tensor], Ten
 
 def layer(name: str, batch: int, held: int, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """A step of our layer, over a cache with spare room; the cache is as before after it."""
-    attention = RelativeMultiheadAttention(MODEL, HEADS, ENCODINGS[name]()).to(dtype)
+    encoding = CATALOGUE[name].build(Layer(HEADS, WIDTH, held + ROOM, causal=True))
+    attention = RelativeMultiheadAttention(MODEL, HEADS, encoding).to(dtype)
     cache = KVCache()
     key, value = torch.randn(2, batch, HEADS, held, WIDTH).to(dtype)
     cache.append(key, value)

@@ -43,7 +43,8 @@ def study(name: str) -> Study:
     """The table of that name."""
     asked = TABLES[name]
     measurements = {row.key: partial(measured, row.workload, asked) for row in asked.rows}
-    return Study(SETTING + MORE.get(name, ""), measurements, partial(markdown, asked), asked.threads)
+    rule = "" if name == "small" else RULE
+    return Study(SETTING + MORE.get(name, "") + rule, measurements, partial(markdown, asked), asked.threads)
 
 
 def candidate(backend: str) -> Candidate:
@@ -85,7 +86,7 @@ def verdict(goal: float | dict[int, float] | None, ratios: Mapping[int, float]) 
         said = " / ".join(f"{goal[length]:g}" for length in ratios)
         return said, f"missed at {', '.join(map(str, late))}" if late else "met"
     late = [length for length, ratio in ratios.items() if ratio > TOLERANCE * goal]
-    median = statistics.median(ratios.values())
+    median = round(statistics.median(ratios.values()), 2)
     missed = [f"by {median / goal - 1:.0%}"] if median > goal else []
     missed += [f"at {', '.join(map(str, late))}"] if late else []
     return f"{goal:.2f}", f"missed {' and '.join(missed)}" if missed else "met"
@@ -101,8 +102,8 @@ def markdown(asked: Table, figures: Mapping[str, Figures]) -> str:
 
 
 def medians(figures: Figures) -> dict[int, float]:
-    """By length."""
-    return {int(length): found[0] for length, found in figures.items()}
+    """By length, as they are shown."""
+    return {int(length): round(found[0], 2) for length, found in figures.items()}
 
 
 def _judged(row: Row, figures: Figures) -> list[str]:

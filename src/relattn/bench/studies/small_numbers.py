@@ -16,7 +16,7 @@ WIDTH = 64
 SECONDS = 0.5
 ORDINARY_EXPONENT, ORDINARY_WEIGHT = -10.0, 0.1
 EXPONENTS = {"far, -1000": -1000.0, "hidden, -inf": -torch.inf, "subnormal, -95": -95.0}
-WEIGHTS = {"products subnormal, 1e-37": 1e-37, "subnormal, 1e-39": 1e-39}
+WEIGHTS = {"some of them subnormal, weights of 1e-37": 1e-37, "weights subnormal, 1e-39": 1e-39}
 FUNCTIONS = {"exp": (torch.exp, 1.0), "exp2": (torch.exp2, 1.4427)}
 SETTING = (
     "Times of exp and exp2 at numbers of one kind, and of weights @ values where a tenth of the weights is tiny, "
@@ -45,7 +45,7 @@ def exponential(name: str, number: float, seconds: float = SECONDS) -> Figures:
 
 def product(number: float, seconds: float = SECONDS) -> Figures:
     """weights @ values with a tenth of the weights at that number."""
-    value = torch.ones(SHAPE[0], SHAPE[2], WIDTH)
+    value = torch.randn(SHAPE[0], SHAPE[2], WIDTH, generator=torch.Generator().manual_seed(0))
     floor, given = torch.full(SHAPE, ORDINARY_WEIGHT), torch.full(SHAPE, ORDINARY_WEIGHT)
     given[..., : SHAPE[2] // 10] = number
     return _beside(lambda: torch.bmm(floor, value), lambda: torch.bmm(given, value), seconds)

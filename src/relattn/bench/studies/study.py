@@ -5,15 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from relattn.bench.results import PACKAGES
 from relattn.bench.studies.catalogue import CATALOGUE, study_of
-from relattn.bench.timing import UNSTEADY, Spread
+from relattn.bench.timing import Spread
 from relattn.support.files import check_folder, said, write_json, write_text
 from relattn.support.machine import machine, versions
 from relattn.support.progress import Progress
@@ -28,13 +27,15 @@ class Study:
     """What is measured, and how it is shown.
 
     setting: what all figures share, in sentences. measurements: by name, functions that measure. table: Markdown from
-    the figures by the same names. threads: of PyTorch. draw: writes pictures into a folder.
+    the figures by the same names. threads: of PyTorch. packages: those whose versions are kept with the figures. draw:
+    writes pictures into a folder.
     """
 
     setting: str
     measurements: Mapping[str, Callable[[], Figures]]
     table: Callable[[Mapping[str, Figures]], str]
     threads: int = 2
+    packages: tuple[str, ...] = ("torch",)
     draw: Callable[[Mapping[str, Figures], Path], None] | None = None
 
 
@@ -43,16 +44,33 @@ class Kept:
     """The file of a study: where and when it was measured, and its figures."""
 
     name: str
-    date: str = field(default_factory=lambda: datetime.datetime.now().astimezone().isoformat(timespec="seconds"))
-    machine: dict[str, Any] = field(default_factory=machine)
-    versions: dict[str, str | None] = field(default_factory=lambda: versions(*PACKAGES))
-    figures: dict[str, Figures] = field(default_factory=dict)
+    date: str
+    machine: dict[str, Any]
+    versions: dict[str, str | None]
+    figures: dict[str, Figures]
 
     @classmethod
-    def read(cls, path: Path) -> Kept:
-        """What a file holds."""
-        held = json.loads(path.read_text(encoding="utf-8"))
-        return cls(held["study"], held["date"], held["machine"], held["versions"], held["figures"])
+    def new(cls, name: str, study: Study) -> Kept:
+        """Begun here and now."""
+        date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        return cls(name, date, machine(), versions(*study.packages), {})
+
+    @classmethod
+    def read(cls, path: Path, name: str) -> Kept:
+        """What a file of the study `name` holds.
+
+        Raises ValueError: for a file that is damaged, or is another's.
+        """
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+            if (held["format"], held["study"]) != (FORMAT, name):
+                raise ValueError
+            return cls(name, held["date"], held["machine"], held["versions"], held["figures"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"out: got {path}, which holds no figures of the study {name!r}; expected these, or no such file; "
+                "remove it, or give another folder"
+            ) from None
 
     def write(self, folder: Path) -> None:
         """Into NAME.json, completely or not at all."""
@@ -63,7 +81,7 @@ class Kept:
 
     def page(self, study: Study) -> str:
         """The study as a page of Markdown."""
-        threads = self.machine["torch_threads"]
+        threads, figures = self.machine["torch_threads"], self.ordered(study)
         packages = ", ".join(f"{package} {version}" for package, version in self.versions.items() if version)
         return "\n\n".join([
             f"# {CATALOGUE[self.name].answers}",
@@ -71,22 +89,26 @@ class Kept:
             f"```sh\nrelattn bench {self.name}\n```",
             f"{self.date[:10]}, {self.machine['processor']} with {self.machine['cores']} cores, threads: {threads}; "
             f"{packages}.",
-            study.table({key: self.figures[key] for key in study.measurements}).rstrip(),
+            study.table(figures).rstrip(),
         ]) + "\n"  # fmt: skip
+
+    def ordered(self, study: Study) -> dict[str, Figures]:
+        """The figures in the study's order."""
+        return {key: self.figures[key] for key in study.measurements}
 
 
 def carry_out(name: str, folder: Path, progress: Progress) -> str:
     """Measure what NAME.json in the folder does not hold yet; write it and NAME.md; the page.
 
-    Raises ValueError: for a name that is not in the catalogue, and where the file was begun on another machine or with
-    other versions; FileExistsError: when the folder is a file.
+    Raises ValueError: for a name that is not in the catalogue, for a damaged or foreign file, and for one that
+    was begun on another machine or with other versions; FileExistsError: when the folder is a file.
     """
+    check_folder("out", folder)
     study = study_of(name)
     torch.set_num_threads(study.threads)
-    check_folder("out", folder)
     with said(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    kept = _begun(name, folder)
+    kept = _begun(name, study, folder)
     missing = [key for key in study.measurements if key not in kept.figures]
     progress.begin(name, len(missing))
     for done, key in enumerate(missing, 1):
@@ -96,24 +118,23 @@ def carry_out(name: str, folder: Path, progress: Progress) -> str:
     page = kept.page(study)
     write_text(folder / f"{name}.md", page)
     if study.draw is not None:
-        study.draw(kept.figures, folder)
+        study.draw(kept.ordered(study), folder)
     return page
 
 
-def _begun(name: str, folder: Path) -> Kept:
+def _begun(name: str, study: Study, folder: Path) -> Kept:
     """What an interrupted run has left, or nothing yet."""
-    path, new = folder / f"{name}.json", Kept(name)
+    path, new = folder / f"{name}.json", Kept.new(name, study)
     if not path.exists():
         return new
-    kept = Kept.read(path)
-    for what in ("machine", "versions"):
-        there, here = getattr(kept, what), getattr(new, what)
-        if there != here:
-            other = next(key for key in here if there.get(key) != here[key])
-            raise ValueError(
-                f"out: got {path}, which was begun with {other} {there.get(other)}; expected {here[other]}, as here; "
-                "give another folder, or remove the file to measure all of it again"
-            )
+    kept = Kept.read(path, name)
+    for there, here in ((kept.machine, new.machine), (kept.versions, new.versions)):
+        for key in here | there:
+            if there.get(key) != here.get(key):
+                raise ValueError(
+                    f"out: got {path}, which was begun with {key} {there.get(key)}; expected {here.get(key)}, as here; "
+                    "give another folder, or remove the file to measure all of it again"
+                )
     return kept
 
 
@@ -124,8 +145,8 @@ def figures_of(spread: Spread, share: float = 1.0) -> list[float]:
 
 def shown(figures: Sequence[float]) -> str:
     """The median; with half the distance of the quartiles where they lie more than 10 % apart."""
-    median, lower, upper = figures
-    return f"{median:.2f}" + (f" ±{(upper - lower) / 2:.2f}" if upper - lower > UNSTEADY * median else "")
+    spread = Spread(*figures)
+    return f"{spread.median:.2f}{spread.doubt}"
 
 
 def quartiles(figures: Sequence[float]) -> str:

@@ -28,7 +28,7 @@ WORKLOADS = [
 SETTING = (
     "The tiled backend at every size of tiles / PyTorch's own attention without any encoding: a table with a row for "
     "every offset, float32, D = 64. Medians of at least fifteen pairs taken in turn; ± marks quartiles that lie more "
-    "than 10 % apart. Of each shape the four best sizes and the worst."
+    "than 10 % apart. The table shows the four best sizes of each shape, and the worst."
 )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import relattn.hf
-from relattn.bench.studies.hugging_face import step
+from relattn.bench.studies.hugging_face import called, step
 from relattn.bench.studies.hugging_face_models import SUBJECTS
 from relattn.bench.studies.study import Figures, Study, figures_of, quartiles, table
 from relattn.bench.timing import interleaved
@@ -97,16 +97,6 @@ def check(copies: dict[str, nn.Module], inputs: dict[str, Tensor]) -> None:
         model.train()
 
 
-def training(model: nn.Module, inputs: dict[str, Tensor]) -> Callable[[], None]:
-    """A step from no gradients to all of them."""
-
-    def once() -> None:
-        model.zero_grad(set_to_none=True)
-        step(model, inputs)
-
-    return once
-
-
 def study(name: str) -> Study:
     """Every model and length."""
     measurements = {
@@ -114,7 +104,7 @@ def study(name: str) -> Study:
         for shown, model in MODELS.items()
         for length in model.lengths
     }
-    return Study(SETTING, measurements, markdown)
+    return Study(SETTING, measurements, markdown, packages=("torch", "transformers"))
 
 
 def measured(model: Model, length: int, seconds: float = SECONDS) -> Figures:
@@ -122,7 +112,7 @@ def measured(model: Model, length: int, seconds: float = SECONDS) -> Figures:
     torch.manual_seed(0)
     copies, inputs = model.copies(), model.inputs(length)
     check(copies, inputs)
-    steps = {which: training(each, inputs) for which, each in copies.items()}
+    steps = {which: called(each, step, inputs) for which, each in copies.items()}
     native = steps.pop("native")
     return {which: figures_of(interleaved(each, native, seconds, "cpu").ratio) for which, each in steps.items()}
 
