@@ -75,10 +75,10 @@ def test_what_spreads_is_measured_again_and_the_steadiest_kept(clock):
     found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", quiet_later), 9.0, "cpu")
     assert found.rounds == 2
     assert found.ratio == Spread(3.0, 3.0, 3.0)
-    assert found.is_steady
+    assert found.ratio.is_steady
 
 
 def test_what_never_settles_says_so(clock):
     found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", lambda n: 1.0 + n % 3), 9.0, "cpu")
     assert found.rounds == MOST_ROUNDS
-    assert not found.is_steady
+    assert not found.ratio.is_steady

@@ -86,7 +86,7 @@ def _ratio(m: Measurement) -> str:
     if m.candidate == FLOOR:
         return f"{1000 * m.timing.seconds.median:.2f} ms"
     median = f"{m.timing.ratio.median:.2f}"
-    return f"{f'**{median}**' if m.chosen else median}{m.timing.doubt}"
+    return f"{f'**{median}**' if m.chosen else median}{m.timing.ratio.doubt}"
 
 
 def _mebibytes(m: Measurement) -> str:

@@ -61,7 +61,7 @@ def _cells(m: Measurement) -> list[str]:
     return [
         f"{1000 * m.timing.seconds.median:.2f}",
         f"{ratio.median:.2f}",
-        f"{ratio.lower:.2f}-{ratio.upper:.2f}{NOTHING if m.timing.is_steady else ' !'}",
+        f"{ratio.lower:.2f}-{ratio.upper:.2f}{NOTHING if m.timing.ratio.is_steady else ' !'}",
         NOTHING if processor is None else f"{processor.median:.2f}",
         f"{m.teraflops:.3f}",
         f"{m.memory.beyond / MIB:.1f}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from relattn.arguments import check_choice
 
@@ -49,7 +49,7 @@ class Grid(NamedTuple):
     """Workloads on which candidates are measured in time and memory: a call of `relattn bench` with these options."""
 
     answers: str
-    settings: dict[str, object]
+    settings: dict[str, Any]
     candidates: tuple[str, ...]
     threads: int = 2
 

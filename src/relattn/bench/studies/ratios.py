@@ -23,18 +23,16 @@ SECONDS = 1.0
 SETTING = (
     "Time / PyTorch's own attention without any encoding, in the same shape, dtype and causality. One sequence, H = 8, "
     "D = 64, float32, unless a row says otherwise. Each cell is the median ratio of at least fifteen pairs taken in "
-    "turn. ± marks a cell whose quartiles lie more than 10 % apart in three rounds. A goal is met where the median "
-    f"over the lengths meets it and no length exceeds {TOLERANCE:g} times it."
+    "turn. ± marks a cell whose quartiles lie more than 10 % apart in three rounds."
 )
+RULE = f" A goal is met where the median over the lengths meets it and no length exceeds {TOLERANCE:g} times it."
 MORE = {
     "encodings": (
         " The rows `transformer-xl` and `disentangled` have their tables projected beforehand, and a training step "
         "gives the gradients of the projected rows and of r. The rows with a projection have it in the time."
     ),
     "window": " The ratio is divided by the window's share of the pairs. Offsets -256 to 256; causal: to 0.",
-    "small": (
-        ' The whole call with its checks and `backend="auto"`, one thread, no gradients. A goal holds for each length.'
-    ),
+    "small": ' The whole call with its checks and `backend="auto"`, one thread, no gradients. A goal is for a length.',
     "decoding": " One query; the keys lie in a cache, and rope's are turned already. No gradients.",
 }
 
