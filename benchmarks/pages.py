@@ -218,6 +218,14 @@ def not_timed(reason: str) -> str:
     raise ValueError(reason)
 
 
+def triton_model() -> list[str]:
+    """An A100 with a table for every offset: a forward pass and a training step."""
+    page = (RESULTS / "triton" / "model.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| sm_80 | relative keys |"))
+    cells = [cell.strip() for cell in row.split("|")]
+    return [cells[6], cells[-2]]
+
+
 SPEED = {
     "no encoding": "none", "`T5Bias`": "t5", "`AlibiBias`": "alibi", "`RotaryEmbedding`": "rope",
     "`ShawEmbedding`, keys and values": "shaw", "`RelativeEmbedding`, a row for every offset": "relative",
@@ -296,6 +304,11 @@ def places() -> Iterator[Place]:
         shown = what.replace("training", "training step")
         shown = shown if "causal" in what else f"{shown}, both directions"
         yield Place("docs/native.md", f"| {shown} | {{}} | {{}} |", partial(held, what))
+    yield Place(
+        "docs/triton.md",
+        "it gives {} times the tensor cycles of FlashAttention-2's products for a forward pass, and {} times for a",
+        triton_model,
+    )
     for backend, template in (
         ("tiled", "a causal training step at 1,024 positions takes {} times one without"),
         ("native", "kernels, at {} times ([figures](../benchmarks/results/dropout.md))"),
@@ -312,7 +325,7 @@ def places() -> Iterator[Place]:
     )
     for encoding, template in CHORALES.items():
         yield Place("docs/lab.md", template, partial(chorales, encoding))
-    yield Place("docs/lab.md", "the last row comes to {}.", partial(with_spread, "jsb/longer.json", PAPER[-1]))
+    yield Place("docs/lab.md", "the last row comes to {}. [The whole table]", partial(with_spread, "jsb/longer.json", PAPER[-1]))
     yield Place(
         "docs/distributed.md",
         "holds {} to {} MiB on each of two processes beyond inputs, output and gradients, and {} to {} on each of "
@@ -322,6 +335,7 @@ def places() -> Iterator[Place]:
 
 
 OTHERS = {
+    "encodings-avx512.md": "The native backend beside PyTorch's attention, with AVX-512",
     "devices-model/model.md": "A model of 8 to 1,024 devices",
     "triton/README.md": "The Triton kernels as compiled for six generations of GPUs",
     "triton/model.md": "A model of their speed",

@@ -15,7 +15,8 @@ NOTHING = ""
 def text(results: Results) -> str:
     """Ratios to the floor and memory, one table each per mode; the regret; the longest sequences."""
     machine, settings = results.machine, results.settings
-    place = ", ".join([machine["processor"], f"threads: {machine['torch_threads']}", *machine["accelerators"]])
+    threads = f"threads: {machine['torch_threads']}"
+    place = ", ".join([machine["processor"], machine["instructions"], threads, *machine["accelerators"]])
     parts = [
         f"{results.date[:10]}, {place}; torch {results.versions['torch']}, relattn {results.versions['relattn']}; "
         f"{settings.dtype}. Times are ratios to PyTorch's own attention without encoding (the first column, in ms; "

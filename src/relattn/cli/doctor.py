@@ -43,7 +43,7 @@ def _devices() -> Table:
     table.add_column("what it is")
     found = machine()
     cores = f"{found['cores']} cores, {found['torch_threads']} threads for torch"
-    table.add_row("cpu", f"{found['processor']}, {found['system']}, {cores}")
+    table.add_row("cpu", f"{found['processor']}, {found['instructions']}, {found['system']}, {cores}")
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         table.add_row(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")

@@ -13,10 +13,11 @@ import relattn
 
 
 def machine() -> dict[str, Any]:
-    """System, processor, cores, threads, accelerators."""
+    """System, processor, the set of instructions that PyTorch uses, cores, threads, accelerators."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "accelerators": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],

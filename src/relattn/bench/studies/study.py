@@ -82,13 +82,13 @@ class Kept:
     def page(self, study: Study) -> str:
         """The study as a page of Markdown."""
         threads, figures = self.machine["torch_threads"], self.ordered(study)
+        processor = ", ".join(filter(None, map(self.machine.get, ("processor", "instructions"))))
         packages = ", ".join(f"{package} {version}" for package, version in self.versions.items() if version)
         return "\n\n".join([
             f"# {CATALOGUE[self.name].answers}",
             study.setting,
             f"```sh\nrelattn bench {self.name}\n```",
-            f"{self.date[:10]}, {self.machine['processor']} with {self.machine['cores']} cores, threads: {threads}; "
-            f"{packages}.",
+            f"{self.date[:10]}, {processor} with {self.machine['cores']} cores, threads: {threads}; {packages}.",
             study.table(figures).rstrip(),
         ]) + "\n"  # fmt: skip
 
