@@ -268,10 +268,6 @@ BESIDE = {
     "| the same table by the plain formula | {} | {} | {} | {} |": ("relative", "plain, strided"),
     "| the same table, handed to PyTorch's kernel as a mask | {} | {} | {} | {} |": ("relative", "sdpa, S as mask"),
     "| the same table by compiled FlexAttention | {} | {} | {} | {} |": ("relative", "flex"),
-    "| **`T5Bias`, compiled kernels** | {} | {} | {} | {} |": ("t5", "relattn native"),
-    "| **the same bias, in tiles of PyTorch** | {} | {} | {} | {} |": ("t5", "relattn tiled"),
-    "| transformers' T5 attention | {} | {} | {} | {} |": ("t5", "transformers"),
-    "| x-transformers' T5 attention | {} | {} | {} | {} |": ("t5", "x-transformers"),
 }
 """At 8,192 positions."""
 
@@ -325,7 +321,9 @@ def places() -> Iterator[Place]:
     )
     for encoding, template in CHORALES.items():
         yield Place("docs/lab.md", template, partial(chorales, encoding))
-    yield Place("docs/lab.md", "the last row comes to {}. [The whole table]", partial(with_spread, "jsb/longer.json", PAPER[-1]))
+    yield Place(
+        "docs/lab.md", "the last row comes to {}. [The whole table]", partial(with_spread, "jsb/longer.json", PAPER[-1])
+    )
     yield Place(
         "docs/distributed.md",
         "holds {} to {} MiB on each of two processes beyond inputs, output and gradients, and {} to {} on each of "
