@@ -21,7 +21,7 @@ def text(results: Results) -> str:
         f"{results.date[:10]}, {place}; torch {results.versions['torch']}, relattn {results.versions['relattn']}; "
         f"{settings.dtype}. Times are ratios to PyTorch's own attention without encoding (the first column, in ms; "
         "causal where ours is), medians of the ratios of pairs taken in alternation, with ± where their quartiles lie "
-        "more than 10 % apart; what `auto` takes is bold. Memory is MiB of one step beyond inputs, outputs and "
+        'more than 10 % apart; what "auto" takes is bold. Memory is MiB of one step beyond inputs, outputs and '
         "gradients."
     ]
     for mode, title in MODES.items():
