@@ -93,15 +93,22 @@ def test_an_interrupted_study_goes_on(counted, tmp_path):
     assert calls == ["second", "first", "first"]
 
 
-def test_figures_of_another_machine_are_not_mixed(counted, tmp_path):
+@pytest.mark.parametrize(
+    ("part", "key", "value", "said"),
+    [
+        ("machine", "processor", "Abacus", "which was begun with processor Abacus; expected"),
+        ("versions", "abacus", "1", "which was begun with abacus 1; expected None, as here"),
+    ],
+)
+def test_figures_of_another_machine_or_version_are_not_mixed(counted, tmp_path, part, key, value, said):
     carry_out("small", tmp_path, Silent())
     path = tmp_path / "small.json"
     kept = json.loads(path.read_text())
-    kept["machine"]["processor"] = "Abacus"
+    kept[part][key] = value
     path.write_text(json.dumps(kept))
     code, _, told = call("small", "--out", tmp_path)
     assert code == 2
-    assert f"error: out: got {path}, which was begun with processor Abacus; expected" in told
+    assert f"error: out: got {path}, {said}" in told
     assert "remove the file to measure all of it again" in told
 
 
@@ -111,17 +118,6 @@ def test_a_damaged_file_is_refused(counted, tmp_path, broken):
     code, _, told = call("small", "--out", tmp_path)
     assert code == 2
     assert f"error: out: got {tmp_path / 'small.json'}, which holds no figures of the study 'small'; expected" in told
-
-
-def test_other_versions_are_not_mixed(counted, tmp_path):
-    carry_out("small", tmp_path, Silent())
-    path = tmp_path / "small.json"
-    kept = json.loads(path.read_text())
-    kept["versions"]["abacus"] = "1"
-    path.write_text(json.dumps(kept))
-    code, _, told = call("small", "--out", tmp_path)
-    assert code == 2
-    assert "which was begun with abacus 1; expected None, as here" in told
 
 
 def test_a_stop_before_the_first_measurement_says_so(counted, tmp_path, monkeypatch):

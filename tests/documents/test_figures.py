@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks import pages
+from benchmarks import figures, pages
 from benchmarks.pages import Place
 from relattn.bench.studies.catalogue import CATALOGUE, study_of
 
@@ -17,12 +17,12 @@ def test_every_page_says_what_the_files_say():
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_file_of_figures_holds_all_that_its_study_measures(name):
     if (pages.RESULTS / f"{name}.json").exists():
-        assert set(pages.kept(name).figures) == set(study_of(name).measurements)
+        assert set(figures.kept(name).figures) == set(study_of(name).measurements)
 
 
 def test_the_picture_shows_the_figures(tmp_path):
     made = study_of("hugging-face")
-    made.draw(pages.kept("hugging-face").ordered(made), tmp_path)
+    made.draw(figures.kept("hugging-face").ordered(made), tmp_path)
     assert (tmp_path / "hugging-face.svg").read_text() == (pages.RESULTS / "hugging-face.svg").read_text()
 
 
@@ -32,12 +32,12 @@ def test_the_picture_shows_the_figures(tmp_path):
      ("needs more memory than there is", "gave up"), ("needs 14.0 GiB or more", "gave up")],
 )  # fmt: skip
 def test_what_stands_where_there_is_no_time(reason, said):
-    assert pages.not_timed(reason) == said
+    assert figures.not_timed(reason) == said
 
 
 def test_an_error_of_a_peer_does_not_become_a_figure():
     with pytest.raises(ValueError, match="is not installed"):
-        pages.not_timed("x-transformers is not installed")
+        figures.not_timed("x-transformers is not installed")
 
 
 def test_a_figure_that_is_not_there_once_is_refused(monkeypatch):

@@ -200,10 +200,8 @@ def measured(name: str, size: int, way: str, seconds: float = SECONDS) -> Figure
     found: Figures = {}
     for kind, training in KINDS.items():
         found[kind] = _memory(name, size, way, training)
-        case = TABLES[name][0](size, False)
-        floor = next(iter(case.ways))
-        if "mib" in found[kind] and way != floor:
-            found[kind]["ratio"] = _ratio(case, floor, way, training, seconds)
+        if "mib" in found[kind]:
+            found[kind] |= _ratio(TABLES[name][0](size, False), way, training, seconds)
     return found
 
 
@@ -243,9 +241,13 @@ def _memory(name: str, size: int, way: str, training: bool) -> Figures:
     return {"mib": round(found.beyond / MIB)}
 
 
-def _ratio(case: Case, floor: str, way: str, training: bool, seconds: float) -> list[float]:
+def _ratio(case: Case, way: str, training: bool, seconds: float) -> Figures:
+    """The ratio to the first way; nothing for that one itself."""
+    floor = next(iter(case.ways))
+    if way == floor:
+        return {}
     timing = interleaved(lambda: case.step(floor, training), lambda: case.step(way, training), seconds, "cpu")
-    return figures_of(timing.ratio)
+    return {"ratio": figures_of(timing.ratio)}
 
 
 def markdown(figures: Mapping[str, Figures]) -> str:

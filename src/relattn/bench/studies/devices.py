@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,7 +25,7 @@ HEADS, WIDTH = 8, 64
 
 
 def encoding() -> relattn.RelativeEncoding:
-    """The same on all ranks."""
+    """The same in all processes."""
     torch.manual_seed(0)
     return relattn.ShawEmbedding(WIDTH, 128)
 
@@ -54,34 +55,40 @@ def step_alone(length: int, backend: str, queue: Any) -> None:
 def step(
     rank: int, world: int, port: int, length: int, layout: Layout, rotate: Rotate, window: int | None, queue: Any
 ) -> None:
-    """One training step of a rank: the bytes that it held and sent, and the pairs that it computed."""
+    """One training step of a process, which then ends with its group: see `relattn.lab.processes.Processes.part`."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    queue.put({"rank": rank, **found_by(rank, world, length, layout, rotate, window)})
+    dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+
+
+def found_by(rank: int, world: int, length: int, layout: Layout, rotate: Rotate, window: int | None) -> dict[str, int]:
+    """The bytes that a process held and sent, and the pairs that it computed."""
     mesh = init_device_mesh("cpu", (world,))
     groups: list[Group] = []
-    counted = Group.__init__
+    made = Group.__init__
 
-    def counting(self: Group, *arguments: Any) -> None:
-        counted(self, *arguments)
+    def counted(self: Group, *arguments: Any) -> None:
+        made(self, *arguments)
         groups.append(self)
 
-    Group.__init__ = counting  # pyright: ignore[reportAttributeAccessIssue]
+    Group.__init__ = counted  # pyright: ignore[reportAttributeAccessIssue]
     limits = None if window is None else (window, 0)
     attend = partial(context_parallel_attention, mesh=mesh, layout=layout, rotate=rotate, window=limits)
     held_by(attend, 1024)
     groups.clear()
     held = held_by(attend, length // world)
+    Group.__init__ = made
     mine = pieces(rank, world, length // world, layout)
     seen = length if window is None else window + 1
     pairs = sum(min(piece.start + offset + 1, seen) for piece in mine for offset in range(piece.length))
-    queue.put({
-        "rank": rank, "beyond_mib": round(held / MIB), "sent": sum(group.sent for group in groups), "pairs": pairs,
-    })  # fmt: skip
-    dist.destroy_process_group()
+    return {"beyond_mib": round(held / MIB), "sent": sum(group.sent for group in groups), "pairs": pairs}
 
 
 def measured(world: int, layout: Layout, rotate: Rotate, window: int | None, length: int) -> Figures:
-    """A step of all ranks: the bytes that they held and sent, beside the formula."""
+    """A step of all processes: the bytes that they held and sent, beside the formula."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -137,9 +144,9 @@ LENGTH = 65536
 SETTING = (
     f"A training step of {LENGTH:,} tokens, {HEADS} heads of {WIDTH}, float32, causal, Shaw's embedding clipped at "
     "128, batch 1, split over processes with gloo, one thread each. MiB: what a process holds at its highest beyond "
-    "its inputs, output and gradients, over the ranks. Sent: bytes counted where they are sent, by one rank, forward "
-    "and backward, beside the formula of `relattn.distributed.traffic`. Pairs: those of the rank that has most over "
-    "those of the one that has fewest. Speed is not measured: the processes share two cores."
+    "its inputs, output and gradients, over the processes. Sent: bytes counted where they are sent, by one process, "
+    "forward and backward, beside the formula of `relattn.distributed.traffic`. Pairs: those of the process that has "
+    "most over those of the one that has fewest. Speed is not measured: the processes share two cores."
 )
 
 

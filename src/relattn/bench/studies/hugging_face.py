@@ -107,7 +107,9 @@ def times(name: str, length: int, kind: str) -> Figures:
     return {"ratio": figures_of(timing.ratio), "pairs": timing.pairs}
 
 
-def called(model: nn.Module, call: Callable[[nn.Module, dict[str, Tensor]], None], inputs: dict[str, Tensor]):
+def called(
+    model: nn.Module, call: Callable[[nn.Module, dict[str, Tensor]], None], inputs: dict[str, Tensor]
+) -> Callable[[], None]:
     """A call that begins without gradients."""
 
     def once() -> None:
