@@ -73,7 +73,6 @@ LACKS = {
     "it takes no listed positions, only where queries and keys start": {"key_position": torch.arange(LK)},
     "it takes starts as ints, not as tensors": {"query_position": torch.tensor(3)},
     "it takes the first offset of a table as an int, not as a tensor": {"encoding": bias(first=torch.tensor(-LQ))},
-    "it takes a boolean mask, not a float one": {"attn_mask": ones(LQ, LK)},
     "it holds at most 256 features of a row on chip, and query has 257": WIDE,
     "it holds at most 256 features of a row on chip, and value has 300": {"value": ones(B, H, LK, 300)},
 }

@@ -50,8 +50,9 @@ WAYS: dict[str, Callable[[int], dict[str, Any]]] = {
     "attn_mask and together": lambda heads: {
         "attn_mask": _columns(heads, "bool"), "window": (3, 0), "segment_ids": SEGMENTS, "key_mask": OF_KEYS,
     },
+    "attn_mask, float": lambda heads: {"attn_mask": _columns(heads, "float")},
 }  # fmt: skip
-"""The masks and positions of a call, by what they hide with; starts are ints and masks boolean."""
+"""The masks and positions of a call, by what they hide with; starts are ints."""
 
 MORE_WAYS: dict[str, Callable[[int], dict[str, Any]]] = {
     "causality, starts as tensors": lambda heads: {
@@ -65,9 +66,8 @@ MORE_WAYS: dict[str, Callable[[int], dict[str, Any]]] = {
         "is_causal": True, "window": (2, None), "segment_ids": SEGMENTS, "key_mask": OF_KEYS,
         "query_position": LISTED[0], "key_position": LISTED[1],
     },
-    "attn_mask, float": lambda heads: {"attn_mask": _columns(heads, "float")},
 }  # fmt: skip
-"""Those with positions and masks that triton does not take."""
+"""Those with positions that triton does not take."""
 
 
 def padded_setting(case: EncodingCase | TermsCase, way: str, seed: int) -> Setting:

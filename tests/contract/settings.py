@@ -162,8 +162,8 @@ def make_setting(
     """Draw a setting. num_heads, is_causal: what a case insists on; axes, layouts: of what kind its positions are.
 
     kind: "any"; "capped", the same with softcap, key_bias or sinks; "bare", nothing that PyTorch's own attention lacks;
-    "diagonal", starts given as ints and no float mask, which is what kernels take; "capped diagonal", both; "small",
-    for finite differences: few numbers, and every row sees itself, so that lse is finite.
+    "diagonal", starts given as ints, which is what the Triton kernels take; "capped diagonal", both; "small", for
+    finite differences: few numbers, and every row sees itself, so that lse is finite.
     """
     seed = choose(range(2**32))
     rng = np.random.default_rng(seed)
@@ -193,12 +193,11 @@ def make_setting(
     kinds = ("zero", "start") if "diagonal" in kind else POSITION_KINDS
     positions = _positions(choose, rng, shape, kinds)
     more = _more_terms(choose, shape) if "capped" in kind else {}
-    masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape, ("bool",) if "diagonal" in kind else MASKS)
+    masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape)
     return Setting(**shape, **positions, **masks, **more, window=choose((None,) * len(WINDOWS) + WINDOWS))
 
 
 POSITION_KINDS = ("zero", "zero", "start", "tensor", "explicit", "explicit per batch")
-MASKS = ("bool", "float")
 
 
 def _positions(choose: Choose, rng: np.random.Generator, shape: dict[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
@@ -238,10 +237,8 @@ def _masks(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> d
     return masks
 
 
-def _explicit_mask(
-    choose: Choose, rng: np.random.Generator, shape: dict[str, Any], kinds: Sequence[str] = MASKS
-) -> dict[str, Any]:
-    explicit = choose(("none",) * 3 + tuple(kinds))
+def _explicit_mask(choose: Choose, rng: np.random.Generator, shape: dict[str, Any]) -> dict[str, Any]:
+    explicit = choose(("none", "none", "none", "bool", "float"))
     if explicit == "none":
         return {}
     rank = choose((4, 4, 2))

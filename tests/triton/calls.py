@@ -11,7 +11,7 @@ SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 BATCH, HEADS, WIDTH = 4, 16, 64
 ABSENT = (
     "relative_query", "relative_keys", "relative_queries", "relative_values", "bias",
-    "lowest", "key_mask", "query_segments", "key_segments", "pair_mask", "seed", "key_bias", "key_shift", "softcap",
+    "lowest", "key_mask", "query_segments", "key_segments", "explicit_mask", "seed", "key_bias", "key_shift", "softcap",
 )  # fmt: skip
 
 

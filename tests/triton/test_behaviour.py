@@ -16,6 +16,7 @@ from tests.contract.cases import CASES
 from tests.contract.operators import LAYOUTS, laid_out
 from tests.contract.settings import Setting
 from tests.contract.subject import Subject, make_subject
+from tests.test_tiled_edges import SWALLOWING, hold_a_swallowed_row_uniform
 from tests.triton import everywhere
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -54,6 +55,7 @@ CLOSING: dict[str, dict[str, Any]] = {
     "key mask": {"key_mask": np.zeros((2, KEYS), dtype=bool)},
     "segments": {"segment_ids": (np.zeros((2, QUERIES), dtype=int), np.ones((2, KEYS), dtype=int))},
     "boolean mask": {"attn_mask": np.zeros((1, 1, QUERIES, KEYS), dtype=bool)},
+    "float mask": {"attn_mask": np.full((2, 1, QUERIES, KEYS), -np.inf)},
     "causality": {"key_position": 100},
     "window": {"window": (0, 0), "key_position": 100},
 }
@@ -67,6 +69,21 @@ def test_a_row_that_sees_nothing_has_no_gradient(closing: str, device: str, rng:
     assert not output.any()
     assert (lse == -torch.inf).all()
     assert not any(gradient.any() for gradient in found)
+
+
+@everywhere
+@pytest.mark.parametrize("few", [0, 8], ids=["in tiles", "few queries"])
+@pytest.mark.parametrize("constant", SWALLOWING)
+def test_a_number_that_swallows_a_rows_scores_leaves_it_uniform(
+    constant: float, few: int, device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from relattn.backends.triton import decoding, forward
+
+    monkeypatch.setattr(forward, "FEW", few)
+    monkeypatch.setattr(decoding, "NUMBERS", 4 * 16)
+    monkeypatch.setattr(decoding, "KEYS_OF_A_PART", 4)
+    with torch.device(device):
+        hold_a_swallowed_row_uniform("triton", constant)
 
 
 @everywhere

@@ -84,7 +84,7 @@ def numbers(*shape: int) -> torch.Tensor:
 
 LOOKED_UP = {
     "key_mask": mask_of(4, LENGTH), "query_segments": numbers(4, LENGTH), "key_segments": numbers(4, LENGTH),
-    "pair_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
+    "explicit_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
 }  # fmt: skip
 BRANCHES = {
     "everything": meta_call(TABLES, 33, length=LENGTH, **LOOKED_UP),
@@ -98,6 +98,9 @@ BRANCHES = {
         softcap=30.0,
         key_bias=torch.empty(4, 16, LENGTH, device="meta"),
         key_shift=torch.empty(4, 16, LENGTH, device="meta"),
+    ),
+    "a float mask": meta_call(
+        TABLES, 33, length=LENGTH, explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta")
     ),
     "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
     "one row": meta_call(TABLES, 1, length=LENGTH),
@@ -114,6 +117,7 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     """
     from benchmarks.triton_compiled import launches
     from relattn.backends.triton import decoding
+    from relattn.backends.triton.backward import queries_kernel
     from tests.triton.compiled import compiled
 
     call = BRANCHES[name]
@@ -125,7 +129,8 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         constants = {"D": 64, "DV": 64, "DR": 64, "TILE": 16}
         for kernel, given in launches(one, ordered=True):
             assert not compiled(kernel, given, constants, 4, 1).atomics
-        assert compiled(*launches(one, ordered=False)[-1], constants, 4, 1).atomics
+        fused = dict(launches(one, ordered=False))[queries_kernel]
+        assert compiled(queries_kernel, fused, constants, 4, 1).atomics
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ QUERIES, KEYS = 3, 75
 SOME = (
     "no table", "relative keys", "zero beyond", "tables beyond every offset", "causal", "a window",
     "rows that see nothing", "no row sees anything", "masks", "the query itself", "groups of heads", "wide", "dropout",
+    "a float mask", "a float mask for all queries",
 )  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def test_a_tile_of_queries_gives_the_same(device: str, monkeypatch: pytest.Monke
     call = make_call(lengths=(QUERIES, KEYS), masks="ks", dropout_p=0.4, seed=5)
     few = forward.forward(call)
     monkeypatch.setattr(forward, "FEW", 0)
-    for ours, theirs in zip(few, forward.forward(call), strict=True):
+    for ours, theirs in zip(few[:2], forward.forward(call)[:2], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 

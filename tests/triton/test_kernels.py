@@ -54,12 +54,13 @@ def make_call(
     dtype: torch.dtype = torch.float32, *, batch: int = 1, heads: tuple[int, int] = (2, 1),
     lengths: tuple[int, int] = (21, 37), widths: tuple[int, int, int] = (24, 20, 18), tables: tuple[str, ...] = TABLES,
     rows: int = 9, first: int = -3, zero: bool = False, offset: int = -5, masks: str = "", shared: bool = False,
-    seed: int | None = None, aligned: bool = False, key_bias: bool = False,
+    seed: int | None = None, aligned: bool = False, key_bias: bool = False, added: str | None = None,
     **given: Any,
 ) -> Call:  # fmt: skip
     """Random numbers; every table has another extent, and every other one a head of its own for each query head.
 
-    masks: of k(ey mask), s(egments), p(air mask). shared: the relative query is the query.
+    masks: of k(ey mask), s(egments), p(air mask). added: the axes, of b, h, q and k, along which a float mask does not
+    broadcast. shared: the relative query is the query.
     """
     (num_heads, key_heads), (queries, keys), (d, dv, dr) = heads, lengths, widths
     query = random_rows(batch, num_heads, queries, d, dtype=dtype, aligned=aligned)
@@ -72,6 +73,11 @@ def make_call(
         )
         found[name] = Table(values, first - n, zero) if name in tables else None
     segmented = "s" in masks
+    explicit = torch.rand(1, num_heads, queries, keys) < 0.6 if "p" in masks else None
+    if added is not None:
+        sizes = zip("bhqk", (batch, num_heads, queries, keys), strict=True)
+        explicit = random_rows(*(size if axis in added else 1 for axis, size in sizes), dtype=dtype)
+        explicit[torch.rand(explicit.shape) < 0.2] = -torch.inf
     return Call(
         query=query,
         key=random_rows(batch, key_heads, keys, d, dtype=dtype, aligned=aligned),
@@ -84,7 +90,7 @@ def make_call(
         key_mask=torch.rand(batch, keys) < 0.7 if "k" in masks else None,
         query_segments=torch.randint(0, 3, (batch, queries)) if segmented else None,
         key_segments=torch.randint(0, 3, (batch, keys)) if segmented else None,
-        pair_mask=torch.rand(1, num_heads, queries, keys) < 0.6 if "p" in masks else None,
+        explicit_mask=explicit,
         **found,
         **{"lowest": None, "highest": None, "scale": 0.3, "softcap": None, "dropout_p": 0.0, "in_float32": False}
         | given,
@@ -124,6 +130,12 @@ CALLS: dict[str, dict[str, Any]] = {
     "a key bias": {"key_bias": True, "tables": ("bias",), "batch": 2},
     "a cap and a key bias": {"softcap": 1.5, "key_bias": True, "heads": (6, 2), "lengths": (18, 17), "masks": "k"},
     "in float32": {"in_float32": True, "tables": ()},
+    "a float mask": {"added": "bhqk", "batch": 2, "highest": 7},
+    "a float mask for all heads": {"added": "bqk", "batch": 2, "heads": (4, 2), "tables": ("relative_keys",)},
+    "a float mask for all queries": {"added": "bk", "batch": 2, "masks": "k", "lowest": -20},
+    "a float mask for all keys": {"added": "hq", "batch": 2, "tables": ("relative_values",), "softcap": 1.5},
+    "a float mask for all pairs": {"added": "bh", "batch": 2, "tables": ("bias",), "key_bias": True},
+    "a float mask and dropout": {"added": "qk", "dropout_p": 0.3, "seed": 12345678901, "tables": ()},
 }
 
 
@@ -188,9 +200,9 @@ def test_only_wanted_tables_get_a_gradient(ordered: bool, device: str, monkeypat
     monkeypatch.setattr(backward_module, "is_ordered", lambda call: ordered)
     call = make_call(lengths=(5, 6))
     by_output, by_lse = random_cotangents(call)
-    output, lse = forward(call)
-    found = backward(call, output, lse, by_output, by_lse, wanted={"query", "bias"})
-    every = backward(call, output, lse, by_output, by_lse)
+    answers = forward(call)
+    found = backward(call, answers, by_output, by_lse, wanted={"query", "bias"})
+    every = backward(call, answers, by_output, by_lse)
     assert found.bias is not None and every.bias is not None
     torch.testing.assert_close(found.bias, every.bias, **({"rtol": 0, "atol": 0} if ordered else {}))
     assert [found.relative_keys, found.relative_queries, found.relative_values] == [None] * 3
@@ -247,9 +259,9 @@ def run(call: Call, by_output: Tensor, by_lse: Tensor) -> dict[str, Tensor]:
     from relattn.backends.triton.backward import backward
     from relattn.backends.triton.forward import forward
 
-    output, lse = forward(call)
-    gradients = backward(call, output, lse, by_output, by_lse)._asdict()
-    return {"output": output, "lse": lse} | {name: found for name, found in gradients.items() if found is not None}
+    answers = forward(call)
+    found = {"output": answers.output, "lse": answers.lse} | backward(call, answers, by_output, by_lse)._asdict()
+    return {name: answer for name, answer in found.items() if answer is not None}
 
 
 def equation(
@@ -260,7 +272,7 @@ def equation(
     leaves = {}
     for name in Gradients._fields:
         values = given[name].values if isinstance(given[name], Table) else given[name]
-        if values is None:
+        if values is None or not values.is_floating_point():
             continue
         leaves[name] = values.to(dtype).detach().clone().requires_grad_()
     output, lse = attend(call, leaves, keep)
@@ -300,6 +312,9 @@ def attend(call: Call, tensors: dict[str, Tensor], keep: Tensor | None) -> tuple
         scores = call.softcap * torch.tanh(scores / call.softcap)
     if call.key_bias is not None and call.key_shift is not None:
         scores = scores + tensors["key_bias"].unsqueeze(-2) - call.key_shift.to(scores.dtype).unsqueeze(-1)
+    if call.adds_mask:
+        mask = tensors["explicit_mask"]
+        scores = scores + mask.masked_fill(mask == -torch.inf, 0.0)
     allowed = visible(call, offsets).expand(scores.shape)
     alive = allowed.any(-1, keepdim=True)
     scores = scores.masked_fill(~allowed & alive, -torch.inf)
@@ -321,7 +336,9 @@ def visible(call: Call, offsets: Tensor) -> Tensor:
         allowed = allowed & call.key_mask[:, None, None]
     if call.query_segments is not None and call.key_segments is not None:
         allowed = allowed & (call.query_segments[:, :, None] == call.key_segments[:, None])[:, None]
-    return allowed if call.pair_mask is None else allowed & call.pair_mask
+    if call.explicit_mask is None:
+        return allowed
+    return allowed & (call.explicit_mask != -torch.inf if call.adds_mask else call.explicit_mask)
 
 
 def kept_weights(call: Call) -> Tensor:
@@ -332,7 +349,7 @@ def kept_weights(call: Call) -> Tensor:
     from relattn.backends.triton.forward import forward
 
     keys, heads = call.key.shape[2], call.query.shape[1]
-    alone = {name: None for name in (*TABLES, "relative_query", "lowest", "highest")}
+    alone = {name: None for name in (*TABLES, "relative_query", "lowest", "highest", "explicit_mask")}
     blank = replace(
         call, **alone, scale=0.0, value=torch.eye(keys).expand(len(call.key), call.key.shape[1], keys, keys)
     )

@@ -38,7 +38,11 @@ STEPS: dict[str, Step] = {
     for name, compare in {**ORDERED, "ne": np.not_equal}.items()
     if kind[0] != "b" or name in ("eq", "ne")
 }
-STEPS |= {f"setp.{name}.f32": elementwise(compare, "pred", "f32", "f32") for name, compare in FLOATS.items()}
+STEPS |= {
+    f"setp.{name}.{kind}": elementwise(compare, "pred", kind, kind)
+    for kind in ("f32", "f16")
+    for name, compare in FLOATS.items()
+}
 STEPS |= {
     f"selp.{kind}": elementwise(lambda a, b, chosen: np.where(chosen, a, b), kind, kind, kind, "pred")
     for kind in ("b16", "b32", "b64", "f32")

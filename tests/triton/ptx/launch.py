@@ -60,14 +60,14 @@ class Launched:
 
 def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every kernel of the triton backend runs here, those along tiles in tiles of these sizes."""
-    from relattn.backends.triton import backward, decoding, forward, tables
+    from relattn.backends.triton import backward, decoding, forward, mask_gradient, tables
 
     tile, warps, stages = sizes
 
     def in_tiles(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, **given: Any) -> None:
         launch(kernel, arguments, {**widths_of(call), "TILE": tile}, programs(tile), warps, stages)
 
-    for module in (forward, backward, tables):
+    for module in (forward, backward, tables, mask_gradient):
         monkeypatch.setattr(module, "launch", in_tiles)
     for name in ("part_kernel", "merge_kernel"):
         monkeypatch.setattr(decoding, name, Launched(getattr(decoding, name)))

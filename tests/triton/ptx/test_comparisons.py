@@ -15,6 +15,7 @@ COMPARED: dict[str, Callable[..., bool]] = {
 }
 WHOLE = [f"{name}.{kind}" for name in COMPARED for kind in INTEGERS]
 WHOLE += [f"{name}.{kind}" for name in ("eq", "ne") for kind in ("b16", "b32", "b64")]
+REAL = ("f32", "f16")
 CHOSEN = ("b16", "b32", "b64", "f32")
 
 
@@ -26,11 +27,12 @@ def test_integers(name: str, rng: np.random.Generator) -> None:
     hold_to(f"setp.{name}", COMPARED[compare], "pred", (kind, kind), rng, at_0=first, at_1=second)
 
 
+@pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize("name", COMPARED)
-def test_real_numbers(name: str, rng: np.random.Generator) -> None:
+def test_real_numbers(name: str, kind: str, rng: np.random.Generator) -> None:
     """NaN compares to nothing, and with a u at the end to everything."""
-    compare, first = COMPARED[name], drawn("f32", rng)
-    second = np.where(rng.random(first.shape) < 0.3, first, drawn("f32", rng))
+    compare, first = COMPARED[name], drawn(kind, rng)
+    second = np.where(rng.random(first.shape) < 0.3, first, drawn(kind, rng))
     given = {"at_0": first, "at_1": second}
 
     def ordered(a: float, b: float) -> bool:
@@ -39,13 +41,14 @@ def test_real_numbers(name: str, rng: np.random.Generator) -> None:
     def unordered(a: float, b: float) -> bool:
         return math.isnan(a) or math.isnan(b) or compare(a, b)
 
-    hold_to(f"setp.{name}.f32", ordered, "pred", ("f32", "f32"), rng, **given)
-    hold_to(f"setp.{name}u.f32", unordered, "pred", ("f32", "f32"), rng, **given)
+    hold_to(f"setp.{name}.{kind}", ordered, "pred", (kind, kind), rng, **given)
+    hold_to(f"setp.{name}u.{kind}", unordered, "pred", (kind, kind), rng, **given)
 
 
-def test_whether_there_is_a_nan(rng: np.random.Generator) -> None:
-    hold_to("setp.nan.f32", lambda a, b: a != a or b != b, "pred", ("f32", "f32"), rng)
-    hold_to("setp.num.f32", lambda a, b: a == a and b == b, "pred", ("f32", "f32"), rng)
+@pytest.mark.parametrize("kind", REAL)
+def test_whether_there_is_a_nan(kind: str, rng: np.random.Generator) -> None:
+    hold_to(f"setp.nan.{kind}", lambda a, b: a != a or b != b, "pred", (kind, kind), rng)
+    hold_to(f"setp.num.{kind}", lambda a, b: a == a and b == b, "pred", (kind, kind), rng)
 
 
 @pytest.mark.parametrize("kind", CHOSEN)
@@ -54,6 +57,7 @@ def test_choices(kind: str, rng: np.random.Generator) -> None:
 
 
 TESTED = {
-    *(f"setp.{name}" for name in WHOLE), *(f"setp.{name}{u}.f32" for name in COMPARED for u in ("", "u")),
-    "setp.nan.f32", "setp.num.f32", *(f"selp.{kind}" for kind in CHOSEN),
+    *(f"setp.{name}" for name in WHOLE), *(f"selp.{kind}" for kind in CHOSEN),
+    *(f"setp.{name}{u}.{kind}" for name in COMPARED for u in ("", "u") for kind in REAL),
+    *(f"setp.{name}.{kind}" for name in ("nan", "num") for kind in REAL),
 }  # fmt: skip

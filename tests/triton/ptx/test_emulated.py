@@ -61,6 +61,7 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
         {**SQUARE, **FULL, **ONE, "lengths": (64, 192), "offset": -128, "tables": TABLES[:1]},
     ),
     "a cap and a key bias": (BF16, NARROW, {**SQUARE, "tables": TABLES[:1], "softcap": 1.5, "key_bias": True}),
+    "a float mask": (BF16, NARROW, {**SQUARE, "tables": TABLES[:1], "added": "hqk", "highest": 0}),
     "without tables, 128": (
         BF16,
         WIDE,
@@ -92,6 +93,10 @@ NOW_AND_THEN |= {
     "a key mask": (BF16, STAGES, {**SQUARE, "tables": TABLES[:1], "masks": "k"}),
     "segments": (BF16, MIDDLE, {**SQUARE, "tables": TABLES[:1], "masks": "s"}),
     "a pair mask": (F16, MIDDLE, {**SQUARE, "tables": TABLES[3:], "masks": "p"}),
+    "a float mask for all queries": (F16, MIDDLE, {**SQUARE, "tables": TABLES[3:], "added": "bk", "batch": 2}),
+    "a float mask for all keys": (BF16, STAGES, {"lengths": (70, 66), "added": "q", "masks": "k"}),
+    "a float mask in float32": (F32, SMALLEST, {"lengths": (20, 37), "added": "bhqk", "lowest": -9, "batch": 2}),
+    "a float mask, few queries": (BF16, MIDDLE, {"lengths": (3, 140), "offset": -135, "added": "qk"}),
     "dropout and masks": (F16, STAGES, {"lengths": (70, 66), "dropout_p": 0.4, "seed": 7, "masks": "kp"}),
     "dropout in float32": (F32, SMALL, {"lengths": (33, 40), "dropout_p": 0.5, "seed": 2**62 + 1, "tables": ()}),
     "the query itself": (BF16, MIDDLE, {"lengths": (70, 66), "shared": True, "rows": 20, "first": -11}),

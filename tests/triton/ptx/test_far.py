@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 SIZES = (32, 4, 2)
-TENSORS = ("query", "key", "value", "relative_query", "pair_mask")
+TENSORS = ("query", "key", "value", "relative_query", "explicit_mask")
 ROWS = 2**27 + 16
 """Elements from row to row: the last of some 40 is beyond 2^32."""
 HEADS, NEAR_HEADS = 2**32 + 16, 2**31 - 16
@@ -53,14 +53,15 @@ def with_spread(call: Call, axis: int, step: int, folder: Path) -> Call:
 
 
 @pytest.mark.parametrize("lengths", [(35, 36), pytest.param((3, 40), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("mask", [{"masks": "p"}, pytest.param({"added": "hqk"}, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(("axis", "step"), [(1, HEADS), (1, NEAR_HEADS), (2, ROWS)])
 def test_strides_beyond_32_bits(
-    axis: int, step: int, lengths: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    axis: int, step: int, mask: Any, lengths: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.triton.ptx.launch import emulate
 
     emulate(SIZES, monkeypatch)
-    call = make_call(torch.bfloat16, lengths=lengths, heads=(3, 3), rows=34, first=-14, masks="p")
+    call = make_call(torch.bfloat16, lengths=lengths, heads=(3, 3), rows=34, first=-14, **mask)
     hold_to_the_equation(with_spread(call, axis, step, tmp_path))
 
 

@@ -3,12 +3,15 @@
     delta_i = dO_i . O_i - dlse_i        dP_ij = dO_i . (v_j + RV[d])        dS_ij = P_ij * (dP_ij - delta_i)
     dq_i = scale * sum_j dS_ij k_j       dr_i = scale * sum_j dS_ij RK[d]
     dv_j = sum_i P_ij dO_i               dk_j = scale * sum_i dS_ij (q_i + RQ[d])       da_j = sum_i dS_ij
+                                                                                        dM_ij = dS_ij
 
-With a cap dS is multiplied by its slope, 1 - tanh^2, in all but the last.
+With a cap dS is multiplied by its slope, 1 - tanh^2, in all but the last two.
 
 A program owns a tile of queries, and walks over the keys. dq and dr stay on chip. What other programs add to as well,
 dk, dv and the gradients of the tables, is added to memory in float32, tile by tile, by atomic instructions. S and dP
 are computed once: with relative keys these are 8 products of two tiles (r . RK and dr carry a half along).
+
+The gradient by a mask that is added has a kernel of its own (mask_gradient.py).
 
 Atomic additions have no fixed order. Under `torch.use_deterministic_algorithms(True)` the same kernel computes dq and
 dr alone, and two others (keys.py, tables.py) sum the rest with one program for each number. Then the bits are the same
@@ -37,10 +40,19 @@ from relattn.backends.triton.bands import (
     place,
     store_rows,
 )
-from relattn.backends.triton.call import Call, Gradients
+from relattn.backends.triton.call import Answers, Call, Gradients
 from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
 from relattn.backends.triton.keys import keys_kernel
-from relattn.backends.triton.known import Known, load_lse, score_gradients, side_sums, sides_of, store_sides
+from relattn.backends.triton.known import (
+    Known,
+    load_lse,
+    score_gradients,
+    side_sums,
+    sides_of,
+    store_sides,
+    weights_of,
+)
+from relattn.backends.triton.mask_gradient import mask_gradient
 from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.scores import by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
@@ -51,22 +63,23 @@ from relattn.score.problem import TABLES
 
 def backward(
     call: Call,
-    output: Float[Tensor, "B Hq Lq Dv"],
-    lse: Float[Tensor, "B Hq Lq"],
+    answers: Answers,
     grad_output: Float[Tensor, "B Hq Lq Dv"],
     grad_lse: Float[Tensor, "B Hq Lq"],
     wanted: Collection[str] = Gradients._fields,
 ) -> Gradients:
-    """The gradients by the call's tensors and tables, each in its dtype; tables only if they are `wanted`."""
+    """The gradients by the call's tensors and tables, each in its dtype; tables and mask only if they are `wanted`."""
     batch, heads, queries = call.query.shape[:3]
-    ordered = is_ordered(call)
+    ordered, of_mask = is_ordered(call), "explicit_mask" in wanted and call.adds_mask
     x, sides = inputs(call), sides_of(call, wanted)
     known = Known(
-        rows(output),
-        rows(grad_output.to(call.query.dtype)),
-        lse.contiguous(),
-        grad_lse.to(torch.float32).contiguous(),
-        lse.new_empty(lse.shape) if ordered else None,
+        output=rows(answers.output),
+        grad_output=rows(grad_output.to(call.query.dtype)),
+        lse=answers.lse.contiguous(),
+        maximum=None if answers.maximum is None else answers.maximum.contiguous(),
+        total=None if answers.total is None else answers.total.contiguous(),
+        grad_lse=grad_lse.to(torch.float32).contiguous(),
+        delta=answers.lse.new_empty(answers.lse.shape) if ordered or of_mask else None,
     )
     query = call.query.new_empty(call.query.shape)
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
@@ -89,7 +102,8 @@ def backward(
     key_bias = found.get("key_bias")
     tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
     key, value = found["key"].to(call.key.dtype), found["value"].to(call.value.dtype)
-    return Gradients(query, key, value, relative, **tables, key_bias=key_bias)
+    mask = mask_gradient(call, x, known) if of_mask else None
+    return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=mask)
 
 
 def is_ordered(call: Call) -> bool:
@@ -126,7 +140,7 @@ def queries_kernel(
     delta -= load_numbers(known.grad_lse + numbers, first_query, x.queries, TILE)
     if known.delta is not None:
         tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
-    lse = load_lse(known, numbers, first_query, x.queries, TILE)
+    lse, share = load_lse(known, numbers, first_query, x.queries, TILE)
 
     by_query = tl.zeros((TILE, padded(D)), tl.float32)
     if x.r.at is not None:
@@ -159,7 +173,7 @@ def queries_kernel(
         if x.relative_queries.at is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)
         scores, slope = finished_tile(x, batch, head, first_query, start, products, TILE)
-        weights = tl.exp2(scores - lse[:, None])
+        weights = weights_of(known, scores, lse, share)
         by_weight = dot(grad_output, tl.trans(v))
         if x.relative_values.at is not None:
             values_right = band_product(grad_output, x.relative_values, head, band + TILE, DV, TILE)

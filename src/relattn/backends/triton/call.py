@@ -1,6 +1,8 @@
 """Call: one problem as flat tensors and numbers, the form in which the kernels take it.
 
-S_ij  =  cap( scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d] )  +  a_j - c_i,   d = offset + j - i
+S_ij  =  cap( scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d] )  +  a_j - c_i  +  M_ij
+
+d = offset + j - i
 cap(S)  =  softcap * tanh(S / softcap)
 O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] )
 """
@@ -17,6 +19,7 @@ from torch import Tensor
 from relattn.errors import UnsupportedError
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
+OF_PAIRS = ("key_bias", "key_shift", "explicit_mask")  # their last axes are no features
 FARTHEST = 2**30  # offsets are 32-bit numbers in the kernels, and so are sums of two
 
 
@@ -38,7 +41,8 @@ class Call:
     relative_query: None where it is the query.
     offset: the offset of query 0 and key 0. lowest, highest: the limits of visible offsets, both included; None: no
         limit.
-    pair_mask: True attends. key_bias a, key_shift c: float32; lse is that of the scores less c. softcap: None for none.
+    explicit_mask: boolean, True attends; or M, floats that are added to the scores, -inf forbids.
+    key_bias a, key_shift c: float32; lse is that of the scores less c. softcap: None for none.
     seed: where dropout_p > 0, a number that decides which weights are dropped.
     in_float32: whether the output is in float32, whatever the query is in.
 
@@ -59,7 +63,7 @@ class Call:
     key_mask: Bool[Tensor, "B Lk"] | None
     query_segments: Int[Tensor, "B Lq"] | None
     key_segments: Int[Tensor, "B Lk"] | None
-    pair_mask: Bool[Tensor, "#B #Hq #Lq #Lk"] | None
+    explicit_mask: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None
     key_bias: Float[Tensor, "B Hq Lk"] | None
     key_shift: Float[Tensor, "B Hq Lq"] | None
     seed: Int[Tensor, ""] | None
@@ -76,6 +80,11 @@ class Call:
             raise UnsupportedError(f"offsets reach {farthest}; the Triton kernels take offsets up to {FARTHEST}")
 
     @property
+    def adds_mask(self) -> bool:
+        """Whether the explicit mask is added to the scores."""
+        return self.explicit_mask is not None and self.explicit_mask.is_floating_point()
+
+    @property
     def output_dtype(self) -> torch.dtype:
         """Of O."""
         return torch.float32 if self.in_float32 else self.query.dtype
@@ -88,8 +97,21 @@ class Call:
             return
         if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise UnsupportedError(f"{name} is {tensor.dtype}; the Triton kernels take float32, bfloat16 and float16")
-        if tensor.dim() != 2 and name not in ("key_bias", "key_shift") and tensor.shape[-1] > WIDEST:
+        if tensor.dim() != 2 and name not in OF_PAIRS and tensor.shape[-1] > WIDEST:
             raise UnsupportedError(f"{name} is {tensor.shape[-1]} wide; the Triton kernels take widths up to {WIDEST}")
+
+
+class Answers(NamedTuple):
+    """The results of the forward pass; lse is log sum_j exp(S_ij), -inf where a row sees no key.
+
+    maximum, total: where a mask is added, each row's largest score in base 2, and the sum of 2^(S - maximum); else
+    None. A mask may add a number so low that lse, their sum, is rounded to the first of them.
+    """
+
+    output: Float[Tensor, "B Hq Lq Dv"]
+    lse: Float[Tensor, "B Hq Lq"]
+    maximum: Float[Tensor, "B Hq Lq"] | None
+    total: Float[Tensor, "B Hq Lq"] | None
 
 
 class Gradients(NamedTuple):
@@ -104,3 +126,4 @@ class Gradients(NamedTuple):
     relative_values: Float[Tensor, "H R Dv"] | None
     bias: Float[Tensor, "H R"] | None
     key_bias: Float[Tensor, "B Hq Lk"] | None
+    explicit_mask: Float[Tensor, "#B #Hq #Lq #Lk"] | None

@@ -1,9 +1,10 @@
 """The forward pass of a few queries over many keys. The keys are divided among programs, and their parts are merged.
 
 One query does not fill a tile for the tensor cores. It needs no rotation: the keys of its row need neighbouring rows of
-a table. A program sums one row over one part of the keys in float32; a second kernel merges the parts by their lse,
+a table. A program sums one row over one part of the keys in float32. Beside O_p it finds the part's largest score m_p,
+and t_p, the sum of 2^(S - m_p). A second kernel merges the parts,
 
-    O = sum_p exp(lse_p - lse) O_p,    lse = log sum_p exp(lse_p)
+    m = max_p m_p        t = sum_p 2^(m_p - m) t_p        O = sum_p 2^(m_p - m) t_p O_p / t
 
 in their order. Tiles and parts follow from the call's shapes and limits. So a call has the same bits on every GPU.
 """
@@ -17,11 +18,9 @@ import math
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
-from torch import Tensor
 
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.inputs import inputs, visible_offsets, widths_of
 from relattn.backends.triton.masks import in_reach, kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, finished
@@ -34,19 +33,21 @@ NUMBERS = 4096  # of a tile of keys: 32 a thread, so that a few such tiles stay 
 PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; what one program merges; worth a program
 
 
-def few_queries(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
-    """O in the dtype of the query or in float32; lse in float32: log sum_j exp(S_ij), -inf where a row sees no key."""
+def few_queries(call: Call) -> Answers:
+    """O in the dtype of the query or in float32; the others in float32."""
     batch, heads, queries = call.query.shape[:3]
     widths = widths_of(call)
     width, rows, parts = widths["DV"], batch * heads * queries, _parts(call)
     tile = NUMBERS // triton.next_power_of_2(max(*widths.values(), 16))
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
-    sums = call.query.new_empty(parts, rows, dtype=torch.float32)
-    part_kernel[(parts * rows,)](inputs(call), outputs, sums, parts, **widths, TILE=tile)
+    maxima, totals = (call.query.new_empty(parts, rows, dtype=torch.float32) for _ in range(2))
+    part_kernel[(parts * rows,)](inputs(call), outputs, maxima, totals, parts, **widths, TILE=tile)
     output = call.query.new_empty(batch, heads, queries, width, dtype=call.output_dtype)
-    lse = sums.new_empty(batch, heads, queries)
-    merge_kernel[(rows,)](outputs, sums, output, lse, parts, DV=width, PARTS=MOST_PARTS)
-    return output, lse
+    lse = maxima.new_empty(batch, heads, queries)
+    beside = (torch.empty_like(lse), torch.empty_like(lse)) if call.adds_mask else (None, None)
+    answers = Answers(output, lse, *beside)
+    merge_kernel[(rows,)](outputs, maxima, totals, *answers, parts, DV=width, PARTS=MOST_PARTS)
+    return answers
 
 
 def _parts(call: Call) -> int:
@@ -59,9 +60,9 @@ def _parts(call: Call) -> int:
 
 @triton.jit
 def part_kernel(
-    x, outputs, sums, parts, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
+    x, outputs, maxima, totals, parts, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """O and lse (in base 2) of one query in one head over one part of its keys; x: `Inputs`."""
+    """O, m and t of one query in one head over one part of its keys; x: `Inputs`."""
     rows = tl.num_programs(0) // parts
     part, row = tl.program_id(0) // rows, tl.program_id(0) % rows
     query, head, batch = row % x.queries, row // x.queries % x.heads, row // x.queries // x.heads
@@ -100,21 +101,28 @@ def part_kernel(
             v += load_band(x.relative_values, head, offset, DV, TILE).to(tl.float32)
         weighted = weighted * older + tl.sum(weights[:, None] * v, axis=0)
 
-    total = tl.where(total == 0.0, 1.0, total)  # a part that saw no key: output 0, lse -inf
     here, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded(DV))
+    tl.store(maxima + here + tl.arange(0, 1), maximum)
+    tl.store(totals + here + tl.arange(0, 1), total)
+    total = tl.where(total == 0.0, 1.0, total)  # a part that saw no key
     tl.store(outputs + here * DV + column, weighted / total, mask=column < DV)
-    tl.store(sums + here + tl.arange(0, 1), maximum + tl.log2(total))
 
 
 @triton.jit
-def merge_kernel(outputs, sums, output, lse, parts, DV: tl.constexpr, PARTS: tl.constexpr):
-    """O and lse of one row from those of its parts, PARTS at most."""
+def merge_kernel(
+    outputs, maxima, totals, output, lse, row_maxima, row_totals, parts, DV: tl.constexpr, PARTS: tl.constexpr
+):  # fmt: skip
+    """O, lse, m and t of one row from those of its parts, PARTS at most."""
     row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     part, column = tl.arange(0, PARTS), tl.arange(0, padded(DV))
-    found = tl.load(sums + part * rows + row, mask=part < parts, other=float("-inf"))
+    found = tl.load(maxima + part * rows + row, mask=part < parts, other=float("-inf"))
     maximum = tl.max(found, axis=0)
     weights = tl.exp2(found - tl.where(maximum == float("-inf"), 0.0, maximum))
+    weights *= tl.load(totals + part * rows + row, mask=part < parts, other=0.0)
     total = tl.sum(weights, axis=0)
+    if row_maxima is not None:
+        tl.store(row_maxima + row, maximum)
+        tl.store(row_totals + row, total)
     total = tl.where(total == 0.0, 1.0, total)  # no part saw a key
     inside = (part[:, None] < parts) & (column[None, :] < DV)
     values = tl.load(outputs + (part[:, None] * rows + row) * DV + column[None, :], mask=inside, other=0.0)

@@ -7,8 +7,6 @@ import math
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
-from torch import Tensor
 
 from relattn.backends.triton.bands import (
     band_product,
@@ -19,7 +17,7 @@ from relattn.backends.triton.bands import (
     place,
     store_rows,
 )
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.decoding import FEW, few_queries
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.masks import kept, key_tiles
@@ -28,21 +26,24 @@ from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import joined_from_pairs, pairs_from_rows, shared_half
 
 
-def forward(call: Call) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
-    """O in the dtype of the query or in float32; lse in float32: log sum_j exp(S_ij), -inf where a row sees no key."""
+def forward(call: Call) -> Answers:
+    """O in the dtype of the query or in float32; the others in float32."""
     if call.query.shape[2] <= FEW:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
     output = call.query.new_empty(batch, heads, queries, call.value.shape[3], dtype=call.output_dtype)
     lse = call.query.new_empty(batch, heads, queries, dtype=torch.float32)
-    arguments = inputs(call), rows(output), lse
+    maximum, total = (torch.empty_like(lse), torch.empty_like(lse)) if call.adds_mask else (None, None)
+    arguments = inputs(call), rows(output), lse, maximum, total
     launch(forward_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)
-    return output, lse
+    return Answers(output, lse, maximum, total)
 
 
 @triton.jit
-def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr):
-    """One tile of queries in one head; x: `Inputs`, output: `Rows`, lse [B, Hq, Lq]."""
+def forward_kernel(
+    x, output, lse, maxima, totals, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """One tile of queries in one head; x: `Inputs`, output: `Rows`; the others [B, Hq, Lq]."""
     tiles = tl.cdiv(x.queries, TILE)
     program = tl.program_id(0)
     row = program // tiles
@@ -94,7 +95,11 @@ def forward_kernel(x, output, lse, D: tl.constexpr, DV: tl.constexpr, DR: tl.con
         half = shared_half(tl.zeros((TILE, TILE), tl.float32), joined, TILE).to(x.v.at.dtype.element_ty)
         weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
 
+    query = first_query + tl.arange(0, TILE)
+    numbers = row.to(tl.int64) * x.queries + query
+    if maxima is not None:
+        tl.store(maxima + numbers, maximum, mask=query < x.queries)
+        tl.store(totals + numbers, total, mask=query < x.queries)
     total = tl.where(total == 0.0, 1.0, total)  # a row that saw no key: output 0, lse -inf
     store_rows(place(output, batch, head), output.row, first_query, x.queries, weighted / total[:, None], DV, TILE)
-    query = first_query + tl.arange(0, TILE)
-    tl.store(lse + row.to(tl.int64) * x.queries + query, (maximum + tl.log2(total)) / LOG2_E, mask=query < x.queries)
+    tl.store(lse + numbers, (maximum + tl.log2(total)) / LOG2_E, mask=query < x.queries)

@@ -34,6 +34,16 @@ class Band(NamedTuple):
     beyond: int | None
 
 
+class Pairs(NamedTuple):
+    """A tensor that broadcasts to [B, Hq, Lq, Lk]: its address, and its steps, 0 on an axis where it broadcasts."""
+
+    at: Tensor | None
+    batch: int | None
+    head: int | None
+    query: int | None
+    key: int | None
+
+
 class Mask(NamedTuple):
     """The masks and limits that decide which pairs attend, with the steps along the axes of each tensor; see
     `masks.py`.
@@ -47,19 +57,15 @@ class Mask(NamedTuple):
     query_ids_batch: int | None
     key_ids: Tensor | None
     key_ids_batch: int | None
-    pairs: Tensor | None
-    pairs_batch: int | None
-    pairs_head: int | None
-    pairs_query: int | None
-    pairs_key: int | None
+    pairs: Pairs
 
 
 class Inputs(NamedTuple):
     """Everything that the score of a pair depends on.
 
     r: no pointer where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
-    row is a head. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0. seed, dropout: a
-    pointer, and the probability.
+    row is a head. added: a float mask. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0.
+    seed, dropout: a pointer, and the probability.
     """
 
     q: Rows
@@ -73,6 +79,7 @@ class Inputs(NamedTuple):
     mask: Mask
     key_bias: Rows
     key_shift: Rows
+    added: Pairs
     heads: int
     group: int
     queries: int
@@ -98,6 +105,7 @@ def inputs(call: Call) -> Inputs:
         mask=_mask(call),
         key_bias=rows(call.key_bias),
         key_shift=rows(call.key_shift),
+        added=pairs(call, call.explicit_mask if call.adds_mask else None),
         heads=call.query.shape[1],
         group=call.query.shape[1] // call.key.shape[1],
         queries=call.query.shape[2],
@@ -117,6 +125,13 @@ def rows(tensor: Tensor | None) -> Rows:
     if tensor.dim() == 4 and tensor.stride(3) != 1:
         tensor = tensor.contiguous()
     return Rows(tensor, *tensor.stride()[:3])
+
+
+def pairs(call: Call, tensor: Tensor | None) -> Pairs:
+    """A tensor that broadcasts to the call's pairs."""
+    if tensor is None:
+        return Pairs(None, None, None, None, None)
+    return Pairs(tensor, *tensor.expand(*call.query.shape[:3], call.key.shape[2]).stride())
 
 
 def widths_of(call: Call) -> dict[str, int]:
@@ -162,9 +177,7 @@ def _mask(call: Call) -> Mask:
     query_ids, key_ids = call.query_segments, call.key_segments
     query_ids = None if query_ids is None else query_ids.contiguous()
     key_ids = None if key_ids is None else key_ids.contiguous()
-    steps: tuple[int | None, ...] = (None, None, None, None)
-    if call.pair_mask is not None:
-        steps = call.pair_mask.expand(*call.query.shape[:3], call.key.shape[2]).stride()
+    boolean = None if call.explicit_mask is None or call.adds_mask else call.explicit_mask.view(torch.uint8)
     limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
     # A limit that leaves nothing visible may lie far away; just beyond the pairs' offsets it means the same.
     lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])
@@ -178,9 +191,5 @@ def _mask(call: Call) -> Mask:
         query_ids_batch=None if query_ids is None else query_ids.stride(0),
         key_ids=key_ids,
         key_ids_batch=None if key_ids is None else key_ids.stride(0),
-        pairs=None if call.pair_mask is None else call.pair_mask.view(torch.uint8),
-        pairs_batch=steps[0],
-        pairs_head=steps[1],
-        pairs_query=steps[2],
-        pairs_key=steps[3],
+        pairs=pairs(call, boolean),
     )

@@ -10,10 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.bands import band_sum, dot, load_numbers, load_rows, padded, place, store_rows
-from relattn.backends.triton.known import load_lse, score_gradients, side_sums, store_sides
+from relattn.backends.triton.again import pairs_again
+from relattn.backends.triton.bands import band_sum, dot, load_rows, padded, place, store_rows
+from relattn.backends.triton.known import side_sums, store_sides
 from relattn.backends.triton.masks import query_tiles
-from relattn.backends.triton.scores import by_keys, by_queries, finished_tile
 from relattn.backends.triton.skew import columns_from_pairs
 
 
@@ -37,32 +37,12 @@ def keys_kernel(
     for member in range(0, x.group):
         head = key_head * x.group + member
         row = batch * x.heads + head
-        q_at, grad_at = place(x.q, batch, head), place(known.grad_output, batch, head)
-        numbers = row.to(tl.int64) * x.queries
         before, after = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
         by_key_bias = tl.zeros((TILE,), tl.float32)
         for start in range(first_query, end_query, TILE):
-            q = load_rows(q_at, x.q.row, start, x.queries, D, TILE)
-            r = q
-            if x.r.at is not None:
-                r = load_rows(place(x.r, batch, head), x.r.row, start, x.queries, DR, TILE)
-            grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)
-            lse = load_lse(known, numbers, start, x.queries, TILE)
-            delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
-
-            band = x.offset + first_key - start - (TILE - 1)
-            products = dot(q, tl.trans(k))
-            if x.relative_keys.at is not None:
-                products += by_queries(r, x.relative_keys, head, band, DR, TILE)
-            if x.relative_queries.at is not None:
-                products += by_keys(k, x.relative_queries, head, band, D, TILE)
-            i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
-            scores, slope = finished_tile(x, batch, head, start, first_key, products, TILE)
-            weights = tl.exp2(scores - lse[:, None])
-            by_weight = dot(grad_output, tl.trans(v))
-            if x.relative_values.at is not None:
-                by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
-            weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
+            q, grad_output, weights, scores, slope = pairs_again(
+                x, known, batch, head, start, first_key, k, v, D, DV, DR, TILE
+            )  # fmt: skip
             if grad_key_bias is not None:
                 by_key_bias += tl.sum(scores, axis=0)
             if x.softcap is not None:
@@ -76,6 +56,7 @@ def keys_kernel(
             scores = scores.to(k.dtype)
             by_key += dot(tl.trans(scores), q)
             if x.relative_queries.at is not None:
+                band = x.offset + first_key - start - (TILE - 1)
                 near, far = columns_from_pairs(scores, TILE)
                 by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
                 by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)

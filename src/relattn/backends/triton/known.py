@@ -20,12 +20,14 @@ from relattn.backends.triton.scores import LOG2_E
 class Known(NamedTuple):
     """The inputs of the backward pass: O and dO, and lse, dlse and delta [B, Hq, Lq] in float32.
 
-    delta: None where no other kernel asks for it.
+    maximum, total: as in `Answers`. delta: None where no other kernel asks for it.
     """
 
     output: Rows
     grad_output: Rows
     lse: Tensor
+    maximum: Tensor | None
+    total: Tensor | None
     grad_lse: Tensor
     delta: Tensor | None
 
@@ -64,9 +66,29 @@ def sides_of(call: Call, wanted: Collection[str]) -> Sides:
 
 @triton.jit
 def load_lse(known, start, first, count, TILE: tl.constexpr):
-    """lse in base 2 of the rows from `first` of the head at `start`; 0 where a row saw no key (its S are -inf)."""
-    lse = load_numbers(known.lse + start, first, count, TILE)
-    return tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
+    """m and n, for P = 2^(S - m) * n, of the rows from `first` of the head at `start`: lse in base 2, and 1.
+
+    Where a mask is added they are the maximum, and 1 / total. m is 0 where a row saw no key (its S are -inf).
+    """
+    if known.maximum is not None:
+        lse = load_numbers(known.maximum + start, first, count, TILE)
+        total = load_numbers(known.total + start, first, count, TILE)
+        share = 1.0 / tl.where(total == 0.0, 1.0, total)
+        lse = tl.where(lse == float("-inf"), 0.0, lse)
+    else:
+        lse = load_numbers(known.lse + start, first, count, TILE)
+        share = 1.0
+        lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
+    return lse, share
+
+
+@triton.jit
+def weights_of(known, scores, lse, share):
+    """P from S and the numbers of `load_lse`."""
+    weights = tl.exp2(scores - lse[:, None])
+    if known.maximum is not None:
+        weights *= share[:, None]
+    return weights
 
 
 @triton.jit

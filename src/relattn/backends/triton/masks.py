@@ -25,11 +25,16 @@ def visible(x, batch, head, i, j):
         query_ids = tl.load(query_at, mask=(i >= 0) & (i < x.queries), other=0)
         key_ids = tl.load(key_at, mask=(j >= 0) & (j < x.keys), other=0)
         allowed = allowed & (query_ids == key_ids)
-    if x.mask.pairs is not None:
-        start = x.mask.pairs + batch * x.mask.pairs_batch + head * x.mask.pairs_head
-        pair = i.to(tl.int64) * x.mask.pairs_query + j.to(tl.int64) * x.mask.pairs_key
-        allowed = allowed & (tl.load(start + pair, mask=there, other=0) != 0)
+    if x.mask.pairs.at is not None:
+        allowed = allowed & (tl.load(pairs_at(x.mask.pairs, batch, head, i, j), mask=there, other=0) != 0)
     return allowed
+
+
+@triton.jit
+def pairs_at(pairs, batch, head, i, j):
+    """The addresses of the pairs (i, j), which broadcast to a tile."""
+    start = pairs.at + batch.to(tl.int64) * pairs.batch + head.to(tl.int64) * pairs.head
+    return start + (i.to(tl.int64) * pairs.query + j.to(tl.int64) * pairs.key)
 
 
 @triton.jit

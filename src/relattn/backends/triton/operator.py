@@ -6,6 +6,7 @@ imported when they first run. No tensor's value is read, so CUDA graphs may capt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from relattn.autocast import without_autocast
 from relattn.backends.operators import refuse_double_backward, refuse_vmap
-from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.call import Answers, Call, Table
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
 from relattn.score.key_bias import lowered
 from relattn.score.problem import TABLES, Problem
@@ -24,26 +25,28 @@ from relattn.score.table import OffsetTable
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
     "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, "
-    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? pair_mask, "
+    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? explicit_mask, "
     "Tensor? key_bias, Tensor? key_shift, Tensor? seed, "
     "SymInt[] firsts, bool[] zeros, SymInt offset, SymInt? lowest, SymInt? highest, "
     "float scale, float? softcap, float dropout_p, bool in_float32"
 )
-DIFFERENTIABLE: tuple[str, ...] = ("query", "key", "value", "relative_query", *TABLES, "key_bias")
+DIFFERENTIABLE: tuple[str, ...] = ("query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias")
 
-torch.library.define("relattn::triton", f"({ARGUMENTS}) -> (Tensor, Tensor)")
+torch.library.define("relattn::triton", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 torch.library.define(
     "relattn::triton_backward",
-    f"(Tensor output, Tensor lse, Tensor output_gradient, Tensor lse_gradient, str[] wanted, {ARGUMENTS}) -> Tensor[]",
+    "(Tensor output, Tensor lse, Tensor maximum, Tensor total, Tensor output_gradient, Tensor lse_gradient, "
+    f"str[] wanted, {ARGUMENTS}) -> Tensor[]",
 )
 NAMES = [argument.name for argument in torch.ops.relattn.triton.default._schema.arguments]
 NUM_TENSORS = NAMES.index("firsts")
+LOG2_E = math.log2(math.e)
 
 
 def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     """O in the common dtype of the inputs, or in float32 where it is to be rounded later, and lse."""
     arguments = flat(problem, seed)
-    output, lse = torch.ops.relattn.triton(*arguments)
+    output, lse, _, _ = torch.ops.relattn.triton(*arguments)
     shift = arguments[NAMES.index("key_shift")]
     return output, lse if shift is None else lse + shift
 
@@ -53,12 +56,18 @@ def gradients(
 ) -> dict[str, Tensor]:
     """A part's share of the gradients of a call without dropout; output and lse are those of the whole call."""
     arguments = flat(problem, None)
-    shift = arguments[NAMES.index("key_shift")]
+    shift, mask = arguments[NAMES.index("key_shift")], problem.mask.explicit
     lse = lse if shift is None else lse - shift
-    found = torch.ops.relattn.triton_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
+    maximum = total = lse.new_empty(0)
+    if mask is not None and mask.is_floating_point():
+        maximum, total = lse * LOG2_E, torch.ones_like(lse)
+    answers = output, lse, maximum, total
+    found = torch.ops.relattn.triton_backward(*answers, output_gradient, lse_gradient, wanted, *arguments)
     gradients = dict(zip(wanted, found, strict=True))
     if "key_bias" in gradients and problem.key_bias is not None:
         gradients["key_bias"] = gradients["key_bias"].sum_to_size(problem.key_bias.shape).to(problem.key_bias.dtype)
+    if "explicit_mask" in gradients and mask is not None:
+        gradients["explicit_mask"] = gradients["explicit_mask"].to(mask.dtype)
     return gradients
 
 
@@ -76,12 +85,17 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     return (
         *(None if tensor is None else tensor.to(dtype) for tensor in inputs),
         *(None if table is None else _values(table, dtype) for table in tables),
-        mask.key_mask, *(mask.segments or (None, None)), mask.explicit, key_bias, key_shift, seed,
+        mask.key_mask, *(mask.segments or (None, None)), _explicit(mask.explicit), key_bias, key_shift, seed,
         [0 if table is None else table.first for table in tables],
         [table is not None and table.beyond == "zero" for table in tables],
         positions.known_origin, positions.lowest, positions.highest,
         problem.scale, problem.softcap, problem.dropout_p, problem.output_dtype == torch.float32,
     )  # fmt: skip
+
+
+def _explicit(mask: Tensor | None) -> Tensor | None:
+    """A boolean mask as it is, a float one in a dtype of the kernels."""
+    return mask.to(torch.float32) if mask is not None and mask.dtype == torch.float64 else mask
 
 
 def _key_bias(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
@@ -113,46 +127,61 @@ def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 
 @torch.library.impl("relattn::triton", "default")
-def _forward(*arguments) -> tuple[Tensor, Tensor]:
+def _forward(*arguments) -> tuple[Tensor, ...]:
     from relattn.backends.triton.forward import forward
 
     call = without_padding(_call(arguments))
     if _has_no_pair(call):
-        output, lse = _fake_forward(*arguments)
-        return output.zero_(), lse.fill_(-torch.inf)
+        output, lse, maximum, total = _fake_forward(*arguments)
+        return output.zero_(), lse.fill_(-torch.inf), maximum.fill_(-torch.inf), total.zero_()
     with without_autocast(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
-        return forward(call)
+        answers = forward(call)
+    return tuple(answers.lse.new_empty(0) if numbers is None else numbers for numbers in answers)
 
 
 @torch.library.register_fake("relattn::triton")
-def _fake_forward(*arguments) -> tuple[Tensor, Tensor]:
+def _fake_forward(*arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The tensors of `Answers`, those that are None of size 0."""
     given = _named(arguments)
-    query, rows = given["query"], given["query"].shape[:3]
+    query, rows, mask = given["query"], given["query"].shape[:3], given["explicit_mask"]
     dtype = torch.float32 if given["in_float32"] else query.dtype
     output = query.new_empty((*rows, given["value"].shape[3]), dtype=dtype)
-    return output, query.new_empty(rows, dtype=torch.float32)
+    beside = rows if mask is not None and mask.is_floating_point() else (0,)
+    lse, maximum, total = (query.new_empty(shape, dtype=torch.float32) for shape in (rows, beside, beside))
+    return output, lse, maximum, total
 
 
 @torch.library.impl("relattn::triton_backward", "default")
-def _backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
+def _backward(
+    output, lse, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
+) -> list[Tensor]:
     from relattn.backends.triton.backward import backward
 
     given = _call(arguments)
     call = without_padding(given)
     if _has_no_pair(call):
-        empty = _fake_backward(output, lse, output_gradient, lse_gradient, wanted, *arguments)
-        return [gradient.zero_() for gradient in empty]
+        return [gradient.zero_() for gradient in _like(wanted, arguments)]
     with without_autocast(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
-        answers = of_seeing_rows(call, lse, output_gradient, lse_gradient)
-        found = backward(call, output, lse, *answers, wanted)
+        beside = (maximum, total) if call.adds_mask else (None, None)
+        cotangents = of_seeing_rows(call, lse, output_gradient, lse_gradient)
+        found = backward(call, Answers(output, lse, *beside), *cotangents, wanted)
     gradients = found._replace(key=with_padding(given, found.key), value=with_padding(given, found.value))
-    if found.key_bias is not None:
-        gradients = gradients._replace(key_bias=with_padding(given, found.key_bias.unsqueeze(-1)).squeeze(-1))
+    for name in ("key_bias", "explicit_mask"):
+        numbers = getattr(found, name)
+        if numbers is not None and numbers.shape != getattr(given, name).shape:
+            gradients = gradients._replace(**{name: with_padding(given, numbers.unsqueeze(-1)).squeeze(-1)})
     return [getattr(gradients, name) for name in wanted]
 
 
 @torch.library.register_fake("relattn::triton_backward")
-def _fake_backward(output, lse, output_gradient, lse_gradient, wanted: Sequence[str], *arguments) -> list[Tensor]:
+def _fake_backward(
+    output, lse, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
+) -> list[Tensor]:
+    return _like(wanted, arguments)
+
+
+def _like(wanted: Sequence[str], arguments: tuple[Any, ...]) -> list[Tensor]:
+    """A tensor for the gradient of each argument that is wanted."""
     given = _named(arguments)
     return [given[name].new_empty(given[name].shape) for name in wanted]
 
@@ -163,19 +192,17 @@ def _has_no_pair(call: Call) -> bool:
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
-    answer, lse = output
-    ctx.save_for_backward(answer, lse, *inputs[:NUM_TENSORS])
+    ctx.save_for_backward(*output, *inputs[:NUM_TENSORS])
     ctx.numbers = inputs[NUM_TENSORS:]
 
 
-def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor) -> tuple[Tensor | None, ...]:
-    output, lse, *tensors = ctx.saved_tensors
+def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
+    output, lse, maximum, total, *tensors = ctx.saved_tensors
     wanted = [
         name for name, needed in zip(NAMES, ctx.needs_input_grad, strict=True) if needed and name in DIFFERENTIABLE
     ]
-    found = torch.ops.relattn.triton_backward(
-        output, lse, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers
-    )
+    answers = output, lse, maximum, total
+    found = torch.ops.relattn.triton_backward(*answers, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers)
     gradients = dict(zip(wanted, found, strict=True))
     return tuple(gradients.get(name) for name in NAMES)
 

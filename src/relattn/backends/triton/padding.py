@@ -53,7 +53,7 @@ def _mask(call: Call) -> Mask:
     segments = None
     if call.query_segments is not None and call.key_segments is not None:
         segments = call.query_segments, call.key_segments
-    return Mask(_positions(call), call.key_mask, segments, call.pair_mask)
+    return Mask(_positions(call), call.key_mask, segments, call.explicit_mask)
 
 
 def _positions(call: Call) -> Positions:
@@ -65,9 +65,9 @@ def _within_reach(call: Call, first: int, end: int) -> Call:
     """The call with the keys first .. end - 1."""
     if (first, end) == (0, call.key.shape[2]):
         return call
-    pair_mask = call.pair_mask
-    if pair_mask is not None and pair_mask.shape[3] != 1:
-        pair_mask = pair_mask[..., first:end]
+    explicit_mask = call.explicit_mask
+    if explicit_mask is not None and explicit_mask.shape[3] != 1:
+        explicit_mask = explicit_mask[..., first:end]
     return replace(
         call,
         key=call.key[:, :, first:end],
@@ -75,6 +75,6 @@ def _within_reach(call: Call, first: int, end: int) -> Call:
         offset=call.offset + first,
         key_mask=None if call.key_mask is None else call.key_mask[:, first:end],
         key_segments=None if call.key_segments is None else call.key_segments[:, first:end],
-        pair_mask=pair_mask,
+        explicit_mask=explicit_mask,
         key_bias=None if call.key_bias is None else call.key_bias[..., first:end],
     )

@@ -27,7 +27,7 @@ def reasons_of(problem: Problem) -> list[str]:
 
 
 def _of_the_call(problem: Problem) -> list[str]:
-    reasons, axis, positions, explicit = [], problem.sequence(), problem.sequence().positions, problem.mask.explicit
+    reasons, axis, positions = [], problem.sequence(), problem.sequence().positions
     given = {
         "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
         **{name: table.values for name, table in axis.tables().items()},
@@ -44,8 +44,6 @@ def _of_the_call(problem: Problem) -> list[str]:
         reasons.append("it takes starts as ints, not as tensors")
     elif any(isinstance(table.first, torch.Tensor) for table in axis.tables().values()):
         reasons.append("it takes the first offset of a table as an int, not as a tensor")
-    if explicit is not None and explicit.dtype != torch.bool:
-        reasons.append("it takes a boolean mask, not a float one")
     widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if name != "bias"}
     wide = [name for name, width in widths.items() if width > WIDEST]
     if wide:

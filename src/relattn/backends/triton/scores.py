@@ -6,10 +6,11 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import band_product, load_bias
-from relattn.backends.triton.masks import in_reach, visible
+from relattn.backends.triton.masks import in_reach, pairs_at, visible
 from relattn.backends.triton.skew import pairs_from_columns, pairs_from_rows
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 @triton.jit
@@ -56,7 +57,13 @@ def finished(x, batch, head, i, j, products, every):
         a = tl.load(a_at + j.to(tl.int64) * x.key_bias.row, mask=(j >= 0) & (j < x.keys), other=0.0)
         c = tl.load(c_at + i.to(tl.int64) * x.key_shift.row, mask=(i >= 0) & (i < x.queries), other=0.0)
         scores += LOG2_E * (a - c)
-    if x.mask.keep is not None or x.mask.query_ids is not None or x.mask.pairs is not None or not every:
+    if x.added.at is not None:
+        there = (i >= 0) & (i < x.queries) & (j >= 0) & (j < x.keys)
+        added = tl.load(pairs_at(x.added, batch, head, i, j), mask=there, other=0.0).to(tl.float32)
+        # In base 2 the lowest number of float32 would become -inf, which hides.
+        in_base_two = tl.minimum(tl.maximum(added * LOG2_E, -LARGEST), LARGEST)
+        scores = tl.where(added == float("-inf"), added, scores + in_base_two)
+    if x.mask.keep is not None or x.mask.query_ids is not None or x.mask.pairs.at is not None or not every:
         scores = tl.where(visible(x, batch, head, i, j), scores, float("-inf"))
     return scores, slope
 

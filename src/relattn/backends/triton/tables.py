@@ -25,7 +25,7 @@ from torch import Tensor
 from relattn.backends.triton.bands import dot, load_band, load_numbers, load_rows, padded, place, store_rows
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.inputs import Inputs, visible_offsets
-from relattn.backends.triton.known import Known, Sides, load_lse
+from relattn.backends.triton.known import Known, Sides, load_lse, weights_of
 from relattn.backends.triton.masks import in_reach, kept
 from relattn.backends.triton.scores import finished
 from relattn.backends.triton.sizes import launch
@@ -168,12 +168,12 @@ def tables_kernel(
             products += tl.trans(diagonals_from_tiles(near, far, TILE))
 
         numbers = (batch * x.heads + head).to(tl.int64) * x.queries
-        lse = load_lse(known, numbers, start, x.queries, TILE)
+        lse, share = load_lse(known, numbers, start, x.queries, TILE)
         delta = load_numbers(known.delta + numbers, start, x.queries, TILE)
         j = i + offsets - x.offset
         every = in_reach(x, start + TILE - 1, key, key + 2 * TILE - 2, offset, offset + TILE - 1)
         scores, slope = finished(x, batch, head, i, j, products, every)
-        weights = tl.exp2(scores - lse[:, None])
+        weights = weights_of(known, scores, lse, share)
 
         grad_at = place(known.grad_output, batch, head)
         grad_output = load_rows(grad_at, known.grad_output.row, start, x.queries, DV, TILE)

@@ -1,0 +1,101 @@
+"""The gradient by a mask that is added to the scores, summed over the axes along which the mask broadcasts.
+
+    dM_ij = dS_ij,    dS above the cap
+
+A program owns a tile of the mask's gradient, and walks over all tiles of pairs that read it. S and dP are computed
+again. No sum is divided among programs, so none needs an atomic addition.
+"""
+
+# pyright: reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.triton.again import pairs_again
+from relattn.backends.triton.bands import load_rows, place
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.inputs import Inputs, Pairs
+from relattn.backends.triton.known import Known
+from relattn.backends.triton.masks import key_tiles
+from relattn.backends.triton.sizes import launch
+
+
+def mask_gradient(call: Call, x: Inputs, known: Known) -> Float[Tensor, "#B #Hq #Lq #Lk"]:
+    """dM in the shape and dtype of the mask."""
+    assert call.explicit_mask is not None
+    gradient = call.explicit_mask.new_empty(call.explicit_mask.shape)
+    batches, heads, queries, keys = gradient.shape
+    into = Pairs(gradient, *(None if size == 1 else gradient.stride(n) for n, size in enumerate(gradient.shape)))
+
+    def programs(tile: int) -> int:
+        return batches * heads * math.ceil(queries / tile) * math.ceil(keys / tile)
+
+    launch(mask_kernel, call, programs, (x, known, into, call.query.shape[0]))
+    return gradient
+
+
+@triton.jit
+def mask_kernel(
+    x, known, into, batches,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One tile of dM; into: `Pairs`, no step along an axis on which the mask has one number for all."""
+    program = tl.program_id(0)
+    own_key, program = _own(program, into.key, x.keys, TILE)
+    own_query, program = _own(program, into.query, x.queries, TILE)
+    own_head, own_batch = _own(program, into.head, x.heads, 1)
+    heads, end_query = 1, own_query + TILE
+    if into.head is None:
+        heads = x.heads
+    if into.batch is not None:
+        batches = 1
+    if into.query is None:
+        end_query = x.queries
+
+    total = tl.zeros((TILE, TILE), tl.float32)
+    for member in range(0, batches * heads):
+        batch, head = own_batch + member // heads, own_head + member % heads
+        k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
+        for first_query in range(own_query, end_query, TILE):
+            start, end_key = key_tiles(x, first_query, TILE)
+            if into.key is not None:
+                start, end_key = tl.maximum(start, own_key), tl.minimum(end_key, own_key + TILE)
+            for first_key in range(start, end_key, TILE):
+                k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
+                v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
+                _, _, _, scores, _ = pairs_again(
+                    x, known, batch, head, first_query, first_key, k, v, D, DV, DR, TILE
+                )  # fmt: skip
+                total += scores
+
+    at, i, j = into.at, own_query + tl.arange(0, TILE), own_key + tl.arange(0, TILE)
+    if into.batch is not None:
+        at += own_batch.to(tl.int64) * into.batch
+    if into.head is not None:
+        at += own_head.to(tl.int64) * into.head
+    if into.query is None:
+        total, i = tl.sum(total, axis=0, keep_dims=True), tl.arange(0, 1)
+    else:
+        at += i.to(tl.int64)[:, None] * into.query
+    if into.key is None:
+        total, j = tl.sum(total, axis=1, keep_dims=True), tl.arange(0, 1)
+    else:
+        at += j.to(tl.int64)[None, :] * into.key
+    inside = (i[:, None] < x.queries) & (j[None, :] < x.keys)
+    tl.store(at + 0 * (i[:, None] + j[None, :]), total.to(into.at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _own(program, step, size, EACH: tl.constexpr):
+    """Where a program's part of an axis begins, of EACH places at most, and its number among those of other axes."""
+    first, others = program * 0, program
+    if step is not None:
+        count = tl.cdiv(size, EACH)
+        first, others = program % count * EACH, program // count
+    return first, others
