@@ -29,6 +29,7 @@ FOLDER = Path(__file__).parent / "results" / "triton"
 LENGTH = 4096
 EVERY, CLIPPED = 2 * LENGTH - 1, 33
 KEYS, VALUES = TABLES[:1], ("relative_keys", "relative_values")
+MASK = torch.empty(4, 1, LENGTH, LENGTH, dtype=torch.bfloat16, device="meta")
 CALLS: dict[str, Callable[..., Call]] = {
     "no table": lambda **given: meta_call(length=LENGTH, **given),
     "relative keys": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **given),
@@ -36,6 +37,7 @@ CALLS: dict[str, Callable[..., Call]] = {
     "clipped relative keys and values": lambda **given: meta_call(VALUES, CLIPPED, length=LENGTH, **given),
     "relative keys and queries": lambda **given: meta_call(TABLES[:2], EVERY, length=LENGTH, **given),
     "a bias": lambda **given: meta_call(("bias",), 129, length=LENGTH, **given),
+    "relative keys, a float mask": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, explicit_mask=MASK, **given),
 }
 WIDTHS = {
     64: tuple(CALLS),
@@ -75,9 +77,10 @@ def kernels(call: Call) -> dict[str, tuple[Any, tuple]]:
     """The kernels of both backward passes by their names in the table."""
     (forward_kernel, fused), ordered = launches(call, ordered=False)[:2], launches(call, ordered=True)[1:]
     named = {"forward": forward_kernel} | ({} if backward.is_ordered(call) else {"backward": fused})
-    return named | {
-        f"{kernel.__name__.removesuffix('_kernel')}, in order": (kernel, given) for kernel, given in ordered
-    }
+    for kernel, given in ordered:
+        name = kernel.__name__.removesuffix("_kernel")
+        named[name if name == "mask" else f"{name}, in order"] = kernel, given
+    return named
 
 
 def row_of(
@@ -99,7 +102,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "",
         "In the size that is taken where nothing is timed: tile, warps, stages. Registers (R) and spilled bytes (S)",
         "per thread, KiB of shared memory (M) per program. 2x: so many of its products are computed by two warps.",
-        'Rows that end in "in order" are the kernels of the deterministic backward pass. No GPU ran.',
+        'Rows that end in "in order" are the kernels of the deterministic backward pass. "mask" is the kernel of the',
+        "gradient by a float mask, in either pass. No GPU ran.",
         "",
         "```sh",
         "python -m benchmarks.triton_compiled",

@@ -89,5 +89,6 @@ def test_what_the_kernels_lack(reason: str):
 @pytest.mark.usefixtures("on_a_gpu")
 def test_every_reason_is_given():
     with pytest.raises(UnsupportedError) as caught:
-        call(backend="triton", **DOUBLE, key_position=torch.arange(LK), attn_mask=ones(LQ, LK, dtype=torch.float64))
+        wide = {"value": ones(B, H, LK, 300, dtype=torch.float64)}
+        call(backend="triton", **DOUBLE | wide, key_position=torch.arange(LK))
     assert len(caught.value.reasons["triton"]) == 3

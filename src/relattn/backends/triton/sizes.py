@@ -98,7 +98,9 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     elif is_backward and vectors and doublings:
         first = (32, 8, 1)
     else:
-        first = (32, 2 if kernel == "tables_kernel" and not vectors else 4, 2)
+        # Two warps where every product is as wide as a tile: four would compute some of it twice.
+        of_pairs = kernel == "mask_kernel" or (kernel == "tables_kernel" and not vectors)
+        first = (32, 2 if of_pairs else 4, 2)
     if has_wide_tables(call):  # the kernels are four there, and larger tiles spill thousands of bytes
         return [first]
     return [first, (2 * first[0], 4, 2)]
