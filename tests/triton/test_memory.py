@@ -96,7 +96,7 @@ def test_memory_of_decoding_does_not_grow_with_the_keys(queries: int, monkeypatc
         key = query.key.new_empty(*query.key.shape[:2], keys, width)
         with Made() as count:
             decoding.few_queries(replace(query, key=key, value=key, offset=keys - queries))
-        assert count.bytes <= 4 * (width + 2) * (max(1024, rows) + rows)
+        assert count.bytes <= 4 * (width + 1) * (max(1024, rows) + rows)
 
 
 def test_one_number_for_every_pair_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

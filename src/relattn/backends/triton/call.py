@@ -1,10 +1,8 @@
 """Call: one problem as flat tensors and numbers, the form in which the kernels take it.
 
 S_ij  =  cap( scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d] )  +  a_j - c_i  +  M_ij
-
-d = offset + j - i
 cap(S)  =  softcap * tanh(S / softcap)
-O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] )
+O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] ),   d = offset + j - i
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class Call:
     @property
     def adds_mask(self) -> bool:
         """Whether the explicit mask is added to the scores."""
-        return self.explicit_mask is not None and self.explicit_mask.is_floating_point()
+        return is_added(self.explicit_mask)
 
     @property
     def output_dtype(self) -> torch.dtype:
@@ -101,6 +99,11 @@ class Call:
             raise UnsupportedError(f"{name} is {tensor.shape[-1]} wide; the Triton kernels take widths up to {WIDEST}")
 
 
+def is_added(explicit_mask: Tensor | None) -> bool:
+    """Whether the mask is there, and is added to the scores."""
+    return explicit_mask is not None and explicit_mask.is_floating_point()
+
+
 class Answers(NamedTuple):
     """The results of the forward pass; lse is log sum_j exp(S_ij), -inf where a row sees no key.
 
@@ -112,6 +115,15 @@ class Answers(NamedTuple):
     lse: Float[Tensor, "B Hq Lq"]
     maximum: Float[Tensor, "B Hq Lq"] | None
     total: Float[Tensor, "B Hq Lq"] | None
+
+    @classmethod
+    def of(cls, call: Call) -> Answers:
+        """Memory for them: O in the dtype of the query or in float32, the others in float32."""
+        rows = call.query.shape[:3]
+        output = call.query.new_empty(*rows, call.value.shape[3], dtype=call.output_dtype)
+        lse = call.query.new_empty(rows, dtype=torch.float32)
+        beside = (torch.empty_like(lse), torch.empty_like(lse)) if call.adds_mask else (None, None)
+        return cls(output, lse, *beside)
 
 
 class Gradients(NamedTuple):

@@ -34,18 +34,14 @@ PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; w
 
 
 def few_queries(call: Call) -> Answers:
-    """O in the dtype of the query or in float32; the others in float32."""
-    batch, heads, queries = call.query.shape[:3]
+    """The kernels' answers, each query on its own."""
     widths = widths_of(call)
-    width, rows, parts = widths["DV"], batch * heads * queries, _parts(call)
+    width, rows, parts = widths["DV"], call.query.shape[:3].numel(), _parts(call)
     tile = NUMBERS // triton.next_power_of_2(max(*widths.values(), 16))
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
     maxima, totals = (call.query.new_empty(parts, rows, dtype=torch.float32) for _ in range(2))
     part_kernel[(parts * rows,)](inputs(call), outputs, maxima, totals, parts, **widths, TILE=tile)
-    output = call.query.new_empty(batch, heads, queries, width, dtype=call.output_dtype)
-    lse = maxima.new_empty(batch, heads, queries)
-    beside = (torch.empty_like(lse), torch.empty_like(lse)) if call.adds_mask else (None, None)
-    answers = Answers(output, lse, *beside)
+    answers = Answers.of(call)
     merge_kernel[(rows,)](outputs, maxima, totals, *answers, parts, DV=width, PARTS=MOST_PARTS)
     return answers
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 import triton
 import triton.language as tl
 
@@ -27,16 +26,14 @@ from relattn.backends.triton.skew import joined_from_pairs, pairs_from_rows, sha
 
 
 def forward(call: Call) -> Answers:
-    """O in the dtype of the query or in float32; the others in float32."""
+    """The kernels' answers, for few queries or in tiles."""
     if call.query.shape[2] <= FEW:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
-    output = call.query.new_empty(batch, heads, queries, call.value.shape[3], dtype=call.output_dtype)
-    lse = call.query.new_empty(batch, heads, queries, dtype=torch.float32)
-    maximum, total = (torch.empty_like(lse), torch.empty_like(lse)) if call.adds_mask else (None, None)
-    arguments = inputs(call), rows(output), lse, maximum, total
+    answers = Answers.of(call)
+    arguments = inputs(call), rows(answers.output), *answers[1:]
     launch(forward_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)
-    return Answers(output, lse, maximum, total)
+    return answers
 
 
 @triton.jit

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relattn.autocast import without_autocast
 from relattn.backends.operators import refuse_double_backward, refuse_vmap
-from relattn.backends.triton.call import Answers, Call, Table
+from relattn.backends.triton.call import Answers, Call, Table, is_added
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
 from relattn.score.key_bias import lowered
 from relattn.score.problem import TABLES, Problem
@@ -40,7 +40,6 @@ torch.library.define(
 )
 NAMES = [argument.name for argument in torch.ops.relattn.triton.default._schema.arguments]
 NUM_TENSORS = NAMES.index("firsts")
-LOG2_E = math.log2(math.e)
 
 
 def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -59,8 +58,8 @@ def gradients(
     shift, mask = arguments[NAMES.index("key_shift")], problem.mask.explicit
     lse = lse if shift is None else lse - shift
     maximum = total = lse.new_empty(0)
-    if mask is not None and mask.is_floating_point():
-        maximum, total = lse * LOG2_E, torch.ones_like(lse)
+    if is_added(mask):
+        maximum, total = lse / math.log(2.0), torch.ones_like(lse)
     answers = output, lse, maximum, total
     found = torch.ops.relattn.triton_backward(*answers, output_gradient, lse_gradient, wanted, *arguments)
     gradients = dict(zip(wanted, found, strict=True))
@@ -146,7 +145,7 @@ def _fake_forward(*arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     query, rows, mask = given["query"], given["query"].shape[:3], given["explicit_mask"]
     dtype = torch.float32 if given["in_float32"] else query.dtype
     output = query.new_empty((*rows, given["value"].shape[3]), dtype=dtype)
-    beside = rows if mask is not None and mask.is_floating_point() else (0,)
+    beside = rows if is_added(mask) else (0,)
     lse, maximum, total = (query.new_empty(shape, dtype=torch.float32) for shape in (rows, beside, beside))
     return output, lse, maximum, total
 

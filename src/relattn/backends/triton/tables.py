@@ -25,8 +25,8 @@ from torch import Tensor
 from relattn.backends.triton.bands import dot, load_band, load_numbers, load_rows, padded, place, store_rows
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.inputs import Inputs, visible_offsets
-from relattn.backends.triton.known import Known, Sides, load_lse, weights_of
-from relattn.backends.triton.masks import in_reach, kept
+from relattn.backends.triton.known import Known, Sides, load_lse, score_gradients, weights_of
+from relattn.backends.triton.masks import in_reach
 from relattn.backends.triton.scores import finished
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import diagonals_from_tiles, tiles_from_diagonals
@@ -182,18 +182,14 @@ def tables_kernel(
         by_weight = diagonals_from_tiles(dot(grad_output, tl.trans(v_near)), dot(grad_output, tl.trans(v_far)), TILE)
         if x.relative_values.at is not None:
             by_weight += dot(grad_output, tl.trans(values_band))
-        dropped = weights
-        if x.seed is not None:
-            factors = kept(x, batch, head, i, j)
-            dropped, by_weight = weights * factors, by_weight * factors
-        scores = weights * (by_weight - delta[:, None])
+        weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
         if x.softcap is not None:
             scores *= slope
 
         if into.bias.at is not None:
             by_bias += tl.sum(scores, axis=0)
         if into.relative_values.at is not None:
-            by_values += dot(tl.trans(dropped.to(v_near.dtype)), grad_output)
+            by_values += dot(tl.trans(weights.to(v_near.dtype)), grad_output)
         scores = tl.trans(scores.to(q.dtype))
         if into.relative_keys.at is not None:
             by_keys += dot(scores, r)
