@@ -127,7 +127,7 @@ class Laid {
     call.whole_heads = p.heads;
     call.output = output.at(), call.lse = lse.at(), call.maximum = maximum.at(), call.total = total.at();
     call.query_block = layout.query_block, call.key_block = layout.key_block;
-    call.threads = layout.threads, call.narrow = layout.narrow;
+    call.threads = layout.threads, call.held = layout.narrow;
     call.in_bfloat16 = p.in_bfloat16;
   }
   Laid(const Laid&) = delete;  // the call points into it

@@ -22,6 +22,9 @@ LANES = 16
 MOST_AXES = 8
 """The most axes, the sequence included, as in kernels/call.h."""
 
+HELD = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The dtypes in which few queries read keys and values, as in kernels/call.h."""
+
 CPU = torch.device("cpu")
 
 
@@ -41,8 +44,8 @@ class Inputs(NamedTuple):
     """A problem's tensors as the kernels read them: their last axes contiguous.
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
-    LANES. `of_few` leaves widths as they are. It leaves keys and values in bfloat16 if both are. key_bias a [B, Hq, Lk]
-    and less c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
+    LANES. `of_few` leaves widths as they are, and keys and values in half precision if both have the same. key_bias a
+    [B, Hq, Lk] and less c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
     """
 
     query: Tensor
@@ -69,7 +72,7 @@ class Inputs(NamedTuple):
     def of_few(cls, problem: Problem) -> Inputs:
         """The inputs of a problem with few queries; its kernels skip keys that no query sees."""
         key, value = problem.key, problem.value
-        if key.dtype != torch.bfloat16 or value.dtype != torch.bfloat16:
+        if key.dtype != value.dtype or key.dtype not in HELD:
             key, value = key.float(), value.float()
         key, value = (contiguous_rows(tensor.resolve_neg()) for tensor in (key, value))
         return cls._with(problem, key, value, lambda rows: rows)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.backends.native.inputs import MOST_AXES, AxisInputs, Inputs
+from relattn.backends.native.inputs import HELD, MOST_AXES, AxisInputs, Inputs
 from relattn.score.positions import Positions
 from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable
@@ -105,7 +105,7 @@ def packed(
         problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.counted(),
         _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
         *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
-        int(key.dtype == torch.bfloat16), int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
+        HELD[key.dtype], int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
     )  # fmt: skip
     return call
 

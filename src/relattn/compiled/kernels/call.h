@@ -118,7 +118,7 @@ struct Call {
   float* key_bias_gradient;      // [B, Hq, Lk]
   Index query_block, key_block;  // the sizes of a block; rounded up to whole groups and panels
   Index threads;
-  Index narrow;       // 1: keys and values are bfloat16, as a call of few queries may hold them
+  Index held;         // how keys and values are held: 0 float; in a call of few queries also 1 bfloat16, 2 float16
   Index in_bfloat16;  // 1: the numbers of query, key, value and output_gradient are bfloat16's, held as floats
   float* workspace;
 

@@ -18,20 +18,32 @@ struct Few {
   Few(const Call& c, float* workspace) : call(c), sizes(c), partials(workspace), chunks((c.keys + CHUNK - 1) / CHUNK) {}
 
   Index shared() const { return call.batch * chunks * call.heads * call.queries * sizes.partial; }
-  Index scratch() const { return sizes.scratch(); }
+  Index scratch() const { return call.key_heads * sizes.scratch(); }
   Index units() const { return call.batch * chunks; }
   Index merges() const { return call.batch * call.heads * call.queries; }
 
   void run(Index unit, float* scratch) const {
     const Index b = unit % call.batch, chunk = unit / call.batch;  // batch elements share the tables, too
-    const Index begin = chunk * CHUNK, end = std::min(begin + CHUNK, call.keys);
-    for (Index h = 0; h < call.key_heads; h++) {
-      float* to = partials + ((b * chunks + chunk) * call.heads * call.queries + h * sizes.rows) * sizes.partial;
-      if (call.narrow)
-        FewKeys<Brain>(sizes, b, h, begin, end, scratch).attend(to);
-      else
-        FewKeys<float>(sizes, b, h, begin, end, scratch).attend(to);
-    }
+    if (call.held == 1)
+      run<Brain>(b, chunk, scratch);
+    else if (call.held == 2)
+      run<Half>(b, chunk, scratch);
+    else
+      run<float>(b, chunk, scratch);
+  }
+
+  // All heads, one after the other. Between keys and values they read the same few rows of a table, which stay in the
+  // first-level cache.
+  template <class Held>
+  void run(Index b, Index chunk, float* scratch) const {
+    const Index begin = chunk * CHUNK, end = std::min(begin + CHUNK, call.keys), own = sizes.scratch();
+    const auto head = [&](Index h) { return FewKeys<Held>(sizes, b, h, begin, end, scratch + h * own); };
+    for (Index h = 0; h < call.key_heads; h++) head(h).score();
+    if (call.sequence.relative_keys.rows && !call.sequence.lists.given())
+      for (Index near = begin; near < end; near += NEAR)
+        for (Index h = 0; h < call.key_heads; h++) head(h).add_relative_keys(near, std::min(near + NEAR, end));
+    float* to = partials + (b * chunks + chunk) * call.heads * call.queries * sizes.partial;
+    for (Index h = 0; h < call.key_heads; h++) head(h).attend(to + h * sizes.rows * sizes.partial);
   }
 
   // Row n of [batch, heads, queries], merged from all its chunks.

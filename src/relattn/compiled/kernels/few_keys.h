@@ -52,7 +52,8 @@ struct FewKeys {
     for (Index n = 0; n < call.axes(); n++) relative_query[n] = next_part(scratch, few.rows * few.relative_width(n));
   }
 
-  void attend(float* to) const {
+  // The products with the keys, while these are near.
+  void score() const {
     const float scale = float(call.scale);
     for (Index r = 0; r < few.rows; r++) {
       scaled(call.query.of(b, head(r), place(r)), call.width, scale, query + r * few.width);
@@ -64,15 +65,26 @@ struct FewKeys {
     for (Index near = begin; near < end; near += NEAR)
       for (Index r = 0; r < few.rows; r++) {
         const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
-        dot_products(query + r * few.width, key(seen.from), call.key.row, call.width, seen.count(),
-                     of(r) + seen.from - begin);
+        dot_products<From::MEMORY>(query + r * few.width, key(seen.from), call.key.row, call.width, seen.count(),
+                                   of(r) + seen.from - begin);
       }
+    if (call.sequence.relative_queries.rows && !call.sequence.lists.given())
+      for (Index r = 0; r < few.rows; r++) add_relative_queries(r, seen_by(r, begin, end));
+  }
+
+  // S += scale * r . RK[d], for the keys from .. to - 1.
+  void add_relative_keys(Index from, Index to) const {
+    for (Index r = 0; r < few.rows; r++) add_relative_keys(r, seen_by(r, from, to));
+  }
+
+  // The other terms, the weights, and the weighted sums of the values.
+  void attend(float* to) const {
     for (Index r = 0; r < few.rows; r++) finish(r, to + r * few.partial);
     for (Index near = begin; near < end; near += NEAR)
       for (Index r = 0; r < few.rows; r++) {
         const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
-        add_rows(of(r) + seen.from - begin, value(seen.from), call.value.row, call.value_width, seen.count(),
-                 to + r * few.partial);
+        add_rows<From::MEMORY>(of(r) + seen.from - begin, value(seen.from), call.value.row, call.value_width,
+                               seen.count(), to + r * few.partial);
       }
   }
 
@@ -116,11 +128,7 @@ struct FewKeys {
   // The other terms of row r's scores, and then its weights. The chunk's maximum and total are written beside `to`.
   void finish(Index r, float* to) const {
     const Seen seen = seen_by(r, begin, end);
-    if (!call.sequence.lists.given()) {
-      if (call.sequence.relative_keys.rows) add_relative_keys(r, seen);
-      if (call.sequence.relative_queries.rows) add_relative_queries(r, seen);
-      if (call.sequence.bias.rows) add_bias(r, seen);
-    }
+    if (call.sequence.bias.rows && !call.sequence.lists.given()) add_bias(r, seen);
     for (Index n = call.first_listed(); n < call.axes(); n++) add_listed(n, r, seen);
     float* row = of(r) + seen.from - begin;
     cap_and_bias(call, b, head(r), place(r), seen.from, seen.count(), row, nullptr);
@@ -230,7 +238,6 @@ struct FewKeys {
     }
   }
 
-  // S += scale * r . RK[d].
   void add_relative_keys(Index r, Seen seen) const {
     const Band& band = call.sequence.relative_keys;
     const float* x = relative(0, r);

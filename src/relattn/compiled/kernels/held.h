@@ -1,21 +1,38 @@
-// Rows as a caller holds them: float or bfloat16, any width, read without a copy.
+// Rows as a caller holds them: float, bfloat16 or float16, any width, read without a copy.
 #pragma once
 #include "pairs.h"
 
 namespace RELATTN_SET {
 
+// float16: a sign, 5 bits of exponent e and 10 of fraction f. It is (1 + f / 1024) * 2^(e - 15); f * 2^-24 where e is
+// 0; infinite or NaN where e is 31.
+struct Half {
+  uint16_t bits;
+};
+
+typedef uint16_t Bits16 __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
+template <class Held>
+INLINE Integers bits_of(const Held* at) {
+  return __builtin_convertvector(*reinterpret_cast<const Bits16*>(at), Integers);
+}
+
 INLINE Vector load_held(const float* at) { return load(at); }
-INLINE Vector load_held(const Brain* at) {
-  typedef uint16_t Halves __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
-  return (Vector)(__builtin_convertvector(*reinterpret_cast<const Halves*>(at), Integers) << 16);
+INLINE Vector load_held(const Brain* at) { return (Vector)(bits_of(at) << 16); }
+INLINE Vector load_held(const Half* at) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+#else
+  const Integers bits = bits_of(at), size = bits & 0x7fff, shifted = size << 13;
+  const Vector whole = size < 0x7c00 ? (Vector)(shifted + (112 << 23)) : (Vector)(shifted | 0x7f800000);
+  const Vector x = size < 0x400 ? __builtin_convertvector(size, Vector) * splat(0x1p-24f) : whole;
+  return (Vector)((Integers)x | (bits & 0x8000) << 16);
+#endif
 }
 
 // The nearest bfloat16.
 INLINE void store_held(float* at, Vector x) { store(at, x); }
 INLINE void store_held(Brain* at, Vector x) {
-  typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
-  const Halves halves = __builtin_convertvector(nearest(x), Halves);
-  std::memcpy(at, &halves, sizeof halves);
+  *reinterpret_cast<Bits16*>(at) = __builtin_convertvector(nearest(x), Bits16);
 }
 
 // The first n numbers at `at`, and zeros after them.
@@ -59,6 +76,38 @@ INLINE Vector sum_each(Vector (&sums)[LANES]) {
   return sums[0];
 }
 
+// Whether rows come from memory, or are still in a cache.
+enum class From { CACHE, MEMORY };
+
+// Asks for what lies a page further on, where the processor's own prefetching ends.
+constexpr Index AHEAD = 4096;  // bytes
+template <From FROM, class Held>
+INLINE void prefetch(const Held* at) {
+  if (FROM == From::MEMORY) __builtin_prefetch(reinterpret_cast<const char*>(at) + AHEAD);
+}
+
+// Lane c of the answer is x . row c. Groups of four rows are addressed from one pointer each, so that all addresses
+// stay in registers.
+template <From FROM, class Held>
+INLINE Vector products_of_lanes(const float* x, const Held* rows, Index step, Index width) {
+  Vector sums[LANES];
+#pragma GCC unroll 16
+  for (int n = 0; n < LANES; n++) sums[n] = Vector{};
+  for (Index d = 0; d < width; d += LANES) {
+    const Vector a = load(x + d);
+#pragma GCC unroll 4
+    for (int n = 0; n < LANES; n += 4) {
+      const Held* four = rows + n * step + d;
+#pragma GCC unroll 4
+      for (int m = 0; m < 4; m++) {
+        prefetch<FROM>(four + m * step);
+        sums[n + m] += a * load_held(four + m * step);
+      }
+    }
+  }
+  return sum_each(sums);
+}
+
 // to[c] = x . row_of(c), for `count` rows. x: zeros up to a whole vector.
 template <class RowOf>
 INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index count, float* to) {
@@ -85,7 +134,7 @@ INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index cou
 
 // to[.] += sum_c weights[c] * row_of(c), for `count` rows. A weight of 0 belongs to a hidden pair: its row may hold
 // anything.
-template <class RowOf>
+template <From FROM = From::CACHE, class RowOf>
 INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Index count, float* to) {
   constexpr Index VECTORS = 4;
   Index d = 0;
@@ -97,7 +146,10 @@ INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Ind
       if (weights[c] == 0.0f) continue;
       const Vector w = broadcast(weights + c);
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; v++) sums[v] += w * load_held(row_of(c) + d + v * LANES);
+      for (int v = 0; v < VECTORS; v++) {
+        prefetch<FROM>(row_of(c) + d + v * LANES);
+        sums[v] += w * load_held(row_of(c) + d + v * LANES);
+      }
     }
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) store(to + d + v * LANES, sums[v]);
@@ -111,13 +163,16 @@ INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Ind
 }
 
 // The same for rows that lie one after the other.
-template <class Held>
-static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {
-  dot_each(x, [=](Index c) { return rows + c * step; }, width, count, to);
-}
-template <class Held>
+template <From FROM = From::CACHE, class Held>
 static void add_rows(const float* weights, const Held* rows, Index step, Index width, Index count, float* to) {
-  add_each(weights, [=](Index c) { return rows + c * step; }, width, count, to);
+  add_each<FROM>(weights, [=](Index c) { return rows + c * step; }, width, count, to);
+}
+template <From FROM = From::CACHE, class Held>
+static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {
+  Index c = 0;
+  if (width % LANES == 0)
+    for (; c + LANES <= count; c += LANES) store(to + c, products_of_lanes<FROM>(x, rows + c * step, step, width));
+  dot_each(x, [=](Index n) { return rows + (c + n) * step; }, width, count - c, to + c);
 }
 
 }  // namespace RELATTN_SET
