@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.constants import constant
 from relattn.offsets import alibi_slopes
 from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions
@@ -81,10 +82,7 @@ class AlibiBias(RelativeEncoding):
         """slope_h of every head that it has."""
         if isinstance(self.slopes, Tensor):
             return self.slopes.double()
-        if self.slopes is None:
-            slopes = _paper_slopes(self.num_heads, device)
-        else:
-            slopes = torch.tensor(self.slopes, dtype=torch.float64, device=device)
+        slopes = _paper_slopes(self.num_heads, device) if self.slopes is None else _given_slopes(self.slopes, device)
         return slopes if len(self.heads) == self.num_heads else slopes[self.heads.start : self.heads.stop]
 
     def keep_heads(self, first: int, count: int) -> None:
@@ -97,6 +95,12 @@ class AlibiBias(RelativeEncoding):
         return f"{self.num_heads}, slopes={slopes}, learned={self.learned}, signed={self.signed}"
 
 
+@constant
+def _given_slopes(slopes: tuple[float, ...], device: torch.device) -> Float64[Tensor, "H"]:
+    return torch.tensor(slopes, dtype=torch.float64, device=device)
+
+
+@constant
 def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:
     """`relattn.offsets.alibi_slopes` of the heads, made on the device."""
     lower = 1 << (num_heads.bit_length() - 1)

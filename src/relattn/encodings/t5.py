@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.constants import constant
 from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, wide
@@ -76,9 +77,17 @@ class T5Bias(RelativeEncoding):
 
 def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirectional: bool, span: Span) -> OffsetTable:
     """b[d] = bias[bucket(d)] over a span. Its edge rows hold beyond if it reaches |d| = max_distance."""
-    index = _buckets(span.offsets(bias.device), bias.shape[0], max_distance, bidirectional)
+    index = _buckets_of(span, bias.device, bias.shape[0], max_distance, bidirectional)
     rows = F.embedding(index, wide(bias)).transpose(0, 1)  # its gradient is bit-equal on every run: see `gather_rows`
     return OffsetTable(rows, span.first, "clamp")
+
+
+@constant
+def _buckets_of(
+    span: Span, device: torch.device, num_buckets: int, max_distance: int, bidirectional: bool
+) -> Int64[Tensor, "count"]:
+    """bucket(d) of a span. A decoder asks for the same span at every token, once max_distance lies behind it."""
+    return _buckets(span.offsets(device), num_buckets, max_distance, bidirectional)
 
 
 def _buckets(
