@@ -21,7 +21,7 @@ from relattn import (
     explain,
     relative_attention,
 )
-from relattn.backends import problem_operator
+from relattn.backends import problem_operator, select
 from relattn.backends.native import NativeBackend, operator
 from relattn.compiled import library
 from tests import seeds
@@ -316,12 +316,15 @@ def test_auto_takes_it_for_many_pairs_and_where_no_gradient_is_asked() -> None:
         ((1, 4096), {}, "sdpa"),
         ((1, 256), {"dtype": torch.bfloat16}, "native"),
         ((1, 255), {"dtype": torch.bfloat16}, "sdpa"),
+        ((1, 1024), {"dtype": torch.float16}, "native"),
+        ((1, 1023), {"dtype": torch.float16}, "sdpa"),
         ((512, 512), {"dtype": torch.float64}, "sdpa"),
     ],
 )
 def test_auto_takes_it_without_terms_where_it_outruns_pytorch(
-    lengths: Any, options: dict[str, Any], chosen: str
+    lengths: Any, options: dict[str, Any], chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(select, "HAS_TILES", False)
     options, (queries, keys) = dict(options), lengths
     dtype = options.pop("dtype", torch.float32)
     query, key, value = (torch.randn(1, 8, n, 8, dtype=dtype) for n in (queries, keys, keys))
@@ -329,6 +332,21 @@ def test_auto_takes_it_without_terms_where_it_outruns_pytorch(
         assert explain(query, key, value, **options).chosen == chosen
         rotated = explain(query, key, value, encoding=RotaryEmbedding(8).to(dtype), **options)
     assert rotated.chosen == chosen
+
+
+def test_auto_leaves_bfloat16_to_tiles_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch multiplies tiles of bfloat16, its attention is faster, but for dropout, and with tables there is
+    none.
+    """
+    monkeypatch.setattr(select, "HAS_TILES", True)
+    query, key, value = (torch.randn(1, 8, 512, 8, dtype=torch.bfloat16) for _ in range(3))
+    encoding = T5Bias(8).to(torch.bfloat16)
+    with nobody_listens():
+        assert explain(query, key, value).chosen == "sdpa"
+        assert explain(query[:, :, :1], key, value).chosen == "sdpa"
+        assert explain(query, key, value, dropout_p=0.1).chosen == "native"
+        assert explain(query.half(), key.half(), value.half()).chosen == "native"
+        assert explain(query, key, value, encoding=encoding).chosen == "native"
 
 
 def test_auto_takes_tiled_for_many_pairs_that_neither_runs(monkeypatch) -> None:
