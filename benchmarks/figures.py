@@ -23,8 +23,8 @@ PAPER = ("sinusoid", "sinusoid+voice", "relative", "relative+pitch+time")
 
 @cache
 def kept(study: str) -> Kept:
-    """A study's file."""
-    return Kept.read(RESULTS / f"{study}.json", study)
+    """A study's file, by its place."""
+    return Kept.read(RESULTS / f"{study}.json", Path(study).name)
 
 
 @cache

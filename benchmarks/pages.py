@@ -152,8 +152,11 @@ def places() -> Iterator[Place]:
     )
 
 
+AVX512 = "avx512"
+"""The folder of studies that were taken once more, on a machine with AVX-512."""
 OTHERS = {
-    "encodings-avx512.md": "The native backend beside PyTorch's attention, with AVX-512",
+    "zen4.md": "The native backend on Zen 4, where its goals were set",
+    "goals.md": "Which goals the native backend misses, and what limits it",
     "devices-model/model.md": "A model of 8 to 1,024 devices",
     "triton/README.md": "The Triton kernels as compiled for six generations of GPUs",
     "triton/model.md": "A model of their speed",
@@ -166,7 +169,8 @@ OTHERS = {
 def index() -> str:
     """What there is, one row for each page."""
     found = {f"{name}/table.md": grid.answers for name, grid in GRIDS.items()}
-    found |= {f"{name}.md": entry.answers for name, entry in CATALOGUE.items()} | OTHERS
+    found |= {f"{name}.md": entry.answers for name, entry in CATALOGUE.items()}
+    found |= {f"{AVX512}/{name}.md": f"{entry.answers}, with AVX-512" for name, entry in CATALOGUE.items()} | OTHERS
     there = {page: title for page, title in found.items() if (RESULTS / page).exists()}
     lines = [
         "# Figures", "",
@@ -182,8 +186,9 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every page, as the files say."""
     yield RESULTS / "README.md", index()
     for name in CATALOGUE:
-        if (RESULTS / f"{name}.json").exists():
-            yield RESULTS / f"{name}.md", kept(name).page(study_of(name))
+        for study in (name, f"{AVX512}/{name}"):
+            if (RESULTS / f"{study}.json").exists():
+                yield RESULTS / f"{study}.md", kept(study).page(study_of(name))
     found: dict[Path, str] = {}
     for place in places():
         path = ROOT / place.page
