@@ -169,6 +169,11 @@ def on_grid(study: str, candidate: str, length: int) -> list[str]:
     return times + memories
 
 
+def beyond(study: str, candidate: str, length: int) -> list[str]:
+    """MiB, forward and training."""
+    return on_grid(study, candidate, length)[2:]
+
+
 def not_timed(reason: str) -> str:
     """What a table says in place of a time.
 

@@ -88,7 +88,7 @@ def test_nothing_to_clean_leaves_the_problem_itself() -> None:
 def test_one_tensor_of_segments_tells_that_queries_see_themselves(
     lowest: int | None, highest: int | None, start: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then nobody sorts; and where each query may not see the key of its own place, what is found is right."""
+    """Then nothing is sorted; and where each query may not see the key of its own place, what is found is right."""
     ids = torch.from_numpy(rng.integers(0, 3, (BATCH, KEYS)))
     positions = Positions(Run(0), Run(start), KEYS, KEYS, torch.device("cpu"), lowest, highest)
     mask = Mask(positions, segments=(ids, ids))

@@ -99,7 +99,7 @@ def arguments_of(definition: ast.FunctionDef) -> list[tuple[str, str, str, str]]
 
 
 def test_overloads_for_type_checkers_repeat_it() -> None:
-    """All but return_lse, which decides what returns; and what returns is what the function says in all."""
+    """All arguments but return_lse, which selects the overload; together the results equal the function's."""
     (request,) = functions_of("request_of")
     overloads = [
         node

@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "a table made for the call": ("txl", {}, "float32", 0.0),
     "starts as tensors": ("txl", {"query_position": np.array(3), "window": (4, 1)}, "float32", 0.0),
     "explicit positions": ("terms_all", {"query_position": ROWS[0], "key_position": np.arange(6)}, "float32", 0.0),
-    "explicit positions a row each": ("shaw", {"query_position": ROWS, "is_causal": True}, "float32", 0.0),
+    "explicit positions per row": ("shaw", {"query_position": ROWS, "is_causal": True}, "float32", 0.0),
     "a key mask": ("t5", {"key_mask": np.arange(6) < np.array([[4], [6]])}, "float32", 0.0),
     "segments": ("alibi_4_heads", {"segment_ids": (ROWS // 3, np.arange(12).reshape(2, 6) // 4)}, "float32", 0.0),
     "a boolean mask": ("shaw", {"attn_mask": np.eye(5, 6, dtype=bool)[None, None]}, "float32", 0.0),

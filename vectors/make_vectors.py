@@ -1,4 +1,4 @@
-"""Makes the published test vectors, one safetensors file an encoding, from the float64 oracles in `tests/oracle`.
+"""Makes the published test vectors, one safetensors file per encoding, from the float64 oracles in `tests/oracle`.
 
     python -m vectors.make_vectors [FOLDER]         from the repository's root; FOLDER is `vectors` unless given
 

@@ -3,7 +3,7 @@
     python docs/explorer/make_numbers.py [FILE]      (default: numbers.js beside this file)
 
 The numbers are relattn's: each encoding lowers a call, and its tables, queries and keys are written down. equation.js
-knows the score equation and no encoding.
+contains only the score equation, no encoding.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ CHOICES = {
         {"width": (8, 32, 128)}, lambda width: relattn.SandwichBias(1, width),
     ),
     "RelativeEmbedding": Choice(
-        "a row per offset, which the query meets",
+        "a row per offset, multiplied with the query",
         {"max_length": (2, 4, 8, 24), "beyond": ("clamp", "zero")},
         lambda max_length, beyond: relattn.RelativeEmbedding(WIDTH, max_length, beyond=beyond),
     ),
     "ShawEmbedding": Choice(
-        "clipped rows, which the query meets",
+        "clipped rows, multiplied with the query",
         {"max_distance": (1, 2, 4, 8, 16)},
         lambda max_distance: relattn.ShawEmbedding(WIDTH, max_distance, values=False),
     ),
@@ -95,12 +95,12 @@ CHOICES = {
         "queries and keys are turned", {"base": (10, 100, 10000), "stretched": (1, 2, 4)}, rotary
     ),
     "DisentangledEmbedding": Choice(
-        "rows that the query meets, and rows that the key meets",
+        "rows multiplied with the query, and rows multiplied with the key",
         {"max_distance": (2, 4, 8)},
         lambda max_distance: relattn.DisentangledEmbedding(1, WIDTH, embed_dim=WIDTH, max_distance=max_distance),
     ),
     "KeyQueryEmbedding": Choice(
-        "a row per offset, which query and key both meet",
+        "a row per offset, multiplied with query and key",
         {},
         lambda: relattn.KeyQueryEmbedding(WIDTH, LENGTH),
     ),

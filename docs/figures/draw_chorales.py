@@ -1,4 +1,4 @@
-"""Draws chorales.png, the README's picture of a comparison, from its results.json.
+"""Draws chorales.png, the picture of a comparison in docs/lab.md, from its results.json.
 
 python docs/figures/draw_chorales.py benchmarks/results/chorales/results.json
 """

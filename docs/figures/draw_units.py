@@ -151,7 +151,7 @@ def draw_forward(path: Path) -> None:
             y = 1.3 + (tiles[0].i0 + queries / 2) * scale
             picture.text(x - 0.15, y, str(unit + 1), 0.38, ha="right", weight="bold")
         picture.text(
-            x - 0.95, 1.3 + side / 2, f"{queries} queries a unit; 1 is taken first", 0.4, rotation=90, color=FAINT
+            x - 0.95, 1.3 + side / 2, f"{queries} queries per unit; unit 1 comes first", 0.4, rotation=90, color=FAINT
         )
     picture.save(path)
 

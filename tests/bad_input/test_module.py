@@ -253,7 +253,7 @@ BESIDE_A_CACHE = {
     "key_position": (
         {"key_position": 0},
         ValueError,
-        "key_position: came with a cache, which knows where its keys stand; leave it out",
+        "key_position: came with a cache, which holds the positions of its keys; leave it out",
     ),
     "window": ({"window": 3}, ValueError, "window: got 3; expected (left, right)..."),
     "is_causal": ({"is_causal": "no"}, TypeError, "is_causal: got 'no'; expected True or False"),
@@ -415,7 +415,7 @@ BESIDE_A_FULL_CACHE = {
     "key_position": (
         {"key_position": 0},
         ValueError,
-        "key_position: came with a cache, which knows where its keys stand; leave it out",
+        "key_position: came with a cache, which holds the positions of its keys; leave it out",
     ),
     "query_position": (
         {"query_position": torch.arange(2)},

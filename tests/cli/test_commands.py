@@ -294,7 +294,7 @@ def test_doctor_tells_what_is_there_for_several_processes(monkeypatch):
     assert re.search(r"DeviceMesh\s+│ there: relattn.distributed splits sequences and heads over one", printed)
     assert f"accelerate │ {importlib.metadata.version('accelerate')}, by which" in printed
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    assert re.search(r"nccl\s+│ there, for one GPU to a process", call("doctor")[1])
+    assert re.search(r"nccl\s+│ there, for one GPU per process", call("doctor")[1])
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
     printed = call("doctor")[1]
     assert re.search(r"torch.distributed\s+│ not in this build of torch", printed)

@@ -1,4 +1,4 @@
-"""Names of files and data that mean something to those who print or draw them: they go through as they are."""
+"""Names of files and data with characters special to rich or matplotlib: they go through as they are."""
 
 import os
 import re

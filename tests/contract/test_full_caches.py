@@ -55,7 +55,7 @@ def test_attention_to_a_full_cache(name: str, rng: np.random.Generator) -> None:
 
 @every_module
 def test_beams_share_a_memory(name: str, rng: np.random.Generator) -> None:
-    """A memory repeated for its beams, and beams that leave; with positions a row of its own."""
+    """A memory repeated for its beams, and beams that leave; each row has its own positions."""
     layer = module_of(name, rng, length=14)
     key_position = STARTS["listed per row"]
     keywords, memory = cross(layer, name, rng, query_position=3)

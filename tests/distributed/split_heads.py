@@ -20,7 +20,7 @@ CLOSE = 1e-12
 
 
 class Net(nn.Module):
-    """A function of the offset that learns, of which no one knows which numbers are whose."""
+    """A function of the offset that learns, whose parameters cannot be assigned to heads."""
 
     def __init__(self) -> None:
         super().__init__()

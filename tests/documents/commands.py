@@ -132,7 +132,7 @@ def _pip(words: list[str]) -> str | None:
 
 
 def _known(words: list[str]) -> None:
-    """A program of which the pages say no more than its name and a file."""
+    """A program that the pages name only with a file."""
 
 
 PROGRAMS: dict[str, Any] = {

@@ -75,6 +75,6 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(OSError) as caught, alone_in(tmp_path / "out"):
         pass
     assert str(caught.value) == (
-        f"{tmp_path / 'out'} cannot be written: got 'Permission denied'; expected room and the right to write there; "
-        "make room, or choose another folder"
+        f"{tmp_path / 'out'} cannot be written: got 'Permission denied'; expected free space and write permission; "
+        "free some space, or choose another folder"
     )

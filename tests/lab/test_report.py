@@ -154,7 +154,7 @@ def test_the_command_can_be_pasted_into_a_shell():
 
 def test_it_says_what_the_ngram_sees_more():
     text = read(page(results(TWO))).text
-    assert "The n-gram is told the place in the beat and knows the few steps before a window, which the models" in text
+    assert "The n-gram also gets the place in the beat and the few steps before the window, which the models" in text
 
 
 def test_one_seed_has_no_spread():

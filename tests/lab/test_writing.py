@@ -18,7 +18,7 @@ FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
 
 WAY_OUT = (
-    "expected room and the right to write there; what was done before is kept: make room, then go on with --resume"
+    "expected free space and write permission; what was done before is kept: free some space, then go on with --resume"
 )
 
 

@@ -62,7 +62,7 @@ every_cache = pytest.mark.parametrize("cache", CACHES)
 def calls() -> Iterator[Counter[str]]:
     """How often each of COUNTED runs inside, from wherever it is called: the interpreter itself tells of every call.
 
-    The parts of Positions that a backend takes, where a window leaves keys out of reach, are none that are made anew.
+    The parts of Positions that a backend takes, where a window leaves keys out of reach, are reused, not recreated.
     No dispatch mode looks on, as that of `tests/digest.py` would: for one native goes through PyTorch's dispatcher.
     """
     names = {function.__code__: name for name, function in {**COUNTED, "part": Positions.part}.items()}

@@ -62,8 +62,8 @@ def full(*arguments):
 
 def said_of(path):
     return (
-        f"{path} cannot be written: got 'No space left on device'; expected room and the right to write there; "
-        "make room, "
+        f"{path} cannot be written: got 'No space left on device'; expected free space and write permission; "
+        "free some space, "
         "or choose another folder"
     )
 

@@ -30,7 +30,7 @@ class Given(nn.Module):
         self.tensor = tensor
 
     def forward(self, _: Tensor) -> Tensor:
-        """The tensor, whatever would be projected."""
+        """Returns the tensor and ignores the input."""
         return self.tensor
 
 

@@ -278,7 +278,7 @@ def bench(
     Encodings: none, relative (a row for every offset), relative-heads (the same for each head), shaw-keys, shaw (both
     clipped at 16), t5, alibi, transformer-xl, rope, key-query, disentangled, and for images and documents
     grid-bias (Swin's table), decomposed (SAM's rows for dy and dx), layout (LayoutLMv3's order of words, x and y);
-    relattn compare names alike what it has. Every candidate is first checked against float64; one that is wrong gets
+    relattn compare uses the same names. Every candidate is first checked against float64; one that is wrong gets
     no figure. Ctrl-C keeps what was measured.
 
     A study has settings of its own. relattn's pages show the studies. On a grid of lengths: relative, relative-causal,

@@ -73,7 +73,7 @@ def _several() -> Table:
         table.add_row("torch.distributed", without)
     else:
         found = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
-        devices = {"gloo": "CPUs", "nccl": "one GPU to a process", "mpi": "what the MPI library sends from"}
+        devices = {"gloo": "CPUs", "nccl": "one GPU per process", "mpi": "devices that MPI supports"}
         for name, there in found.items():
             table.add_row(name, f"there, for {devices[name]}" if there else without)
         table.add_row("DeviceMesh", "there: relattn.distributed splits sequences and heads over one")

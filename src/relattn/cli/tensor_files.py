@@ -17,7 +17,7 @@ from relattn.support.files import atomic_path, check_name, reason_of
 SAFETENSORS = ".safetensors"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 INSIDE = ("state_dict", "model", "model_state_dict")
-"""Where training code keeps the tensors, when it keeps more beside them."""
+"""Keys under which a training checkpoint holds its tensors."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -94,8 +94,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             save_file(_apart(tensors), draft, metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(
-                f"out: {path} cannot be written: got {reason_of(error)!r}; expected room and the right to write there; "
-                "make room, or choose another folder"
+                f"out: {path} cannot be written: got {reason_of(error)!r}; expected free space and write permission; "
+                "free some space, or choose another folder"
             ) from error
 
 

@@ -40,9 +40,9 @@ class Meeting(NamedTuple):
 class Ring:
     """What the passes of a ring need beside the tensors.
 
-    group, layout: those of the ranks, which hold `keys` keys each. hops: how many times a chunk is passed on. backend:
-        as the caller named it. seed: the seed of dropout. arguments: each piece's problem as the operators' arguments,
-        by name.
+    group, layout: the ranks and their layout; each rank holds `keys` keys. hops: how many times a chunk is passed on.
+        backend: as the caller named it. seed: the seed of dropout. arguments: each piece's problem as the operators'
+        arguments, by name.
     """
 
     group: Group

@@ -2,8 +2,8 @@
 
 A chunk is the keys and values of one rank. With N ranks, and n queries and m keys per rank:
 
-    chunk       c  = B Hk m (D + Dv) e        e bytes a number, as the keys come
-    gradients   c' = B Hk m (D + Dv) w        w bytes a number, as sums are taken
+    chunk       c  = B Hk m (D + Dv) e        e bytes per number, as the keys come
+    gradients   c' = B Hk m (D + Dv) w        w bytes per number, as sums are taken
 
     ring        forward  h c                  h hops, see `hops`
                 backward h c + (h + 1) c'     0 where h is 0

@@ -110,7 +110,7 @@ def attend(
 
 
 def kept() -> AbstractContextManager[object]:
-    """Keeps what gradients need, in a checkpointed layer too: when it is computed again, it may not ask for weights."""
+    """Keeps the saved tensors in a checkpointed layer too, because the recomputation may not return weights."""
     if torch.compiler.is_compiling():
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)

@@ -16,7 +16,7 @@ class Report:
 
     changed[name of a module]: how it was changed. The model makes no bias of queries x keys for it. If the model may
     ask for a mask that must be written down pair by pair, the text says so. remains[name]: relattn computes it, but the
-    model's bias of queries x keys remains, and why. left[name]: it is as it was, and why.
+    model's bias of queries x keys remains, and why. left[name]: unchanged, with the reason.
     """
 
     changed: dict[str, str]

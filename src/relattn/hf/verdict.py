@@ -125,7 +125,8 @@ def _by_name(name: str, modules: Modules) -> Verdict:
     if why is not None:
         return Verdict("remains", f"{said}; {why}")
     if family not in FILES and not is_told(family) and relative(_code_beside(kind)):
-        return Verdict("left", f"{kind.__name__} stands beside relative positions in code that relattn does not know")
+        said = f"{kind.__name__} is defined in a file with relative positions that relattn does not support"
+        return Verdict("left", said)
     return Verdict("changed", said)
 
 

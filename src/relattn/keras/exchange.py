@@ -96,8 +96,8 @@ def _encoding_from_torch(module: nn.Module) -> RelativeEncoding:
         )
     if getattr(module, "sections", None) is not None:
         raise UnsupportedError(
-            f"from_torch: got a {name} with sections, which turns by several axes; relattn.keras knows the sequence "
-            "alone, so keep it in PyTorch"
+            f"from_torch: got a {name} with sections, which turns by several axes; relattn.keras supports only the "
+            "sequence, so keep it in PyTorch"
         )
     arguments = {
         argument: READ[name, argument](module) if (name, argument) in READ else getattr(module, argument)

@@ -87,8 +87,9 @@ class Positions(NamedTuple):
         extremes = self.extremes()
         if extremes is None:
             raise UnsupportedError(
-                "query_position, key_position: got listed positions that only the running graph knows, and an encoding "
-                "that reads them for the rows it needs; give starts, or use an encoding whose table has an end"
+                "query_position, key_position: got listed positions whose values exist only while the graph runs, and "
+                "an encoding that reads them for the rows it needs; give starts, or use an encoding whose table "
+                "has an end"
             )
         smallest, largest = extremes
         if largest - smallest >= LONGEST_SPAN:

@@ -158,9 +158,9 @@ class RotaryEmbedding(RelativeEncoding):
         """The frequencies of "dynamic", in the float64 that a TensorFlow graph has."""
         if keras.backend.backend() == "jax":
             raise UnsupportedError(
-                "RotaryEmbedding: got positions that only the running graph knows, and the scaling 'dynamic', whose "
-                "frequencies need float64, which Keras does not have on JAX; give starts as Python's own ints, or call "
-                "it without jax.jit"
+                "RotaryEmbedding: got positions whose values exist only while the graph runs, and the scaling "
+                "'dynamic', whose frequencies need float64, which Keras does not have on JAX; give starts as Python's "
+                "own ints, or call it without jax.jit"
             )
         array = partial(ops.convert_to_tensor, dtype="float64")
         theta, pairs = inverse_frequencies(self.rotary_dim, self.base), np.arange(self.rotary_dim // 2)

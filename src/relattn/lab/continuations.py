@@ -27,8 +27,8 @@ def continuations(models: dict[str, Path], data: str, seed: int, progress: Progr
     """What each of the models goes on with from the same opening, and the piece itself; nothing where no piece is long
     enough.
 
-    models: encoding -> the folder of its model of four voices. data: what the comparison was trained on, a test piece
-    of which the seed draws. What was composed is kept beside the models; none is composed again.
+    models: encoding -> the folder of its model of four voices. data: the comparison's data; the seed picks a test
+    piece. What was composed is kept beside the models; none is composed again.
     """
     found, opening = [], None
     for encoding, folder in models.items():

@@ -30,8 +30,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Division:
-    """A batch is dealt to `groups` of processes, of which this one is in number `group`; the processes of a group split
-    every window of theirs along its length, over `mesh`, where it is not None.
+    """A batch is shared among `groups` groups of processes; this process is in group `group`. Where `mesh` is not None,
+    the processes of a group split each of their windows along its length, over `mesh`.
     """
 
     groups: int = 1

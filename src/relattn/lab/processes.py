@@ -44,7 +44,7 @@ class Processes:
     def part(self) -> None:
         """End their work. All processes call this, and each must have dropped its meshes before.
 
-        Gloo's threads end with their process group. One that still lets go of a tensor while Python ends aborts the
+        Gloo's threads end with their process group. A thread that frees a tensor during Python's exit aborts the
         process.
         """
         if self.count > 1:
@@ -63,7 +63,7 @@ class Processes:
         if self.is_main:
             try:
                 found = action()
-            except Exception as raised:  # which the others, who wait, must hear of
+            except Exception as raised:  # the waiting processes must be told
                 error = raised
         found, failed = broadcast_object_list([found, error is not None])
         if error is not None:

@@ -119,16 +119,16 @@ def train(
     The seed fixes weights, windows and dropout, so equal calls give equal models, interrupted or not. Checkpoints lie
     in `folder`, the last one that of the finished model. `progress(step, note)` is called after each step.
 
-    division: how several processes share the work, all of which make the same call; without dropout the model is that
+    division: how processes share the work; all make the same call. Without dropout the model is that
     of one process up to rounding. With dropout every process draws its own weights. All processes of a split window use
     one draw, that of the first among them.
 
     report_to: where the Trainer reports both curves while it trains, by its own names; TensorBoard's files lie beside
     `folder`.
 
-    Raises KeyboardInterrupt: after SIGINT or SIGTERM, once the step is done and a checkpoint written, of several
-    processes at once; DivergedError: at the first step with a loss that is not finite; ValueError: with several GPUs in
-    one process; OSError: when a checkpoint cannot be written.
+    Raises KeyboardInterrupt: after SIGINT or SIGTERM, once the step is done and a checkpoint written; with several
+    processes, immediately; DivergedError: at the first step with a loss that is not finite; ValueError: with several
+    GPUs in one process; OSError: when a checkpoint cannot be written.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -24,6 +24,6 @@ def kept(what: str, folder: Path) -> Iterator[None]:
         yield
     except UNWRITTEN as error:
         raise OSError(
-            f"out: {what} cannot be written to {folder}: got {reason_of(error)!r}; expected room and the right to "
-            "write there; what was done before is kept: make room, then go on with --resume"
+            f"out: {what} cannot be written to {folder}: got {reason_of(error)!r}; expected free space and write "
+            "permission; what was done before is kept: free some space, then go on with --resume"
         ) from error

@@ -237,7 +237,7 @@ def _check_cache(cache: object, key: object, key_position: object) -> None:
             "remember(key, value)"
         )
     if key_position is not None:
-        raise ValueError("key_position: came with a cache, which knows where its keys stand; leave it out")
+        raise ValueError("key_position: came with a cache, which holds the positions of its keys; leave it out")
 
 
 def _positions_of_queries(

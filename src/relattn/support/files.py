@@ -141,6 +141,6 @@ def said(path: Path) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(
-            f"{path} cannot be written: got {error.strerror!r}; expected room and the right to write there; make room, "
-            "or choose another folder"
+            f"{path} cannot be written: got {error.strerror!r}; expected free space and write permission; free some "
+            "space, or choose another folder"
         ) from error

@@ -105,7 +105,9 @@ def test_a_graph_cannot_read_listed_positions(name):
     x = normal(2, 6, WIDTH)
     layer(x, x)
     graph = in_graph(lambda x, at: layer(x, x, query_position=at))
-    with pytest.raises(UnsupportedError, match="got listed positions that only the running graph knows, and an encod"):
+    with pytest.raises(
+        UnsupportedError, match="got listed positions whose values exist only while the graph runs, and"
+    ):
         graph(x, np.arange(6, dtype="int32"))
 
 
@@ -132,9 +134,9 @@ def test_a_graph_turns_by_the_length_that_it_finds(name):
     lists = in_graph(step)
     if BACKEND == "jax" and name == "dynamic":
         said = (
-            "RotaryEmbedding: got positions that only the running graph knows, and the scaling 'dynamic', whose "
-            "frequencies need float64, which Keras does not have on JAX; give starts as Python's own ints, or call it "
-            "without jax.jit"
+            "RotaryEmbedding: got positions whose values exist only while the graph runs, and the scaling 'dynamic', "
+            "whose frequencies need float64, which Keras does not have on JAX; give starts as Python's own ints, or "
+            "call it without jax.jit"
         )
         for start in (np.int32(2), np.arange(5, dtype="int32")):
             with pytest.raises(UnsupportedError, match=re.escape(said)):

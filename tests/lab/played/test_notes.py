@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from relattn.lab.played.corpus import load_midi_folder, split_files
-from relattn.lab.played.notes import one_note_a_pitch, read_notes, write_notes
+from relattn.lab.played.notes import read_notes, without_overlaps, write_notes
 from relattn.lab.played.picture import draw_played
 from relattn.lab.played.vocabulary import Events
 from tests import seeds
@@ -24,7 +24,7 @@ def random_notes(seed=0, count=300):
     velocity = 4 * random.integers(0, 32, count) + 2
     notes = np.stack([start, start + random.integers(1, 400, count), random.integers(0, 128, count), velocity], axis=1)
     notes[:, :2] -= notes[:, :2].min()
-    return one_note_a_pitch(notes)
+    return without_overlaps(notes)
 
 
 def test_notes_are_in_hundredths_of_a_second_from_the_first(tmp_path):

@@ -91,7 +91,7 @@ def test_the_files():
     assert len(paths) == len({path.stem for path in paths}) == 408
 
 
-# As printed: the number of steps before the first bar line, the bar's, all; the first steps' voices, one line a beat
+# As printed: the number of steps before the first bar line, the bar's, all; the first steps' voices, one line per beat
 REAL = {
     # Aus meines Herzens Grunde, G major, 3/4
     "bwv269": (4, 12, 252, ["G4 D4 B3 G2", "G4 D4 B3 G3", "G4 E4 C4 E3", "D5 D4 A3 F#3", "B4 D4 G3 G3"]),

@@ -1,4 +1,4 @@
-"""Windows: what follows what, every token once, one piece a window."""
+"""Windows: what follows what, every token once, one piece per window."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""SigLIP 2's images, of which every one has patches of its own number, and which one query sees in the end."""
+"""SigLIP 2: each image has its own number of patches; one query reads them at the end."""
 
 from typing import Any
 

@@ -145,8 +145,8 @@ SETTING = (
     f"A training step of {LENGTH:,} tokens, {HEADS} heads of {WIDTH}, float32, causal, Shaw's embedding clipped at "
     "128, batch 1, split over processes with gloo, one thread each. MiB: what a process holds at its highest beyond "
     "its inputs, output and gradients, over the processes. Sent: bytes counted where they are sent, by one process, "
-    "forward and backward, beside the formula of `relattn.distributed.traffic`. Pairs: those of the process that has "
-    "most over those of the one that has fewest. Speed is not measured: the processes share two cores."
+    "forward and backward, beside the formula of `relattn.distributed.traffic`. Pairs: the largest number of pairs "
+    "on a process, divided by the smallest. Speed is not measured: the processes share two cores."
 )
 
 

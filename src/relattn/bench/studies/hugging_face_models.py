@@ -34,7 +34,7 @@ class Subject:
     warm: int = 128
 
 
-SIDE = "pixels a side"
+SIDE = "pixels per side"
 HOUR = 45_000
 """Frames of 80 ms."""
 
@@ -106,11 +106,11 @@ SUBJECTS = {
     "donut": Subject("Donut at 1280 x 960, first stage", images.donut, images.page, (1280,), "pixels high", warm=1280),
     "maskformer": Subject("MaskFormer-Swin-B, first stage", images.maskformer, images.image, (800,), SIDE, warm=800),
     "swin_v2": Subject("Swin-v2-B, first stage", images.swin_v2, images.image, (256,), SIDE, warm=256),
-    "levit": Subject("LeViT-128 at 224, two layers a stage", images.levit, images.image, (224,), SIDE, warm=224),
+    "levit": Subject("LeViT-128 at 224, two layers per stage", images.levit, images.image, (224,), SIDE, warm=224),
 }  # fmt: skip
 """By a short name, the key of the committed figures.
 
-Families without a line of their own run the code of one that has it: mT5 and UMT5 T5's; Canary, Cohere-ASR and
-Nemotron-H-Omni Parakeet's; DeepSeek-OCR2, Unlimited-OCR, SLANeXt and PP-FormulaNet SAM's; Swin2SR Swin-v2's. LASR,
-SigLIP 2 and Gemma 4 have no relative term that is changed.
+Families without a line share the code of another family: mT5, UMT5 -> T5; Canary, Cohere-ASR, Nemotron-H-Omni ->
+Parakeet; DeepSeek-OCR2, Unlimited-OCR, SLANeXt, PP-FormulaNet -> SAM; Swin2SR -> Swin-v2. LASR, SigLIP 2 and Gemma 4
+have no relative term that is changed.
 """

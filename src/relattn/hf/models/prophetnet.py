@@ -1,7 +1,7 @@
 """ProphetNet: S = q . k / sqrt(D) + r_i[bucket(d)], one number for each bucket, head and query, in n + 1 streams.
 
 The main stream is causal. Predicting stream s attends to the main stream's keys up to s before the query, or to the
-first key if there is none. It also attends to one key of its own, the query's.
+first key if there is none. It also attends to one extra key: its own.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ WHOLE = 255
 class Attended:
     """The RANKS largest weights of each head for each of n tokens, the largest first.
 
-    back: uint16 [layers, heads, n, RANKS], how many tokens before it what it looks at lies. shares: uint8, the weights
+    back: uint16 [layers, heads, n, RANKS], how far back the attended token lies, in tokens. shares: uint8, the weights
     times 255; 0 where there are no more, and for what is no token of the tune.
     """
 
@@ -44,8 +44,8 @@ def attended_by(model: LabModel, tokens: np.ndarray) -> Attended:
     """What `model` looks at when it writes each of `tokens` [n], which stand after "begin".
 
     The model reads "begin" and all tokens but the last, as it does when it composes: no layer looks back further than
-    the trained length. Place i of what it reads decides on token i, and place j holds token j - 1; so a weight at j is
-    one on the token i - (j - 1) before, and the weight of "begin" is none.
+    the trained length. Input i predicts token i. Input j holds token j - 1. So weight j belongs to token j - 1,
+    i - (j - 1) tokens back, and the weight of "begin" belongs to no token.
     """
     given = torch.from_numpy(np.append(0, tokens[:-1]))[None].to(model.device)
     length = model.config.length

@@ -51,7 +51,7 @@ def read_notes(path: Path) -> np.ndarray:
             "the folder"
         )
     notes[:, START:PITCH] = np.round(notes[:, START:PITCH] * STEPS_PER_SECOND)
-    return one_note_a_pitch(notes.astype(np.int32))
+    return without_overlaps(notes.astype(np.int32))
 
 
 def _struck_notes(song: mido.MidiFile) -> list[tuple[float, float, int, int]]:
@@ -89,7 +89,7 @@ def _struck_notes(song: mido.MidiFile) -> list[tuple[float, float, int, int]]:
     return struck
 
 
-def one_note_a_pitch(notes: np.ndarray) -> np.ndarray:
+def without_overlaps(notes: np.ndarray) -> np.ndarray:
     """`notes` [N, 4] in order, each at least one step long, and no two of one pitch at once."""
     kept: list[list[int]] = []
     latest: dict[int, list[int]] = {}

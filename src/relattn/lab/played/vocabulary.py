@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relattn.lab.played.notes import END, PITCH, START, VELOCITY, one_note_a_pitch
+from relattn.lab.played.notes import END, PITCH, START, VELOCITY, without_overlaps
 
 PITCHES = 128
 LONGEST_SHIFT = 100
@@ -51,8 +51,8 @@ class Events:
     def notes(self, tokens: np.ndarray) -> np.ndarray:
         """The notes that the `tokens` say, int32 [N, 4].
 
-        Whatever was sampled can be played: the end of a pitch that does not sound is passed over, one that begins again
-        ends before, and what has not ended at the end ends there.
+        Any sequence can be played. An end without a start is ignored. A restarted pitch ends the old note. Open notes
+        end at the end.
         """
         notes: list[tuple[int, int, int, int]] = []
         sounding: dict[int, tuple[int, int]] = {}
@@ -75,7 +75,7 @@ class Events:
                 velocity = (event - LOUDER) * LOUDNESS_STEP + LOUDNESS_STEP // 2
         for pitch in list(sounding):
             end(pitch)
-        return one_note_a_pitch(np.array(notes, dtype=np.int32).reshape(-1, 4))
+        return without_overlaps(np.array(notes, dtype=np.int32).reshape(-1, 4))
 
     def duration(self, tokens: np.ndarray) -> int:
         """How much time passes in the `tokens`, in hundredths of a second."""

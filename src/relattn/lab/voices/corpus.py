@@ -21,7 +21,7 @@ class VoicesCorpus(Corpus):
     step_tokens = len(VOICES)
     words = Words(
         tokens="four voices interleaved on a 16th-note grid; training windows are transposed at random",
-        ngram="The n-gram is told the place in the beat and knows the few steps before a window, which the models do "
+        ngram="The n-gram also gets the place in the beat and the few steps before the window, which the models do "
         "not see.",
         typical="Most tokens repeat the same voice's note of the step before, so losses are small and small "
         "differences count.",

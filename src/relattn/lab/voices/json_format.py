@@ -12,7 +12,7 @@ from relattn.lab.voices.pieces import VOICES, MusicData, Piece
 
 EXPECTED = (
     'expected {"train": [...], "valid": [...], "test": [...]}, '
-    "each a list of pieces, a piece a list of steps of four MIDI pitches"
+    "each a list of pieces; each piece is a list of steps, each step four MIDI pitches"
 )
 FIELDS: dict[str, type] = {"name": str, "upbeat": int, "bar_steps": int, "steps": list}
 """Of a piece that is an object."""

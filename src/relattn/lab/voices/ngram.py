@@ -17,10 +17,12 @@ from relattn.lab.voices.vocabulary import Vocabulary
 class NGram:
     """The `Interpolation` of growing contexts, over silence and the pitches.
 
-    The contexts grow, each by what stands behind its number (all voices are given their voice's name first): 1 nothing
-    more, 2 the own pitch one step earlier, 3 the place in the beat, 4 the nearest higher voice now, 5 the other higher
-    voices now, 6 the higher voices one step earlier, 7 the lower voices one step earlier, 8 the own pitches two to four
-    steps earlier.
+    The contexts grow. Context 1 is the voice's name alone. Context n adds:
+
+    2  its own pitch one step earlier        6  the higher voices one step earlier
+    3  the place in the beat                 7  the lower voices one step earlier
+    4  the nearest higher voice now          8  its own pitches two to four steps earlier
+    5  the other higher voices now
     """
 
     vocabulary: Vocabulary
