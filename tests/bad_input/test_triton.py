@@ -71,8 +71,6 @@ DOUBLE = {name: ones(B, H, length, D, dtype=torch.float64) for name, length in L
 LACKS = {
     "it computes in float32, and query is float64": DOUBLE,
     "it takes no listed positions, only where queries and keys start": {"key_position": torch.arange(LK)},
-    "it takes starts as ints, not as tensors": {"query_position": torch.tensor(3)},
-    "it takes the first offset of a table as an int, not as a tensor": {"encoding": bias(first=torch.tensor(-LQ))},
     "it holds at most 256 features of a row on chip, and query has 257": WIDE,
     "it holds at most 256 features of a row on chip, and value has 300": {"value": ones(B, H, LK, 300)},
 }

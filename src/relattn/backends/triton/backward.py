@@ -57,6 +57,7 @@ from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.scores import by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, pairs_from_rows, shared_half
+from relattn.backends.triton.starts import started
 from relattn.backends.triton.tables import sums_of_tables, table_gradient
 from relattn.score.problem import TABLES
 
@@ -119,6 +120,7 @@ def queries_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """dq, dr and delta of one tile of queries under one head, and its share of what is summed `across` programs."""
+    x = started(x)
     tiles = tl.cdiv(x.queries, TILE)
     program = tl.program_id(0)
     row = program // tiles

@@ -23,6 +23,7 @@ from relattn.backends.triton.masks import kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import joined_from_pairs, pairs_from_rows, shared_half
+from relattn.backends.triton.starts import started
 
 
 def forward(call: Call) -> Answers:
@@ -41,6 +42,7 @@ def forward_kernel(
     x, output, lse, maxima, totals, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """One tile of queries in one head; x: `Inputs`, output: `Rows`; the others [B, Hq, Lq]."""
+    x = started(x)
     tiles = tl.cdiv(x.queries, TILE)
     program = tl.program_id(0)
     row = program // tiles

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Int32
 from torch import Tensor
 
-from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.call import FARTHEST, Call, Table
+from relattn.score.problem import TABLES
 
 
 class Rows(NamedTuple):
@@ -65,7 +67,8 @@ class Inputs(NamedTuple):
 
     r: no pointer where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
     row is a head. added: a float mask. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0.
-    seed, dropout: a pointer, and the probability.
+    seed, dropout: a pointer, and the probability. starts: where an origin is a tensor, offset is 0, and the tables'
+    first offsets and the limits stand in memory (`starts.py`).
     """
 
     q: Rows
@@ -89,6 +92,7 @@ class Inputs(NamedTuple):
     softcap: float | None
     seed: Tensor | None
     dropout: float | None
+    starts: Tensor | None
 
 
 def inputs(call: Call) -> Inputs:
@@ -110,12 +114,27 @@ def inputs(call: Call) -> Inputs:
         group=call.query.shape[1] // call.key.shape[1],
         queries=call.query.shape[2],
         keys=call.key.shape[2],
-        offset=call.offset,
+        offset=0 if isinstance(call.offset, Tensor) else call.offset,
         scale=call.scale,
         softcap=call.softcap,
         seed=call.seed if call.dropout_p > 0.0 else None,
         dropout=call.dropout_p if call.dropout_p > 0.0 else None,
+        starts=starts_of(call),
     )
+
+
+def starts_of(call: Call) -> Int32[Tensor, "6"] | None:
+    """The first offsets of the four tables, and the lowest and the highest visible offset, all less the origin.
+
+    None where the origin is an int. Far away they are cut off, where they mean the same, so that 32 bits hold them.
+    """
+    if not isinstance(call.offset, Tensor):
+        return None
+    tables = (getattr(call, name) for name in TABLES)
+    given = [*(None if table is None else table.first for table in tables), call.lowest, call.highest]
+    numbers = [0 if number is None else number for number in given]
+    starts = torch.stack([n if isinstance(n, Tensor) else torch.full_like(call.offset, n) for n in numbers])
+    return (starts - call.offset).clamp(-FARTHEST, FARTHEST).to(torch.int32)
 
 
 def rows(tensor: Tensor | None) -> Rows:
@@ -147,7 +166,12 @@ def has_wide_tables(call: Call) -> bool:
 
 
 def visible_offsets(call: Call) -> tuple[int, int]:
-    """The lowest and the highest offset that a pair of the call may have."""
+    """The lowest and the highest offset that a pair of the call may have.
+
+    Where the origin is a tensor they are less the origin, and no limit cuts them.
+    """
+    if isinstance(call.offset, Tensor):
+        return 1 - call.query.shape[2], call.key.shape[2] - 1
     lowest = call.offset - (call.query.shape[2] - 1)
     highest = call.offset + call.key.shape[2] - 1
     lowest = lowest if call.lowest is None else max(lowest, call.lowest)
@@ -156,6 +180,10 @@ def visible_offsets(call: Call) -> tuple[int, int]:
 
 def beyond(call: Call, table: Table) -> bool:
     """Whether a visible offset may lie outside of the table."""
+    if isinstance(table.first, Tensor):  # it was made over the call's offsets
+        return False
+    if isinstance(call.offset, Tensor):
+        return True
     lowest, highest = visible_offsets(call)
     return lowest < table.first or highest >= table.first + table.values.shape[1]
 
@@ -168,20 +196,17 @@ def _band(call: Call, table: Table | None) -> Band:
         values = values.contiguous()
     head = 0 if values.shape[0] == 1 else values.stride(0)
     edge = int(table.zero) if beyond(call, table) else None
-    return Band(values, head, values.stride(1), table.first, values.shape[1], edge)
+    first = 0 if isinstance(call.offset, Tensor) else table.first
+    return Band(values, head, values.stride(1), first, values.shape[1], edge)
 
 
 def _mask(call: Call) -> Mask:
-    lowest, highest = visible_offsets(call)
+    lowest, highest = _limits(call)
     keep = None if call.key_mask is None else call.key_mask.contiguous().view(torch.uint8)
     query_ids, key_ids = call.query_segments, call.key_segments
     query_ids = None if query_ids is None else query_ids.contiguous()
     key_ids = None if key_ids is None else key_ids.contiguous()
     boolean = None if call.explicit_mask is None or call.adds_mask else call.explicit_mask.view(torch.uint8)
-    limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
-    # A limit that leaves nothing visible may lie far away; just beyond the pairs' offsets it means the same.
-    lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])
-    highest = None if limits[1] is None else max(limits[1], call.offset - call.query.shape[2])
     return Mask(
         lowest=lowest,
         highest=highest,
@@ -193,3 +218,15 @@ def _mask(call: Call) -> Mask:
         key_ids_batch=None if key_ids is None else key_ids.stride(0),
         pairs=pairs(call, boolean),
     )
+
+
+def _limits(call: Call) -> tuple[int | None, int | None]:
+    """The limits of visible offsets, None where no pair is beyond one; 0 where it stands in memory."""
+    if isinstance(call.offset, Tensor):
+        return None if call.lowest is None else 0, None if call.highest is None else 0
+    lowest, highest = visible_offsets(call)
+    limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
+    # A limit that leaves nothing visible may lie far away; just beyond the pairs' offsets it means the same.
+    lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])
+    highest = None if limits[1] is None else max(limits[1], call.offset - call.query.shape[2])
+    return lowest, highest

@@ -15,6 +15,7 @@ from relattn.backends.triton.bands import band_sum, dot, load_rows, padded, plac
 from relattn.backends.triton.known import side_sums, store_sides
 from relattn.backends.triton.masks import query_tiles
 from relattn.backends.triton.skew import columns_from_pairs
+from relattn.backends.triton.starts import started
 
 
 @triton.jit
@@ -23,6 +24,7 @@ def keys_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and da of one tile of keys under one key head: all of its query heads, one after the other."""
+    x = started(x)
     tiles = tl.cdiv(x.keys, TILE)
     program = tl.program_id(0)
     key_heads = x.heads // x.group
