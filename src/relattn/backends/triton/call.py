@@ -166,7 +166,10 @@ class Answers(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients by each of a call's tensors, and by the values of its tables; None where the call has none."""
+    """The gradients by each of a call's tensors, and by the values of its tables; None where the call has none.
+
+    axes: those of listed axes, by their names in the problem.
+    """
 
     query: Float[Tensor, "B Hq Lq D"]
     key: Float[Tensor, "B Hk Lk D"]
@@ -178,3 +181,4 @@ class Gradients(NamedTuple):
     bias: Float[Tensor, "H R"] | None
     key_bias: Float[Tensor, "B Hq Lk"] | None
     explicit_mask: Float[Tensor, "#B #Hq #Lq #Lk"] | None
+    axes: dict[str, Tensor]

@@ -19,6 +19,7 @@ from relattn.backends.triton.bands import (
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.decoding import FEW, few_queries
 from relattn.backends.triton.inputs import inputs, rows
+from relattn.backends.triton.listed import with_value_sums
 from relattn.backends.triton.masks import kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
@@ -85,6 +86,7 @@ def forward_kernel(
             weights *= kept(x, batch, head, i, j)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
+        weighted = with_value_sums(x, batch, head, i, j, weights, weighted, DV)
         if x.relative_values.at is not None:
             last, joined = joined * older[:, None], joined_from_pairs(weights, TILE)
             half = shared_half(joined, last, TILE).to(v.dtype)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int32
 from torch import Tensor
 
-from relattn.backends.triton.call import FARTHEST, Call, Table
+from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
 from relattn.score.problem import TABLES
 
 
@@ -46,9 +46,44 @@ class Pairs(NamedTuple):
     key: int | None
 
 
+class Lists(NamedTuple):
+    """The positions on an axis, int64, with the steps from batch element to batch element; 0 where all share them.
+
+    lowest, highest: the limits of visible offsets.
+    """
+
+    queries: Tensor | None
+    queries_batch: int | None
+    keys: Tensor | None
+    keys_batch: int | None
+    lowest: int | None
+    highest: int | None
+
+
+class Listed(NamedTuple):
+    """A `ListedAxis`, with the widths of its r, of keys and of values.
+
+    r: q where the axis has no own; owns_r: None there.
+    """
+
+    queries: Tensor
+    queries_batch: int
+    keys: Tensor
+    keys_batch: int
+    r: Rows
+    owns_r: int | None
+    relative_keys: Band
+    relative_queries: Band
+    relative_values: Band
+    bias: Band
+    relative_width: int
+    width: int
+    value_width: int
+
+
 class Mask(NamedTuple):
     """The masks and limits that decide which pairs attend, with the steps along the axes of each tensor; see
-    `masks.py`.
+    `masks.py`. listed: the limits of a sequence of lists.
     """
 
     lowest: int | None
@@ -60,6 +95,7 @@ class Mask(NamedTuple):
     key_ids: Tensor | None
     key_ids_batch: int | None
     pairs: Pairs
+    listed: Lists
 
 
 class Inputs(NamedTuple):
@@ -68,7 +104,7 @@ class Inputs(NamedTuple):
     r: no pointer where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
     row is a head. added: a float mask. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0.
     seed, dropout: a pointer, and the probability. starts: where an origin is a tensor, offset is 0, and the tables'
-    first offsets and the limits stand in memory (`starts.py`).
+    first offsets and the limits stand in memory (`starts.py`). axes: those of lists (`listed.py`).
     """
 
     q: Rows
@@ -93,6 +129,7 @@ class Inputs(NamedTuple):
     seed: Tensor | None
     dropout: float | None
     starts: Tensor | None
+    axes: tuple[Listed, ...]
 
 
 def inputs(call: Call) -> Inputs:
@@ -120,6 +157,7 @@ def inputs(call: Call) -> Inputs:
         seed=call.seed if call.dropout_p > 0.0 else None,
         dropout=call.dropout_p if call.dropout_p > 0.0 else None,
         starts=starts_of(call),
+        axes=tuple(_listed(call, axis) for axis in call.axes),
     )
 
 
@@ -200,6 +238,36 @@ def _band(call: Call, table: Table | None) -> Band:
     return Band(values, head, values.stride(1), first, values.shape[1], edge)
 
 
+def _listed(call: Call, axis: ListedAxis) -> Listed:
+    """No offset of the axis is known here, so any may lie outside of its tables."""
+    r = call.query if axis.relative_query is None else axis.relative_query
+    bands = {}
+    for name in TABLES:
+        table = getattr(axis, name)
+        band = _band(call, table)
+        bands[name] = band if table is None else band._replace(first=table.first, beyond=int(table.zero))
+    return Listed(
+        **_sides(axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
+        relative_width=r.shape[3], width=call.query.shape[3], value_width=call.value.shape[3],
+    )  # fmt: skip
+
+
+def _listed_limits(call: Call) -> Lists:
+    axis = call.listed_sequence
+    if axis is None or (axis.lowest is None and axis.highest is None):
+        return Lists(None, None, None, None, None, None)
+    return Lists(**_sides(axis), lowest=axis.lowest, highest=axis.highest)
+
+
+def _sides(axis: ListedAxis) -> dict[str, Any]:
+    """The positions of both sides, contiguous along the tokens, and the steps between batch elements."""
+    sides = {}
+    for name, positions in (("queries", axis.queries), ("keys", axis.keys)):
+        each = positions if positions.stride(-1) == 1 else positions.contiguous()
+        sides |= {name: each, f"{name}_batch": 0 if each.dim() == 1 or each.shape[0] == 1 else each.stride(0)}
+    return sides
+
+
 def _mask(call: Call) -> Mask:
     lowest, highest = _limits(call)
     keep = None if call.key_mask is None else call.key_mask.contiguous().view(torch.uint8)
@@ -217,6 +285,7 @@ def _mask(call: Call) -> Mask:
         key_ids=key_ids,
         key_ids_batch=None if key_ids is None else key_ids.stride(0),
         pairs=pairs(call, boolean),
+        listed=_listed_limits(call),
     )
 
 

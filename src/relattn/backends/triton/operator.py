@@ -54,7 +54,8 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
     with torch.cuda.device_of(call.query):  # kernels run on the current device
         kernel_answers = KernelAnswers(output.to(call.output_dtype), maximum, *beside)
         found = backward(call, kernel_answers, *cotangents, wanted)
-    gradients = {name: gradient for name, gradient in found._asdict().items() if gradient is not None}
+    by_name = found._asdict()
+    gradients = by_name.pop("axes") | {name: gradient for name, gradient in by_name.items() if gradient is not None}
     for name in ("key", "value"):
         gradients[name] = with_padding(given, gradients[name])
     for name in ("key_bias", "explicit_mask"):

@@ -37,10 +37,6 @@ def _of_the_call(problem: Problem) -> list[str]:
     double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
     if double:
         reasons.append(f"it computes in float32, and {double[0]} is float64")
-    if len(problem.axes) > 1:
-        reasons.append("it reads the offsets of the sequence alone, and the encoding stands on other axes")
-    if problem.sequence().positions.origin is None:
-        reasons.append("it takes no listed positions, only where queries and keys start")
     widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if tensor.dim() > 2 and "bias" not in name}
     wide = [name for name, width in widths.items() if width > WIDEST]
     if wide:

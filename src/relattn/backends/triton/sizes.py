@@ -16,8 +16,9 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -47,17 +48,18 @@ _first: dict[tuple, Sizes] = {}
 
 
 def launch(
-    kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, added: Sequence[Tensor] = ()
-) -> None:
+    kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, added: Sequence[Tensor] = (),
+    more: Mapping[str, int] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Run the kernel with the best known sizes of tiles, and time some first where that is allowed. programs: the
-    number of programs for a tile.
+    number of programs for a tile. more: widths that the kernel has beside those of the call.
 
     While sizes are timed the kernel runs several times, so it must not read its own outputs. added: those that it adds
     to; they are zero before, and made zero again after the timing.
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
-    widths = widths_of(call)
+    widths = widths_of(call) | more
     kind = *widths.values(), _magnitude(call), *_kinds(arguments)
     key = kernel, call.query.device, kind
 

@@ -18,6 +18,7 @@ def started(x):
             _from(x.relative_values, x.starts, 2), _from(x.bias, x.starts, 3),
             _limited(x.mask, x.starts), x.key_bias, x.key_shift, x.added,
             x.heads, x.group, x.queries, x.keys, x.offset, x.scale, x.softcap, x.seed, x.dropout, x.starts,
+            x.axes,
         )  # fmt: skip
     return x
 
@@ -39,5 +40,5 @@ def _limited(mask, starts):
         highest = tl.load(starts + 5)
     return Mask(
         lowest, highest, mask.keep, mask.keep_batch, mask.query_ids, mask.query_ids_batch,
-        mask.key_ids, mask.key_ids_batch, mask.pairs,
+        mask.key_ids, mask.key_ids_batch, mask.pairs, mask.listed,
     )  # fmt: skip

@@ -26,6 +26,7 @@ from relattn.backends.triton.bands import dot, load_band, load_numbers, load_row
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.inputs import Inputs, visible_offsets
 from relattn.backends.triton.known import Known, Sides, load_lse, score_gradients, weights_of
+from relattn.backends.triton.listed import with_values
 from relattn.backends.triton.masks import in_reach
 from relattn.backends.triton.scores import finished
 from relattn.backends.triton.sizes import launch
@@ -210,6 +211,7 @@ def tables_kernel(
         by_weight = diagonals_from_tiles(dot(grad_output, tl.trans(v_near)), dot(grad_output, tl.trans(v_far)), TILE)
         if x.relative_values.at is not None:
             by_weight += dot(grad_output, tl.trans(values_band))
+        by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
         weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
         if x.softcap is not None:
             scores *= slope
