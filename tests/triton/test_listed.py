@@ -65,7 +65,9 @@ KINDS = ("sam", "beit", "everywhere", "key_query_on_both", "shaw_on_both", "dise
 @pytest.mark.parametrize("name", BETWEEN_THEM)
 def test_lists_across_tiles(name: str, ordered: None, device: str, rng: np.random.Generator) -> None:
     """Far out of order, and in order; every gradient with and without atomic additions."""
-    setting = setting_of(str(rng.choice(["any order", "gaps"])), name, rng, *ACROSS[device], num_heads=2, num_kv_heads=1)
+    setting = setting_of(
+        str(rng.choice(["any order", "gaps"])), name, rng, *ACROSS[device], num_heads=2, num_kv_heads=1
+    )
     check(make_subject(CASES[name], setting, "float32"), "triton", "float32", truth=by_formula, device=device)
 
 

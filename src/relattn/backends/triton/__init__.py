@@ -21,7 +21,7 @@ class TritonBackend:
     name = "triton"
 
     def reasons(self, problem: Problem) -> list[str]:
-        """It needs CUDA, no listed positions, no float64, and at most 256 features."""
+        """It needs CUDA, no float64, and at most 256 features."""
         return reasons_of(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:

@@ -76,7 +76,8 @@ def _of_axis(
             return math.ceil(queries / tile) * batch * heads
 
         added = [] if ordered else list(sums.values())
-        launch(axis_kernel, call, programs, (x, known, listed, rows(relative), into), added, {"DA": relative_width})
+        arguments, more = (x, known, listed, rows(relative), into), {"DA": relative_width}
+        launch(axis_kernel, call, programs, arguments, added=added, more=more)
     if ordered:
         for name, table in tables.items():
             _sum_rows(call, x, known, listed, name, table, sums[name])
