@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from relattn import ShawEmbedding, UnsupportedError, explain
+from relattn import OffsetTable, ScoreTerms, ShawEmbedding, UnsupportedError, explain
 from relattn.backends.triton import reasons
 from tests.bad_input.refusal import LK, LQ, B, D, H, call, ones, refused
 
@@ -66,6 +66,10 @@ LENGTHS = {"query": LQ, "key": LK, "value": LK}
 DOUBLE = {name: ones(B, H, length, D, dtype=torch.float64) for name, length in LENGTHS.items()}
 LACKS = {
     "it computes in float32, and query is float64": DOUBLE,
+    "for listed positions it takes the first offset of a table as an int, not as a tensor": {
+        "key_position": torch.arange(LK),
+        "encoding": ScoreTerms(bias=OffsetTable(ones(H, LQ + LK), torch.tensor(-LQ))),
+    },
     "it holds at most 256 features of a row on chip, and query has 257": WIDE,
     "it holds at most 256 features of a row on chip, and value has 300": {"value": ones(B, H, LK, 300)},
 }

@@ -114,7 +114,9 @@ BRANCHES = {
     ),
     "starts as tensors": meta_call(TABLES, 33, length=LENGTH, lowest=-300, offset=numbers()),
     "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(listed_axis(1, own=True), listed_axis(2))),
-    "a listed sequence": meta_call((), length=LENGTH, axes=(listed_axis(0, own=True)._replace(lowest=-300, highest=0),)),
+    "a listed sequence": meta_call(
+        (), length=LENGTH, axes=(listed_axis(0, own=True)._replace(lowest=-300, highest=0),)
+    ),
     "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
     "one row": meta_call(TABLES, 1, length=LENGTH),
     "one position": meta_call(TABLES, 33, length=1),

@@ -234,7 +234,7 @@ def _band(call: Call, table: Table | None) -> Band:
         values = values.contiguous()
     head = 0 if values.shape[0] == 1 else values.stride(0)
     edge = int(table.zero) if beyond(call, table) else None
-    first = 0 if isinstance(call.offset, Tensor) else table.first
+    first = 0 if isinstance(table.first, Tensor) or isinstance(call.offset, Tensor) else table.first
     return Band(values, head, values.stride(1), first, values.shape[1], edge)
 
 

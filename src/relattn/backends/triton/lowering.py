@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
     limits = {"lowest": positions.lowest, "highest": positions.highest}
     if positions.origin is None:
         listed.insert(0, _listed(first, 0, dtype)._replace(**limits))
-        of_runs = dict.fromkeys(("relative_query", *TABLES, *limits)) | {"offset": 0}
+        of_runs: dict[str, Any] = dict.fromkeys(("relative_query", *TABLES, *limits)) | {"offset": 0}
     else:
         of_runs = _terms(first, dtype) | limits | {"offset": positions.origin}
     segments = mask.segments or (None, None)
@@ -46,12 +47,10 @@ def _listed(axis: Axis, number: int, dtype: torch.dtype) -> ListedAxis:
     return ListedAxis(number, query, key, **_terms(axis, dtype))
 
 
-def _terms(axis: Axis, dtype: torch.dtype) -> dict[str, Tensor | Table | None]:
+def _terms(axis: Axis, dtype: torch.dtype) -> dict[str, Any]:
     """r and the tables. r means nothing without relative keys."""
     r = axis.relative_query
-    terms: dict[str, Tensor | Table | None] = {
-        "relative_query": None if r is None or axis.relative_keys is None else r.to(dtype)
-    }
+    terms: dict[str, Any] = {"relative_query": None if r is None or axis.relative_keys is None else r.to(dtype)}
     return terms | {name: _table(getattr(axis, name), dtype) for name in TABLES}
 
 

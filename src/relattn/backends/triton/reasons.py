@@ -29,7 +29,7 @@ def reasons_of(problem: Problem) -> list[str]:
 
 def _of_the_call(problem: Problem) -> list[str]:
     reasons = []
-    given = {"query": problem.query, "key": problem.key, "value": problem.value}
+    given: dict[str, torch.Tensor | None] = {"query": problem.query, "key": problem.key, "value": problem.value}
     for number, axis in enumerate(problem.axes):
         given[on_axis("relative_query", number)] = axis.relative_query
         given |= {on_axis(name, number): table.values for name, table in axis.tables().items()}
@@ -37,6 +37,11 @@ def _of_the_call(problem: Problem) -> list[str]:
     double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
     if double:
         reasons.append(f"it computes in float32, and {double[0]} is float64")
+    sequence = problem.sequence()
+    if sequence.positions.origin is None and any(
+        isinstance(table.first, torch.Tensor) for table in sequence.tables().values()
+    ):
+        reasons.append("for listed positions it takes the first offset of a table as an int, not as a tensor")
     widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if tensor.dim() > 2 and "bias" not in name}
     wide = [name for name, width in widths.items() if width > WIDEST]
     if wide:

@@ -59,7 +59,7 @@ def launch(
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
-    widths = widths_of(call) | more
+    widths = widths_of(call) | dict(more)
     kind = *widths.values(), _magnitude(call), *_kinds(arguments)
     key = kernel, call.query.device, kind
 
@@ -92,6 +92,8 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     vectors = sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
     beside = vectors + (call.bias is not None)
     doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
+    if call.axes:  # every pair holds its rows of tables: larger tiles spill
+        return [SMALLEST if is_float32 or doublings or kernel in ("axis_kernel", "rows_kernel") else (32, 4, 1)]
     if doublings == 2 or is_float32:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = (16, 4 if is_float32 else 2, 2) if is_full else (32, 4, 2)
