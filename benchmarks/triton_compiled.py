@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from relattn.backends.triton import backward, forward, mask_gradient, sizes, tables
+from relattn.backends.triton import axes, backward, forward, mask_gradient, sizes, tables
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
@@ -65,7 +65,7 @@ def launches(call: Call, ordered: bool) -> list[tuple[Any, tuple]]:
         found.append((kernel, given))
 
     with ExitStack() as patches:
-        for module in (forward, backward, tables, mask_gradient):
+        for module in (forward, backward, tables, mask_gradient, axes):
             patches.enter_context(patch.object(module, "launch", note))
         patches.enter_context(patch.object(backward, "is_ordered", lambda call: ordered or decide(call)))
         answers = forward.forward(call)

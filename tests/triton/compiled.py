@@ -78,7 +78,7 @@ def given_at_run_time(arguments: tuple) -> Iterator[Any]:
 def _type(argument: Any, path: tuple, constexprs: dict[tuple, Any], attributes: dict[tuple, list]) -> Any:
     if isinstance(argument, tuple):
         types = [_type(part, (*path, n), constexprs, attributes) for n, part in enumerate(argument)]
-        return type(argument)(*types)
+        return type(argument)(*types) if hasattr(argument, "_fields") else tuple(types)
     if _is_constant(argument):
         constexprs[path] = argument
         return "constexpr"

@@ -16,8 +16,9 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -47,17 +48,18 @@ _first: dict[tuple, Sizes] = {}
 
 
 def launch(
-    kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, added: Sequence[Tensor] = ()
-) -> None:
+    kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, added: Sequence[Tensor] = (),
+    more: Mapping[str, int] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Run the kernel with the best known sizes of tiles, and time some first where that is allowed. programs: the
-    number of programs for a tile.
+    number of programs for a tile. more: widths that the kernel has beside those of the call.
 
     While sizes are timed the kernel runs several times, so it must not read its own outputs. added: those that it adds
     to; they are zero before, and made zero again after the timing.
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
-    widths = widths_of(call)
+    widths = widths_of(call) | dict(more)
     kind = *widths.values(), _magnitude(call), *_kinds(arguments)
     key = kernel, call.query.device, kind
 
@@ -90,6 +92,8 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     vectors = sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
     beside = vectors + (call.bias is not None)
     doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
+    if call.axes:  # every pair holds its rows of tables: larger tiles spill
+        return [SMALLEST if is_float32 or doublings or kernel in ("axis_kernel", "rows_kernel") else (32, 4, 1)]
     if doublings == 2 or is_float32:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = (16, 4 if is_float32 else 2, 2) if is_full else (32, 4, 2)
