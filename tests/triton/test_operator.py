@@ -54,6 +54,25 @@ def test_the_operator_passes_opcheck(kind: str, device: str, monkeypatch) -> Non
 
 
 @everywhere
+@pytest.mark.parametrize(
+    ("asked", "kind", "expected"),
+    [("highest", "sinks", "ieee"), ("high", "sinks", "tf32x3"), ("medium", "sinks", "tf32x3"),
+     ("high", "dropout", "ieee")],
+)  # fmt: skip
+def test_the_precision_is_what_pytorch_is_set_to(
+    asked: str, kind: str, expected: str, device: str, monkeypatch
+) -> None:
+    """Dropout's call has tables of vectors, beside which the parts have no room."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(asked)
+    try:
+        arguments = call_of(kind, device, monkeypatch)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert arguments[operator.NAMES.index("precision")] == expected
+
+
+@everywhere
 @every_call
 def test_the_backward_operator_passes_opcheck(kind: str, device: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""

@@ -21,6 +21,7 @@ from relattn.backends.triton.padding import of_seeing_rows, with_padding, withou
 from relattn.score.key_bias import lowered
 from relattn.score.problem import TABLES, Problem
 from relattn.score.table import OffsetTable
+from relattn.watched import constant_in_graphs
 
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
@@ -28,7 +29,7 @@ ARGUMENTS = (
     "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? explicit_mask, "
     "Tensor? key_bias, Tensor? key_shift, Tensor? seed, "
     "SymInt[] firsts, bool[] zeros, SymInt offset, SymInt? lowest, SymInt? highest, "
-    "float scale, float? softcap, float dropout_p, bool in_float32"
+    "float scale, float? softcap, float dropout_p, bool in_float32, str precision"
 )
 DIFFERENTIABLE: tuple[str, ...] = ("query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias")
 
@@ -39,6 +40,7 @@ torch.library.define(
     f"str[] wanted, {ARGUMENTS}) -> Tensor[]",
 )
 NAMES = [argument.name for argument in torch.ops.relattn.triton.default._schema.arguments]
+WIDEST_IN_PARTS = 64
 NUM_TENSORS = NAMES.index("firsts")
 
 
@@ -89,7 +91,26 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
         [table is not None and table.beyond == "zero" for table in tables],
         positions.known_origin, positions.lowest, positions.highest,
         problem.scale, problem.softcap, problem.dropout_p, problem.output_dtype == torch.float32,
+        _precision(dtype, max(tensor.shape[-1] for tensor in inputs if tensor is not None), tables),
     )  # fmt: skip
+
+
+def _precision(dtype: torch.dtype, width: int, tables: list[OffsetTable | None]) -> str:
+    """Of products of float32 with float32: "ieee", or "tf32x3" where less than the highest precision is asked for.
+
+    Two parts of every factor fit in registers up to WIDEST_IN_PARTS features, beside no table but a bias.
+    """
+    fits = dtype == torch.float32 and width <= WIDEST_IN_PARTS and all(table is None for table in tables[:3])
+    return "tf32x3" if fits and not _highest_is_asked_for() else "ieee"
+
+
+@constant_in_graphs
+def _highest_is_asked_for() -> bool:
+    """PyTorch's setting; graphs of torch.compile are made again when it changes."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it has no answer where its newer settings are mixed in
+        return True
 
 
 def _explicit(mask: Tensor | None) -> Tensor | None:
