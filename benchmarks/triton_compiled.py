@@ -89,7 +89,7 @@ def row_of(
     """What the kernel costs in the size that is taken untimed."""
     tile, warps, stages = sizes.candidates(kernel.__name__, call)[0]
     constants = {**widths_of(call), "TILE": tile}
-    cost = compiled(kernel, given, constants, warps, stages, capability)
+    cost = compiled(kernel, given, constants, warps, stages, capability, call.precision)
     kind, width, dtype = workload
     place = {"tables": kind, "width": width, "dtype": dtype, "kernel": name, "capability": capability}
     return place | {"size": [tile, warps, stages]} | cost._asdict()

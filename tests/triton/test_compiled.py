@@ -58,6 +58,21 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
         assert row in committed, "what a call does not have costs it no register"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("kind", ["no table", "a bias"])
+def test_the_size_of_products_in_parts(kind: str, capability: int) -> None:
+    """Of float32 in tf32x3; three instructions of the tensor cores multiply what one did."""
+    from benchmarks.triton_compiled import CALLS, row_of
+    from benchmarks.triton_compiled import kernels as kernels_of
+
+    call = CALLS[kind](dtype=torch.float32, precision="tf32x3")
+    for name, (kernel, given) in kernels_of(call).items():
+        row = row_of((kind, 64, "tf32x3"), name, kernel, given, call, capability)
+        print(row)
+        hold(row, SHARED_MEMORY[capability])
+
+
 def test_the_table_that_is_committed() -> None:
     """Every generation, kind and kernel is in it, in the sizes of today."""
     from benchmarks.triton_compiled import kernels as kernels_of

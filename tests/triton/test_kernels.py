@@ -92,7 +92,15 @@ def make_call(
         key_segments=torch.randint(0, 3, (batch, keys)) if segmented else None,
         explicit_mask=explicit,
         **found,
-        **{"lowest": None, "highest": None, "scale": 0.3, "softcap": None, "dropout_p": 0.0, "in_float32": False}
+        **{
+            "lowest": None,
+            "highest": None,
+            "scale": 0.3,
+            "softcap": None,
+            "dropout_p": 0.0,
+            "in_float32": False,
+            "precision": "ieee",
+        }
         | given,
     )
 

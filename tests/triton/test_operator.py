@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from relattn import relative_attention
+from relattn import ShawEmbedding, T5Bias, relative_attention
 from relattn.backends import problem_operator
 from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES
 from relattn.backends.triton import TritonBackend
+from relattn.backends.triton.lowering import call_of as call_of_problem
+from relattn.functional import request_of
 from tests.contract.axes import AXES_CASES
 from tests.contract.calls import gradients
 from tests.contract.cases import CASES
@@ -135,6 +137,24 @@ def test_an_exported_program_calls_the_operator(device: str, rng: np.random.Gene
     assert [node.target for node in program.graph.nodes].count(torch.ops.relattn.triton.default) == 1
     shorter = [tensor[:, :, :7] for tensor in (query, key, value)]
     assert torch.equal(program.module()(*shorter), Causal()(*shorter))
+
+
+@pytest.mark.parametrize(
+    ("asked", "encoding", "expected"),
+    [("highest", None, "ieee"), ("high", None, "tf32x3"), ("medium", T5Bias(2), "tf32x3"),
+     ("high", ShawEmbedding(4, 3), "ieee"), ("high", T5Bias(2).on("x"), "ieee")],
+    ids=["highest", "high", "medium and a bias", "high and vectors", "high and a list"],
+)  # fmt: skip
+def test_the_precision_is_what_pytorch_is_set_to(asked: str, encoding: Any, expected: str) -> None:
+    """Beside tables of vectors, and beside lists, the parts of float32 have no room."""
+    inputs, position = [torch.randn(1, 2, 5, 4) for _ in range(3)], {"x": torch.arange(5) * 2}
+    problem = request_of(*inputs, encoding=encoding, query_position=position, key_position=position).problem
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(asked)
+    try:
+        assert call_of_problem(problem, None).precision == expected
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @everywhere

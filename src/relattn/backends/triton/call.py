@@ -67,6 +67,7 @@ class Call:
     key_bias a, key_shift c: float32; lse is that of the scores less c. softcap: None for none.
     seed: where dropout_p > 0, a number that decides which weights are dropped.
     in_float32: whether the output is in float32, whatever the query is in.
+    precision: of products of float32 with float32, "ieee" or "tf32x3".
     axes: the axes with lists. Where the sequence is one of them, its limits stand there, and offset means nothing.
 
     Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not support.
@@ -94,6 +95,7 @@ class Call:
     softcap: float | None
     dropout_p: float
     in_float32: bool
+    precision: str
     axes: tuple[ListedAxis, ...] = ()
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
         key_mask=mask.key_mask, query_segments=segments[0], key_segments=segments[1],
         explicit_mask=_explicit(mask.explicit), key_bias=key_bias, key_shift=key_shift, seed=seed,
         scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
-        in_float32=problem.output_dtype == torch.float32, axes=tuple(listed),
+        in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype), axes=tuple(listed),
     )  # fmt: skip
 
 
@@ -60,6 +60,29 @@ def _table(table: OffsetTable | None, dtype: torch.dtype) -> Table | None:
         return None
     values = table.values if table.values.dtype == dtype else table.values.to(torch.float32)
     return Table(values, table.first, table.beyond == "zero")
+
+
+WIDEST_IN_PARTS = 64
+
+
+def _precision(problem: Problem, dtype: torch.dtype) -> str:
+    """Of products of float32 with float32: "ieee", or "tf32x3" where less than the highest precision is asked for.
+
+    Two parts of every factor fit in registers up to WIDEST_IN_PARTS features, beside no table but a bias of starts.
+    """
+    first, *others = problem.axes
+    plain = first.positions.origin is not None and not any(axis.tables() for axis in others)
+    fits = plain and set(first.tables()) <= {"bias"} and problem.value.shape[3] <= WIDEST_IN_PARTS
+    fits = fits and dtype == torch.float32 and problem.query.shape[3] <= WIDEST_IN_PARTS
+    return "tf32x3" if fits and not _highest_is_asked_for() else "ieee"
+
+
+def _highest_is_asked_for() -> bool:
+    """PyTorch's setting."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it has no answer where its newer settings are mixed in
+        return True
 
 
 def _explicit(mask: Tensor | None) -> Tensor | None:
