@@ -22,7 +22,7 @@ from relattn.score.problem import Problem
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
     """maximum and total are those of the kernels where a mask is added; else lse, less c, and 1."""
-    call = call_of(problem, seed)
+    call = without_padding(call_of(problem, seed))
     rows, width = call.query.shape[:3], call.value.shape[3]
     if _has_no_pair(call):
         output = call.query.new_zeros((*rows, width), dtype=problem.output_dtype)
@@ -30,7 +30,6 @@ def _forward(problem: Problem, seed: Tensor | None) -> Forward:
         return Forward(output, lse, maximum, torch.zeros_like(lse))
     from relattn.backends.triton.forward import forward
 
-    call = without_padding(call)
     with torch.cuda.device_of(call.query):  # kernels run on the current device
         output, lse, maximum, total = forward(call)
     if maximum is None or total is None:
@@ -43,11 +42,11 @@ def _forward(problem: Problem, seed: Tensor | None) -> Forward:
 def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
     """The gradients that `wanted` names, each in the dtype of its tensor."""
     given, tensors = call_of(problem, seed), _tensors_of(problem)
-    if _has_no_pair(given):
+    call = without_padding(given)
+    if _has_no_pair(call):
         return {name: torch.zeros_like(tensors[name]) for name in wanted}
     from relattn.backends.triton.backward import backward
 
-    call = without_padding(given)
     output, maximum, total, output_gradient, lse_gradient = answers
     cotangents = of_seeing_rows(call, maximum, output_gradient, lse_gradient)
     beside = (maximum, total) if call.adds_mask else (None, None)
@@ -81,7 +80,7 @@ def _tensors_of(problem: Problem) -> dict[str, Tensor]:
 
 
 def _has_no_pair(call: Call) -> bool:
-    """No batch, no queries or no keys: there is no grid to launch a kernel on."""
+    """No batch, no queries, or no keys in reach: there is no grid to launch a kernel on."""
     return call.query.shape[0] * call.query.shape[2] * call.key.shape[2] == 0
 
 
