@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from relattn.backends.triton import backward, forward, mask_gradient, sizes, tables
+from relattn.backends.triton import axes, backward, forward, mask_gradient, sizes, tables
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
@@ -65,7 +65,7 @@ def launches(call: Call, ordered: bool) -> list[tuple[Any, tuple]]:
         found.append((kernel, given))
 
     with ExitStack() as patches:
-        for module in (forward, backward, tables, mask_gradient):
+        for module in (forward, backward, tables, mask_gradient, axes):
             patches.enter_context(patch.object(module, "launch", note))
         patches.enter_context(patch.object(backward, "is_ordered", lambda call: ordered or decide(call)))
         answers = forward.forward(call)
@@ -89,7 +89,7 @@ def row_of(
     """What the kernel costs in the size that is taken untimed."""
     tile, warps, stages = sizes.candidates(kernel.__name__, call)[0]
     constants = {**widths_of(call), "TILE": tile}
-    cost = compiled(kernel, given, constants, warps, stages, capability)
+    cost = compiled(kernel, given, constants, warps, stages, capability, call.precision)
     kind, width, dtype = workload
     place = {"tables": kind, "width": width, "dtype": dtype, "kernel": name, "capability": capability}
     return place | {"size": [tile, warps, stages]} | cost._asdict()

@@ -61,18 +61,15 @@ def test_the_interpreter_is_taken_by_name_only(monkeypatch: pytest.MonkeyPatch):
     assert explanation.others["triton"] == ["usable, but on this device only where it is named"]
 
 
-def bias(**changes) -> ScoreTerms:
-    return ScoreTerms(bias=OffsetTable(ones(H, LQ + LK), **{"first": -LQ, **changes}))
-
-
 WIDE = {"query": ones(B, H, LQ, 257), "key": ones(B, H, LK, 257)}
 LENGTHS = {"query": LQ, "key": LK, "value": LK}
 DOUBLE = {name: ones(B, H, length, D, dtype=torch.float64) for name, length in LENGTHS.items()}
 LACKS = {
     "it computes in float32, and query is float64": DOUBLE,
-    "it takes no listed positions, only where queries and keys start": {"key_position": torch.arange(LK)},
-    "it takes starts as ints, not as tensors": {"query_position": torch.tensor(3)},
-    "it takes the first offset of a table as an int, not as a tensor": {"encoding": bias(first=torch.tensor(-LQ))},
+    "for listed positions it takes the first offset of a table as an int, not as a tensor": {
+        "key_position": torch.arange(LK),
+        "encoding": ScoreTerms(bias=OffsetTable(ones(H, LQ + LK), torch.tensor(-LQ))),
+    },
     "it holds at most 256 features of a row on chip, and query has 257": WIDE,
     "it holds at most 256 features of a row on chip, and value has 300": {"value": ones(B, H, LK, 300)},
 }
@@ -90,5 +87,5 @@ def test_what_the_kernels_lack(reason: str):
 def test_every_reason_is_given():
     with pytest.raises(UnsupportedError) as caught:
         wide = {"value": ones(B, H, LK, 300, dtype=torch.float64)}
-        call(backend="triton", **DOUBLE | wide, key_position=torch.arange(LK))
-    assert len(caught.value.reasons["triton"]) == 3
+        call(backend="triton", **DOUBLE | wide)
+    assert len(caught.value.reasons["triton"]) == 2

@@ -162,7 +162,7 @@ def make_setting(
     """Draw a setting. num_heads, is_causal: what a case insists on; axes, layouts: of what kind its positions are.
 
     kind: "any"; "capped", the same with softcap, key_bias or sinks; "bare", nothing that PyTorch's own attention lacks;
-    "diagonal", starts given as ints, which is what the Triton kernels take; "capped diagonal", both; "small", for
+    "diagonal", starts alone, as ints or tensors; "capped diagonal", both; "small", for
     finite differences: few numbers, and every row sees itself, so that lse is finite.
     """
     seed = choose(range(2**32))
@@ -190,7 +190,7 @@ def make_setting(
         if not axes:
             shape["key_length"] = shape["query_length"]
         return Setting(**shape, window=choose((None, (2, 1))))
-    kinds = ("zero", "start") if "diagonal" in kind else POSITION_KINDS
+    kinds = ("zero", "start", "tensor") if "diagonal" in kind else POSITION_KINDS
     positions = _positions(choose, rng, shape, kinds)
     more = _more_terms(choose, shape) if "capped" in kind else {}
     masks = _masks(choose, rng, shape) | _explicit_mask(choose, rng, shape)

@@ -153,7 +153,6 @@ def test_weights_and_explain(rng: np.random.Generator) -> None:
     assert_equal(weights.detach(), torch.from_numpy(truth))
     found = explain(**subject.arguments())
     assert found.chosen in ("dense", "tiled")
-    assert any("the encoding stands on other axes" in reason for reason in found.others["triton"])
 
 
 @pytest.mark.parametrize("name", list(AXES_CASES))

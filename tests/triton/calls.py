@@ -26,7 +26,7 @@ def meta_call(
     given = (
         dict.fromkeys(ABSENT)
         | found
-        | {"offset": 0, "highest": 0, "scale": 0.125, "dropout_p": 0.0, "in_float32": False}
+        | {"offset": 0, "highest": 0, "scale": 0.125, "dropout_p": 0.0, "in_float32": False, "precision": "ieee"}
         | changes
     )
     return Call(**{"query": query, "key": key, "value": value} | given)

@@ -39,11 +39,12 @@ class Cost(NamedTuple):
 
 
 def compiled(
-    kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int, capability: int = 90
-) -> Cost:
+    kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int, capability: int = 90,
+    precision: str = "ieee",
+) -> Cost:  # fmt: skip
     """Compile the kernel as a launch with these arguments on a GPU of this capability (90: H100, H200) would."""
     target = GPUTarget("cuda", capability, 32)
-    result = compiled_for(target, kernel, arguments, constants, warps, stages)
+    result = compiled_for(target, kernel, arguments, constants, warps, stages, precision)
     ptx, layouts = result.asm["ptx"], result.asm["ttgir"]
     atomics = re.findall(r"\b(?:atom|red)\.", ptx)
     products, repeated = products_in_its_loop(result.asm["ttir"]), _repeated(layouts)
@@ -51,8 +52,9 @@ def compiled(
 
 
 def compiled_for(
-    target: GPUTarget, kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int
-) -> Any:
+    target: GPUTarget, kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int,
+    precision: str = "ieee",
+) -> Any:  # fmt: skip
     """What Triton makes of the kernel for this target, as a launch with these arguments there would."""
     names = [name for name in kernel.arg_names if name not in constants]
     constexprs: dict[tuple, Any] = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
@@ -63,6 +65,7 @@ def compiled_for(
     signature |= {name: "constexpr" for name in constants}
     source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constexprs, attributes)
     options = {"num_warps": warps, "num_stages": stages, "maxnreg": REGISTERS}
+    options["default_dot_input_precision"] = precision
     return triton.compile(source, target=target, options=options)
 
 
@@ -78,7 +81,7 @@ def given_at_run_time(arguments: tuple) -> Iterator[Any]:
 def _type(argument: Any, path: tuple, constexprs: dict[tuple, Any], attributes: dict[tuple, list]) -> Any:
     if isinstance(argument, tuple):
         types = [_type(part, (*path, n), constexprs, attributes) for n, part in enumerate(argument)]
-        return type(argument)(*types)
+        return type(argument)(*types) if hasattr(argument, "_fields") else tuple(types)
     if _is_constant(argument):
         constexprs[path] = argument
         return "constexpr"

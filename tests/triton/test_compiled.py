@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from relattn.backends.triton.call import ListedAxis
 from tests.triton.calls import SHARED_MEMORY, meta_call
 from tests.triton.test_kernels import TABLES
 
@@ -49,8 +50,25 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
     from benchmarks.triton_compiled import row_of, workloads
 
     call = next(call for *place, call in workloads() if tuple(place) == workload)
+    committed = [row for row in json.loads(TABLE.read_text()) if row["capability"] == capability]
     for name, (kernel, given) in kernels_of(call).items():
         row = row_of(workload, name, kernel, given, call, capability)
+        print(row)
+        hold(row, SHARED_MEMORY[capability])
+        assert row in committed, "what a call does not have costs it no register"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("kind", ["no table", "a bias"])
+def test_the_size_of_products_in_parts(kind: str, capability: int) -> None:
+    """Of float32 in tf32x3; three instructions of the tensor cores multiply what one did."""
+    from benchmarks.triton_compiled import CALLS, row_of
+    from benchmarks.triton_compiled import kernels as kernels_of
+
+    call = CALLS[kind](dtype=torch.float32, precision="tf32x3")
+    for name, (kernel, given) in kernels_of(call).items():
+        row = row_of((kind, 64, "tf32x3"), name, kernel, given, call, capability)
         print(row)
         hold(row, SHARED_MEMORY[capability])
 
@@ -82,6 +100,13 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.int64, device="meta")
 
 
+def listed_axis(number: int, *, own: bool = False) -> ListedAxis:
+    """An axis with every table, and an r of its own; each batch element has its own queries' positions."""
+    tables = meta_call(TABLES, 33, length=LENGTH)
+    r = tables.query if own else None
+    return ListedAxis(number, numbers(4, LENGTH), numbers(LENGTH), r, *(getattr(tables, name) for name in TABLES))
+
+
 LOOKED_UP = {
     "key_mask": mask_of(4, LENGTH), "query_segments": numbers(4, LENGTH), "key_segments": numbers(4, LENGTH),
     "explicit_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
@@ -101,6 +126,11 @@ BRANCHES = {
     ),
     "a float mask": meta_call(
         TABLES, 33, length=LENGTH, explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta")
+    ),
+    "starts as tensors": meta_call(TABLES, 33, length=LENGTH, lowest=-300, offset=numbers()),
+    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(listed_axis(1, own=True), listed_axis(2))),
+    "a listed sequence": meta_call(
+        (), length=LENGTH, axes=(listed_axis(0, own=True)._replace(lowest=-300, highest=0),)
     ),
     "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
     "one row": meta_call(TABLES, 1, length=LENGTH),
@@ -122,13 +152,15 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     call = BRANCHES[name]
     shared = {part: getattr(call, part)[:, ::4] for part in ("key", "value")}
-    zero = {table: getattr(call, table)._replace(zero=True) for table in TABLES}
+    zero = {table: getattr(call, table)._replace(zero=True) for table in TABLES if getattr(call, table)}
     monkeypatch.setattr(decoding, "part_kernel", Recorder(decoding.part_kernel))
     monkeypatch.setattr(decoding, "merge_kernel", Recorder(decoding.merge_kernel))
     for one in (call, replace(call, **shared), replace(call, **zero)):
         constants = {"D": 64, "DV": 64, "DR": 64, "TILE": 16}
         for kernel, given in launches(one, ordered=True):
-            assert not compiled(kernel, given, constants, 4, 1).atomics
+            of_axes = {"DA": 64} if "DA" in kernel.arg_names else {}
+            atomics = compiled(kernel, given, constants | of_axes, 4, 1).atomics
+            assert not atomics, kernel.__name__
         fused = dict(launches(one, ordered=False))[queries_kernel]
         assert compiled(queries_kernel, fused, constants, 4, 1).atomics
 

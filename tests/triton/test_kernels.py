@@ -92,7 +92,15 @@ def make_call(
         key_segments=torch.randint(0, 3, (batch, keys)) if segmented else None,
         explicit_mask=explicit,
         **found,
-        **{"lowest": None, "highest": None, "scale": 0.3, "softcap": None, "dropout_p": 0.0, "in_float32": False}
+        **{
+            "lowest": None,
+            "highest": None,
+            "scale": 0.3,
+            "softcap": None,
+            "dropout_p": 0.0,
+            "in_float32": False,
+            "precision": "ieee",
+        }
         | given,
     )
 
@@ -261,7 +269,7 @@ def run(call: Call, by_output: Tensor, by_lse: Tensor) -> dict[str, Tensor]:
 
     answers = forward(call)
     found = {"output": answers.output, "lse": answers.lse} | backward(call, answers, by_output, by_lse)._asdict()
-    return {name: answer for name, answer in found.items() if answer is not None}
+    return {name: answer for name, answer in found.items() if isinstance(answer, Tensor)}
 
 
 def equation(
@@ -272,7 +280,7 @@ def equation(
     leaves = {}
     for name in Gradients._fields:
         values = given[name].values if isinstance(given[name], Table) else given[name]
-        if values is None or not values.is_floating_point():
+        if not isinstance(values, Tensor) or not values.is_floating_point():
             continue
         leaves[name] = values.to(dtype).detach().clone().requires_grad_()
     output, lse = attend(call, leaves, keep)

@@ -9,11 +9,17 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from relattn import relative_attention
-from relattn.backends.triton import TritonBackend, operator
+from relattn import ShawEmbedding, T5Bias, relative_attention
+from relattn.backends import problem_operator
+from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES
+from relattn.backends.triton import TritonBackend
+from relattn.backends.triton.lowering import call_of as call_of_problem
+from relattn.functional import request_of
+from tests.contract.axes import AXES_CASES
 from tests.contract.calls import gradients
 from tests.contract.cases import CASES
 from tests.contract.operators import assert_double_backward_is_refused, assert_vmap_is_refused, operator_arguments
+from tests.contract.places import Place, started
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
 from tests.triton import everywhere
@@ -21,6 +27,12 @@ from tests.triton import everywhere
 pytest_plugins = ["tests.contract.fresh"]
 
 PLAIN = Setting(batch=2, num_heads=4, num_kv_heads=2, query_length=10, key_length=6, head_dim=4, value_dim=3)
+
+
+def listed_place(length: int) -> Place:
+    return Place(np.arange(length) // 2, np.arange(length) // 2)
+
+
 IDS = np.arange(32).reshape(2, 16) // 4
 # Every kind of argument that the operator has: which case, what the call asks for, and its dropout.
 CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
@@ -36,6 +48,9 @@ CALLS: dict[str, tuple[str, dict[str, Any], float]] = {
     "few queries": ("terms_all", {"query_length": 5}, 0.0),
     "a cap and a key bias": ("t5", {"softcap": 2.0, "key_bias": (1, 4)}, 0.0),
     "sinks": ("t5", {"sinks": "per head"}, 0.0),
+    "a listed sequence": ("terms_all", {"key_position": np.arange(6) * 2, "is_causal": True}, 0.0),
+    "axes": ("shaw_on_both", {"axes": dict.fromkeys("yx", (listed_place(10), started(2, 6)))}, 0.0),
+    "starts as tensors": ("terms_all_refuse", {"query_position": np.array(2), "window": (3, None)}, 0.0),
 }
 every_call = pytest.mark.parametrize("kind", CALLS)
 
@@ -43,8 +58,8 @@ every_call = pytest.mark.parametrize("kind", CALLS)
 def call_of(kind: str, device: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """The operator's arguments in such a call, leaves of their own."""
     name, changes, dropout_p = CALLS[kind]
-    subject = make_subject(CASES[name], replace(PLAIN, **changes), "float32").on(device)
-    return operator_arguments(operator, "triton", subject, dropout_p, monkeypatch)
+    subject = make_subject((CASES | AXES_CASES)[name], replace(PLAIN, **changes), "float32").on(device)
+    return operator_arguments(problem_operator, "triton", subject, dropout_p, monkeypatch)
 
 
 @everywhere
@@ -58,17 +73,15 @@ def test_the_operator_passes_opcheck(kind: str, device: str, monkeypatch) -> Non
 def test_the_backward_operator_passes_opcheck(kind: str, device: str, monkeypatch) -> None:
     """Less the check of its gradient, which it refuses to have."""
     arguments = call_of(kind, device, monkeypatch)
-    named = {
-        name: value for name, value in zip(operator.NAMES, arguments, strict=True) if name in operator.DIFFERENTIABLE
-    }
+    named = {name: value for name, value in zip(NAMES, arguments, strict=True) if name in DIFFERENTIABLE}
     wanted = [name for name, value in named.items() if isinstance(value, Tensor) and value.requires_grad]
     assert {"query", "key", "value"} <= set(wanted)
-    detached = [a.detach() if isinstance(a, Tensor) else a for a in arguments]
-    answers = torch.ops.relattn.triton(*detached)
-    cotangents = [torch.randn_like(answer) for answer in answers[:2]]
+    detached = torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, arguments)
+    output, lse, *numbers = torch.ops.relattn.triton(*detached)
+    cotangents = torch.randn_like(output), torch.randn_like(lse)
     torch.library.opcheck(
         torch.ops.relattn.triton_backward.default,
-        (*answers, *cotangents, wanted, *detached),
+        (output, *numbers, *cotangents, wanted, *detached),
         test_utils=("test_schema", "test_faketensor"),
     )
 
@@ -77,9 +90,10 @@ def test_the_backward_operator_passes_opcheck(kind: str, device: str, monkeypatc
 def test_every_kind_of_argument_is_checked(device: str, monkeypatch) -> None:
     """A new argument of the operator needs a call that gives it."""
     calls = [call_of(kind, device, monkeypatch) for kind in CALLS]
-    names = [argument.name for argument in torch.ops.relattn.triton.default._schema.arguments]
-    given = [{name for name, value in zip(names, call, strict=True) if value is not None} for call in calls]
-    assert set.union(*given) == set(names)
+    given = [
+        {name for name, value in zip(NAMES, call, strict=True) if value is not None and value != []} for call in calls
+    ]
+    assert set.union(*given) == set(NAMES)
     assert {"relative_query", "explicit_mask", "seed", "lowest"}.isdisjoint(set.intersection(*given))
 
 
@@ -123,6 +137,24 @@ def test_an_exported_program_calls_the_operator(device: str, rng: np.random.Gene
     assert [node.target for node in program.graph.nodes].count(torch.ops.relattn.triton.default) == 1
     shorter = [tensor[:, :, :7] for tensor in (query, key, value)]
     assert torch.equal(program.module()(*shorter), Causal()(*shorter))
+
+
+@pytest.mark.parametrize(
+    ("asked", "encoding", "expected"),
+    [("highest", None, "ieee"), ("high", None, "tf32x3"), ("medium", T5Bias(2), "tf32x3"),
+     ("high", ShawEmbedding(4, 3), "ieee"), ("high", T5Bias(2).on("x"), "ieee")],
+    ids=["highest", "high", "medium and a bias", "high and vectors", "high and a list"],
+)  # fmt: skip
+def test_the_precision_is_what_pytorch_is_set_to(asked: str, encoding: Any, expected: str) -> None:
+    """Beside tables of vectors, and beside lists, the parts of float32 have no room."""
+    inputs, position = [torch.randn(1, 2, 5, 4) for _ in range(3)], {"x": torch.arange(5) * 2}
+    problem = request_of(*inputs, encoding=encoding, query_position=position, key_position=position).problem
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(asked)
+    try:
+        assert call_of_problem(problem, None).precision == expected
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @everywhere

@@ -6,6 +6,7 @@ The kernel is a stand-in that notes how it is run, its times are made up, and th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,15 +31,18 @@ class Kernel:
     def __init__(self, times: dict[Any, float] | None = None, errors: dict[Any, Exception] | None = None) -> None:
         self.times, self.errors = times or {}, errors or {}
         self.runs: list[Any] = []
-        self.refused = 0
+        self.refused, self.precision = 0, "ieee"
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
         return self.running(grid)
 
     def running(self, grid: tuple[int]) -> Callable[..., None]:
-        def run(*arguments: object, TILE: int, num_warps: int, num_stages: int, maxnreg: int, **widths: int) -> None:
+        def run(
+            *arguments: object, TILE: int, num_warps: int, num_stages: int, maxnreg: int,
+            default_dot_input_precision: str, **widths: int,
+        ) -> None:  # fmt: skip
             chosen = TILE, num_warps, num_stages
-            assert maxnreg == 255
+            assert (maxnreg, default_dot_input_precision) == (255, self.precision)
             if chosen in self.errors:
                 self.refused += 1
                 raise self.errors[chosen]
@@ -161,7 +165,9 @@ def test_a_later_process_reads_what_an_earlier_one_timed(clock: Clock, machine: 
     assert clock == []
 
 
-@pytest.mark.parametrize("other", ["source", "arch", "gpu", "dtype", "tables", "width", "length", "candidates"])
+@pytest.mark.parametrize(
+    "other", ["source", "arch", "gpu", "dtype", "tables", "width", "precision", "length", "candidates"]
+)
 def test_another_kind_is_timed_on_its_own(
     other: str, clock: Clock, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,12 +189,15 @@ def test_another_kind_is_timed_on_its_own(
             argument = None
         case "width":
             call = meta_call(width=80)
+        case "precision":
+            call, clock.kernel.precision = replace(LARGE, precision="tf32x3"), "tf32x3"
+            monkeypatch.setattr(sizes, "candidates", lambda kernel, call: [FIRST, LAST])
         case "length":
             call = meta_call(length=8192)
         case "candidates":
             monkeypatch.setattr(sizes, "candidates", lambda kernel, call: [LAST, FIRST])
     clock.kernel.launched(call, argument)
-    assert clock == of(call)
+    assert clock == sizes.candidates(Kernel.__name__, call)
 
 
 def test_what_another_process_found_meanwhile_is_taken(
@@ -284,6 +293,7 @@ def test_what_a_kernel_adds_to_is_zero_before_the_run_that_stays(call: Any, cloc
 
 
 HALF, KEYS, BIAS = torch.float16, ("relative_keys",), ("bias",)
+IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
 
 
 @pytest.mark.parametrize(
@@ -300,6 +310,9 @@ HALF, KEYS, BIAS = torch.float16, ("relative_keys",), ("bias",)
         ("forward_kernel", {"tables": KEYS, "width": 136}, [(16, 2, 2)]),
         ("forward_kernel", {"dtype": torch.float32}, [(32, 4, 2), (64, 4, 2)]),
         ("forward_kernel", {"dtype": torch.float32, "tables": KEYS}, [(16, 4, 2), (32, 4, 2)]),
+        ("keys_kernel", IN_PARTS, [(16, 2, 2), (32, 4, 2)]),
+        ("forward_kernel", IN_PARTS, [(16, 1, 2), (32, 4, 2)]),
+        ("tables_kernel", {"tables": BIAS, **IN_PARTS}, [(16, 1, 2), (32, 4, 2)]),
         ("queries_kernel", {}, [(64, 4, 2), (128, 8, 2)]),
         ("queries_kernel", {"tables": BIAS, "dtype": HALF}, [(32, 4, 2), (64, 4, 2)]),
         ("queries_kernel", {"tables": KEYS, "rows": 8191}, [(32, 4, 2), (64, 4, 2)]),

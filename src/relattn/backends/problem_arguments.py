@@ -47,9 +47,9 @@ SEED, WORDS = NAMES.index("seed"), NAMES.index("words")
 def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     """The problem as the operators' ARGUMENTS.
 
-    numbers: the starts of the queries, of the keys, and of each table; if any is a tensor, a tensor of all six is
-        added. Then the place of the pairs for dropout, and the numbers of other axes. words: the rule of each table
-        beyond its rows, "" where there is no table. The words of other axes follow.
+    numbers: the starts of the queries, of the keys, and of each table, 0 for a tensor; if any is a tensor, a tensor of
+        all six is added. Then the place of the pairs for dropout, and the numbers of other axes. words: the rule of
+        each table beyond its rows, "" where there is no table. The words of other axes follow.
     """
     axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
     tables = [getattr(axis, name) for name in TABLES]
@@ -61,8 +61,8 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     starts += [0 if table is None else table.first for table in tables]
     starts_tensor = None
     if any(isinstance(start, Tensor) for start in starts):
-        starts_tensor = torch.stack([torch.as_tensor(start, device=positions.device) for start in starts])
-        starts = [0] * len(starts)
+        starts_tensor = torch.stack([_on(positions.device, start) for start in starts])
+        starts = [0 if isinstance(start, Tensor) else start for start in starts]
     beyond = ["" if table is None else table.beyond for table in tables]
     numbers, words, listed, axis_tensors = _flat_axes(problem.axes[1:])
     segments = mask.segments or (None, None)
@@ -78,13 +78,21 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
 def problem_of(
     query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
     explicit_mask, key_bias, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments,
-    seed, numbers, words, lowest, highest, scale, dropout_p, output_dtype, softcap, axis_positions, axis_tensors,
+    seed, numbers, words, lowest, highest, scale, dropout_p, output_dtype, softcap, axis_positions, axis_tensors, *,
+    read: bool = True,
 ) -> Problem:  # fmt: skip
-    """The problem from the arguments of `flat`, with its starts read as ints."""
+    """The problem from the arguments of `flat`.
+
+    read: whether starts given as tensors are read as ints. Where they are not, the starts of both sides are tensors,
+    and so is the first offset of each table that refuses.
+    """
     starts, beyond = numbers[:NUM_STARTS], words[: len(TABLES)]
     counted, of_axes = numbers[NUM_STARTS:][:NUM_COUNTED], numbers[NUM_STARTS + NUM_COUNTED :]
-    if starts_tensor is not None:
+    if starts_tensor is not None and read:
         starts = starts_tensor.tolist()
+    elif starts_tensor is not None:
+        stay = [False, False, *(what in ("clamp", "zero") for what in beyond)]
+        starts = [one if stays else starts_tensor[n] for n, (one, stays) in enumerate(zip(starts, stay, strict=True))]
     query_start, key_start, *firsts = starts
     positions = Positions(
         Run(query_start) if query_positions is None else Listed(query_positions),
@@ -104,6 +112,11 @@ def problem_of(
         Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
         softcap=softcap, key_bias=key_bias, part=Part(*counted),
     )  # fmt: skip
+
+
+def _on(device: torch.device, start: int | Tensor) -> Tensor:
+    """A start as a tensor; written by the device, because a CUDA graph that is captured can copy nothing to it."""
+    return start if isinstance(start, Tensor) else torch.full((), start, dtype=torch.int64, device=device)
 
 
 def named(arguments: Sequence[Any]) -> dict[str, Any]:

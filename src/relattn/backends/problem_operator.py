@@ -74,13 +74,15 @@ def operator_of(
     forward: Callable[[Problem, Tensor | None], Forward],
     backward: Callable[[Problem, Tensor | None, Answers, set[str]], dict[str, Tensor]],
     differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]] | None = None,
+    *,
+    reads_starts: bool = True,
 ) -> Callable[[Problem, Tensor | None], tuple[Tensor, Tensor]]:
     """Defines the operators of a backend. Returns the function that runs them, of a problem and dropout's seed.
 
     forward: takes a problem whose starts are ints, and the seed. backward: takes these, the answers, and the names of
-    the wanted gradients (among DIFFERENTIABLE); it returns the gradients by name. differentiable: O and lse by
-    operations that PyTorch differentiates; second derivatives and batched gradients come from it. None where both are
-    refused.
+    the wanted gradients (among DIFFERENTIABLE and the tensors of other axes); it returns the gradients by name.
+    differentiable: O and lse by operations that PyTorch differentiates; second derivatives and batched gradients come
+    from it. None where both are refused. reads_starts: False for kernels that take starts as the tensors that they are.
     """
     torch.library.define(f"relattn::{name}", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
     torch.library.define(
@@ -90,14 +92,14 @@ def operator_of(
     )
 
     def run_forward(*arguments) -> Forward:
-        problem = problem_of(*arguments)
+        problem = problem_of(*arguments, read=reads_starts)
         with without_autocast(problem.query):
             return forward(problem, arguments[SEED])
 
     def run_backward(
         output, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
     ) -> list[Tensor]:
-        problem = problem_of(*arguments)
+        problem = problem_of(*arguments, read=reads_starts)
         answers = Answers(output, maximum, total, output_gradient, lse_gradient)
         with without_autocast(problem.query):
             gradients = backward(problem, arguments[SEED], answers, set(wanted))

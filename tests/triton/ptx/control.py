@@ -36,6 +36,16 @@ def barrier(threads: Threads, operands: tuple[Operand, ...]) -> None:
     threads.settle()
 
 
+def warp_barrier(threads: Threads, operands: tuple[Operand, ...]) -> None:
+    """All threads of each warp have come here. A program of one warp has no other barrier.
+
+    Nothing else: threads of one warp go together here, and what they read of each other is not checked.
+    """
+    if operands != (Number(-1),):
+        raise Fault("only a barrier of whole warps is modelled")
+    threads.all_take_part()
+
+
 def end(threads: Threads, operands: tuple[Operand, ...]) -> None:
     """Raises Fault: where warps met since the last barrier."""
     threads.all_take_part()
@@ -43,4 +53,6 @@ def end(threads: Threads, operands: tuple[Operand, ...]) -> None:
     threads.ended = True
 
 
-STEPS: dict[str, Step] = {"bra": branch, "bra.uni": branch, "bar.sync": barrier, "ret": end}
+STEPS: dict[str, Step] = {
+    "bra": branch, "bra.uni": branch, "bar.sync": barrier, "bar.warp.sync": warp_barrier, "ret": end
+}  # fmt: skip

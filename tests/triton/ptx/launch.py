@@ -35,13 +35,14 @@ def launch(
     warps: int,
     stages: int,
     edit: Callable[[str], str] = str,
+    precision: str = "ieee",
 ) -> None:
     """kernel[(programs,)](*arguments, **constants), on tensors of the CPU; edit: what to make of the PTX before.
 
     Raises Fault: where the kernel does what no GPU owes a meaning.
     """
     with _without_ptxas():
-        found = compiled_for(AMPERE, kernel, arguments, constants, warps, stages)
+        found = compiled_for(AMPERE, kernel, arguments, constants, warps, stages, precision)
     memory = Memory()
     given = [_bits(argument, memory) for argument in given_at_run_time(arguments)]
     program = read(edit(found.asm["ptx"]), STEPS)
@@ -65,7 +66,8 @@ def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
     tile, warps, stages = sizes
 
     def in_tiles(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, **given: Any) -> None:
-        launch(kernel, arguments, {**widths_of(call), "TILE": tile}, programs(tile), warps, stages)
+        constants = {**widths_of(call), "TILE": tile}
+        launch(kernel, arguments, constants, programs(tile), warps, stages, precision=call.precision)
 
     for module in (forward, backward, tables, mask_gradient):
         monkeypatch.setattr(module, "launch", in_tiles)

@@ -44,8 +44,16 @@ def test_a_barrier_is_for_all() -> None:
         execute("@%p1 bar.sync 0;", {"%p1": np.arange(THREADS) < 32})
 
 
+def test_a_barrier_of_a_warp_is_for_all_of_it() -> None:
+    assert (execute("bar.warp.sync -1; mov.u32 %r1, 7;", {})["%r1"] == 7).all()
+    with pytest.raises(Fault, match="only a barrier of whole warps is modelled"):
+        execute("bar.warp.sync 1;", {})
+    with pytest.raises(Fault, match="some threads do not take part"):
+        execute("@%p1 bar.warp.sync -1;", {"%p1": np.arange(THREADS) < 16})
+
+
 def test_the_end_is_the_end() -> None:
     assert "%r1" not in execute("ret; mov.u32 %r1, 7;", {})
 
 
-TESTED = {"bra", "bra.uni", "bar.sync", "ret"}
+TESTED = {"bra", "bra.uni", "bar.sync", "bar.warp.sync", "ret"}

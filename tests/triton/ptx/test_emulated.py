@@ -26,7 +26,7 @@ pytestmark = [
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
-STAGES, MANY_WARPS, TWO_WARPS = (64, 4, 3), (32, 8, 1), (16, 2, 2)
+STAGES, MANY_WARPS, TWO_WARPS, ONE_WARP = (64, 4, 3), (32, 8, 1), (16, 2, 2), (16, 1, 2)
 SMALL, SMALLEST = (16, 4, 2), (16, 4, 1)  # of float32
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
 FULL = {"rows": 141, "first": -69}
@@ -43,6 +43,7 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
     "all tables, masks": (BF16, STAGES, {"lengths": (70, 100), "masks": "ksp"}),
     "float16": (F16, MIDDLE, {"lengths": (70, 66), "rows": 60, "first": -30}),
     "float32": (F32, SMALL, {"lengths": (40, 50)}),
+    "float32 in parts": (F32, ONE_WARP, {**SQUARE, **ONE, "tables": TABLES[3:], "precision": "tf32x3"}),
     "dropout": (BF16, NARROW, {"lengths": (40, 50), "dropout_p": 0.3, "seed": 12345678901}),
     "groups of heads": (
         BF16,

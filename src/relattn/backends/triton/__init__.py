@@ -21,7 +21,7 @@ class TritonBackend:
     name = "triton"
 
     def reasons(self, problem: Problem) -> list[str]:
-        """It needs CUDA, starts given as ints, no float64, and at most 256 features."""
+        """It needs CUDA, no float64, and at most 256 features."""
         return reasons_of(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -30,7 +30,7 @@ class TritonBackend:
         if problem.dropout_p > 0.0:
             seed = torch.randint(2**63 - 1, (), device=problem.query.device)
         output, lse = run(problem, seed)
-        return output.to(problem.output_dtype), lse if problem.return_lse else None
+        return output, lse if problem.return_lse else None
 
     def gradients(
         self,

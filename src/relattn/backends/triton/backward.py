@@ -30,6 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.triton.across import Across, add_band, add_bias, add_rows, add_sides, memory_for
+from relattn.backends.triton.axes import gradients_of_axes
 from relattn.backends.triton.bands import (
     band_product,
     band_sum,
@@ -52,11 +53,13 @@ from relattn.backends.triton.known import (
     store_sides,
     weights_of,
 )
+from relattn.backends.triton.listed import with_key_gradient, with_query_gradient, with_values
 from relattn.backends.triton.mask_gradient import mask_gradient
 from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.scores import by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, pairs_from_rows, shared_half
+from relattn.backends.triton.starts import started
 from relattn.backends.triton.tables import sums_of_tables, table_gradient
 from relattn.score.problem import TABLES
 
@@ -79,7 +82,7 @@ def backward(
         maximum=None if answers.maximum is None else answers.maximum.contiguous(),
         total=None if answers.total is None else answers.total.contiguous(),
         grad_lse=grad_lse.to(torch.float32).contiguous(),
-        delta=answers.lse.new_empty(answers.lse.shape) if ordered or of_mask else None,
+        delta=answers.lse.new_empty(answers.lse.shape) if ordered or of_mask or call.axes else None,
     )
     query = call.query.new_empty(call.query.shape)
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
@@ -103,7 +106,8 @@ def backward(
     tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
     key, value = found["key"].to(call.key.dtype), found["value"].to(call.value.dtype)
     mask = mask_gradient(call, x, known) if of_mask else None
-    return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=mask)
+    axes = gradients_of_axes(call, x, known, wanted, ordered=ordered)
+    return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=mask, axes=axes)
 
 
 def is_ordered(call: Call) -> bool:
@@ -119,6 +123,7 @@ def queries_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """dq, dr and delta of one tile of queries under one head, and its share of what is summed `across` programs."""
+    x = started(x)
     tiles = tl.cdiv(x.queries, TILE)
     program = tl.program_id(0)
     row = program // tiles
@@ -179,6 +184,7 @@ def queries_kernel(
             values_right = band_product(grad_output, x.relative_values, head, band + TILE, DV, TILE)
             by_weight += pairs_from_rows(values_left, values_right, TILE)
             values_left = values_right
+        by_weight = with_values(x, known.grad_output, batch, head, query[:, None], j, by_weight)
         weights, scores = score_gradients(x, batch, head, query[:, None], j, weights, by_weight, delta)
         if across.key_bias is not None:
             key = start + tl.arange(0, TILE)
@@ -211,6 +217,11 @@ def queries_kernel(
             before, after = side_sums(nothing, nothing, scores, x.relative_queries, offset, 0, TILE)
             add_sides(sides.relative_queries, before, after, row, tl.num_programs(0) // tiles, start, x.keys, TILE)
 
+        by_query = with_query_gradient(x, batch, head, query[:, None], j, scores, by_query, D)
+        if across.key.at is not None:
+            of_axes = with_key_gradient(
+                x, batch, head, query[:, None], j, scores, tl.zeros((TILE, padded(D)), tl.float32), D
+            )
         scores = scores.to(k.dtype)
         by_query += dot(scores, k)
         if x.relative_keys.at is not None:
@@ -224,7 +235,7 @@ def queries_kernel(
             if across.relative_keys is not None:
                 add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
         if across.key.at is not None:
-            by_key = dot(tl.trans(scores), q)
+            by_key = of_axes + dot(tl.trans(scores), q)
             if x.relative_queries.at is not None:
                 near, far = columns_from_pairs(scores, TILE)
                 by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)

@@ -17,17 +17,23 @@ def padded(width):
     return max(16, triton.next_power_of_2(width))
 
 
+@tl.core.builtin
+def asked_precision(_semantic=None):
+    """The precision that the launch asks for. `tl.dot` does not look at it: unasked, it rounds float32 to tf32."""
+    return tl.constexpr(_semantic.builder.options.default_dot_input_precision)  # pyright: ignore
+
+
 @triton.jit
 def dot(a, b):
-    """a @ b, summed in float32. float32 factors are not rounded; together with half precision they are split into
-    three.
+    """a @ b, summed in float32. float32 factors are not rounded, or split in two as the launch asks; beside half
+    precision they are always split.
     """
     if INTERPRETED:  # its matrix product reads the bits of a bfloat16 as an integer
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif a.dtype != b.dtype:
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
     else:
-        product = tl.dot(a, b, input_precision="ieee")
+        product = tl.dot(a, b, input_precision=asked_precision())
     return product
 
 

@@ -3,6 +3,8 @@
 S_ij  =  cap( scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d] )  +  a_j - c_i  +  M_ij
 cap(S)  =  softcap * tanh(S / softcap)
 O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] ),   d = offset + j - i
+
+The axes of `ListedAxis` add the same terms of their own offsets, d = p(j) - p(i) of their lists.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relattn.errors import UnsupportedError
+from relattn.score.problem import TABLES
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
 OF_PAIRS = ("key_bias", "key_shift", "explicit_mask")  # their last axes are no features
@@ -24,12 +27,33 @@ FARTHEST = 2**30  # offsets are 32-bit numbers in the kernels, and so are sums o
 class Table(NamedTuple):
     """The rows of the offsets first .. first + R - 1; one head for all query heads, or one for each.
 
-    values: [Hq or 1, R, width]; a bias: [Hq or 1, R]. zero: beyond the table nothing is added; else its edge row.
+    values: [Hq or 1, R, width]; a bias: [Hq or 1, R]. first: a 0-d tensor for a table made over the call's own offsets
+    where their origin is a tensor. zero: beyond the table nothing is added; else its edge row.
     """
 
     values: Float[Tensor, "H R *width"]
-    first: int
+    first: int | Int[Tensor, ""]
     zero: bool
+
+
+class ListedAxis(NamedTuple):
+    """An axis on which every token has its own position, and what its offsets add.
+
+    number: that of the axis in the problem, for the names of its gradients. queries [Lq] or [B, Lq], keys [Lk] or
+    [B, Lk]: positions, int64. relative_query: None where it is the query. lowest, highest:
+    the limits of visible offsets, as in `Call`.
+    """
+
+    number: int
+    queries: Int[Tensor, "*B Lq"]
+    keys: Int[Tensor, "*B Lk"]
+    relative_query: Float[Tensor, "B Hq Lq Dr"] | None = None
+    relative_keys: Table | None = None
+    relative_queries: Table | None = None
+    relative_values: Table | None = None
+    bias: Table | None = None
+    lowest: int | None = None
+    highest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -37,12 +61,14 @@ class Call:
     """One call: tensors on one device, of any strides; None is absent.
 
     relative_query: None where it is the query.
-    offset: the offset of query 0 and key 0. lowest, highest: the limits of visible offsets, both included; None: no
-        limit.
+    offset: the offset of query 0 and key 0; a 0-d tensor is never read on the host. lowest, highest: the limits of
+        visible offsets, both included; None: no limit.
     explicit_mask: boolean, True attends; or M, floats that are added to the scores, -inf forbids.
     key_bias a, key_shift c: float32; lse is that of the scores less c. softcap: None for none.
     seed: where dropout_p > 0, a number that decides which weights are dropped.
     in_float32: whether the output is in float32, whatever the query is in.
+    precision: of products of float32 with float32, "ieee" or "tf32x3".
+    axes: the axes with lists. Where the sequence is one of them, its limits stand there, and offset means nothing.
 
     Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not support.
     """
@@ -55,7 +81,7 @@ class Call:
     relative_queries: Table | None
     relative_values: Table | None
     bias: Table | None
-    offset: int
+    offset: int | Int[Tensor, ""]
     lowest: int | None
     highest: int | None
     key_mask: Bool[Tensor, "B Lk"] | None
@@ -69,11 +95,17 @@ class Call:
     softcap: float | None
     dropout_p: float
     in_float32: bool
+    precision: str
+    axes: tuple[ListedAxis, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
             self._check(field.name, getattr(self, field.name))
-        farthest = abs(self.offset) + self.query.shape[2] + self.key.shape[2]
+        for axis in self.axes:
+            for name in ("relative_query", *TABLES):
+                self._check_numbers(name, getattr(axis, name))
+        farthest = self.query.shape[2] + self.key.shape[2]
+        farthest += FARTHEST // 2 if isinstance(self.offset, Tensor) else abs(self.offset)
         if farthest > FARTHEST:
             raise UnsupportedError(f"offsets reach {farthest}; the Triton kernels take offsets up to {FARTHEST}")
 
@@ -83,14 +115,23 @@ class Call:
         return is_added(self.explicit_mask)
 
     @property
+    def listed_sequence(self) -> ListedAxis | None:
+        """The sequence, where its positions are lists."""
+        return self.axes[0] if self.axes and self.axes[0].number == 0 else None
+
+    @property
     def output_dtype(self) -> torch.dtype:
         """Of O."""
         return torch.float32 if self.in_float32 else self.query.dtype
 
     def _check(self, name: str, given: object) -> None:
+        first = given.first if isinstance(given, Table) else None
+        if isinstance(given, Table) and isinstance(first, int) and abs(first) + given.values.shape[1] > FARTHEST:
+            raise UnsupportedError(f"{name} starts at {first}; the Triton kernels take offsets up to {FARTHEST}")
+        self._check_numbers(name, given)
+
+    def _check_numbers(self, name: str, given: object) -> None:
         tensor = given.values if isinstance(given, Table) else given
-        if isinstance(given, Table) and abs(given.first) + len(given.values[0]) > FARTHEST:
-            raise UnsupportedError(f"{name} starts at {given.first}; the Triton kernels take offsets up to {FARTHEST}")
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             return
         if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -127,7 +168,10 @@ class Answers(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients by each of a call's tensors, and by the values of its tables; None where the call has none."""
+    """The gradients by each of a call's tensors, and by the values of its tables; None where the call has none.
+
+    axes: those of listed axes, by their names in the problem.
+    """
 
     query: Float[Tensor, "B Hq Lq D"]
     key: Float[Tensor, "B Hk Lk D"]
@@ -139,3 +183,4 @@ class Gradients(NamedTuple):
     bias: Float[Tensor, "H R"] | None
     key_bias: Float[Tensor, "B Hq Lk"] | None
     explicit_mask: Float[Tensor, "#B #Hq #Lq #Lk"] | None
+    axes: dict[str, Tensor]

@@ -22,8 +22,10 @@ import triton.language as tl
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.inputs import inputs, visible_offsets, widths_of
+from relattn.backends.triton.listed import with_value_rows
 from relattn.backends.triton.masks import in_reach, kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, finished
+from relattn.backends.triton.starts import started
 
 FEW = 8
 """The most queries for this kernel. Each reads the keys again; a tile of 64 rows would compute eight times as many
@@ -59,6 +61,7 @@ def part_kernel(
     x, outputs, maxima, totals, parts, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """O, m and t of one query in one head over one part of its keys; x: `Inputs`."""
+    x = started(x)
     rows = tl.num_programs(0) // parts
     part, row = tl.program_id(0) // rows, tl.program_id(0) % rows
     query, head, batch = row % x.queries, row // x.queries % x.heads, row // x.queries // x.heads
@@ -95,6 +98,7 @@ def part_kernel(
         v = load_rows(v_at, x.v.row, key, x.keys, DV, TILE).to(tl.float32)
         if x.relative_values.at is not None:
             v += load_band(x.relative_values, head, offset, DV, TILE).to(tl.float32)
+        v = with_value_rows(x, batch, head, query, j, v, DV)
         weighted = weighted * older + tl.sum(weights[:, None] * v, axis=0)
 
     here, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded(DV))

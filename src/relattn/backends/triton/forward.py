@@ -19,10 +19,12 @@ from relattn.backends.triton.bands import (
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.decoding import FEW, few_queries
 from relattn.backends.triton.inputs import inputs, rows
+from relattn.backends.triton.listed import with_value_sums
 from relattn.backends.triton.masks import kept, key_tiles
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import joined_from_pairs, pairs_from_rows, shared_half
+from relattn.backends.triton.starts import started
 
 
 def forward(call: Call) -> Answers:
@@ -41,6 +43,7 @@ def forward_kernel(
     x, output, lse, maxima, totals, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """One tile of queries in one head; x: `Inputs`, output: `Rows`; the others [B, Hq, Lq]."""
+    x = started(x)
     tiles = tl.cdiv(x.queries, TILE)
     program = tl.program_id(0)
     row = program // tiles
@@ -83,6 +86,7 @@ def forward_kernel(
             weights *= kept(x, batch, head, i, j)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
+        weighted = with_value_sums(x, batch, head, i, j, weights, weighted, DV)
         if x.relative_values.at is not None:
             last, joined = joined * older[:, None], joined_from_pairs(weights, TILE)
             half = shared_half(joined, last, TILE).to(v.dtype)

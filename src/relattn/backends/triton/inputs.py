@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Int32
 from torch import Tensor
 
-from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
+from relattn.score.problem import TABLES
 
 
 class Rows(NamedTuple):
@@ -44,9 +46,44 @@ class Pairs(NamedTuple):
     key: int | None
 
 
+class Lists(NamedTuple):
+    """The positions on an axis, int64, with the steps from batch element to batch element; 0 where all share them.
+
+    lowest, highest: the limits of visible offsets.
+    """
+
+    queries: Tensor | None
+    queries_batch: int | None
+    keys: Tensor | None
+    keys_batch: int | None
+    lowest: int | None
+    highest: int | None
+
+
+class Listed(NamedTuple):
+    """A `ListedAxis`, with the widths of its r, of keys and of values.
+
+    r: q where the axis has no own; owns_r: None there.
+    """
+
+    queries: Tensor
+    queries_batch: int
+    keys: Tensor
+    keys_batch: int
+    r: Rows
+    owns_r: int | None
+    relative_keys: Band
+    relative_queries: Band
+    relative_values: Band
+    bias: Band
+    relative_width: int
+    width: int
+    value_width: int
+
+
 class Mask(NamedTuple):
     """The masks and limits that decide which pairs attend, with the steps along the axes of each tensor; see
-    `masks.py`.
+    `masks.py`. listed: the limits of a sequence of lists.
     """
 
     lowest: int | None
@@ -58,6 +95,7 @@ class Mask(NamedTuple):
     key_ids: Tensor | None
     key_ids_batch: int | None
     pairs: Pairs
+    listed: Lists
 
 
 class Inputs(NamedTuple):
@@ -65,7 +103,8 @@ class Inputs(NamedTuple):
 
     r: no pointer where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
     row is a head. added: a float mask. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0.
-    seed, dropout: a pointer, and the probability.
+    seed, dropout: a pointer, and the probability. starts: where an origin is a tensor, offset is 0, and the tables'
+    first offsets and the limits stand in memory (`starts.py`). axes: those of lists (`listed.py`).
     """
 
     q: Rows
@@ -89,6 +128,8 @@ class Inputs(NamedTuple):
     softcap: float | None
     seed: Tensor | None
     dropout: float | None
+    starts: Tensor | None
+    axes: tuple[Listed, ...]
 
 
 def inputs(call: Call) -> Inputs:
@@ -110,12 +151,28 @@ def inputs(call: Call) -> Inputs:
         group=call.query.shape[1] // call.key.shape[1],
         queries=call.query.shape[2],
         keys=call.key.shape[2],
-        offset=call.offset,
+        offset=0 if isinstance(call.offset, Tensor) else call.offset,
         scale=call.scale,
         softcap=call.softcap,
         seed=call.seed if call.dropout_p > 0.0 else None,
         dropout=call.dropout_p if call.dropout_p > 0.0 else None,
+        starts=starts_of(call),
+        axes=tuple(_listed(call, axis) for axis in call.axes),
     )
+
+
+def starts_of(call: Call) -> Int32[Tensor, "6"] | None:
+    """The first offsets of the four tables, and the lowest and the highest visible offset, all less the origin.
+
+    None where the origin is an int. Far away they are cut off, where they mean the same, so that 32 bits hold them.
+    """
+    if not isinstance(call.offset, Tensor):
+        return None
+    tables = (getattr(call, name) for name in TABLES)
+    given = [*(None if table is None else table.first for table in tables), call.lowest, call.highest]
+    numbers = [0 if number is None else number for number in given]
+    starts = torch.stack([n if isinstance(n, Tensor) else torch.full_like(call.offset, n) for n in numbers])
+    return (starts - call.offset).clamp(-FARTHEST, FARTHEST).to(torch.int32)
 
 
 def rows(tensor: Tensor | None) -> Rows:
@@ -147,7 +204,12 @@ def has_wide_tables(call: Call) -> bool:
 
 
 def visible_offsets(call: Call) -> tuple[int, int]:
-    """The lowest and the highest offset that a pair of the call may have."""
+    """The lowest and the highest offset that a pair of the call may have.
+
+    Where the origin is a tensor they are less the origin, and no limit cuts them.
+    """
+    if isinstance(call.offset, Tensor):
+        return 1 - call.query.shape[2], call.key.shape[2] - 1
     lowest = call.offset - (call.query.shape[2] - 1)
     highest = call.offset + call.key.shape[2] - 1
     lowest = lowest if call.lowest is None else max(lowest, call.lowest)
@@ -156,6 +218,10 @@ def visible_offsets(call: Call) -> tuple[int, int]:
 
 def beyond(call: Call, table: Table) -> bool:
     """Whether a visible offset may lie outside of the table."""
+    if isinstance(table.first, Tensor):  # it was made over the call's offsets
+        return False
+    if isinstance(call.offset, Tensor):
+        return True
     lowest, highest = visible_offsets(call)
     return lowest < table.first or highest >= table.first + table.values.shape[1]
 
@@ -168,20 +234,47 @@ def _band(call: Call, table: Table | None) -> Band:
         values = values.contiguous()
     head = 0 if values.shape[0] == 1 else values.stride(0)
     edge = int(table.zero) if beyond(call, table) else None
-    return Band(values, head, values.stride(1), table.first, values.shape[1], edge)
+    first = 0 if isinstance(table.first, Tensor) or isinstance(call.offset, Tensor) else table.first
+    return Band(values, head, values.stride(1), first, values.shape[1], edge)
+
+
+def _listed(call: Call, axis: ListedAxis) -> Listed:
+    """No offset of the axis is known here, so any may lie outside of its tables."""
+    r = call.query if axis.relative_query is None else axis.relative_query
+    bands = {}
+    for name in TABLES:
+        table = getattr(axis, name)
+        band = _band(call, table)
+        bands[name] = band if table is None else band._replace(first=table.first, beyond=int(table.zero))
+    return Listed(
+        **_sides(axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
+        relative_width=r.shape[3], width=call.query.shape[3], value_width=call.value.shape[3],
+    )  # fmt: skip
+
+
+def _listed_limits(call: Call) -> Lists:
+    axis = call.listed_sequence
+    if axis is None or (axis.lowest is None and axis.highest is None):
+        return Lists(None, None, None, None, None, None)
+    return Lists(**_sides(axis), lowest=axis.lowest, highest=axis.highest)
+
+
+def _sides(axis: ListedAxis) -> dict[str, Any]:
+    """The positions of both sides, contiguous along the tokens, and the steps between batch elements."""
+    sides = {}
+    for name, positions in (("queries", axis.queries), ("keys", axis.keys)):
+        each = positions if positions.stride(-1) == 1 else positions.contiguous()
+        sides |= {name: each, f"{name}_batch": 0 if each.dim() == 1 or each.shape[0] == 1 else each.stride(0)}
+    return sides
 
 
 def _mask(call: Call) -> Mask:
-    lowest, highest = visible_offsets(call)
+    lowest, highest = _limits(call)
     keep = None if call.key_mask is None else call.key_mask.contiguous().view(torch.uint8)
     query_ids, key_ids = call.query_segments, call.key_segments
     query_ids = None if query_ids is None else query_ids.contiguous()
     key_ids = None if key_ids is None else key_ids.contiguous()
     boolean = None if call.explicit_mask is None or call.adds_mask else call.explicit_mask.view(torch.uint8)
-    limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
-    # A limit that leaves nothing visible may lie far away; just beyond the pairs' offsets it means the same.
-    lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])
-    highest = None if limits[1] is None else max(limits[1], call.offset - call.query.shape[2])
     return Mask(
         lowest=lowest,
         highest=highest,
@@ -192,4 +285,17 @@ def _mask(call: Call) -> Mask:
         key_ids=key_ids,
         key_ids_batch=None if key_ids is None else key_ids.stride(0),
         pairs=pairs(call, boolean),
+        listed=_listed_limits(call),
     )
+
+
+def _limits(call: Call) -> tuple[int | None, int | None]:
+    """The limits of visible offsets, None where no pair is beyond one; 0 where it stands in memory."""
+    if isinstance(call.offset, Tensor):
+        return None if call.lowest is None else 0, None if call.highest is None else 0
+    lowest, highest = visible_offsets(call)
+    limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
+    # A limit that leaves nothing visible may lie far away; just beyond the pairs' offsets it means the same.
+    lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])
+    highest = None if limits[1] is None else max(limits[1], call.offset - call.query.shape[2])
+    return lowest, highest

@@ -13,8 +13,10 @@ import triton.language as tl
 from relattn.backends.triton.again import pairs_again
 from relattn.backends.triton.bands import band_sum, dot, load_rows, padded, place, store_rows
 from relattn.backends.triton.known import side_sums, store_sides
+from relattn.backends.triton.listed import with_key_gradient
 from relattn.backends.triton.masks import query_tiles
 from relattn.backends.triton.skew import columns_from_pairs
+from relattn.backends.triton.starts import started
 
 
 @triton.jit
@@ -23,6 +25,7 @@ def keys_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and da of one tile of keys under one key head: all of its query heads, one after the other."""
+    x = started(x)
     tiles = tl.cdiv(x.keys, TILE)
     program = tl.program_id(0)
     key_heads = x.heads // x.group
@@ -53,6 +56,8 @@ def keys_kernel(
                     before, after, scores, x.relative_queries, x.offset + first_key - start, 0, TILE
                 )
             by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
+            i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
+            by_key = with_key_gradient(x, batch, head, i, j, scores, by_key, D)
             scores = scores.to(k.dtype)
             by_key += dot(tl.trans(scores), q)
             if x.relative_queries.at is not None:

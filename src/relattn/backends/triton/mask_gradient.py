@@ -24,6 +24,7 @@ from relattn.backends.triton.inputs import Inputs, Pairs
 from relattn.backends.triton.known import Known
 from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.sizes import launch
+from relattn.backends.triton.starts import started
 
 
 def mask_gradient(call: Call, x: Inputs, known: Known) -> Float[Tensor, "#B #Hq #Lq #Lk"]:
@@ -46,6 +47,7 @@ def mask_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One tile of dM; into: `Pairs`, no step along an axis on which the mask has one number for all."""
+    x = started(x)
     program = tl.program_id(0)
     own_key, program = _own(program, into.key, x.keys, TILE)
     own_query, program = _own(program, into.query, x.queries, TILE)

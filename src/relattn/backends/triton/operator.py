@@ -1,4 +1,4 @@
-"""The kernels as PyTorch operators, `relattn::triton` and `relattn::triton_backward`, over tensors and numbers.
+"""The kernels as PyTorch operators, `relattn::triton` and `relattn::triton_backward`.
 
 torch.compile and torch.export see one node each, for all lengths. Defining them does not import Triton: the kernels are
 imported when they first run. No tensor's value is read, so CUDA graphs may capture a call.
@@ -7,205 +7,92 @@ imported when they first run. No tensor's value is read, so CUDA graphs may capt
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from relattn.autocast import without_autocast
-from relattn.backends.operators import refuse_double_backward, refuse_vmap
-from relattn.backends.triton.call import Answers, Call, Table, is_added
+from relattn.backends.problem_arguments import on_axis
+from relattn.backends.problem_operator import Answers, Forward, of_whole, operator_of
+from relattn.backends.triton.call import Answers as KernelAnswers
+from relattn.backends.triton.call import Call, is_added
+from relattn.backends.triton.lowering import call_of
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
-from relattn.score.key_bias import lowered
-from relattn.score.problem import TABLES, Problem
-from relattn.score.table import OffsetTable
-
-ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? relative_query, "
-    "Tensor? relative_keys, Tensor? relative_queries, Tensor? relative_values, Tensor? bias, "
-    "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? explicit_mask, "
-    "Tensor? key_bias, Tensor? key_shift, Tensor? seed, "
-    "SymInt[] firsts, bool[] zeros, SymInt offset, SymInt? lowest, SymInt? highest, "
-    "float scale, float? softcap, float dropout_p, bool in_float32"
-)
-DIFFERENTIABLE: tuple[str, ...] = ("query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias")
-
-torch.library.define("relattn::triton", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
-torch.library.define(
-    "relattn::triton_backward",
-    "(Tensor output, Tensor lse, Tensor maximum, Tensor total, Tensor output_gradient, Tensor lse_gradient, "
-    f"str[] wanted, {ARGUMENTS}) -> Tensor[]",
-)
-NAMES = [argument.name for argument in torch.ops.relattn.triton.default._schema.arguments]
-NUM_TENSORS = NAMES.index("firsts")
+from relattn.score.problem import Problem
 
 
-def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """O in the common dtype of the inputs, or in float32 where it is to be rounded later, and lse."""
-    arguments = flat(problem, seed)
-    output, lse, _, _ = torch.ops.relattn.triton(*arguments)
-    shift = arguments[NAMES.index("key_shift")]
-    return output, lse if shift is None else lse + shift
-
-
-def gradients(
-    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: Sequence[str]
-) -> dict[str, Tensor]:
-    """A part's share of the gradients of a call without dropout; output and lse are those of the whole call."""
-    arguments = flat(problem, None)
-    shift, mask = arguments[NAMES.index("key_shift")], problem.mask.explicit
-    lse = lse if shift is None else lse - shift
-    maximum = total = lse.new_empty(0)
-    if is_added(mask):
-        maximum, total = lse / math.log(2.0), torch.ones_like(lse)
-    answers = output, lse, maximum, total
-    found = torch.ops.relattn.triton_backward(*answers, output_gradient, lse_gradient, wanted, *arguments)
-    gradients = dict(zip(wanted, found, strict=True))
-    if "key_bias" in gradients and problem.key_bias is not None:
-        gradients["key_bias"] = gradients["key_bias"].sum_to_size(problem.key_bias.shape).to(problem.key_bias.dtype)
-    if "explicit_mask" in gradients and mask is not None:
-        gradients["explicit_mask"] = gradients["explicit_mask"].to(mask.dtype)
-    return gradients
-
-
-def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
-    """The problem as the operators' ARGUMENTS.
-
-    Inputs of several dtypes are converted to the dtype that can hold all of them. A table is in that dtype, or in
-    float32.
-    """
-    axis, positions, mask = problem.sequence(), problem.sequence().positions, problem.mask
-    inputs = (problem.query, problem.key, problem.value, axis.relative_query)
-    dtype = reduce(torch.promote_types, [tensor.dtype for tensor in inputs if tensor is not None])
-    tables: list[OffsetTable | None] = [getattr(axis, name) for name in TABLES]
-    key_bias, key_shift = _key_bias(problem)
-    return (
-        *(None if tensor is None else tensor.to(dtype) for tensor in inputs),
-        *(None if table is None else _values(table, dtype) for table in tables),
-        mask.key_mask, *(mask.segments or (None, None)), _explicit(mask.explicit), key_bias, key_shift, seed,
-        [0 if table is None else table.first for table in tables],
-        [table is not None and table.beyond == "zero" for table in tables],
-        positions.known_origin, positions.lowest, positions.highest,
-        problem.scale, problem.softcap, problem.dropout_p, problem.output_dtype == torch.float32,
-    )  # fmt: skip
-
-
-def _explicit(mask: Tensor | None) -> Tensor | None:
-    """A boolean mask as it is, a float one in a dtype of the kernels."""
-    return mask.to(torch.float32) if mask is not None and mask.dtype == torch.float64 else mask
-
-
-def _key_bias(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
-    """a [B, Hq, Lk] and c [B, Hq, Lq] of `key_bias.lowered`."""
-    if problem.key_bias is None:
-        return None, None
-    a, c = lowered(problem)
-    rows = problem.query.shape[:3]
-    return a.expand(*rows[:2], a.shape[2]), c.expand(rows)
-
-
-def _values(table: OffsetTable, dtype: torch.dtype) -> Tensor:
-    return table.values if table.values.dtype == dtype else table.values.to(torch.float32)
-
-
-def _call(arguments: tuple[Any, ...]) -> Call:
-    """The arguments of `flat`, as the kernels take them.
-
-    A table that refuses is never read beyond its rows. So it does not matter that its edge row would hold there.
-    """
-    given = _named(arguments)
-    for name, first, zero in zip(TABLES, given.pop("firsts"), given.pop("zeros"), strict=True):
-        given[name] = None if given[name] is None else Table(given[name], first, zero)
-    return Call(**given)
-
-
-def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(NAMES, arguments, strict=True))
-
-
-@torch.library.impl("relattn::triton", "default")
-def _forward(*arguments) -> tuple[Tensor, ...]:
+def _forward(problem: Problem, seed: Tensor | None) -> Forward:
+    """maximum and total are those of the kernels where a mask is added; else lse, less c, and 1."""
+    call = without_padding(call_of(problem, seed))
+    rows, width = call.query.shape[:3], call.value.shape[3]
+    if _has_no_pair(call):
+        output = call.query.new_zeros((*rows, width), dtype=problem.output_dtype)
+        lse, maximum = (call.query.new_full(rows, -torch.inf, dtype=torch.float32) for _ in range(2))
+        return Forward(output, lse, maximum, torch.zeros_like(lse))
     from relattn.backends.triton.forward import forward
 
-    call = without_padding(_call(arguments))
-    if _has_no_pair(call):
-        output, lse, maximum, total = _fake_forward(*arguments)
-        return output.zero_(), lse.fill_(-torch.inf), maximum.fill_(-torch.inf), total.zero_()
-    with without_autocast(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
-        answers = forward(call)
-    return tuple(answers.lse.new_empty(0) if numbers is None else numbers for numbers in answers)
+    with torch.cuda.device_of(call.query):  # kernels run on the current device
+        output, lse, maximum, total = forward(call)
+    if maximum is None or total is None:
+        maximum, total = lse.clone(), torch.ones_like(lse)
+    if call.key_shift is not None:
+        lse = lse + call.key_shift
+    return Forward(output.to(problem.output_dtype), lse, maximum, total)
 
 
-@torch.library.register_fake("relattn::triton")
-def _fake_forward(*arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The tensors of `Answers`, those that are None of size 0."""
-    given = _named(arguments)
-    query, rows, mask = given["query"], given["query"].shape[:3], given["explicit_mask"]
-    dtype = torch.float32 if given["in_float32"] else query.dtype
-    output = query.new_empty((*rows, given["value"].shape[3]), dtype=dtype)
-    beside = rows if is_added(mask) else (0,)
-    lse, maximum, total = (query.new_empty(shape, dtype=torch.float32) for shape in (rows, beside, beside))
-    return output, lse, maximum, total
-
-
-@torch.library.impl("relattn::triton_backward", "default")
-def _backward(
-    output, lse, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
-) -> list[Tensor]:
-    from relattn.backends.triton.backward import backward
-
-    given = _call(arguments)
+def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
+    """The gradients that `wanted` names, each in the dtype of its tensor."""
+    given, tensors = call_of(problem, seed), _tensors_of(problem)
     call = without_padding(given)
     if _has_no_pair(call):
-        return [gradient.zero_() for gradient in _like(wanted, arguments)]
-    with without_autocast(call.query), torch.cuda.device_of(call.query):  # kernels run on the current device
-        beside = (maximum, total) if call.adds_mask else (None, None)
-        cotangents = of_seeing_rows(call, lse, output_gradient, lse_gradient)
-        found = backward(call, Answers(output, lse, *beside), *cotangents, wanted)
-    gradients = found._replace(key=with_padding(given, found.key), value=with_padding(given, found.value))
+        return {name: torch.zeros_like(tensors[name]) for name in wanted}
+    from relattn.backends.triton.backward import backward
+
+    output, maximum, total, output_gradient, lse_gradient = answers
+    cotangents = of_seeing_rows(call, maximum, output_gradient, lse_gradient)
+    beside = (maximum, total) if call.adds_mask else (None, None)
+    with torch.cuda.device_of(call.query):  # kernels run on the current device
+        kernel_answers = KernelAnswers(output.to(call.output_dtype), maximum, *beside)
+        found = backward(call, kernel_answers, *cotangents, wanted)
+    by_name = found._asdict()
+    gradients = by_name.pop("axes") | {name: gradient for name, gradient in by_name.items() if gradient is not None}
+    for name in ("key", "value"):
+        gradients[name] = with_padding(given, gradients[name])
     for name in ("key_bias", "explicit_mask"):
-        numbers = getattr(found, name)
-        if numbers is not None and numbers.shape != getattr(given, name).shape:
-            gradients = gradients._replace(**{name: with_padding(given, numbers.unsqueeze(-1)).squeeze(-1)})
-    return [getattr(gradients, name) for name in wanted]
+        numbers, whole = gradients.get(name), getattr(given, name)
+        if numbers is not None and numbers.shape != whole.shape:
+            gradients[name] = with_padding(given, numbers.unsqueeze(-1)).squeeze(-1)
+    if "key_bias" in gradients:
+        gradients["key_bias"] = gradients["key_bias"].sum_to_size(tensors["key_bias"].shape)
+    unused = {name: torch.zeros_like(tensors[name]) for name in wanted - gradients.keys()}  # an r without tables
+    return unused | {name: gradients[name].to(tensors[name].dtype) for name in wanted & gradients.keys()}
 
 
-@torch.library.register_fake("relattn::triton_backward")
-def _fake_backward(
-    output, lse, maximum, total, output_gradient, lse_gradient, wanted: Sequence[str], *arguments
-) -> list[Tensor]:
-    return _like(wanted, arguments)
-
-
-def _like(wanted: Sequence[str], arguments: tuple[Any, ...]) -> list[Tensor]:
-    """A tensor for the gradient of each argument that is wanted."""
-    given = _named(arguments)
-    return [given[name].new_empty(given[name].shape) for name in wanted]
+def _tensors_of(problem: Problem) -> dict[str, Tensor]:
+    """The tensors that may have a gradient, by name."""
+    given = {
+        "query": problem.query, "key": problem.key, "value": problem.value,
+        "explicit_mask": problem.mask.explicit, "key_bias": problem.key_bias,
+    }  # fmt: skip
+    for n, axis in enumerate(problem.axes):
+        given[on_axis("relative_query", n)] = axis.relative_query
+        given |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
+    return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 def _has_no_pair(call: Call) -> bool:
-    """No batch, no queries or no keys: there is no grid to launch a kernel on."""
+    """No batch, no queries, or no keys in reach: there is no grid to launch a kernel on."""
     return call.query.shape[0] * call.query.shape[2] * call.key.shape[2] == 0
 
 
-def _save_for_backward(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*output, *inputs[:NUM_TENSORS])
-    ctx.numbers = inputs[NUM_TENSORS:]
+run = operator_of("triton", _forward, _backward, reads_starts=False)
+"""O and lse, from a problem and the seed of its dropout."""
 
 
-def _differentiate(ctx, output_gradient: Tensor, lse_gradient: Tensor, *_) -> tuple[Tensor | None, ...]:
-    output, lse, maximum, total, *tensors = ctx.saved_tensors
-    wanted = [
-        name for name, needed in zip(NAMES, ctx.needs_input_grad, strict=True) if needed and name in DIFFERENTIABLE
-    ]
-    answers = output, lse, maximum, total
-    found = torch.ops.relattn.triton_backward(*answers, output_gradient, lse_gradient, wanted, *tensors, *ctx.numbers)
-    gradients = dict(zip(wanted, found, strict=True))
-    return tuple(gradients.get(name) for name in NAMES)
-
-
-torch.library.register_autograd("relattn::triton", _differentiate, setup_context=_save_for_backward)
-refuse_vmap("triton")
-refuse_double_backward("triton")
+def gradients(
+    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
+) -> dict[str, Tensor]:
+    """A part's share of the gradients of a call without dropout; output and lse are those of the whole call."""
+    answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
+    if is_added(problem.mask.explicit):
+        answers = answers._replace(maximum=answers.maximum / math.log(2.0))
+    return _backward(problem, None, answers, set(wanted))

@@ -16,7 +16,7 @@ from torch import Tensor
 from relattn.backends.triton.call import Call
 from relattn.score.mask import Mask
 from relattn.score.padding import Sight, keys_in_reach, with_zeros
-from relattn.score.position import Run
+from relattn.score.position import Listed, Run
 from relattn.score.positions import Positions
 
 
@@ -27,9 +27,10 @@ def without_padding(call: Call) -> Call:
     return replace(
         call,
         query=with_zeros(call.query, sight.queries),
-        relative_query=None if call.relative_query is None else with_zeros(call.relative_query, sight.queries),
+        relative_query=_seeing(call.relative_query, sight),
         key=with_zeros(call.key, sight.keys),
         value=with_zeros(call.value, sight.keys),
+        axes=tuple(axis._replace(relative_query=_seeing(axis.relative_query, sight)) for axis in call.axes),
     )
 
 
@@ -58,7 +59,16 @@ def _mask(call: Call) -> Mask:
 
 def _positions(call: Call) -> Positions:
     lengths = call.query.shape[2], call.key.shape[2]
-    return Positions(Run(0), Run(call.offset), *lengths, call.query.device, call.lowest, call.highest)
+    sequence = call.listed_sequence
+    if sequence is not None:
+        sides, limits = (Listed(sequence.queries), Listed(sequence.keys)), (sequence.lowest, sequence.highest)
+    else:
+        sides, limits = (Run(0), Run(call.offset)), (call.lowest, call.highest)
+    return Positions(*sides, *lengths, call.query.device, *limits)
+
+
+def _seeing(relative_query: Tensor | None, sight: Sight) -> Tensor | None:
+    return None if relative_query is None else with_zeros(relative_query, sight.queries)
 
 
 def _within_reach(call: Call, first: int, end: int) -> Call:
@@ -77,4 +87,5 @@ def _within_reach(call: Call, first: int, end: int) -> Call:
         key_segments=None if call.key_segments is None else call.key_segments[:, first:end],
         explicit_mask=explicit_mask,
         key_bias=None if call.key_bias is None else call.key_bias[..., first:end],
+        axes=tuple(axis._replace(keys=axis.keys[..., first:end]) for axis in call.axes),
     )

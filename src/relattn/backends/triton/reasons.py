@@ -8,6 +8,7 @@ import os
 import torch
 
 from relattn.backends.operators import reasons_of_an_operator, reasons_of_dropout
+from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.call import WIDEST
 from relattn.score.problem import Problem
 from relattn.watched import constant_in_graphs
@@ -27,24 +28,21 @@ def reasons_of(problem: Problem) -> list[str]:
 
 
 def _of_the_call(problem: Problem) -> list[str]:
-    reasons, axis, positions = [], problem.sequence(), problem.sequence().positions
-    given = {
-        "query": problem.query, "key": problem.key, "value": problem.value, "relative_query": axis.relative_query,
-        **{name: table.values for name, table in axis.tables().items()},
-    }  # fmt: skip
+    reasons = []
+    given: dict[str, torch.Tensor | None] = {"query": problem.query, "key": problem.key, "value": problem.value}
+    for number, axis in enumerate(problem.axes):
+        given[on_axis("relative_query", number)] = axis.relative_query
+        given |= {on_axis(name, number): table.values for name, table in axis.tables().items()}
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
     if double:
         reasons.append(f"it computes in float32, and {double[0]} is float64")
-    if len(problem.axes) > 1:
-        reasons.append("it reads the offsets of the sequence alone, and the encoding stands on other axes")
-    if positions.origin is None:
-        reasons.append("it takes no listed positions, only where queries and keys start")
-    elif positions.known_origin is None:
-        reasons.append("it takes starts as ints, not as tensors")
-    elif any(isinstance(table.first, torch.Tensor) for table in axis.tables().values()):
-        reasons.append("it takes the first offset of a table as an int, not as a tensor")
-    widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if name != "bias"}
+    sequence = problem.sequence()
+    if sequence.positions.origin is None and any(
+        isinstance(table.first, torch.Tensor) for table in sequence.tables().values()
+    ):
+        reasons.append("for listed positions it takes the first offset of a table as an int, not as a tensor")
+    widths = {name: tensor.shape[-1] for name, tensor in tensors.items() if tensor.dim() > 2 and "bias" not in name}
     wide = [name for name, width in widths.items() if width > WIDEST]
     if wide:
         reasons.append(f"it holds at most {WIDEST} features of a row on chip, and {wide[0]} has {widths[wide[0]]}")

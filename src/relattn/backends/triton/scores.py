@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import band_product, load_bias
+from relattn.backends.triton.listed import with_biases, with_products
 from relattn.backends.triton.masks import in_reach, pairs_at, visible
 from relattn.backends.triton.skew import pairs_from_columns, pairs_from_rows
 
@@ -45,9 +46,11 @@ def finished(x, batch, head, i, j, products, every):
     every: whether all of these pairs are visible by their offsets. If so, and without masks, there is nothing to look
         up.
     """
+    products = with_products(x, batch, head, i, j, products)
     scores, slope = products * (x.scale * LOG2_E), 1.0
     if x.bias.at is not None:
         scores += LOG2_E * load_bias(x.bias, head, x.offset + j - i)
+    scores = with_biases(x, batch, head, i, j, scores, LOG2_E)
     if x.softcap is not None:
         of_cap = tanh(scores * (1.0 / (x.softcap * LOG2_E)))
         scores, slope = of_cap * (x.softcap * LOG2_E), 1.0 - of_cap * of_cap

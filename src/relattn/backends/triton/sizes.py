@@ -1,7 +1,7 @@
 """The size of a kernel's tiles, and the numbers of warps and stages for one: timed once, then remembered.
 
-The kind of a call is its kernel, widths, present arguments with their dtypes, and the number of pairs to a power of
-four. The first large call of a kind times two candidates and takes the faster. Later calls take the same: in
+The kind of a call is its kernel, widths, precision, present arguments with their dtypes, and the number of pairs to a
+power of four. The first large call of a kind times two candidates and takes the faster. Later calls take the same: in
 this process, and through Triton's cache on disk in later processes, on a GPU of the same name. In small calls, in the
 interpreter, and under `torch.use_deterministic_algorithms(True)` nothing is timed: the first candidate that fits is
 taken. The same holds while a CUDA graph is captured, unless the fastest is known.
@@ -16,8 +16,9 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -47,25 +48,27 @@ _first: dict[tuple, Sizes] = {}
 
 
 def launch(
-    kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, added: Sequence[Tensor] = ()
-) -> None:
+    kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, added: Sequence[Tensor] = (),
+    more: Mapping[str, int] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Run the kernel with the best known sizes of tiles, and time some first where that is allowed. programs: the
-    number of programs for a tile.
+    number of programs for a tile. more: widths that the kernel has beside those of the call.
 
     While sizes are timed the kernel runs several times, so it must not read its own outputs. added: those that it adds
     to; they are zero before, and made zero again after the timing.
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
-    widths = widths_of(call)
-    kind = *widths.values(), _magnitude(call), *_kinds(arguments)
+    widths = widths_of(call) | dict(more)
+    kind = *widths.values(), call.precision, _magnitude(call), _kinds(arguments)
     key = kernel, call.query.device, kind
 
     def run(sizes: Sizes) -> None:
         tile, warps, stages = sizes
         kernel[(programs(tile),)](
-            *arguments, **widths, TILE=tile, num_warps=warps, num_stages=stages, maxnreg=REGISTERS
-        )
+            *arguments, **widths, TILE=tile, num_warps=warps, num_stages=stages, maxnreg=REGISTERS,
+            default_dot_input_precision=call.precision,
+        )  # fmt: skip
 
     fastest = None
     if _is_worth_timing(call):
@@ -90,6 +93,11 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     vectors = sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
     beside = vectors + (call.bias is not None)
     doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
+    if call.axes:  # every pair holds its rows of tables: larger tiles spill
+        return [SMALLEST if is_float32 or doublings or kernel in ("axis_kernel", "rows_kernel") else (32, 4, 1)]
+    if call.precision == "tf32x3":
+        # Two warps would compute some products twice, and one would spill where a program owns the keys.
+        return [(16, 2 if kernel == "keys_kernel" else 1, 2), (32, 4, 2)]
     if doublings == 2 or is_float32:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = (16, 4 if is_float32 else 2, 2) if is_full else (32, 4, 2)
@@ -190,10 +198,17 @@ def _run_the_first_that_fits(run: Callable[[Sizes], None], several: list[Sizes])
     return several[-1]
 
 
-def _kinds(arguments: tuple) -> Iterator[Any]:
-    """The kind of a compiled kernel: which arguments are present, and their dtypes."""
+def _kinds(arguments: tuple) -> tuple:
+    """The kind of a compiled kernel: which arguments are present, and their dtypes.
+
+    Every launch asks, of a hundred numbers; a list takes half the time of a generator that calls itself.
+    """
+    found: list[object] = []
     for argument in arguments:
-        if isinstance(argument, tuple):
-            yield from _kinds(argument)
+        if argument is None:
+            found.append(None)
+        elif isinstance(argument, tuple):
+            found.append(_kinds(argument))
         else:
-            yield argument.dtype if isinstance(argument, Tensor) else argument is None
+            found.append(argument.dtype if isinstance(argument, Tensor) else True)
+    return tuple(found)

@@ -26,10 +26,13 @@ from relattn.backends.triton.bands import dot, load_band, load_numbers, load_row
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.inputs import Inputs, visible_offsets
 from relattn.backends.triton.known import Known, Sides, load_lse, score_gradients, weights_of
+from relattn.backends.triton.listed import with_values
 from relattn.backends.triton.masks import in_reach
 from relattn.backends.triton.scores import finished
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import diagonals_from_tiles, tiles_from_diagonals
+from relattn.backends.triton.starts import started
+from relattn.score.problem import TABLES
 
 BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fewer, queries are divided, too
 
@@ -58,32 +61,46 @@ def sums_of_tables(call: Call, x: Inputs, known: Known, wanted: Collection[str])
     """The sums of each wanted table over the pairs at its offsets, in float32, per query head."""
     tables = {name: getattr(call, name) for name in Sums._fields if name in wanted}
     tables = {name: table for name, table in tables.items() if table is not None}
+    found = {
+        name: call.query.new_zeros(call.query.shape[1], *table.values.shape[1:], dtype=torch.float32)
+        for name, table in tables.items()
+    }
+    if x.starts is not None:  # no block of offsets is known to belong to two tables
+        for name, table in tables.items():
+            whole = {name: (0, table.values.shape[1])}
+            found[name] += _sums_at(call, x, known, {name: table}, whole, x.starts[TABLES.index(name)])[name]
+        return found
     extents = {name: _seen(call, table) for name, table in tables.items()}
-    seen = [extent for extent in extents.values() if extent[0] < extent[1]]
-    heads, queries = call.query.shape[1:3]
-    sums: dict[str, Tensor] = {}
-    if seen:
-        first, end = min(extent[0] for extent in seen), max(extent[1] for extent in seen)
-        blocks = math.ceil((end - first) / BLOCK)
-        parts = max(min(PROGRAMS // (blocks * heads), (queries + call.key.shape[2]) // (end - first)), 1)
-        for name, (start, stop) in extents.items():
-            if start < stop:
-                width = tables[name].values.shape[2:]
-                sums[name] = call.query.new_empty(parts, heads, stop - start, *width, dtype=torch.float32)
-        into = Sums(**{name: _into(sums.get(name), extents.get(name)) for name in Sums._fields})
-        arguments = x, known, into, first, end, call.query.shape[0], parts
-        launch(tables_kernel, call, lambda tile: math.ceil((end - first) / tile) * heads * parts, arguments)
-    found = {}
-    for name, table in tables.items():
-        found[name] = call.query.new_zeros(heads, *table.values.shape[1:], dtype=torch.float32)
-        if name in sums:
+    extents = {name: extent for name, extent in extents.items() if extent[0] < extent[1]}
+    if extents:
+        for name, sums in _sums_at(call, x, known, tables, extents).items():
             start, stop = extents[name]
-            found[name][:, start - table.first : stop - table.first] = sums[name].sum(0)
+            found[name][:, start - tables[name].first : stop - tables[name].first] = sums
     return found
+
+
+def _sums_at(
+    call: Call, x: Inputs, known: Known, tables: dict[str, Table], extents: dict[str, tuple[int, int]],
+    at: Tensor | None = None,
+) -> dict[str, Float[Tensor, "Hq R *W"]]:  # fmt: skip
+    """The sums at the offsets of the extents; at: where the first of them stands in memory."""
+    heads, queries = call.query.shape[1:3]
+    first, end = min(extent[0] for extent in extents.values()), max(extent[1] for extent in extents.values())
+    blocks = math.ceil((end - first) / BLOCK)
+    parts = max(min(PROGRAMS // (blocks * heads), (queries + call.key.shape[2]) // (end - first)), 1)
+    sums = {
+        name: call.query.new_empty(parts, heads, stop - start, *tables[name].values.shape[2:], dtype=torch.float32)
+        for name, (start, stop) in extents.items()
+    }
+    into = Sums(**{name: _into(sums.get(name), extents.get(name)) for name in Sums._fields})
+    arguments = x, known, into, first if at is None else at, end, call.query.shape[0], parts
+    launch(tables_kernel, call, lambda tile: math.ceil((end - first) / tile) * heads * parts, arguments)
+    return {name: each.sum(0) for name, each in sums.items()}
 
 
 def _seen(call: Call, table: Table) -> tuple[int, int]:
     """The first visible offset among the table's rows, and the offset after the last."""
+    assert isinstance(table.first, int)
     lowest, highest = visible_offsets(call)
     return max(table.first, lowest), min(table.first + table.values.shape[1], highest + 1)
 
@@ -125,7 +142,19 @@ def tables_kernel(
     x, known, into, first, end, batches, parts,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The sums of one block of offsets in one head over one part of the queries; into: `Sums`."""
+    """The sums of one block of offsets in one head over one part of the queries; into: `Sums`.
+
+    Where an origin is a tensor, `first` is a pointer to the first offset of the one table, and `end` the number of its
+    rows.
+    """
+    x = started(x)
+    if x.starts is not None:
+        first = tl.load(first)
+        end = first + end
+        into = Sums(
+            _from(into.relative_keys, first), _from(into.relative_queries, first),
+            _from(into.relative_values, first), _from(into.bias, first),
+        )  # fmt: skip
     program, blocks = tl.program_id(0), tl.cdiv(end - first, TILE)
     block, head, part = blocks - 1 - program % blocks, program // blocks % x.heads, program // blocks // x.heads
     offset = first + block * TILE  # with causality the longest diagonals first
@@ -182,6 +211,7 @@ def tables_kernel(
         by_weight = diagonals_from_tiles(dot(grad_output, tl.trans(v_near)), dot(grad_output, tl.trans(v_far)), TILE)
         if x.relative_values.at is not None:
             by_weight += dot(grad_output, tl.trans(values_band))
+        by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
         weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
         if x.softcap is not None:
             scores *= slope
@@ -207,6 +237,14 @@ def tables_kernel(
         row = offset + tl.arange(0, TILE) - into.bias.first
         at = into.bias.at + part.to(tl.int64) * into.bias.part + head.to(tl.int64) * into.bias.head
         tl.store(at + row, by_bias, mask=(row >= 0) & (row < into.bias.rows))
+
+
+@triton.jit
+def _from(into, first):
+    """Sums from this offset on."""
+    if into.at is not None:
+        into = Into(into.at, into.part, into.head, into.row, first, into.rows)
+    return into
 
 
 @triton.jit

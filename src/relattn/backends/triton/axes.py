@@ -1,0 +1,228 @@
+"""Gradients by what the listed axes have: their r, and their tables. Each axis has its own launches.
+
+    dr_i = scale * sum_j dS_ij RK[d]        dRK[d] = scale * sum dS_ij r_i        dRQ[d] = scale * sum dS_ij k_j
+                                            dRV[d] = sum P_ij dO_i                db[d]  = sum dS_ij
+
+S and dP are computed again. One kernel owns a tile of queries: it sums dr on chip, and adds each pair's part of a row
+of a table to memory, by atomic instructions. In a fixed order another kernel owns neighbouring rows of one table, and
+walks over all pairs; a tile of pairs none of which has such a row costs a look at its positions.
+"""
+
+# pyright: reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from relattn.backends.problem_arguments import on_axis
+from relattn.backends.triton.again import pairs_again
+from relattn.backends.triton.bands import dot, load_rows, padded, place, store_rows
+from relattn.backends.triton.call import Call, ListedAxis, Table
+from relattn.backends.triton.inputs import Inputs, Listed, rows
+from relattn.backends.triton.known import Known
+from relattn.backends.triton.listed import feature_of, offsets_of, row_of, sums_of
+from relattn.backends.triton.masks import key_tiles
+from relattn.backends.triton.sizes import launch
+from relattn.backends.triton.starts import started
+from relattn.score.problem import TABLES
+
+
+class Sums(NamedTuple):
+    """Memory for the sums of each table, [Hq, R, width], or [Hq, R] for a bias, in float32; None where not computed."""
+
+    relative_keys: Tensor | None
+    relative_queries: Tensor | None
+    relative_values: Tensor | None
+    bias: Tensor | None
+
+
+def gradients_of_axes(
+    call: Call, x: Inputs, known: Known, wanted: Collection[str], *, ordered: bool
+) -> dict[str, Tensor]:
+    """The wanted gradients by r and tables of the listed axes, under their names in the problem."""
+    found = {}
+    for axis, listed in zip(call.axes, x.axes, strict=True):
+        for name, gradient in _of_axis(call, x, known, axis, listed, wanted, ordered).items():
+            found[on_axis(name, axis.number)] = gradient
+    return found
+
+
+def _of_axis(
+    call: Call, x: Inputs, known: Known, axis: ListedAxis, listed: Listed, wanted: Collection[str], ordered: bool
+) -> dict[str, Tensor]:
+    """The gradients of one axis, by the names of its fields."""
+    batch, heads, queries = call.query.shape[:3]
+    relative, relative_width = None, listed.relative_width
+    if axis.relative_query is not None and on_axis("relative_query", axis.number) in wanted:
+        relative = axis.relative_query.new_empty(axis.relative_query.shape)
+    tables = {name: getattr(axis, name) for name in TABLES if on_axis(name, axis.number) in wanted}
+    tables = {name: table for name, table in tables.items() if table is not None}
+    sums = {
+        name: call.query.new_zeros(heads, *table.values.shape[1:], dtype=torch.float32)
+        for name, table in tables.items()
+    }
+    into = Sums(**{name: None if ordered else sums.get(name) for name in TABLES})
+    if relative is not None or (sums and not ordered):
+
+        def programs(tile: int) -> int:
+            return math.ceil(queries / tile) * batch * heads
+
+        added = [] if ordered else list(sums.values())
+        arguments, more = (x, known, listed, rows(relative), into), {"DA": relative_width}
+        launch(axis_kernel, call, programs, arguments, added=added, more=more)
+    if ordered:
+        for name, table in tables.items():
+            _sum_rows(call, x, known, listed, name, table, sums[name])
+    found = {name: _finished(call, name, table, sums[name]) for name, table in tables.items()}
+    return found if relative is None else found | {"relative_query": relative}
+
+
+def _sum_rows(
+    call: Call, x: Inputs, known: Known, listed: Listed, name: str, table: Table, sums: Float[Tensor, "Hq R *W"]
+) -> None:
+    """The sums of one table, by the programs that own its rows."""
+    heads, count = sums.shape[:2]
+    into = Sums(**{each: sums if each == name else None for each in TABLES})
+    arguments = x, known, listed, getattr(listed, name), into, call.query.shape[0]
+    width = 1 if sums.dim() == 2 else sums.shape[2]
+    launch(rows_kernel, call, lambda tile: math.ceil(count / tile) * heads, arguments, more={"DA": width})
+
+
+def _finished(call: Call, name: str, table: Table, sums: Float[Tensor, "Hq R *W"]) -> Float[Tensor, "H R *W"]:
+    """The gradient by the values of a table, in their dtype."""
+    if name in ("relative_keys", "relative_queries"):
+        sums = sums * call.scale
+    return (sums.sum(0, keepdim=True) if table.values.shape[0] == 1 else sums).to(table.values.dtype)
+
+
+@triton.jit
+def axis_kernel(
+    x, known, axis, grad_relative, into,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """dr of one tile of queries under one head, and what its pairs add to the axis' tables; into: `Sums`."""
+    x = started(x)
+    tiles = tl.cdiv(x.queries, TILE)
+    row = tl.program_id(0) // tiles
+    batch, head = row // x.heads, row % x.heads
+    first_query = (tiles - 1 - tl.program_id(0) % tiles) * TILE
+    i = first_query + tl.arange(0, TILE)[:, None]
+    k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
+    by_relative = tl.zeros((TILE, padded(DA)), tl.float32)
+
+    first_key, end_key = key_tiles(x, first_query, TILE)
+    for start in range(first_key, end_key, TILE):
+        j = start + tl.arange(0, TILE)[None, :]
+        k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
+        v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
+        _, _, weights, scores, slope = pairs_again(x, known, batch, head, first_query, start, k, v, D, DV, DR, TILE)
+        if x.softcap is not None:
+            scores *= slope
+        offsets = offsets_of(x, axis, batch, i, j)
+        if grad_relative.at is not None:
+            by_relative += sums_of(scores, axis.relative_keys, head, offsets, axis.relative_width, 1, DA)
+        if into.relative_keys is not None:
+            _add_each(
+                into.relative_keys, axis.relative_keys, head, offsets, scores,
+                axis.r, batch, head, i, x.queries, axis.relative_width,
+            )  # fmt: skip
+        if into.relative_queries is not None:
+            _add_each(
+                into.relative_queries, axis.relative_queries, head, offsets, scores,
+                x.k, batch, head // x.group, j, x.keys, axis.width,
+            )  # fmt: skip
+        if into.relative_values is not None:
+            _add_each(
+                into.relative_values, axis.relative_values, head, offsets, weights,
+                known.grad_output, batch, head, i, x.queries, axis.value_width,
+            )  # fmt: skip
+        if into.bias is not None:
+            table_row, there = row_of(axis.bias, offsets)
+            at = into.bias + head.to(tl.int64) * axis.bias.rows + table_row
+            tl.atomic_add(at, scores, mask=there & (scores != 0.0), sem="relaxed")
+    if grad_relative.at is not None:
+        at = place(grad_relative, batch, head)
+        store_rows(at, grad_relative.row, first_query, x.queries, by_relative * x.scale, DA, TILE)
+
+
+@triton.jit
+def _add_each(sums, table, head, offsets, weights, rows, batch, row_head, index, count, width):
+    """Add weights[i, j] x_n to the sums of the row of each pair, where it is not 0; x_n: the rows at `index`."""
+    row, there = row_of(table, offsets)
+    there = there & (weights != 0.0)
+    at = sums + (head.to(tl.int64) * table.rows + row.to(tl.int64)) * width
+    for feature in range(0, width):
+        values = weights * feature_of(rows, batch, row_head, index, count, feature)
+        tl.atomic_add(at + feature, values, mask=there, sem="relaxed")
+
+
+@triton.jit
+def rows_kernel(
+    x, known, axis, table, into, batches,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The sums of one block of a table's rows under one head; into: `Sums`, of which one is there."""
+    x = started(x)
+    blocks = tl.cdiv(table.rows, TILE)
+    first, head = tl.program_id(0) % blocks * TILE, tl.program_id(0) // blocks
+    own = tl.arange(0, TILE)
+    total = tl.zeros((TILE, padded(DA)), tl.float32)
+    by_bias = tl.zeros((TILE,), tl.float32)
+    for batch_number in range(0, batches):
+        batch = head * 0 + batch_number
+        k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
+        for first_query in range(0, x.queries, TILE):
+            i = first_query + own[:, None]
+            start, end_key = key_tiles(x, first_query, TILE)
+            for first_key in range(start, end_key, TILE):
+                j = first_key + own[None, :]
+                row, there = row_of(table, offsets_of(x, axis, batch, i, j))
+                there = there & (i < x.queries) & (j < x.keys)
+                place_of = tl.where(there, row - first, -1)
+                if tl.max(tl.max(tl.where(place_of < TILE, place_of, -1), axis=1), axis=0) >= 0:
+                    k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
+                    v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
+                    _, grad_output, weights, scores, slope = pairs_again(
+                        x, known, batch, head, first_query, first_key, k, v, D, DV, DR, TILE
+                    )  # fmt: skip
+                    if x.softcap is not None:
+                        scores *= slope
+                    if into.relative_keys is not None:
+                        r = load_rows(place(axis.r, batch, head), axis.r.row, first_query, x.queries, DA, TILE)
+                        total += dot(tl.trans(_by_place(scores, place_of, 1, TILE).to(r.dtype)), r)
+                    if into.relative_queries is not None:
+                        total += dot(tl.trans(_by_place(scores, place_of, 0, TILE).to(k.dtype)), k)
+                    if into.relative_values is not None:
+                        sums = _by_place(weights, place_of, 1, TILE).to(grad_output.dtype)
+                        total += dot(tl.trans(sums), grad_output)
+                    if into.bias is not None:
+                        by_bias += tl.sum(_by_place(scores, place_of, 1, TILE), axis=0)
+
+    start_of_head = head.to(tl.int64) * table.rows
+    if into.bias is not None:
+        tl.store(into.bias + start_of_head + first + own, by_bias, mask=first + own < table.rows)
+    if into.relative_keys is not None:
+        store_rows(into.relative_keys + start_of_head * DA, DA, first, table.rows, total, DA, TILE)
+    if into.relative_queries is not None:
+        store_rows(into.relative_queries + start_of_head * DA, DA, first, table.rows, total, DA, TILE)
+    if into.relative_values is not None:
+        store_rows(into.relative_values + start_of_head * DA, DA, first, table.rows, total, DA, TILE)
+
+
+@triton.jit
+def _by_place(values, place_of, AXIS: tl.constexpr, TILE: tl.constexpr):
+    """[n, u]: the sums of a row's values whose place is u; with AXIS 0 those of a column."""
+    column = tl.arange(0, TILE)[None, :]
+    sums = tl.zeros((TILE, TILE), tl.float32)
+    for u in range(0, TILE):
+        each = tl.sum(tl.where(place_of == u, values, 0.0), axis=AXIS)
+        sums += tl.where(column == u, each[:, None], 0.0)
+    return sums
