@@ -187,9 +187,9 @@ def test_a_rank_that_dies_ends_all_others() -> None:
     assert "rank 1 of 4: the process has ended" in str(raised.value)
     for rank in (0, 2, 3):
         sentence = (
-            rf"RuntimeError: relattn\.distributed: rank {rank} of 4 waited for the others, who did not "
-            r"answer; one of the processes has ended, or is behind by more than the group's timeout: see what it printed; "
-            r"the group says: .+"
+            rf"RuntimeError: relattn\.distributed: rank {rank} of 4 waited for the others, who did not answer; "
+            r"one of the processes has ended, or is behind by more than the group's timeout: see what it printed; the "
+            r"group says: .+"
         )
         assert re.fullmatch(sentence, ranks.last[rank][1]), ranks.last[rank]
 
