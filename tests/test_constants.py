@@ -1,27 +1,57 @@
 """Tensors that encodings make once: never one of a watched call, never one that gradients refuse."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from relattn import T5Bias, relative_attention
+from relattn.encodings import alibi, t5
 from relattn.encodings.constants import constant
+from relattn.score.positions import Span
+
+CPU = torch.device("cpu")
+
+
+def counted(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)
 
 
 def test_made_once() -> None:
     """Equal arguments give the same tensor, other arguments another one."""
-    made = constant(torch.arange)
-    assert made(5) is made(5)
-    assert made(6).tolist() == [0, 1, 2, 3, 4, 5]
+    made = constant(counted)
+    assert made(5, CPU) is made(5, CPU)
+    assert made(6, CPU).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_no_other_device_keeps_any() -> None:
+    made = constant(counted)
+    assert made(5, torch.device("meta")) is not made(5, torch.device("meta"))
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [(t5._buckets_of, (Span(-7, 8), CPU, 12, 41, True)), (alibi._paper_slopes, (12, CPU)),
+     (alibi._given_slopes, ((0.5, 0.1), CPU))],
+)  # fmt: skip
+def test_the_encodings_keep_theirs(make: Callable[..., Tensor], key: tuple[Any, ...]) -> None:
+    key = {t5._buckets_of: (Span(-7, 8), CPU, 12, 41, True), alibi._paper_slopes: (12, CPU)}.get(
+        make, ((0.5, 0.1), CPU)
+    )
+    assert make(*key) is make(*key)
 
 
 def test_a_watched_call_keeps_nothing() -> None:
     """Under a mode the function makes a tensor of that mode, before and after a plain one was kept."""
-    made = constant(lambda count: torch.arange(count))
+    made = constant(counted)
     with FakeTensorMode():
-        assert type(made(5)) is FakeTensor
-    assert type(made(5)) is torch.Tensor
+        assert type(made(5, CPU)) is FakeTensor
+    assert type(made(5, CPU)) is torch.Tensor
     with FakeTensorMode():
-        assert type(made(5)) is FakeTensor
+        assert type(made(5, CPU)) is FakeTensor
 
 
 def test_inference_mode_before_training() -> None:

@@ -13,7 +13,7 @@ TOO_MANY = 2**60
 
 
 @pytest.mark.parametrize("queries", [1, 40], ids=["few", "many"])
-def test_without_memory_for_scratch_nothing_is_computed(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_for_scratch_nothing_is_computed(queries: int) -> None:
     encoding = ShawEmbedding(8, 3)
     inputs = [torch.randn(1, 2, n, 8, requires_grad=True) for n in (queries, 40, 40)]
     leaves = [*inputs, *encoding.parameters()]

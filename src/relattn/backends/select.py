@@ -41,17 +41,17 @@ MANY_PAIRS_FIRST = ("sdpa", "triton", "native", "tiled", "dense", "reference")
 
 PLAIN_PAIRS = 2**21
 PLAIN_PAIRS_IF_CAUSAL = 2**19
-PLAIN_PAIRS_IF_FEW_QUERIES = {torch.bfloat16: 2**11, torch.float16: 2**13}
+PLAIN_PAIRS_IF_FEW_QUERIES = 2**11
 PLAIN_PAIRS_IF_DROPPED = 2**15
-"""From this many pairs on native takes less time than PyTorch's: full, causal, few queries in half precision, dropout.
+"""From this many pairs on native takes less time than PyTorch's: full, causal, few queries in bfloat16, dropout.
 
 Time of native / sdpa, forward and training step, one thread, D = 64, (batch, heads, queries, keys). Full, float32: (1,
 8, 128, 128) 1.07 and 1.20; (1, 8, 256, 256) 1.04 and 1.06; (1, 8, 512, 512) 0.92 and 0.94. Causal: (1, 8, 128, 128)
 0.77 and 1.00; (1, 8, 256, 256) 0.72 and 0.81; (1, 8, 512, 512) 0.59 and 0.59. In bfloat16 at (1, 8, 512, 512): full
 0.92 and 0.37, causal 0.57 and 0.25. One query, float32: 1.05 to 1.86; bfloat16: (1, 8, 1, 64) 1.07, (1, 8, 1, 256)
-0.51, (1, 8, 1, 4096) 0.26; float16, two threads: (1, 8, 1, 256) 1.20, (1, 8, 1, 1024) 0.85, (1, 8, 1, 4096) 0.61.
-Dropout, a causal training step in processor time on a busy machine, D = 32: (1, 4, 32, 32) 1.29; (1, 4, 64, 64) 0.92;
-(4, 4, 64, 64) 0.72; (1, 4, 128, 128) 0.62; (2, 4, 512, 512) 0.23.
+0.51, (1, 8, 1, 4096) 0.26. Dropout, a causal training step in processor time on a busy machine, D = 32: (1, 4, 32, 32)
+1.29; (1, 4, 64, 64) 0.92; (4, 4, 64, 64) 0.72; (1, 4, 128, 128) 0.62; (2, 4, 512, 512) 0.23. In bfloat16, forward, one
+thread: (1, 8, 16, 4096) 0.49, (1, 8, 1, 8192) 0.06.
 """
 
 FEW_PAIRS = 2**22
@@ -191,15 +191,14 @@ def _outruns_sdpa(problem: Problem) -> bool:
         return False
     if is_watched((problem.query, problem.key, problem.value)):
         return False
-    if HAS_TILES and problem.key.dtype == torch.bfloat16:
-        return problem.dropout_p > 0.0 and problem.num_pairs() >= PLAIN_PAIRS_IF_DROPPED
-    if has_few_queries(problem):
-        enough = PLAIN_PAIRS_IF_FEW_QUERIES.get(problem.key.dtype)
-        return enough is not None and problem.num_pairs() >= enough
-    if problem.query.shape[2] * KEYS_PER_QUERY < problem.key.shape[2]:
-        return False
     if problem.dropout_p > 0.0:
         return problem.num_pairs() >= PLAIN_PAIRS_IF_DROPPED
+    if HAS_TILES and problem.key.dtype == torch.bfloat16:
+        return False
+    if has_few_queries(problem):
+        return problem.key.dtype == torch.bfloat16 and problem.num_pairs() >= PLAIN_PAIRS_IF_FEW_QUERIES
+    if problem.query.shape[2] * KEYS_PER_QUERY < problem.key.shape[2]:
+        return False
     return problem.num_pairs() >= (PLAIN_PAIRS_IF_CAUSAL if problem.mask.limits_positions() else PLAIN_PAIRS)
 
 

@@ -80,8 +80,8 @@ class Group:
         except RuntimeError as error:
             raise RuntimeError(
                 f"relattn.distributed: rank {self.rank} of {self.world} waited for the others, who did not answer; "
-                "one of the processes has ended, or is behind by more than the group's timeout: see what it printed; the "
-                f"group says: {str(error).splitlines()[0]}"
+                "one of the processes has ended, or is behind by more than the group's timeout: see what it printed; "
+                f"the group says: {str(error).splitlines()[0]}"
             ) from error
 
 

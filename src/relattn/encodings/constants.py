@@ -12,15 +12,17 @@ from torch import Tensor
 from relattn.watched import is_watched
 
 Key = TypeVarTuple("Key")
+CPU = torch.device("cpu")
 MOST = 64
 """Tensors that each function keeps: the last ones asked for."""
 
 
 def constant(make: Callable[[*Key], Tensor]) -> Callable[[*Key], Tensor]:
-    """Keeps what a function of hashable arguments makes; nobody may write to it.
+    """Keeps what a function of hashable arguments, a device among them, makes on a CPU; nobody may write to it.
 
-    Where a compiler, a mode or torch.func watches, it is made anew, for there it is no plain tensor. In inference mode
-    it is made outside of that mode, because a later call may need it for gradients.
+    Where a compiler, a mode or torch.func watches, it is made anew, for there it is no plain tensor. So it is on a GPU,
+    where a CUDA graph may hold its address, or a stream may not have written it yet. In inference mode it is made
+    outside of that mode, because a later call may need it for gradients.
     """
 
     @lru_cache(maxsize=MOST)
@@ -30,6 +32,6 @@ def constant(make: Callable[[*Key], Tensor]) -> Callable[[*Key], Tensor]:
 
     @wraps(make)
     def ask(*key: *Key) -> Tensor:
-        return make(*key) if is_watched(()) else kept(*key)
+        return kept(*key) if CPU in key and not is_watched(()) else make(*key)
 
     return ask

@@ -32,16 +32,18 @@ struct Few {
       run<float>(b, chunk, scratch);
   }
 
-  // All heads, one after the other. Between keys and values they read the same few rows of a table, which stay in the
-  // first-level cache.
+  // All heads, one after the other. Between keys and values they read the same few rows of a table that they share,
+  // while these are near.
   template <class Held>
   void run(Index b, Index chunk, float* scratch) const {
     const Index begin = chunk * CHUNK, end = std::min(begin + CHUNK, call.keys), own = sizes.scratch();
     const auto head = [&](Index h) { return FewKeys<Held>(sizes, b, h, begin, end, scratch + h * own); };
     for (Index h = 0; h < call.key_heads; h++) head(h).score();
-    if (call.sequence.relative_keys.rows && !call.sequence.lists.given())
-      for (Index near = begin; near < end; near += NEAR)
-        for (Index h = 0; h < call.key_heads; h++) head(h).add_relative_keys(near, std::min(near + NEAR, end));
+    const Band& band = call.sequence.relative_keys;
+    const Index step = band.head ? CHUNK : NEAR;  // a table per head is read once
+    if (band.rows && !call.sequence.lists.given())
+      for (Index near = begin; near < end; near += step)
+        for (Index h = 0; h < call.key_heads; h++) head(h).add_relative_keys(near, std::min(near + step, end));
     float* to = partials + (b * chunks + chunk) * call.heads * call.queries * sizes.partial;
     for (Index h = 0; h < call.key_heads; h++) head(h).attend(to + h * sizes.rows * sizes.partial);
   }

@@ -244,7 +244,11 @@ struct FewKeys {
     const Index corner = this->corner(band, r);
     const Seen in = inside(band, corner, seen);
     float products[CHUNK];
-    dot_products(x, row(band, r, corner + in.from), band.width, band.width, in.count(), products);
+    const float* rows = row(band, r, corner + in.from);
+    if (band.head)
+      dot_products<From::MEMORY>(x, rows, band.width, band.width, in.count(), products);
+    else
+      dot_products(x, rows, band.width, band.width, in.count(), products);
     add(r, in, products);
     if (band.clamps) {
       if (in.from > seen.from) add(r, {seen.from, in.from}, dot(x, row(band, r, 0), band.width));

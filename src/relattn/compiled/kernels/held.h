@@ -21,6 +21,8 @@ INLINE Vector load_held(const Brain* at) { return (Vector)(bits_of(at) << 16); }
 INLINE Vector load_held(const Half* at) {
 #if defined(__AVX512F__)
   return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+#elif defined(__F16C__)
+  return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 #else
   const Integers bits = bits_of(at), size = bits & 0x7fff, shifted = size << 13;
   const Vector whole = size < 0x7c00 ? (Vector)(shifted + (112 << 23)) : (Vector)(shifted | 0x7f800000);
@@ -79,37 +81,17 @@ INLINE Vector sum_each(Vector (&sums)[LANES]) {
 // Whether rows come from memory, or are still in a cache.
 enum class From { CACHE, MEMORY };
 
-// Asks for what lies a page further on, where the processor's own prefetching ends.
-constexpr Index AHEAD = 4096;  // bytes
+// Asks for what lies a page beyond number d of a row, once for each line of the cache. The processor's own prefetching
+// ends with the page.
+constexpr Index AHEAD = 4096, CACHE_LINE = 64;  // bytes
 template <From FROM, class Held>
-INLINE void prefetch(const Held* at) {
-  if (FROM == From::MEMORY) __builtin_prefetch(reinterpret_cast<const char*>(at) + AHEAD);
-}
-
-// Lane c of the answer is x . row c. Groups of four rows are addressed from one pointer each, so that all addresses
-// stay in registers.
-template <From FROM, class Held>
-INLINE Vector products_of_lanes(const float* x, const Held* rows, Index step, Index width) {
-  Vector sums[LANES];
-#pragma GCC unroll 16
-  for (int n = 0; n < LANES; n++) sums[n] = Vector{};
-  for (Index d = 0; d < width; d += LANES) {
-    const Vector a = load(x + d);
-#pragma GCC unroll 4
-    for (int n = 0; n < LANES; n += 4) {
-      const Held* four = rows + n * step + d;
-#pragma GCC unroll 4
-      for (int m = 0; m < 4; m++) {
-        prefetch<FROM>(four + m * step);
-        sums[n + m] += a * load_held(four + m * step);
-      }
-    }
-  }
-  return sum_each(sums);
+INLINE void prefetch(const Held* row, Index d) {
+  const char* at = reinterpret_cast<const char*>(row + d);
+  if (FROM == From::MEMORY && d * Index(sizeof(Held)) % CACHE_LINE == 0) __builtin_prefetch(at + AHEAD);
 }
 
 // to[c] = x . row_of(c), for `count` rows. x: zeros up to a whole vector.
-template <class RowOf>
+template <From FROM = From::CACHE, class RowOf>
 INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index count, float* to) {
   const Index whole = width / LANES * LANES;
   for (Index c = 0; c < count; c += LANES) {
@@ -121,7 +103,10 @@ INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index cou
     for (Index d = 0; d < whole; d += LANES) {
       const Vector a = load(x + d);
 #pragma GCC unroll 16
-      for (int n = 0; n < LANES; n++) sums[n] += a * load_held(row[n] + d);
+      for (int n = 0; n < LANES; n++) {
+        prefetch<FROM>(row[n], d);
+        sums[n] += a * load_held(row[n] + d);
+      }
     }
     if (whole < width) {
       const Vector a = load(x + whole);
@@ -147,7 +132,7 @@ INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Ind
       const Vector w = broadcast(weights + c);
 #pragma GCC unroll 4
       for (int v = 0; v < VECTORS; v++) {
-        prefetch<FROM>(row_of(c) + d + v * LANES);
+        prefetch<FROM>(row_of(c), d + v * LANES);
         sums[v] += w * load_held(row_of(c) + d + v * LANES);
       }
     }
@@ -169,10 +154,7 @@ static void add_rows(const float* weights, const Held* rows, Index step, Index w
 }
 template <From FROM = From::CACHE, class Held>
 static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {
-  Index c = 0;
-  if (width % LANES == 0)
-    for (; c + LANES <= count; c += LANES) store(to + c, products_of_lanes<FROM>(x, rows + c * step, step, width));
-  dot_each(x, [=](Index n) { return rows + (c + n) * step; }, width, count - c, to + c);
+  dot_each<FROM>(x, [=](Index c) { return rows + c * step; }, width, count, to);
 }
 
 }  // namespace RELATTN_SET
