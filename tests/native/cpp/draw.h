@@ -44,6 +44,11 @@ inline Floats rounded_to_brains(Floats numbers) {
   return numbers;
 }
 
+inline Floats rounded_to_halves(Floats numbers) {
+  for (float& number : numbers) number = float(static_cast<_Float16>(number));
+  return numbers;
+}
+
 struct Kind {
   const char* name;
   Table Axis::* table;

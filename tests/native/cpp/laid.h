@@ -12,19 +12,31 @@ using equation::Table;
 // How a problem is given to the kernels.
 struct Layout {
   bool few = false;          // by the kernels of few queries, which have no backward pass
-  bool narrow = false;       // keys and values in bfloat16
+  Index held = 0;            // keys and values in float, 1 bfloat16 or 2 float16
   bool wide_tables = false;  // tables are not said to be bfloat16, though they may be
   bool interleaved = false;  // [B, L, heads, width] in memory
   Index query_block = 20, key_block = 40, threads = 1;
 };
 
+inline uint16_t bits_of_brain(float number) {
+  uint32_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  return uint16_t(bits >> 16U);
+}
+inline uint16_t bits_of_half(float number) {
+  const auto half = static_cast<_Float16>(number);
+  uint16_t bits;
+  std::memcpy(&bits, &half, sizeof bits);
+  return bits;
+}
+
 // [B, heads, L, width] as the layout wants it.
 struct Held {
   Floats floats;
-  std::vector<uint16_t> brains;
+  std::vector<uint16_t> narrow;
   called::Rows rows = {};
 
-  Held(const Floats& x, Index batch, Index heads, Index length, Index width, bool interleaved, bool narrow) {
+  Held(const Floats& x, Index batch, Index heads, Index length, Index width, bool interleaved, Index held) {
     floats.resize(x.size());
     rows.batch = heads * length * width;
     rows.head = interleaved ? width : length * width, rows.row = interleaved ? heads * width : width;
@@ -34,13 +46,9 @@ struct Held {
           for (Index d = 0; d < width; d++)
             floats[b * rows.batch + h * rows.head + i * rows.row + d] = x[((b * heads + h) * length + i) * width + d];
     rows.at = floats.data();
-    if (!narrow) return;
-    for (const float number : floats) {
-      uint32_t bits;
-      std::memcpy(&bits, &number, sizeof bits);
-      brains.push_back(uint16_t(bits >> 16U));
-    }
-    rows.at = reinterpret_cast<const float*>(brains.data());
+    if (!held) return;
+    for (const float number : floats) narrow.push_back(held == 1 ? bits_of_brain(number) : bits_of_half(number));
+    rows.at = reinterpret_cast<const float*>(narrow.data());
   }
 };
 
@@ -115,10 +123,10 @@ class Laid {
         by_key_bias(zeros_like(problem.key_bias)),
         p(problem),
         layout(wanted),
-        query(held(p.query, p.heads, p.queries, p.width, false)),
-        key(held(p.key, p.key_heads, p.keys, p.width, layout.narrow)),
-        value(held(p.value, p.key_heads, p.keys, p.value_width, layout.narrow)),
-        output_gradient(held(p.output_gradient, p.heads, p.queries, p.value_width, false)) {
+        query(held(p.query, p.heads, p.queries, p.width, 0)),
+        key(held(p.key, p.key_heads, p.keys, p.width, layout.held)),
+        value(held(p.value, p.key_heads, p.keys, p.value_width, layout.held)),
+        output_gradient(held(p.output_gradient, p.heads, p.queries, p.value_width, 0)) {
     give_sizes();
     give_axes();
     give_masks();
@@ -127,7 +135,7 @@ class Laid {
     call.whole_heads = p.heads;
     call.output = output.at(), call.lse = lse.at(), call.maximum = maximum.at(), call.total = total.at();
     call.query_block = layout.query_block, call.key_block = layout.key_block;
-    call.threads = layout.threads, call.held = layout.narrow;
+    call.threads = layout.threads, call.held = layout.held;
     call.in_bfloat16 = p.in_bfloat16;
   }
   Laid(const Laid&) = delete;  // the call points into it
@@ -150,8 +158,8 @@ class Laid {
   const Held query, key, value, output_gradient;
   std::vector<called::Axis> others;
 
-  Held held(const Floats& x, Index heads, Index length, Index width, bool narrow) const {
-    return {x, p.batch, heads, length, width, layout.interleaved, narrow};
+  Held held(const Floats& x, Index heads, Index length, Index width, Index as) const {
+    return {x, p.batch, heads, length, width, layout.interleaved, as};
   }
 
   void give_sizes() {

@@ -198,20 +198,26 @@ void add_terms_of_no_axis(Problem& p, Draw& draw) {
 }
 
 // Every mask, and none, beside all tables; then with dropout; then few queries; in float32 and in bfloat16, with tables
-// of both; each with what belongs to no axis, too.
+// of both, and few queries in float16; each with what belongs to no axis, too.
 void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& standing) {
   const Index others = Index(standing.others.size());
   const Index queries = others ? 26 : 41, keys = others ? 41 : 67;  // more axes take the equation longer
   for (const Mask& mask : MASKS)
     for (const bool few : {false, true})
       for (const bool drops : {false, true})
-        for (const bool narrow : {false, true})
+        for (const Index held : {0, 1, 2})
           for (const bool more : {false, true}) {
+            if (held == 2 && !few) continue;
+            const bool narrow = held == 1;
             place = std::string("all tables, ") + mask.name + (drops ? ", dropout" : "") +
-                    (few ? ", few queries" : "") + (narrow ? ", bfloat16" : "") + (more ? ", capped" : "") +
-                    standing.name();
+                    (few ? ", few queries" : "") +
+                    (narrow ? ", bfloat16"
+                     : held ? ", float16"
+                            : "") +
+                    (more ? ", capped" : "") + standing.name();
             Problem p = everything(draw, few ? 2 : queries, few ? 270 : keys, others);
             if (narrow) fill(p, draw, true);
+            if (held == 2) p.key = rounded_to_halves(p.key), p.value = rounded_to_halves(p.value);
             if (narrow && !few) p.rounded = ROUNDED;
             if (drops) p.kept = 0.7, p.seed = draw.word() >> 1U;
             if (draw.below(2)) p.highest = p.origin + p.keys / 2;
@@ -219,7 +225,7 @@ void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& 
             standing.lay(p, draw);
             if (more) add_terms_of_no_axis(p, draw);
             Layout layout;
-            layout.few = few, layout.narrow = narrow && few, layout.interleaved = draw.below(2);
+            layout.few = few, layout.held = few ? held : 0, layout.interleaved = draw.below(2);
             layout.wide_tables = draw.below(2);
             layout.query_block = 1 + draw.below(40), layout.key_block = 1 + draw.below(70);
             check(sets, p, layout);
