@@ -12,8 +12,8 @@ struct Half {
 
 typedef uint16_t Bits16 __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
 template <class Held>
-INLINE Integers bits_of(const Held* at) {
-  return __builtin_convertvector(*reinterpret_cast<const Bits16*>(at), Integers);
+INLINE Pairs bits_of(const Held* at) {
+  return __builtin_convertvector(*reinterpret_cast<const Bits16*>(at), Pairs);
 }
 
 INLINE Vector load_held(const float* at) { return load(at); }
@@ -24,10 +24,10 @@ INLINE Vector load_held(const Half* at) {
 #elif defined(__F16C__)
   return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 #else
-  const Integers bits = bits_of(at), size = bits & 0x7fff, shifted = size << 13;
-  const Vector whole = size < 0x7c00 ? (Vector)(shifted + (112 << 23)) : (Vector)(shifted | 0x7f800000);
-  const Vector x = size < 0x400 ? __builtin_convertvector(size, Vector) * splat(0x1p-24f) : whole;
-  return (Vector)((Integers)x | (bits & 0x8000) << 16);
+  const Pairs bits = bits_of(at), size = bits & 0x7fff, shifted = size << 13;
+  const Vector whole = size < 0x7c00 ? (Vector)(shifted + 0x38000000) : (Vector)(shifted | 0x7f800000);
+  const Vector x = size < 0x400 ? __builtin_convertvector((Integers)size, Vector) * splat(0x1p-24f) : whole;
+  return (Vector)((Pairs)x | (bits & 0x8000) << 16);
 #endif
 }
 
@@ -79,7 +79,7 @@ INLINE Vector sum_each(Vector (&sums)[LANES]) {
 }
 
 // Whether rows come from memory, or are still in a cache.
-enum class From { CACHE, MEMORY };
+enum class From : uint8_t { CACHE, MEMORY };
 
 // Asks for what lies a page beyond number d of a row, once for each line of the cache. The processor's own prefetching
 // ends with the page.
