@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.call import Call, ListedAxis, Table
+from relattn.score.problem import TABLES
 
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB that a program may have, by compute capability: CUDA's programming guide, "Technical Specifications"."""
@@ -30,3 +31,16 @@ def meta_call(
         | changes
     )
     return Call(**{"query": query, "key": key, "value": value} | given)
+
+
+def meta_axis(number: int, rows: int, *, length: int = 4096, own: bool = False, **limits: int | None) -> ListedAxis:
+    """A listed axis with every table; each batch element has its own queries' positions. own: it has its own r."""
+    call = meta_call(TABLES, rows, length=length)
+    query, key = numbers(BATCH, length), numbers(length)
+    tables = {name: getattr(call, name) for name in TABLES}
+    return ListedAxis(number, query, key, call.query if own else None, **tables, **limits)
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    """Integers."""
+    return torch.empty(shape, dtype=torch.int64, device="meta")

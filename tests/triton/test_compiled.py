@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.backends.triton.call import ListedAxis
-from tests.triton.calls import SHARED_MEMORY, meta_call
+from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
 from tests.triton.test_kernels import TABLES
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -96,17 +95,6 @@ def mask_of(*shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.bool, device="meta")
 
 
-def numbers(*shape: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.int64, device="meta")
-
-
-def listed_axis(number: int, *, own: bool = False) -> ListedAxis:
-    """An axis with every table, and an r of its own; each batch element has its own queries' positions."""
-    tables = meta_call(TABLES, 33, length=LENGTH)
-    r = tables.query if own else None
-    return ListedAxis(number, numbers(4, LENGTH), numbers(LENGTH), r, *(getattr(tables, name) for name in TABLES))
-
-
 LOOKED_UP = {
     "key_mask": mask_of(4, LENGTH), "query_segments": numbers(4, LENGTH), "key_segments": numbers(4, LENGTH),
     "explicit_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
@@ -128,10 +116,8 @@ BRANCHES = {
         TABLES, 33, length=LENGTH, explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta")
     ),
     "starts as tensors": meta_call(TABLES, 33, length=LENGTH, lowest=-300, offset=numbers()),
-    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(listed_axis(1, own=True), listed_axis(2))),
-    "a listed sequence": meta_call(
-        (), length=LENGTH, axes=(listed_axis(0, own=True)._replace(lowest=-300, highest=0),)
-    ),
+    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=True), meta_axis(2, 33))),
+    "a listed sequence": meta_call((), length=LENGTH, axes=(meta_axis(0, 33, own=True, lowest=-300, highest=0),)),
     "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
     "one row": meta_call(TABLES, 1, length=LENGTH),
     "one position": meta_call(TABLES, 33, length=1),

@@ -5,7 +5,7 @@ What lies beyond a tensor's last row and column in memory is NaN: a number read 
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from relattn import UnsupportedError
-from relattn.backends.triton.call import Call, Gradients, Table
+from relattn.backends.problem_arguments import on_axis
+from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
 from tests.oracle.budget import assert_within_budget, max_error
 from tests.triton import everywhere
 
@@ -55,30 +56,24 @@ def make_call(
     lengths: tuple[int, int] = (21, 37), widths: tuple[int, int, int] = (24, 20, 18), tables: tuple[str, ...] = TABLES,
     rows: int = 9, first: int = -3, zero: bool = False, offset: int = -5, masks: str = "", shared: bool = False,
     seed: int | None = None, aligned: bool = False, key_bias: bool = False, added: str | None = None,
-    **given: Any,
+    axes: tuple[dict[str, Any], ...] = (), **given: Any,
 ) -> Call:  # fmt: skip
     """Random numbers; every table has another extent, and every other one a head of its own for each query head.
 
     masks: of k(ey mask), s(egments), p(air mask). added: the axes, of b, h, q and k, along which a float mask does not
-    broadcast. shared: the relative query is the query.
+    broadcast. shared: the relative query is the query. axes: what `random_axis` is asked for.
     """
     (num_heads, key_heads), (queries, keys), (d, dv, dr) = heads, lengths, widths
     query = random_rows(batch, num_heads, queries, d, dtype=dtype, aligned=aligned)
     relative = None if shared else random_rows(batch, num_heads, queries, dr, dtype=dtype, aligned=aligned)
-    found = {}
-    for n, (name, width) in enumerate(zip(TABLES, (d if shared else dr, d, dv, None), strict=True)):
-        shape = (num_heads if n % 2 else 1, rows + n)
-        values = (
-            torch.randn(shape).to(dtype) if width is None else random_rows(*shape, width, dtype=dtype, aligned=aligned)
-        )
-        found[name] = Table(values, first - n, zero) if name in tables else None
+    found = random_tables(tables, num_heads, (d if shared else dr, d, dv), dtype, rows, first, zero, aligned)
     segmented = "s" in masks
     explicit = torch.rand(1, num_heads, queries, keys) < 0.6 if "p" in masks else None
     if added is not None:
         sizes = zip("bhqk", (batch, num_heads, queries, keys), strict=True)
         explicit = random_rows(*(size if axis in added else 1 for axis, size in sizes), dtype=dtype)
         explicit[torch.rand(explicit.shape) < 0.2] = -torch.inf
-    return Call(
+    call = Call(
         query=query,
         key=random_rows(batch, key_heads, keys, d, dtype=dtype, aligned=aligned),
         value=random_rows(batch, key_heads, keys, dv, dtype=dtype, aligned=aligned),
@@ -103,6 +98,38 @@ def make_call(
         }
         | given,
     )
+    return replace(call, axes=tuple(random_axis(call, **one) for one in axes))
+
+
+def random_tables(
+    tables: tuple[str, ...], heads: int, widths: tuple[int, int, int], dtype: torch.dtype, rows: int, first: int,
+    zero: bool, aligned: bool = False,
+) -> dict[str, Table | None]:  # fmt: skip
+    """Each of another extent; None for those that are not among `tables`."""
+    found = {}
+    for n, (name, width) in enumerate(zip(TABLES, (*widths, None), strict=True)):
+        shape = (heads if n % 2 else 1, rows + n)
+        values = (
+            torch.randn(shape).to(dtype) if width is None else random_rows(*shape, width, dtype=dtype, aligned=aligned)
+        )
+        found[name] = Table(values, first - n, zero) if name in tables else None
+    return found
+
+
+def random_axis(
+    call: Call, number: int, *, tables: tuple[str, ...] = TABLES, rows: int = 9, first: int = -4, zero: bool = False,
+    own: int | None = None, far: int = 0, **limits: int,
+) -> ListedAxis:  # fmt: skip
+    """Positions in any order, some of them twice, those of the queries of each batch element; far: where they lie.
+
+    own: the width of the axis' own relative query; None where that is the query.
+    """
+    (batch, heads, queries, d), keys = call.query.shape, call.key.shape[2]
+    relative = None if own is None else random_rows(batch, heads, queries, own, dtype=call.query.dtype)
+    widths = (d if own is None else own, d, call.value.shape[3])
+    found = random_tables(tables, heads, widths, call.query.dtype, rows, first, zero)
+    query, key = torch.randint(0, keys, (batch, queries)) + far, torch.randint(0, keys, (keys,)) + far
+    return ListedAxis(number, query, key, relative, **found, **limits)
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -245,8 +272,8 @@ def hold_to_the_equation(call: Call, keep: Tensor | None = None) -> None:
     truth = equation(call, torch.float64, keep, *cotangents)
     plain = equation(call, call.query.dtype, keep, *cotangents)
     assert found.keys() == truth.keys()
-    relative = call.query if call.relative_query is None else call.relative_query
-    score = 2 * call.query.shape[3] + relative.shape[3] + 4
+    relative = [call.query if axis.relative_query is None else axis.relative_query for axis in axes_of(call)]
+    score = call.query.shape[3] + 4 + sum(call.query.shape[3] + each.shape[3] for each in relative)
     pairs = call.query.shape[:3].numel() * call.key.shape[2]
     terms = score + call.key.shape[2] + call.value.shape[3] + pairs
     name_of_dtype = str(call.query.dtype).removeprefix("torch.")
@@ -268,21 +295,26 @@ def run(call: Call, by_output: Tensor, by_lse: Tensor) -> dict[str, Tensor]:
     from relattn.backends.triton.forward import forward
 
     answers = forward(call)
-    found = {"output": answers.output, "lse": answers.lse} | backward(call, answers, by_output, by_lse)._asdict()
-    return {name: answer for name, answer in found.items() if isinstance(answer, Tensor)}
+    wanted = {*Gradients._fields, *(name for axis in call.axes for name in tensors_of(axis))}
+    gradients = backward(call, answers, by_output, by_lse, wanted)
+    found = {"output": answers.output, "lse": answers.lse} | gradients._asdict()
+    return {name: answer for name, answer in found.items() if isinstance(answer, Tensor)} | gradients.axes
 
 
 def equation(
     call: Call, dtype: torch.dtype, keep: Tensor | None, by_output: Tensor, by_lse: Tensor
 ) -> dict[str, Tensor]:
     """The same answers from the equation, in this dtype, gradients by autograd."""
-    given = {field.name: getattr(call, field.name) for field in fields(call)}
-    leaves = {}
-    for name in Gradients._fields:
-        values = given[name].values if isinstance(given[name], Table) else given[name]
-        if not isinstance(values, Tensor) or not values.is_floating_point():
-            continue
-        leaves[name] = values.to(dtype).detach().clone().requires_grad_()
+    given: dict[str, Any] = {
+        name: getattr(call, name) for name in ("query", "key", "value", "key_bias", "explicit_mask")
+    }
+    for axis in axes_of(call):
+        given |= tensors_of(axis)
+    leaves = {
+        name: values.to(dtype).detach().clone().requires_grad_()
+        for name, values in given.items()
+        if values is not None and values.is_floating_point()
+    }
     output, lse = attend(call, leaves, keep)
     seen = lse.isfinite()
     total = (output * by_output.to(dtype)).sum() + (lse[seen] * by_lse.to(dtype)[seen]).sum()
@@ -292,30 +324,21 @@ def equation(
 
 def attend(call: Call, tensors: dict[str, Tensor], keep: Tensor | None) -> tuple[Tensor, Tensor]:
     """O and lse, a number for every pair; keep: the factors of dropout."""
-    query, queries, keys = tensors["query"], call.query.shape[2], call.key.shape[2]
-    key, value = (
-        tensors[name].repeat_interleave(call.query.shape[1] // call.key.shape[1], 1) for name in ("key", "value")
-    )
-    offsets = call.offset + torch.arange(keys) - torch.arange(queries)[:, None]
-
-    def rows(name: str) -> Tensor | None:
-        table = getattr(call, name)
-        if table is None:
-            return None
-        index = offsets - table.first
-        found = tensors[name][:, index.clamp(0, table.values.shape[1] - 1)]
-        inside = (index >= 0) & (index < table.values.shape[1]) | (not table.zero)
-        return torch.where(inside.reshape(inside.shape + (1,) * (found.dim() - 3)), found, 0.0)
-
-    relative_keys, relative_queries, relative_values, bias = map(rows, TABLES)
-    scores = query @ key.mT
-    if relative_keys is not None:
-        scores = scores + (tensors.get("relative_query", query).unsqueeze(-2) * relative_keys).sum(-1)
-    if relative_queries is not None:
-        scores = scores + (relative_queries * key.unsqueeze(-3)).sum(-1)
-    scores = call.scale * scores
-    if bias is not None:
-        scores = scores + bias
+    query, group = tensors["query"], call.query.shape[1] // call.key.shape[1]
+    key, value = (tensors[name].repeat_interleave(group, 1) for name in ("key", "value"))
+    products, biases, values = query @ key.mT, [], value.unsqueeze(-3)
+    for axis in axes_of(call):
+        relative_keys, relative_queries, relative_values, bias = (rows_of(axis, name, tensors) for name in TABLES)
+        if relative_keys is not None:
+            r = tensors.get(on_axis("relative_query", axis.number), query)
+            products = products + (r.unsqueeze(-2) * relative_keys).sum(-1)
+        if relative_queries is not None:
+            products = products + (relative_queries * key.unsqueeze(-3)).sum(-1)
+        if relative_values is not None:
+            values = values + relative_values
+        if bias is not None:
+            biases.append(bias)
+    scores = sum(biases, call.scale * products)
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     if call.key_bias is not None and call.key_shift is not None:
@@ -323,23 +346,59 @@ def attend(call: Call, tensors: dict[str, Tensor], keep: Tensor | None) -> tuple
     if call.adds_mask:
         mask = tensors["explicit_mask"]
         scores = scores + mask.masked_fill(mask == -torch.inf, 0.0)
-    allowed = visible(call, offsets).expand(scores.shape)
+    allowed = visible(call).expand(scores.shape)
     alive = allowed.any(-1, keepdim=True)
     scores = scores.masked_fill(~allowed & alive, -torch.inf)
     weights = scores.softmax(-1).masked_fill(~alive, 0.0)
     if keep is not None:
         weights = weights * keep.to(weights.dtype)
-    values = value.unsqueeze(-3) if relative_values is None else value.unsqueeze(-3) + relative_values
     return (weights.unsqueeze(-1) * values).sum(-2), scores.logsumexp(-1).masked_fill(~alive[..., 0], -torch.inf)
 
 
-def visible(call: Call, offsets: Tensor) -> Tensor:
+def axes_of(call: Call) -> list[ListedAxis]:
+    """All axes; a sequence of starts by its lists."""
+    if call.listed_sequence is not None:
+        return list(call.axes)
+    queries, keys = torch.arange(call.query.shape[2]), call.offset + torch.arange(call.key.shape[2])
+    tables = {name: getattr(call, name) for name in TABLES}
+    limits = {"lowest": call.lowest, "highest": call.highest}
+    return [ListedAxis(0, queries, keys, call.relative_query, **tables, **limits), *call.axes]
+
+
+def tensors_of(axis: ListedAxis) -> dict[str, Tensor]:
+    """Those that get gradients, by their names in the problem."""
+    tables = {name: getattr(axis, name) for name in TABLES}
+    found = {"relative_query": axis.relative_query} | {name: table and table.values for name, table in tables.items()}
+    return {on_axis(name, axis.number): tensor for name, tensor in found.items() if tensor is not None}
+
+
+def offsets_of(axis: ListedAxis) -> Tensor:
+    """d_ij, [B, 1, Lq, Lk] or what broadcasts to it."""
+    found = axis.keys.unsqueeze(-2) - axis.queries.unsqueeze(-1)
+    return found.reshape(-1, 1, *found.shape[-2:])
+
+
+def rows_of(axis: ListedAxis, name: str, tensors: dict[str, Tensor]) -> Tensor | None:
+    """The row of a table for each pair, [B, H, Lq, Lk, width], or of a bias without the width."""
+    table = getattr(axis, name)
+    if table is None:
+        return None
+    index = (offsets_of(axis) - table.first).squeeze(1)
+    found = tensors[on_axis(name, axis.number)][:, index.clamp(0, table.values.shape[1] - 1)].transpose(0, 1)
+    inside = (index >= 0) & (index < table.values.shape[1]) | (not table.zero)
+    inside = inside.unsqueeze(1)
+    return torch.where(inside.reshape(inside.shape + (1,) * (found.dim() - 4)), found, 0.0)
+
+
+def visible(call: Call) -> Tensor:
     """True where a pair attends, [B, Hq, Lq, Lk] or what broadcasts to it."""
-    allowed = torch.ones_like(offsets, dtype=torch.bool)[None, None]
-    if call.lowest is not None:
-        allowed = allowed & (offsets >= call.lowest)
-    if call.highest is not None:
-        allowed = allowed & (offsets <= call.highest)
+    sequence = axes_of(call)[0]
+    offsets = offsets_of(sequence)
+    allowed = torch.ones_like(offsets, dtype=torch.bool)
+    if sequence.lowest is not None:
+        allowed = allowed & (offsets >= sequence.lowest)
+    if sequence.highest is not None:
+        allowed = allowed & (offsets <= sequence.highest)
     if call.key_mask is not None:
         allowed = allowed & call.key_mask[:, None, None]
     if call.query_segments is not None and call.key_segments is not None:

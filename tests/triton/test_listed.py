@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.contract.axes import AXES_CASES
-from tests.contract.cases import CASES
+from tests.contract.cases import CASES, DIFFERENT
 from tests.contract.check import by_formula, check
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
@@ -33,17 +33,23 @@ def tiles_or_rows(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def either(tiles_or_rows: None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the two kernels, by the name of the test: both take too long."""
+    """One of the two kernels, by the name of the test: they share the code of scores, masks and starts."""
     from relattn.backends.triton import forward
 
     monkeypatch.setattr(forward, "FEW", int(rng.choice([0, 8])))
 
 
-@pytest.fixture(params=[False, True], ids=["atomic", "in order"])
+@pytest.fixture
 def ordered(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from relattn.backends.triton import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call: request.param)
+    monkeypatch.setattr(backward, "is_ordered", lambda call: request.param == "in order")
+
+
+def in_orders(names: dict[str, tuple[str, ...]]) -> pytest.MarkDecorator:
+    """The cases of each order; names: by "atomic" and "in order"."""
+    pairs = [(order, name) for order, several in names.items() for name in several]
+    return pytest.mark.parametrize(("ordered", "name"), pairs, indirect=["ordered"])
 
 
 @everywhere
@@ -55,7 +61,7 @@ def test_encodings_on_axes(name: str, either: None, device: str, rng: np.random.
 
 
 @everywhere
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_encodings_on_a_listed_sequence(name: str, either: None, device: str, rng: np.random.Generator) -> None:
     """Gaps, duplicates and any order, under limits; one list or one for each batch element."""
     kind = str(rng.choice(list(LISTS)))
@@ -64,12 +70,18 @@ def test_encodings_on_a_listed_sequence(name: str, either: None, device: str, rn
 
 
 ACROSS = {"cpu": (17, 18), "cuda": (150, 140)}
-BETWEEN_THEM = ("terms_all", "terms_all_refuse", "key_query+shaw", "txl", "t5")
-KINDS = ("sam", "beit", "everywhere", "key_query_on_both", "shaw_on_both", "disentangled_on_y", "layoutlm_v3")
+LISTED = {
+    "atomic": ("terms_all", "terms_all_refuse", "key_query+shaw"), "in order": ("terms_all", "key_query+shaw", "t5")
+}  # fmt: skip
+ON_GRIDS = {
+    "atomic": ("everywhere", "key_query_on_both", "shaw_on_both", "layoutlm_v3"),
+    "in order": ("sam", "beit", "key_query_on_both", "shaw_on_both"),
+}
+"""Each kind of table in both orders."""
 
 
 @everywhere
-@pytest.mark.parametrize("name", BETWEEN_THEM)
+@in_orders(LISTED)
 def test_lists_across_tiles(name: str, ordered: None, device: str, rng: np.random.Generator) -> None:
     """Far out of order, and in order; every gradient with and without atomic additions."""
     setting = setting_of(
@@ -79,7 +91,7 @@ def test_lists_across_tiles(name: str, ordered: None, device: str, rng: np.rando
 
 
 @everywhere
-@pytest.mark.parametrize("name", KINDS)
+@in_orders(ON_GRIDS)
 def test_grids_across_tiles(name: str, ordered: None, device: str, rng: np.random.Generator) -> None:
     """Behind a class token where the encoding takes one, under causality, and in half precision."""
     sizes = (4, 5) if device == "cpu" else (12, 13)
@@ -89,9 +101,8 @@ def test_grids_across_tiles(name: str, ordered: None, device: str, rng: np.rando
 
 
 @everywhere
-@FEW
 @pytest.mark.parametrize("mask", ["key_mask", "segments", "boolean", "float", "cap"])
-def test_beside_masks(mask: str, few: int, device: str, rng: np.random.Generator) -> None:
+def test_beside_masks(mask: str, either: None, device: str, rng: np.random.Generator) -> None:
     """With rows that see nothing, and keys that nobody sees; heads that share keys."""
     setting = on_grid("everywhere", rng, (3, 4), queries=5)
     rows, keys = setting.query_length, setting.key_length
@@ -107,8 +118,7 @@ def test_beside_masks(mask: str, few: int, device: str, rng: np.random.Generator
 
 
 @everywhere
-@FEW
-def test_positions_beyond_32_bits(few: int, device: str, rng: np.random.Generator) -> None:
+def test_positions_beyond_32_bits(either: None, device: str, rng: np.random.Generator) -> None:
     """Close to one another far out, and some of them far from the others: beyond the table, on either side."""
     far = 2**59
     keys = far + rng.integers(-4, 4, (2, 19))
@@ -121,9 +131,12 @@ def test_positions_beyond_32_bits(few: int, device: str, rng: np.random.Generato
 
 
 @everywhere
-@FEW
-@pytest.mark.parametrize("far", [0, 2**40, -(2**59)])
-def test_starts_as_tensors(far: int, few: int, ordered: None, device: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("ordered", "far"),
+    [("atomic", 0), ("atomic", 2**40), ("atomic", -(2**59)), ("in order", 0)],
+    indirect=["ordered"],
+)
+def test_starts_as_tensors(far: int, either: None, ordered: None, device: str, rng: np.random.Generator) -> None:
     """However far out, and however far apart: then everything lies beyond the tables, or is hidden."""
     setting = Setting(2, 2, 1, 5, 19, 4, 3, query_position=np.array(far + 9), seed=int(rng.integers(2**32)))
     near = replace(setting, key_position=np.array(far), window=(9, 3))
@@ -139,7 +152,8 @@ def test_bits_repeat_in_a_fixed_order(device: str, rng: np.random.Generator, mon
     from relattn.backends.triton import backward
 
     monkeypatch.setattr(backward, "is_ordered", lambda call: True)
-    subject = make_subject(AXES_CASES["everywhere"], on_grid("everywhere", rng, (3, 6)), "float32").on(device)
+    sizes = (2, 3) if device == "cpu" else (12, 13)
+    subject = make_subject(AXES_CASES["everywhere"], on_grid("everywhere", rng, sizes), "float32").on(device)
 
     def outcome() -> list[torch.Tensor]:
         answers = subject.run("triton")

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.call import Call, Gradients
 from tests.made import Made
-from tests.triton.calls import meta_call
+from tests.triton.calls import meta_axis, meta_call
+from tests.triton.test_kernels import tensors_of
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 
@@ -33,7 +34,8 @@ def made(
         monkeypatch.setattr(module, "launch", launch)
     with Made() as count:
         answers = forward.forward(call)
-        backward.backward(call, answers, answers.output, answers.lse)
+        wanted = {*Gradients._fields, *(name for axis in call.axes for name in tensors_of(axis))}
+        backward.backward(call, answers, answers.output, answers.lse, wanted)
     return count
 
 
@@ -43,14 +45,16 @@ def allowed(call: Call) -> int:
     Tensors like the query: O, the gradients by query, key, value and relative query, and one for whatever has a number
     a row (lse, delta, sums beyond tables). Beyond a clipped table its vectors meet two sums: three copies of them.
     A table has a row for each of Lq + Lk offsets at most, and that four times: the sums of parts, those of all parts,
-    the gradient, and the gradient in the table's dtype.
+    the gradient, and the gradient in the table's dtype. A tensor of a listed axis has its gradient, the sums behind it,
+    and these times the scale.
     """
     batch, heads, length, width = call.query.shape
     found = {name: getattr(call, name).values for name in TABLES if getattr(call, name) is not None}
     clipped = [name for name, values in found.items() if name != "bias" and values.shape[1] < length]
     widths = sum(1 if name == "bias" else width for name in found)
     like_the_query = batch * heads * length * width
-    return 4 * ((6 + 3 * len(clipped)) * like_the_query + 4 * heads * 2 * length * widths)
+    of_axes = sum(tensor.numel() for axis in call.axes for tensor in tensors_of(axis).values())
+    return 4 * ((6 + 3 * len(clipped)) * like_the_query + 4 * heads * 2 * length * widths + 3 * of_axes)
 
 
 CLIPPED = 33
@@ -64,13 +68,21 @@ CASES: dict[str, tuple[tuple[str, ...], int | None, dict[str, Any]]] = {
     "every table, all offsets visible": (TABLES, None, {"highest": None}),
     "every table, clipped": (TABLES, CLIPPED, {}),
     "a window": (TABLES, None, {"lowest": -4096}),
+    "a listed sequence": ((), None, {"axes": {0: None}}),
+    "another axis": (("relative_keys",), None, {"axes": {1: CLIPPED}}),
+    "a listed sequence and two axes": ((), None, {"axes": {0: CLIPPED, 1: CLIPPED, 2: CLIPPED}}),
 }
 
 
 def case(name: str, length: int) -> Call:
-    """A call of CASES; None rows: one for every offset."""
+    """A call of CASES; None rows: one for every offset. axes: the rows of each listed axis."""
     tables, rows, changes = CASES[name]
-    return meta_call(tables, 2 * length + 1 if rows is None else rows, length=length, **changes)
+    every = 2 * length + 1
+    axes = tuple(
+        meta_axis(number, rows or every, length=length, own=True, highest=None if number else 0)
+        for number, rows in changes.get("axes", {}).items()
+    )
+    return meta_call(tables, rows or every, length=length, **changes | {"axes": axes})
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -58,6 +58,7 @@ STEPS: dict[str, Step] = {
     "div.s32": elementwise(quotient, "s32", "s32", "s32"),
     "div.u32": elementwise(quotient, "u32", "u32", "u32"),
     "neg.s32": elementwise(np.negative, "s32", "s32"),
+    "neg.s64": elementwise(np.negative, "s64", "s64"),
     "neg.f32": elementwise(np.negative, "f32", "f32"),
     "abs.f32": elementwise(np.abs, "f32", "f32"),
     "div.full.f32": elementwise(np.divide, "f32", "f32", "f32"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -61,15 +62,18 @@ class Launched:
 
 def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every kernel of the triton backend runs here, those along tiles in tiles of these sizes."""
-    from relattn.backends.triton import backward, decoding, forward, mask_gradient, tables
+    from relattn.backends.triton import axes, backward, decoding, forward, mask_gradient, tables
 
     tile, warps, stages = sizes
 
-    def in_tiles(kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, **given: Any) -> None:
-        constants = {**widths_of(call), "TILE": tile}
+    def in_tiles(
+        kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, *,
+        more: Mapping[str, int] = MappingProxyType({}), **given: Any,
+    ) -> None:  # fmt: skip
+        constants = {**widths_of(call), **more, "TILE": tile}
         launch(kernel, arguments, constants, programs(tile), warps, stages, precision=call.precision)
 
-    for module in (forward, backward, tables, mask_gradient):
+    for module in (forward, backward, tables, mask_gradient, axes):
         monkeypatch.setattr(module, "launch", in_tiles)
     for name in ("part_kernel", "merge_kernel"):
         monkeypatch.setattr(decoding, name, Launched(getattr(decoding, name)))

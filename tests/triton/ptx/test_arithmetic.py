@@ -78,8 +78,9 @@ def test_the_upper_half_of_a_product(rng: np.random.Generator) -> None:
     hold_to("mul.hi.u32", lambda a, b: a * b // 2**32, "u32", ("u32", "u32"), rng)
 
 
-def test_the_negative_of_an_integer(rng: np.random.Generator) -> None:
-    hold_to("neg.s32", lambda a: wrapped(-a, "s32"), "s32", ("s32",), rng)
+@pytest.mark.parametrize("kind", ["s32", "s64"])
+def test_the_negative_of_an_integer(kind: str, rng: np.random.Generator) -> None:
+    hold_to(f"neg.{kind}", lambda a: wrapped(-a, kind), kind, (kind,), rng)
 
 
 @pytest.mark.parametrize("kind", ["s32", "u32"])
@@ -100,6 +101,7 @@ def test_a_division_by_0_is_a_fault() -> None:
 
 
 TESTED = {
-    *(f"{name}.{kind}" for name in WHOLE for kind in INTEGERS), *REAL, "fma.rn.f32", "fma.rn.ftz.f32", "neg.s32",
-    "mul.hi.u32", "div.s32", "div.u32", *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"),
+    *(f"{name}.{kind}" for name in WHOLE for kind in INTEGERS), *REAL, "fma.rn.f32", "fma.rn.ftz.f32",
+    *("neg.s32", "neg.s64", "mul.hi.u32", "div.s32", "div.u32"),
+    *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"),
 }  # fmt: skip

@@ -27,11 +27,15 @@ pytestmark = [
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
 STAGES, MANY_WARPS, TWO_WARPS, ONE_WARP = (64, 4, 3), (32, 8, 1), (16, 2, 2), (16, 1, 2)
-SMALL, SMALLEST = (16, 4, 2), (16, 4, 1)  # of float32
+SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 1)  # of float32, and of listed axes
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
 FULL = {"rows": 141, "first": -69}
 """A row for every offset of 70 by 70, whichever table: nothing is beyond."""
 ONE = {"heads": (1, 1)}
+LISTED = {**ONE, "lengths": (18, 21), "widths": (16, 16, 16), "tables": ()}
+"""Every pair loads each feature of its row: many instructions for few pairs."""
+OTHER = {"number": 1, "own": 8}
+SEQUENCE = {"number": 0, "lowest": -9, "highest": 12, "far": 2**40}
 
 EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] = {
     "no table": (BF16, MIDDLE, {**SQUARE, "tables": ()}),
@@ -68,6 +72,9 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
         WIDE,
         {**SQUARE, **ONE, "lengths": (140, 200), "offset": -60, "tables": (), "highest": 0},
     ),
+    "a listed sequence": (BF16, SMALLEST, {**LISTED, "axes": ({**SEQUENCE, "own": 8, "tables": TABLES[:2]},)}),
+    "another axis": (BF16, SMALLEST, {**LISTED, "tables": TABLES[:1], "highest": 0, "axes": ({"number": 1},)}),
+    "a start that is a tensor": (BF16, NARROW, {"lengths": (40, 50), "offset": torch.tensor(-7), "highest": 0}),
 }
 """Run by `make test-all`."""
 
@@ -116,6 +123,23 @@ NOW_AND_THEN |= {
     "wide without tables": (BF16, MIDDLE, {**ONE, "widths": (250, 256, 250), "lengths": (66, 70), "tables": ()}),
     "wide in float32": (F32, SMALLEST, {**ONE, "widths": (250, 256, 130), "lengths": (20, 17)}),
     "128 and dropout": (F16, WIDE, {**SQUARE, "lengths": (130, 140), "tables": (), "dropout_p": 0.2, "seed": 3}),
+    "a listed sequence, every table": (F16, SMALLEST, {**LISTED, "heads": (2, 1), "batch": 2, "axes": (SEQUENCE,)}),
+    "a listed sequence in float32": (F32, SMALLEST, {**LISTED, "axes": ({**SEQUENCE, "zero": True},)}),
+    "a listed sequence, few queries": (BF16, MIDDLE, {**LISTED, "lengths": (3, 70), "axes": ({**SEQUENCE, "own": 8},)}),
+    "a listed sequence and another axis": (BF16, LARGER, {**LISTED, "lengths": (34, 35), "axes": (SEQUENCE, OTHER)}),
+    "another axis, few queries": (F16, MIDDLE, {**LISTED, "tables": TABLES, "lengths": (3, 70), "axes": (OTHER,)}),
+    "another axis, every table beside": (F16, SMALLEST, {**LISTED, "tables": TABLES, "batch": 2, "axes": (OTHER,)}),
+    "another axis, a cap and a key bias": (BF16, SMALLEST, {**LISTED, "softcap": 1.5, "key_bias": True,
+                                                            "heads": (4, 2), "axes": (OTHER,)}),
+    "another axis, masks and dropout": (F32, SMALLEST, {**LISTED, "masks": "ksp", "dropout_p": 0.3, "seed": 4,
+                                                        "axes": (OTHER,)}),
+    "another axis, a float mask": (BF16, SMALLEST, {**LISTED, "added": "hk", "axes": ({"number": 2, "zero": True},)}),
+    "a start that is a tensor, few queries": (BF16, MIDDLE, {"lengths": (3, 140), "offset": torch.tensor(-135),
+                                                             "highest": 0, "lowest": -90}),
+    "a start that is a tensor, in float32": (F32, SMALLEST, {"lengths": (20, 37), "offset": torch.tensor(4),
+                                                             "lowest": -9, "zero": True}),
+    "a start that is a tensor, far out": (BF16, STAGES, {"lengths": (70, 66), "offset": torch.tensor(2**40),
+                                                         "rows": 20, "masks": "k"}),
     "three stages, many tiles": (BF16, STAGES, {**SQUARE, **ONE, "lengths": (70, 400), "offset": -330, "rows": 600,
                                                "first": -400, "tables": TABLES[:1], "shared": True, "highest": 0}),
 }  # fmt: skip
@@ -131,7 +155,10 @@ def unwritten_is_nan() -> Iterator[None]:
     torch.use_deterministic_algorithms(before)
 
 
-IN_ORDER = ("relative keys", "relative queries", "all tables, masks", "float32", "groups of heads")
+IN_ORDER = (
+    "relative keys", "relative queries", "all tables, masks", "float32", "groups of heads",
+    "a listed sequence", "another axis", "a start that is a tensor",
+)  # fmt: skip
 """Of these every time also the kernels of the deterministic backward pass."""
 
 

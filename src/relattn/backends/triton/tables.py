@@ -176,9 +176,12 @@ def tables_kernel(
     end_query = tl.minimum(x.keys + x.offset - offset, x.queries)
     tiles = tl.maximum(tl.cdiv(end_query - first_query, TILE), 0)
     steps = tl.cdiv(tiles * batches, parts)
+    of_a_batch = tiles
+    if x.starts is not None:  # no query may have a key here, and the compiler divides before it asks whether to walk
+        of_a_batch = tl.maximum(tiles, 1)
     for step in range(part * steps, tl.minimum((part + 1) * steps, tiles * batches)):
-        batch = step // tiles
-        start = first_query + step % tiles * TILE
+        batch = step // of_a_batch
+        start = first_query + step % of_a_batch * TILE
         i = start + tl.arange(0, TILE)[:, None]
         key = start + offset - x.offset
 
