@@ -484,8 +484,8 @@ struct BackwardTiles {
     }
   }
 
-  // For each of LANES columns: the sum over the queries that lie so far after the key that the table has no row, and
-  // the sum over those that lie so far before it. corner: t of the first column and the first query.
+  // For each of LANES columns: the sum over the queries with an offset before the table's first row, and the sum over
+  // those with an offset after its last row. corner: t of the first column and the first query.
   void sum_beside(const Band& band, const float* columns, Index corner, Index rows, float* before,
                   float* beyond) const {
     Vector after_key = {}, before_key = {};
