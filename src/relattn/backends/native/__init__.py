@@ -12,8 +12,12 @@ from relattn.backends.native.inputs import MOST_AXES
 from relattn.backends.native.operator import gradients, run
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.compiled.library import Kernels, kernels
+from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
 from relattn.watched import constant_in_graphs
+
+MOST_ROWS_OF_LISTS = 2**31 - 1
+"""The kernels hold the row of a pair of listed positions as an int32 (kernels/lookup.h)."""
 
 
 class NativeBackend:
@@ -37,6 +41,9 @@ class NativeBackend:
             yield "it computes in float32, and the query is float64"
         if len(problem.axes) > MOST_AXES:
             yield f"its kernels read up to {MOST_AXES} axes, the sequence among them, and there are {len(problem.axes)}"
+        for name, rows in _rows_of_lists(problem):
+            if certainly(rows > MOST_ROWS_OF_LISTS):
+                yield f"its kernels count a table's rows in 32 bits where positions are listed, and {name} has {rows}"
         if forward_ad._current_level >= 0:
             yield "it has no forward-mode derivative"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")
@@ -56,6 +63,16 @@ class NativeBackend:
     ) -> dict[str, Tensor]:
         """A part's share of the gradients of a call; output and lse are those of the whole call."""
         return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)
+
+
+def _rows_of_lists(problem: Problem) -> Iterator[tuple[str, int]]:
+    """The name and the number of rows of every table that pairs look up one by one: all but those of a sequence of
+    runs.
+    """
+    first, *others = problem.axes
+    for axis in others if first.positions.origin is not None else problem.axes:
+        for name, table in axis.tables().items():
+            yield name, table.num_rows
 
 
 @constant_in_graphs
