@@ -18,6 +18,7 @@ from relattn.backends.select import BACKENDS
 from relattn.cli import app as commands
 from relattn.cli import compare as compare_command
 from relattn.cli import console, doctor
+from relattn.compiled.library import Kernels, kernels
 from relattn.lab import compare as lab_compare
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compose import SHIPPED
@@ -275,6 +276,16 @@ def test_doctor_tells_versions_devices_and_backends():
         assert f"│ {name} " in printed
     assert "it has no relative keys" in printed
     assert "usable" in printed
+
+
+def test_doctor_tells_of_the_threads_of_the_compiled_kernels(monkeypatch):
+    found = kernels()
+    assert isinstance(found, Kernels)
+    assert re.search(rf"native kernels\s+│ {found.name}, the threads of torch", call("doctor")[1])
+    monkeypatch.setattr(doctor, "has_threads", lambda: False)
+    assert f"{found.name}, one thread: no OpenMP runtime was found" in call("doctor")[1]
+    monkeypatch.setattr(doctor, "kernels", lambda: "RELATTN_NATIVE=off switches its kernels off")
+    assert re.search(r"native kernels\s+│ none: RELATTN_NATIVE=off switches its kernels off", call("doctor")[1])
 
 
 def test_doctor_tells_what_is_there_for_several_processes(monkeypatch):

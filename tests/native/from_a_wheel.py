@@ -1,7 +1,6 @@
 """An installed wheel, in an environment with torch and nothing of the tests: its kernels run, and agree with dense."""
 
 import copy
-import ctypes
 import math
 import os
 import sysconfig
@@ -18,7 +17,7 @@ from relattn.compiled import library
 def main() -> None:
     installed = Path(relattn.__file__).parent
     assert installed == Path(sysconfig.get_path("purelib"), "relattn"), f"relattn was found in {installed}"
-    assert ctypes.CDLL(str(library.FILE)).relattn_has_threads(), "it does not find the threads of PyTorch"
+    assert library.has_threads(), "it does not find the threads of PyTorch"
     sources = [str(path) for path in installed.rglob("*") if path.suffix in (".h", ".cpp")]
     assert not sources, f"the wheel holds {sources}"
     for name in library.SETS:

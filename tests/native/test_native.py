@@ -1,9 +1,9 @@
 """What native promises beside the equation: the same bits, PyTorch's ways, and a sentence where it cannot."""
 
-import ctypes
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from relattn import (
+    OffsetTable,
     RelativeEmbedding,
     RotaryEmbedding,
+    ScoreTerms,
     ShawEmbedding,
     T5Bias,
     UnsupportedError,
@@ -92,7 +94,7 @@ def test_few_heads_share_their_keys_out(case: str, rng: np.random.Generator) -> 
 
 
 def assert_every_number_of_threads_gives_the_same_bits(found: Callable[[], list[Tensor]]) -> None:
-    assert ctypes.CDLL(str(library.FILE)).relattn_has_threads()
+    assert library.has_threads()
     before, runs = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3, 4, 2, 3):
@@ -244,6 +246,18 @@ def test_what_it_does_not_run_it_says() -> None:
     assert "its kernels run on a CPU, and the query lies on meta" in reasons_of(inputs=[t.float() for t in elsewhere])
 
 
+def test_a_table_with_more_rows_than_32_bits_count_is_refused() -> None:
+    """Where pairs look their rows up: on a listed sequence, and on every other axis. Its rows share their memory."""
+    table = OffsetTable(torch.zeros(1, 1).expand(1, 2**31), 0, "clamp")
+    sentence = "its kernels count a table's rows in 32 bits where positions are listed, and bias has 2147483648"
+    listed = {"query_position": torch.tensor([0, 3, 1, 2, 9])}
+    assert reasons_of(encoding=ScoreTerms(bias=table), **listed) == [sentence]
+    inputs = [drawn(1, 2, 5, 4) for _ in range(3)]
+    for rows, position in ((2**31, {}), (2**31 - 1, listed)):
+        terms = ScoreTerms(bias=replace(table, values=table.values[:, :rows]))
+        assert sentence not in explain(*inputs, encoding=terms, **position).others.get("native", [])
+
+
 def test_an_unknown_instruction_set_is_refused(monkeypatch) -> None:
     message = "RELATTN_NATIVE: got 'sse9'; expected one of 'avx512bf16', 'avx512', 'avx2', 'generic', 'off'"
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -251,7 +265,7 @@ def test_an_unknown_instruction_set_is_refused(monkeypatch) -> None:
 
 
 def test_without_kernels_the_others_serve(monkeypatch, tmp_path) -> None:
-    """Off, not compiled, of other sources, or for another processor: one sentence, and another backend answers."""
+    """Off, not compiled, damaged, of other sources, for another processor: a sentence, and another backend answers."""
     sentences = {of("off", monkeypatch): "RELATTN_NATIVE=off switches its kernels off"}
     monkeypatch.setattr(library, "FILE", tmp_path / "none.so")
     sentences[of("generic", monkeypatch)] = "its kernels were not compiled when relattn was installed"
@@ -259,6 +273,10 @@ def test_without_kernels_the_others_serve(monkeypatch, tmp_path) -> None:
     sentences[of("generic", monkeypatch)] = (
         "its kernels were not compiled when relattn was installed: a.h:3:1: error: what is [this]?"
     )
+    (tmp_path / "none.so").write_bytes(b"not a library")
+    damaged = of("generic", monkeypatch)
+    assert isinstance(damaged, str)
+    sentences[damaged] = f"its kernels cannot be loaded; install relattn again: {tmp_path / 'none.so'}: file too short"
     monkeypatch.undo()
     (tmp_path / "kernels.cpp").write_text("// another\n")
     monkeypatch.setattr(library, "SOURCES", tmp_path)

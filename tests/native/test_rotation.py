@@ -1,6 +1,5 @@
 """The compiled rotation: the numbers of its equation, gradients of every order, and who is served otherwise."""
 
-import ctypes
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -132,7 +131,7 @@ def test_every_number_of_threads_gives_the_same_bits(
     instructions: str, dtype: torch.dtype, interleaved: bool, compiled_calls
 ) -> None:
     """And a row the same alone as among others, as a cache turns it."""
-    assert ctypes.CDLL(str(library.FILE)).relattn_has_threads()
+    assert library.has_threads()
     given, before, found = drawn(3, 500, 70, 35, dtype), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3, 4):

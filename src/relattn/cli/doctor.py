@@ -10,6 +10,7 @@ from rich.text import Text
 import relattn
 from relattn.backends.select import BACKENDS
 from relattn.cli.console import out
+from relattn.compiled.library import Kernels, has_threads, kernels
 from relattn.support.files import reason_of
 from relattn.support.machine import machine, versions
 
@@ -44,6 +45,7 @@ def _devices() -> Table:
     found = machine()
     cores = f"{found['cores']} cores, {found['torch_threads']} threads for torch"
     table.add_row("cpu", f"{found['processor']}, {found['instructions']}, {found['system']}, {cores}")
+    table.add_row("native kernels", _kernels())
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         table.add_row(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
@@ -51,6 +53,14 @@ def _devices() -> Table:
         why = "torch was built without CUDA" if torch.version.cuda is None else "no GPU found"
         table.add_row("cuda", f"none: {why}")
     return table
+
+
+def _kernels() -> str:
+    """The instruction set of the compiled kernels and their threads, or why there are none."""
+    found = kernels()
+    if not isinstance(found, Kernels):
+        return f"none: {found}"
+    return f"{found.name}, {'the threads of torch' if has_threads() else 'one thread: no OpenMP runtime was found'}"
 
 
 def _several() -> Table:

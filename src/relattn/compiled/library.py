@@ -51,7 +51,10 @@ def kernels() -> Kernels | str:
         return "RELATTN_NATIVE=off switches its kernels off"
     if not FILE.exists():
         return f"its kernels were not compiled when relattn was installed{_said_by_the_compiler()}"
-    library = ctypes.CDLL(str(FILE))
+    try:
+        library = ctypes.CDLL(str(FILE))
+    except OSError as error:
+        return f"its kernels cannot be loaded; install relattn again: {error}"
     library.relattn_sources.restype = ctypes.c_char_p
     if SOURCES.exists() and library.relattn_sources().decode() != digest(SOURCES):
         said = _said_by_the_compiler()
@@ -67,6 +70,11 @@ def kernels() -> Kernels | str:
             function.restype = ctypes.c_int64
     found["workspace"].argtypes = [ctypes.c_void_p, ctypes.c_int64]
     return Kernels(name, **found)
+
+
+def has_threads() -> bool:
+    """Whether the loaded kernels found the OpenMP runtime of PyTorch; without it they run on one thread."""
+    return bool(ctypes.CDLL(str(FILE)).relattn_has_threads())
 
 
 def _said_by_the_compiler() -> str:
