@@ -25,6 +25,7 @@ from relattn import (
     explain,
     relative_attention,
 )
+from relattn.backends.native import operator
 from tests.digest import nobody_listens
 
 
@@ -235,17 +236,27 @@ def test_four_python_threads_train_and_answer_at_once(name: str, threads_of_torc
             assert_same_bits(answers, expected[n])
 
 
-def test_a_hundred_runs_give_the_same_bits() -> None:
-    """Of answers and gradients, by one to four threads in turn."""
-    encoding, inputs, call = made("native")
+def test_a_hundred_runs_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of answers and gradients, by one to four threads in turn, which the kernels are told to take."""
+    told: list[int] = []
+    pack = operator.packed
+
+    def hear(*given: Any) -> bytearray:
+        told.append(given[5])
+        return pack(*given)
+
+    monkeypatch.setattr(operator, "packed", hear)
+    encoding, inputs, call = larger(ENCODINGS["tables of every kind"]())
     before = torch.get_num_threads()
     try:
         expected = step(encoding, inputs, call)
+        told.clear()
         for run in range(100):
             torch.set_num_threads(1 + run % 4)
             assert_same_bits(step(encoding, inputs, call), expected)
     finally:
         torch.set_num_threads(before)
+    assert told == [1 + run % 4 for run in range(100) for _ in ("forward", "backward")]
 
 
 @pytest.mark.parametrize("queries", [1, 40], ids=["few", "many"])
