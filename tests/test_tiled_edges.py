@@ -33,22 +33,22 @@ def test_a_number_that_swallows_a_rows_scores_leaves_it_uniform(backend: str, co
     hold_a_swallowed_row_uniform(backend, constant)
 
 
-def hold_a_swallowed_row_uniform(backend: str, constant: float) -> None:
+def hold_a_swallowed_row_uniform(backend: str, constant: float, length: int = LENGTH) -> None:
     """Hugging Face's masks hold the lowest number of the dtype, in whole rows too: it hides nothing there."""
-    tensors, mask = inputs(), torch.zeros(1, 1, LENGTH, LENGTH)
+    tensors, mask = inputs(length), torch.zeros(1, 1, length, length)
     mask[0, 0, 2] = constant
     output = relative_attention(*tensors, attn_mask=mask, backend=backend)
     torch.testing.assert_close(output[:, :, 2], tensors[2].mean(dim=2))
     upstream = torch.zeros_like(output)
     upstream[:, :, 2] = 1.0
     by_query, by_key, by_value = torch.autograd.grad(output, tensors, upstream)
-    torch.testing.assert_close(by_value, torch.full_like(by_value, 1.0 / LENGTH))
+    torch.testing.assert_close(by_value, torch.full_like(by_value, 1.0 / length))
     query, key, value = tensors
     weight_gradient = value.sum(dim=3) - value.sum(dim=3).mean(dim=2, keepdim=True)
-    row = torch.einsum("bhj,bhjd->bhd", weight_gradient, key) / (LENGTH * 2.0)  # scale 1 / 2
+    row = torch.einsum("bhj,bhjd->bhd", weight_gradient, key) / (length * 2.0)  # scale 1 / 2
     torch.testing.assert_close(by_query[:, :, 2], row, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
-        by_key, torch.einsum("bhj,bhd->bhjd", weight_gradient, query[:, :, 2]) / (LENGTH * 2.0), rtol=1e-4, atol=1e-5
+        by_key, torch.einsum("bhj,bhd->bhjd", weight_gradient, query[:, :, 2]) / (length * 2.0), rtol=1e-4, atol=1e-5
     )
 
 

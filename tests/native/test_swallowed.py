@@ -1,0 +1,30 @@
+"""Float masks of numbers so low that float32 loses the scores beside them: whole rows become uniform."""
+
+import numpy as np
+import pytest
+import torch
+
+from relattn.backends.native import operator
+from tests.native.sets import every_set
+from tests.native.test_padding import both_passes
+from tests.test_terms_of_no_axis import hold_what_a_mask_swallows
+from tests.test_tiled_edges import LENGTH, SWALLOWING, hold_a_swallowed_row_uniform
+
+
+@every_set
+@both_passes
+@pytest.mark.parametrize("length", [LENGTH, 60])
+@pytest.mark.parametrize("constant", SWALLOWING)
+def test_a_number_that_swallows_a_rows_scores_leaves_it_uniform(
+    constant: float, length: int, most: int, instructions: str, rng: np.random.Generator, small_blocks, monkeypatch
+) -> None:
+    """Answers and gradients, in one block and across several."""
+    monkeypatch.setattr(operator, "QUERIES_OF_A_KEY", most)
+    hold_a_swallowed_row_uniform("native", constant, length)
+
+
+@every_set
+@both_passes
+def test_a_mask_of_the_lowest_number_swallows_a_key_bias(most: int, instructions: str, monkeypatch) -> None:
+    monkeypatch.setattr(operator, "QUERIES_OF_A_KEY", most)
+    hold_what_a_mask_swallows("native", torch.float32, rtol=1e-6, atol=1e-6)
