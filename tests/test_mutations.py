@@ -2,7 +2,8 @@
 
 Every mutation here is one mistake, made on purpose where the library computes: in the problem that a backend receives,
 in the functions that turn offsets into rows and limits, or in an encoding. The comparison is that of the contract suite
-and must refuse each of them; without a mutation it must accept. A new backend is mutated too, by its line in BACKENDS.
+and must refuse each of them; without a mutation it must accept. A new backend is mutated too, by its line in BACKENDS;
+native, which computes in float32, by `tests.native.test_mutations`.
 """
 
 from collections.abc import Callable

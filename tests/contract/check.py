@@ -181,8 +181,8 @@ def check(
     compare(subject if device == "cpu" else subject.on(device), backend, dtype, expected)
 
 
-def assert_red(subject: Subject, backend: str, *, gradient: str | None = None) -> None:
+def assert_red(subject: Subject, backend: str, dtype: str = "float64", *, gradient: str | None = None) -> None:
     """The comparison refuses the answers; or accepts them, which it looks at first, and refuses the named gradient."""
     which = "(output|lse)" if gradient is None else f"gradient of {gradient}"
-    with pytest.raises(AssertionError, match=rf"^{which} \(float64\): max error .* exceeds the budget"):
-        check(subject, backend, "float64", gradients=gradient is not None)
+    with pytest.raises(AssertionError, match=rf"^{which} \({dtype}\): max error .* exceeds the budget"):
+        check(subject, backend, dtype, gradients=gradient is not None)

@@ -22,10 +22,13 @@ def assert_refused(subject: Subject, backend: str, return_lse: bool) -> None:
 
 
 def check_all(case: EncodingCase | TermsCase, dtype: str, setting: Setting, return_lse: bool) -> None:
-    """Each backend runs the call within the budget, or refuses it with reasons, as the registry says."""
+    """Each backend runs the call within the budget, or refuses it with reasons, as the registry says.
+
+    In float32 native too, which computes in it.
+    """
     subject = make_subject(case, setting, dtype)
     expected = expect(subject, dtype, return_lse=return_lse)
-    for tested in TESTED_BACKENDS:
+    for tested in (*TESTED_BACKENDS, *(("native",) if dtype == "float32" else ())):
         note(f"backend: {tested}")
         with pytest.MonkeyPatch.context() as monkeypatch:
             backend = start_backend(tested, seeds.seed(setting.seed, "tiles"), monkeypatch)
