@@ -144,6 +144,7 @@ lint: install ## ruff and pyright, and for the kernels clang-format and clang-ti
 	$(BIN)/pyright
 	$(BIN)/clang-format --dry-run -Werror $(filter %.h %.cpp,$(KERNELS)) $(wildcard tests/native/cpp/*)
 	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(KERNELS)) -- -std=c++17 -DRELATTN_SET=generic -DRELATTN_SOURCES='""'
+	$(BIN)/clang-tidy --quiet $(filter %/kernels.cpp,$(KERNELS)) -- -std=c++17 -march=x86-64-v3 -DRELATTN_SET=avx2
 	$(BIN)/clang-tidy --quiet $(SUITE) -- $(SUITE_FLAGS)
 
 # The variable stops a notice of the theme about other programs.
