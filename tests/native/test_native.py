@@ -3,7 +3,6 @@
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch.autograd import forward_ad
 from relattn import (
     OffsetTable,
     RelativeEmbedding,
+    RelativeEncoding,
     RotaryEmbedding,
     ScoreTerms,
     ShawEmbedding,
@@ -246,16 +246,33 @@ def test_what_it_does_not_run_it_says() -> None:
     assert "its kernels run on a CPU, and the query lies on meta" in reasons_of(inputs=[t.float() for t in elsewhere])
 
 
+class ManyRows(RelativeEncoding):
+    """A bias of 0 in a table of many rows, which share their memory."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def terms(self, query: Tensor, key: Tensor, positions: Any) -> ScoreTerms:
+        return ScoreTerms(bias=OffsetTable(torch.zeros(1, 1).expand(1, self.rows), 0, "clamp"))
+
+
 def test_a_table_with_more_rows_than_32_bits_count_is_refused() -> None:
-    """Where pairs look their rows up: on a listed sequence, and on every other axis. Its rows share their memory."""
-    table = OffsetTable(torch.zeros(1, 1).expand(1, 2**31), 0, "clamp")
+    """Where pairs look their rows up: on a listed sequence, and on every other axis."""
     sentence = "its kernels count a table's rows in 32 bits where positions are listed, and bias has 2147483648"
-    listed = {"query_position": torch.tensor([0, 3, 1, 2, 9])}
-    assert reasons_of(encoding=ScoreTerms(bias=table), **listed) == [sentence]
+    place = torch.tensor([0, 3, 1, 2, 9])
+    listed = {"query_position": place}
+    on_x = {"query_position": {"x": place}, "key_position": {"x": place}}
     inputs = [drawn(1, 2, 5, 4) for _ in range(3)]
-    for rows, position in ((2**31, {}), (2**31 - 1, listed)):
-        terms = ScoreTerms(bias=replace(table, values=table.values[:, :rows]))
-        assert sentence not in explain(*inputs, encoding=terms, **position).others.get("native", [])
+
+    def runs(encoding: RelativeEncoding, **positions: Any) -> bool:
+        return explain(*inputs, encoding=encoding, backend="native", **positions).chosen == "native"
+
+    assert reasons_of(encoding=ManyRows(2**31), **listed) == [sentence]
+    assert reasons_of(encoding=ManyRows(2**31).on("x"), **on_x) == [sentence]
+    assert runs(ManyRows(2**31 - 1), **listed)
+    assert runs(ManyRows(2**31 - 1).on("x"), **on_x)
+    assert runs(ManyRows(2**31))
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch) -> None:
