@@ -390,11 +390,12 @@ def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], An
 
 
 def mutate_buckets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    """T5's buckets are those of another offset."""
+    """T5's buckets are those of another offset, made anew in every call."""
     from relattn.encodings import t5
 
-    whole = t5._buckets
+    whole, kept = t5._buckets, t5._buckets_of
     monkeypatch.setattr(t5, "_buckets", lambda offsets, *others: whole(change(offsets), *others))
+    monkeypatch.setattr(t5, "_buckets_of", kept.__wrapped__)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def mutate_delta(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
