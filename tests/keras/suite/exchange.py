@@ -221,7 +221,7 @@ def test_every_public_encoding_is_carried_over():
 def test_sections_are_refused():
     with refused(
         relattn.UnsupportedError,
-        "from_torch: got a RotaryEmbedding with sections, which turns by several axes; relattn.keras knows the "
-        "sequence alone, so keep it in PyTorch",
+        "from_torch: got a RotaryEmbedding with sections, which turns by several axes; relattn.keras supports only "
+        "the sequence, so keep it in PyTorch",
     ):
         rk.from_torch(relattn.RotaryEmbedding(SIZE, sections={"y": 1, "x": SIZE // 2 - 1}))
