@@ -45,8 +45,8 @@ PLAIN_PAIRS_IF_FEW_QUERIES = 2**11
 PLAIN_PAIRS_IF_DROPPED = 2**15
 """From this many pairs on native takes less time than PyTorch's: full, causal, few queries in bfloat16, dropout.
 
-Time of native / sdpa, forward and training step, one thread, D = 64, (batch, heads, queries, keys). Full, float32: (1,
-8, 128, 128) 1.07 and 1.20; (1, 8, 256, 256) 1.04 and 1.06; (1, 8, 512, 512) 0.92 and 0.94. Causal: (1, 8, 128, 128)
+Time of native / sdpa, forward and training step, one thread, D = 64, (batch, heads, queries, keys). Full, float32:
+(1, 8, 128, 128) 1.07 and 1.20; (1, 8, 256, 256) 1.04 and 1.06; (1, 8, 512, 512) 0.92 and 0.94. Causal: (1, 8, 128, 128)
 0.77 and 1.00; (1, 8, 256, 256) 0.72 and 0.81; (1, 8, 512, 512) 0.59 and 0.59. In bfloat16 at (1, 8, 512, 512): full
 0.92 and 0.37, causal 0.57 and 0.25. One query, float32: 1.05 to 1.86; bfloat16: (1, 8, 1, 64) 1.07, (1, 8, 1, 256)
 0.51, (1, 8, 1, 4096) 0.26. Dropout, a causal training step in processor time on a busy machine, D = 32: (1, 4, 32, 32)
