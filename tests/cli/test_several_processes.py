@@ -30,6 +30,9 @@ its size. The 3,072 numbers move by 0.2 of the rate 0.01 each, in the root mean 
 2^-8 * 0.002 * sqrt(3072) = 4.3e-4; five of them, along a gradient whose norm is about 1, change the loss by 2e-3.
 """
 
+HANGING = 540
+"""Seconds after which processes that work for half a minute are taken to hang; within the least limit of a test."""
+
 
 def launched(processes, *arguments):
     """The command line of `relattn` in so many processes."""
@@ -44,8 +47,18 @@ def compare(data, out, encodings, *more):
 
 
 def ran(command):
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=one_thread)
+    """Carried out; processes that do not end say where they stand."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
+    )  # fmt: skip
+    try:
+        stdout, stderr = process.communicate(timeout=HANGING)
+    except subprocess.TimeoutExpired:
+        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            one.send_signal(signal.SIGABRT)  # its faulthandler prints the stacks of its threads
+        pytest.fail(f"no end after {HANGING} s\n{process.communicate()[1]}")
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def results(out):
@@ -76,6 +89,7 @@ def check_equal(found, expected):
             assert losses["nats"] == pytest.approx(other["evaluation"][length]["nats"], abs=AFTER_UPDATES)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("more", "told"),
     [
