@@ -153,10 +153,10 @@ def places() -> Iterator[Place]:
     )
 
 
-AVX512 = "avx512"
-"""The folder of studies that were taken once more, on a machine with AVX-512."""
+ELSEWHERE = {"avx2": "with AVX2", "xeon": "on an Intel Xeon"}
+"""The folders of studies that were taken on other machines too."""
 OTHERS = {
-    "zen4.md": "The native backend on Zen 4, where its goals were set",
+    "prototype.md": "The native backend beside the prototype that set its goals",
     "goals.md": "Which goals the native backend misses, and what limits it",
     "devices-model/model.md": "A model of 8 to 1,024 devices",
     "triton/README.md": "The Triton kernels as compiled for six generations of GPUs",
@@ -171,7 +171,12 @@ def index() -> str:
     """What there is, one row for each page."""
     found = {f"{name}/table.md": grid.answers for name, grid in GRIDS.items()}
     found |= {f"{name}.md": entry.answers for name, entry in CATALOGUE.items()}
-    found |= {f"{AVX512}/{name}.md": f"{entry.answers}, with AVX-512" for name, entry in CATALOGUE.items()} | OTHERS
+    found |= {
+        f"{folder}/{name}.md": f"{entry.answers}, {where}"
+        for folder, where in ELSEWHERE.items()
+        for name, entry in CATALOGUE.items()
+    }
+    found |= OTHERS
     there = {page: title for page, title in found.items() if (RESULTS / page).exists()}
     lines = [
         "# Figures", "",
@@ -187,7 +192,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every page, as the files say."""
     yield RESULTS / "README.md", index()
     for name in CATALOGUE:
-        for study in (name, f"{AVX512}/{name}"):
+        for study in (name, *(f"{folder}/{name}" for folder in ELSEWHERE)):
             if (RESULTS / f"{study}.json").exists():
                 yield RESULTS / f"{study}.md", kept(study).page(study_of(name))
     found: dict[Path, str] = {}

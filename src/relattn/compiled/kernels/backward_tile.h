@@ -249,7 +249,7 @@ struct BackwardTiles {
                                    Rowwise rows, Start values, Index from, Index to, float* __restrict weights,
                                    float* __restrict differences, Index step) {
     for (Index column = from; column < to; column += PANEL) {
-      Sums sums;
+      Sums<> sums;
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
         const Vector delta = splat(DROPS ? 0.0f : -rows.delta[r]);
@@ -257,7 +257,7 @@ struct BackwardTiles {
         for (int v = 0; v < PANEL_VECTORS; v++)
           sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
       }
-      multiply_nt<KNOWN>(gradient, panels + column * width, width, sums);
+      multiply_nt<KNOWN, ROWS>(gradient, panels + column * width, width, sums);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++) {
         const Vector maximum = splat(rows.maximum[r]), share = splat(rows.share[r]);

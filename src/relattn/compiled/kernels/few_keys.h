@@ -83,8 +83,8 @@ struct FewKeys {
     for (Index near = begin; near < end; near += NEAR)
       for (Index r = 0; r < few.rows; r++) {
         const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
-        add_rows<From::MEMORY>(of(r) + seen.from - begin, value(seen.from), call.value.row, call.value_width,
-                               seen.count(), to + r * few.partial);
+        add_rows(of(r) + seen.from - begin, value(seen.from), call.value.row, call.value_width, seen.count(),
+                 to + r * few.partial);
       }
   }
 

@@ -81,12 +81,12 @@ struct Forward {
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
         Start start = {nullptr, 0};
         if (!is_listed)
-          start = scores_start(head, relative.of_runs(a), i, j0, from, to, Strip::step(key_block), strip,
+          start = scores_start(head, relative.of_runs(a).first(real), i, j0, from, to, Strip::step(key_block), strip,
                                kept + a * Strip::KEPT, next[g]);
         start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
         if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
-        scores_of(head, query.of(call, a), i, j0, from, to, start, weights + MARGIN, step, most);
+        scores_of(head, query.of(call, a).first(real), i, j0, from, to, start, weights + MARGIN, step, most);
         if (looks) look_at_pairs(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
         soften(weights + MARGIN, real, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);

@@ -81,31 +81,24 @@ INLINE Vector sum_each(Vector (&sums)[LANES]) {
 // Whether rows come from memory, or are still in a cache.
 enum class From : uint8_t { CACHE, MEMORY };
 
-// Asks for what lies a page beyond number d of a row, once for each line of the cache. The processor's own prefetching
-// ends with the page.
-constexpr Index AHEAD = 4096, CACHE_LINE = 64;  // bytes
-template <From FROM, class Held>
-INLINE void prefetch(const Held* row, Index d) {
-  const char* at = reinterpret_cast<const char*>(row + d);
-  if (FROM == From::MEMORY && d * Index(sizeof(Held)) % CACHE_LINE == 0) __builtin_prefetch(at + AHEAD);
-}
-
-// to[c] = x . row_of(c), for `count` rows. x: zeros up to a whole vector.
+// to[c] = x . row_of(c), for `count` rows. x: zeros up to a whole vector. Rows from memory are read two at a time: the
+// processor asks ahead only for what is read nearly in order.
 template <From FROM = From::CACHE, class RowOf>
 INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index count, float* to) {
+  constexpr int TOGETHER = FROM == From::MEMORY ? 2 : LANES;
   const Index whole = width / LANES * LANES;
   for (Index c = 0; c < count; c += LANES) {
     decltype(row_of(0)) row[LANES];  // after the last row the last row again
     for (int n = 0; n < LANES; n++) row[n] = row_of(c + n < count ? c + n : count - 1);
     Vector sums[LANES];
 #pragma GCC unroll 16
-    for (int n = 0; n < LANES; n++) sums[n] = Vector{};
-    for (Index d = 0; d < whole; d += LANES) {
-      const Vector a = load(x + d);
+    for (int m = 0; m < LANES; m += TOGETHER) {
 #pragma GCC unroll 16
-      for (int n = 0; n < LANES; n++) {
-        prefetch<FROM>(row[n], d);
-        sums[n] += a * load_held(row[n] + d);
+      for (int n = m; n < m + TOGETHER; n++) sums[n] = Vector{};
+      for (Index d = 0; d < whole; d += LANES) {
+        const Vector a = load(x + d);
+#pragma GCC unroll 16
+        for (int n = m; n < m + TOGETHER; n++) sums[n] += a * load_held(row[n] + d);
       }
     }
     if (whole < width) {
@@ -119,7 +112,7 @@ INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index cou
 
 // to[.] += sum_c weights[c] * row_of(c), for `count` rows. A weight of 0 belongs to a hidden pair: its row may hold
 // anything.
-template <From FROM = From::CACHE, class RowOf>
+template <class RowOf>
 INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Index count, float* to) {
   constexpr Index VECTORS = 4;
   Index d = 0;
@@ -131,10 +124,7 @@ INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Ind
       if (weights[c] == 0.0f) continue;
       const Vector w = broadcast(weights + c);
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; v++) {
-        prefetch<FROM>(row_of(c), d + v * LANES);
-        sums[v] += w * load_held(row_of(c) + d + v * LANES);
-      }
+      for (int v = 0; v < VECTORS; v++) sums[v] += w * load_held(row_of(c) + d + v * LANES);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) store(to + d + v * LANES, sums[v]);
@@ -148,9 +138,9 @@ INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Ind
 }
 
 // The same for rows that lie one after the other.
-template <From FROM = From::CACHE, class Held>
+template <class Held>
 static void add_rows(const float* weights, const Held* rows, Index step, Index width, Index count, float* to) {
-  add_each<FROM>(weights, [=](Index c) { return rows + c * step; }, width, count, to);
+  add_each(weights, [=](Index c) { return rows + c * step; }, width, count, to);
 }
 template <From FROM = From::CACHE, class Held>
 static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {

@@ -12,11 +12,13 @@ constexpr int ROWS = 6, PANEL_VECTORS = 2, NN_ROWS = 6, NN_VECTORS = 2;
 constexpr int ROWS = 6, PANEL_VECTORS = 4, NN_ROWS = 6, NN_VECTORS = 4;
 #endif
 constexpr int PANEL = PANEL_VECTORS * LANES;  // columns of a packed panel
+constexpr int SHORT_ROWS = ROWS / 3;          // a group with no more rows than these is multiplied as so many
 
 INLINE Index rounded_up(Index n, Index step) { return (n + step - 1) / step * step; }
 INLINE Index floor_divided(Index n, Index step) { return n >= 0 ? n / step : -((step - 1 - n) / step); }
 
-using Sums = Vector[ROWS][PANEL_VECTORS];
+template <int R = ROWS>
+using Sums = Vector[R][PANEL_VECTORS];
 
 // work(Width<n>): n is the width if it is a usual one, so that the addresses of rows are constants; else n is 0.
 template <int N>
@@ -38,10 +40,24 @@ INLINE void by_width(Index width, const Work& work) {
   }
 }
 
-// nt: sums[r][.] += sum_k rows[r][k] * panel[k][.]. These are dot products of ROWS rows, one after the other, with the
+// work(GroupOf<n>): n is SHORT_ROWS if they suffice for `real` rows, else ROWS.
+template <int N>
+struct GroupOf {
+  static constexpr int rows = N;
+};
+
+template <class Work>
+INLINE void by_rows(Index real, const Work& work) {
+  if (real <= SHORT_ROWS)
+    work(GroupOf<SHORT_ROWS>());
+  else
+    work(GroupOf<ROWS>());
+}
+
+// nt: sums[r][.] += sum_k rows[r][k] * panel[k][.]. These are dot products of R rows, one after the other, with the
 //     PANEL rows that a panel holds transposed. width: in Numbers.
-template <int KNOWN, class Number>
-INLINE void multiply_nt(const Number* __restrict rows, const Number* __restrict panel, Index given, Sums& sums) {
+template <int KNOWN, int R, class Number>
+INLINE void multiply_nt(const Number* __restrict rows, const Number* __restrict panel, Index given, Sums<R>& sums) {
   const Index width = KNOWN ? KNOWN : given;
 #pragma GCC unroll 4
   for (Index k = 0; k < width; k++) {
@@ -49,7 +65,7 @@ INLINE void multiply_nt(const Number* __restrict rows, const Number* __restrict 
 #pragma GCC unroll 8
     for (int v = 0; v < PANEL_VECTORS; v++) b[v] = load(panel + k * PANEL + v * LANES);
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < R; r++) {
       const auto a = broadcast(rows + r * width + k);
 #pragma GCC unroll 8
       for (int v = 0; v < PANEL_VECTORS; v++) add_product(sums[r][v], a, b[v]);

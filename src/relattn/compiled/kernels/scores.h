@@ -169,11 +169,12 @@ struct Seen {
   bool whole_panel(Index j) const { return j + PANEL <= std::min(keys, end) && j >= begin + ROWS - 1; }
 
   // -inf for the keys that row r does not see, in the panel of the key j.
-  void hide(Index j, Sums& sums) const {
+  template <int R>
+  void hide(Index j, Sums<R>& sums) const {
 #if defined(__clang__)  // clang keeps sums in memory if there is a loop over them; GCC does if this loop is unrolled
 #pragma clang loop unroll(full)
 #endif
-    for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < R; r++) {
       const Index first = std::max(begin == NEVER ? 0 : begin + r - j, Index(0));
       const Index last = std::min(keys, end == -NEVER ? end : end + r) - j;
       const Integers low = Integers{} + int32_t(std::min(first, Index(PANEL)));
@@ -191,33 +192,33 @@ struct Seen {
 
 // scores_of for a known width, or 0. The loop reads only arguments that come by value, because a store might change
 // numbers in memory. The scores may be written over their start. scale: for pairs.
-template <int KNOWN, class Number>
+template <int KNOWN, int R, class Number>
 static void scores_of_width(const Number* __restrict query, const Number* __restrict panels, Index width, float scale,
                             Seen seen, Start start, Index j0, Index from, Index to, float* scores, Index step,
                             Vector (&most)[ROWS]) {
   constexpr bool SCALED = std::is_same_v<Number, float>;  // as the queries are
-  Vector largest_so_far[ROWS];
-  for (int r = 0; r < ROWS; r++) largest_so_far[r] = splat(-INFINITY);
+  Vector largest_so_far[R];
+  for (int r = 0; r < R; r++) largest_so_far[r] = splat(-INFINITY);
   for (Index column = from; column < to; column += PANEL) {
-    Sums sums;
+    Sums<R> sums;
     if (SCALED && start.at) {
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
+      for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = load(start.at + r * start.step + column + v * LANES);
       }
     } else {
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
+      for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
       }
     }
-    multiply_nt<KNOWN>(query, panels + column * width, width, sums);
+    multiply_nt<KNOWN, R>(query, panels + column * width, width, sums);
     if constexpr (!SCALED) {
       const Vector factor = splat(scale);
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++) {
+      for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
         for (int v = 0; v < PANEL_VECTORS; v++)
           sums[r][v] =
@@ -226,7 +227,7 @@ static void scores_of_width(const Number* __restrict query, const Number* __rest
     }
     if (!seen.whole_panel(j0 + column)) seen.hide(j0 + column, sums);
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
       for (int v = 0; v < PANEL_VECTORS; v++) {
         store(scores + r * step + column + v * LANES, sums[r][v]);
@@ -234,7 +235,7 @@ static void scores_of_width(const Number* __restrict query, const Number* __rest
       }
     }
   }
-  for (int r = 0; r < ROWS; r++) most[r] = largest_so_far[r];
+  for (int r = 0; r < R; r++) most[r] = largest_so_far[r];
 }
 
 // Writes the scores of rows i .. i + ROWS - 1 and of the columns from .. to - 1 of the block of keys that begins at j0
@@ -245,8 +246,10 @@ static void scores_of(const Head& head, const Operand& query, Index i, Index j0,
   const auto of_numbers = [&](auto* rows, auto* keys) {
     const Index width = numbers_of<std::decay_t<decltype(*rows)>>(head.call.width);
     by_width(width, [&](auto known) {
-      scores_of_width<known.known>(rows, keys + (j0 - head.panels.first) * width, width, query.scale,
-                                   Seen::of(head.call, i), start, j0, from, to, scores, step, most);
+      by_rows(query.real, [&](auto group) {
+        scores_of_width<known.known, group.rows>(rows, keys + (j0 - head.panels.first) * width, width, query.scale,
+                                                 Seen::of(head.call, i), start, j0, from, to, scores, step, most);
+      });
     });
   };
   if (query.are_pairs())

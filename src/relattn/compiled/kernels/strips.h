@@ -106,14 +106,20 @@ struct Start {
 };
 
 // ROWS rows for products with panels: as floats; also as pairs where the panels hold pairs. Pairs are without the
-// scale; their products are multiplied with it.
+// scale; their products are multiplied with it. Only the products of the first `real` rows are read.
 struct Operand {
   const float* floats;
   const Pair* pairs = nullptr;
   float scale = 1.0f;
+  Index real = ROWS;
 
   Operand(const float* rows) : floats(rows) {}
   bool are_pairs() const { return DOTS && pairs; }
+  Operand first(Index rows) const {
+    Operand part = *this;
+    part.real = rows;
+    return part;
+  }
   Operand(const float* rows, const Pair* as_pairs, double with) : floats(rows), pairs(as_pairs), scale(float(with)) {}
 };
 
@@ -155,41 +161,44 @@ struct Strip {
     const Index stop = std::max(from, std::min(end, rounded_up(band.count, PANEL) / PANEL));
     beyond(x.floats, edges, first, from, to, to_step);
     if (x.are_pairs())
-      inside(x.pairs, reinterpret_cast<const Pair*>(panels), x.scale, from, stop, to + (from - first) * PANEL, to_step);
+      inside(x.pairs, reinterpret_cast<const Pair*>(panels), x.scale, x.real, from, stop, to + (from - first) * PANEL,
+             to_step);
     else
-      inside(x.floats, panels, 1.0f, from, stop, to + (from - first) * PANEL, to_step);
+      inside(x.floats, panels, 1.0f, x.real, from, stop, to + (from - first) * PANEL, to_step);
     beyond(x.floats, edges + (band.count - 1) * band.width, stop, end, to + (stop - first) * PANEL, to_step);
   }
 
  private:
   // The panels from .. stop - 1.
   template <class Number>
-  void inside(const Number* x, const Number* numbers, float scale, Index from, Index stop, float* to,
+  void inside(const Number* x, const Number* numbers, float scale, Index real, Index from, Index stop, float* to,
               Index to_step) const {
     const Index width = numbers_of<Number>(band.width);
     by_width(width, [&](auto known) {
-      for (Index p = from; p < stop; p++)
-        panel<known.known>(x, numbers + p * width * PANEL, width, scale, bias ? bias_of(p) : nullptr,
-                           to + (p - from) * PANEL, to_step);
+      by_rows(real, [&](auto group) {
+        for (Index p = from; p < stop; p++)
+          panel<known.known, group.rows>(x, numbers + p * width * PANEL, width, scale, bias ? bias_of(p) : nullptr,
+                                         to + (p - from) * PANEL, to_step);
+      });
     });
   }
 
-  template <int KNOWN, class Number>
+  template <int KNOWN, int R, class Number>
   static void panel(const Number* x, const Number* numbers, Index width, float scale, const float* biases, float* to,
                     Index to_step) {
-    Sums sums;
+    Sums<R> sums;
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
       for (int v = 0; v < PANEL_VECTORS; v++) sums[r][v] = Vector{};
     }
-    multiply_nt<KNOWN>(x, numbers, width, sums);
+    multiply_nt<KNOWN, R>(x, numbers, width, sums);
     const Vector factor = splat(scale);
 #pragma GCC unroll 8
     for (int v = 0; v < PANEL_VECTORS; v++) {
       const Vector b = biases ? load(biases + v * LANES) : Vector{};
 #pragma GCC unroll 16
-      for (int r = 0; r < ROWS; r++)
+      for (int r = 0; r < R; r++)
         store(to + r * to_step + v * LANES, std::is_same_v<Number, float> ? sums[r][v] + b : sums[r][v] * factor + b);
     }
   }
