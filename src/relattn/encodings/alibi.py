@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import constant
+from relattn.encodings.constants import MOST, constant
 from relattn.offsets import alibi_slopes
 from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions
@@ -95,12 +95,12 @@ class AlibiBias(RelativeEncoding):
         return f"{self.num_heads}, slopes={slopes}, learned={self.learned}, signed={self.signed}"
 
 
-@constant
+@constant(MOST)
 def _given_slopes(slopes: tuple[float, ...], device: torch.device) -> Float64[Tensor, "H"]:
     return torch.tensor(slopes, dtype=torch.float64, device=device)
 
 
-@constant
+@constant(MOST)
 def _paper_slopes(num_heads: int, device: torch.device) -> Float64[Tensor, "H"]:
     """`relattn.offsets.alibi_slopes` of the heads, made on the device."""
     lower = 1 << (num_heads.bit_length() - 1)

@@ -1,37 +1,41 @@
-"""Small tensors that depend on no parameter and that every call asks for: they are made once."""
+"""Tensors that depend on no parameter and that every call asks for: they are made once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 import torch
-from torch import Tensor
 
 from relattn.watched import is_watched
 
 Key = TypeVarTuple("Key")
+Made = TypeVar("Made")
 CPU = torch.device("cpu")
 MOST = 64
-"""Tensors that each function keeps: the last ones asked for."""
+"""Answers that a function of small tensors keeps."""
 
 
-def constant(make: Callable[[*Key], Tensor]) -> Callable[[*Key], Tensor]:
-    """Keeps what a function of hashable arguments, a device among them, makes on a CPU; nobody may write to it.
+def constant(most: int) -> Callable[[Callable[[*Key], Made]], Callable[[*Key], Made]]:
+    """Keeps what a function of hashable arguments, a device among them, makes of tensors on a CPU.
 
-    Where a compiler, a mode or torch.func watches, it is made anew, for there it is no plain tensor. So it is on a GPU,
-    where a CUDA graph may hold its address, or a stream may not have written it yet. In inference mode it is made
-    outside of that mode, because a later call may need it for gradients.
+    Nobody may write to them. The last `most` answers are kept. Where a compiler, a mode or torch.func watches, they are
+    made anew, for there they are no plain tensors. So they are on a GPU, where a CUDA graph may hold their address, or
+    a stream may not have written them yet. In inference mode they are made outside of that mode, because a later call
+    may need them for gradients.
     """
 
-    @lru_cache(maxsize=MOST)
-    def kept(*key: *Key) -> Tensor:
-        with torch.inference_mode(False):
-            return make(*key)
+    def keeping(make: Callable[[*Key], Made]) -> Callable[[*Key], Made]:
+        @lru_cache(maxsize=most)
+        def kept(*key: *Key) -> Made:
+            with torch.inference_mode(False):
+                return make(*key)
 
-    @wraps(make)
-    def ask(*key: *Key) -> Tensor:
-        return kept(*key) if CPU in key and not is_watched(()) else make(*key)
+        @wraps(make)
+        def ask(*key: *Key) -> Made:
+            return kept(*key) if CPU in key and not is_watched(()) else make(*key)
 
-    return ask
+        return ask
+
+    return keeping

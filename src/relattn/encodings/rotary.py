@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ from torch import Tensor
 from relattn.arguments import check_base, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_axes
-from relattn.encodings.frequencies import rope_frequencies
 from relattn.encodings.rotation import rotated
+from relattn.encodings.turns import Turns
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.score.checks import shape
@@ -102,14 +101,19 @@ class RotaryEmbedding(RelativeEncoding):
         check_flag("interleaved_sections", interleaved_sections)
         self.sections = None if sections is None else _checked_sections(sections, rotary_dim // 2)
         self.own_frequencies, self.interleaved_sections = own_frequencies, interleaved_sections
+        turns = Turns(rotary_dim, self.base, None if self._rule is None else tuple(self._rule.items()))
         if self.sections is None:
             if own_frequencies or interleaved_sections:
                 raise ValueError(
                     "own_frequencies, interleaved_sections: got True without sections; expected both False, or sections"
                 )
+            self._turns = turns
             return
-        self.axes = tuple(self.sections)
-        self._axis_of_pair = _axes_of_pairs(list(self.sections.values()), interleaved_sections)
+        self.axes, sizes = tuple(self.sections), tuple(self.sections.values())
+        self._turns = turns._replace(
+            axis_of_pair=tuple(_axes_of_pairs(list(sizes), interleaved_sections)),
+            own_sizes=sizes if own_frequencies else None,
+        )
         if own_frequencies and interleaved_sections:
             raise UnsupportedError(
                 "interleaved_sections: got True with own_frequencies=True; no model deals out frequencies of their "
@@ -156,34 +160,9 @@ class RotaryEmbedding(RelativeEncoding):
                 f"RotaryEmbedding head_dim: got {self.head_dim}; expected {features.shape[3]}, the width of {name} "
                 f"{shape(features)}; make it with head_dim={features.shape[3]}"
             )
-        return rotated(features, *self._cos_sin(features, places, length), interleaved=self.interleaved)
-
-    def _cos_sin(
-        self, features: Tensor, places: list[Position], length: Float64[Tensor, ""] | None
-    ) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of every angle, times attention_factor, [L, rotary_dim / 2] or [B, L, rotary_dim / 2].
-
-        The angles are float64, because in float32 a position with many digits leaves few digits for the angle. Their
-        cosines and sines are then rounded to the dtype of the scores.
-        """
-        by_axis = [_turned_by(place).expand(features.shape[2], features.device).double() for place in places]
-        if self.sections is None:
-            positions = by_axis[0].unsqueeze(-1)
-        else:
-            positions = torch.stack(torch.broadcast_tensors(*by_axis), dim=-1)[..., self._axis_of_pair]
-        angles = positions * self._frequencies(length, features.device)
-        cos, sin = angles.cos(), angles.sin()
-        if self._rule is not None:
-            cos, sin = cos * self._rule["attention_factor"], sin * self._rule["attention_factor"]
         dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
-        return cos.to(dtype), sin.to(dtype)
-
-    def _frequencies(self, length: Float64[Tensor, ""] | None, device: torch.device) -> Float64[Tensor, "pairs"]:
-        """The angle of every pair at position 1."""
-        if self.sections is None or not self.own_frequencies:
-            return rope_frequencies(self.rotary_dim, self.base, self._rule, length, device)
-        own = [rope_frequencies(2 * size, self.base, None, None, device) for size in self.sections.values()]
-        return torch.cat(own)
+        cos, sin = self._turns.cos_sin(places, features.shape[2], length, dtype, features.device)
+        return rotated(features, cos, sin, interleaved=self.interleaved)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
@@ -225,11 +204,6 @@ def _axes_of_pairs(sizes: list[int], interleaved: bool) -> list[int]:
             "in turn, the first axis taking what is left"
         )
     return dealt
-
-
-def _turned_by(place: Position) -> Position:
-    """The position for the rotation: 0 for tokens that stand nowhere."""
-    return replace(place, nowhere=0) if isinstance(place, Digits) and place.leading else place
 
 
 def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import constant
+from relattn.encodings.constants import MOST, constant
 from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, wide
@@ -82,7 +82,7 @@ def bias_table(bias: Float[Tensor, "num_buckets H"], max_distance: int, bidirect
     return OffsetTable(rows, span.first, "clamp")
 
 
-@constant
+@constant(MOST)
 def _buckets_of(
     span: Span, device: torch.device, num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "count"]:

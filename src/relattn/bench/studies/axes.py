@@ -171,7 +171,7 @@ TABLES: dict[str, tuple[Callable[[int, bool], Case], int, tuple[int, ...], str]]
     "sam": (sam, 6, (48, 64), "SAM-B's global attention over side x side tokens, 12 heads of 64."),
     "swin": (swin, 4, (7, 14), "64 windows of side x side tokens, 4 heads of 32."),
     "layoutlm": (
-        layout, 40, (512, 4096),
+        layout, 40, (512, 2048),
         "Tokens with 12 heads of 64. Our ways give all three tables a gradient; transformers' code gives them none.",
     ),
 }  # fmt: skip

@@ -32,7 +32,7 @@ CATALOGUE = {
     "sam": Entry("axes", "Rows for dy and dx: SAM's global attention"),
     "swin": Entry("axes", "A table of biases on a grid: Swin's windows"),
     "layoutlm": Entry("axes", "Text order, x and y: LayoutLMv3"),
-    "whole-models": Entry("whole_models", "Training steps of whole models"),
+    "whole-models": Entry("whole_models", "Training steps of whole models, on the kernels and in tiles"),
     "hugging-face": Entry("hugging_face", "Hugging Face models, patched and as they were"),
     "keras": Entry("keras_steps", "A training step under Keras, in blocks and by the naive formula"),
     "devices": Entry("devices", "Several devices: what a process holds and sends"),

@@ -1,0 +1,100 @@
+"""Turns: the cosine and sine of every angle by which a rotation turns its feature pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from relattn.encodings.constants import constant
+from relattn.encodings.frequencies import rope_frequencies
+from relattn.score.digits import Digits
+from relattn.score.position import Position, Run
+
+
+class Turns(NamedTuple):
+    """Pair f turns by p * frequency_f, with p the position on the axis of the pair. Equal turns have equal hashes.
+
+    rotary_dim: twice the number of pairs. rule: the items of a scaling from `complete_scaling`. axis_of_pair: the
+    number of every pair's axis; None where there is one axis. own_sizes: the number of pairs on each axis, where each
+    axis counts its own frequencies.
+    """
+
+    rotary_dim: int
+    base: float
+    rule: tuple[tuple[str, Any], ...] | None = None
+    axis_of_pair: tuple[int, ...] | None = None
+    own_sizes: tuple[int, ...] | None = None
+
+    def cos_sin(
+        self,
+        places: Sequence[Position],
+        count: int,
+        length: Float64[Tensor, ""] | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> tuple[Float[Tensor, "*B L pairs"], Float[Tensor, "*B L pairs"]]:
+        """Cosine and sine of every angle, times attention_factor, for `count` elements.
+
+        The angles are float64, because in float32 a position with many digits leaves few digits for the angle. Their
+        cosines and sines are then rounded to `dtype`. places: the positions on every axis. length: the length of the
+        call, for the rules that depend on it.
+
+        In a model every layer turns by the same angles, and its queries often by those of its keys. So what follows
+        from numbers alone is made once, for the last calls.
+        """
+        places = tuple(map(_turned_by, places))
+        if length is None and all(map(_in_numbers, places)):
+            return _kept(self, places, count, dtype, device)
+        return _cos_sin(self, places, count, length, dtype, device)
+
+    def frequencies(self, length: Float64[Tensor, ""] | None, device: torch.device) -> Float64[Tensor, "pairs"]:
+        """The angle of every pair at position 1."""
+        if self.own_sizes is not None:
+            own = [rope_frequencies(2 * size, self.base, None, None, device) for size in self.own_sizes]
+            return torch.cat(own)
+        rule = None if self.rule is None else dict(self.rule)
+        return rope_frequencies(self.rotary_dim, self.base, rule, length, device)
+
+
+def _cos_sin(
+    turns: Turns,
+    places: tuple[Position, ...],
+    count: int,
+    length: Float64[Tensor, ""] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    by_axis = [place.expand(count, device).double() for place in places]
+    if turns.axis_of_pair is None:
+        positions = by_axis[0].unsqueeze(-1)
+    else:
+        positions = torch.stack(torch.broadcast_tensors(*by_axis), dim=-1)[..., list(turns.axis_of_pair)]
+    angles = positions * turns.frequencies(length, device)
+    cos, sin = angles.cos(), angles.sin()
+    if turns.rule is not None:
+        factor = dict(turns.rule)["attention_factor"]
+        cos, sin = cos * factor, sin * factor
+    return cos.to(dtype), sin.to(dtype)
+
+
+@constant(4)
+def _kept(
+    turns: Turns, places: tuple[Position, ...], count: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Of the last four: two rotations of one model, each for queries and for keys."""
+    return _cos_sin(turns, places, count, None, dtype, device)
+
+
+def _in_numbers(place: Position) -> bool:
+    """Whether the position holds no tensor."""
+    return isinstance(place, Digits) or (isinstance(place, Run) and isinstance(place.start, int))
+
+
+def _turned_by(place: Position) -> Position:
+    """The position for the rotation: 0 for tokens that stand nowhere."""
+    return replace(place, nowhere=0) if isinstance(place, Digits) and place.leading else place
