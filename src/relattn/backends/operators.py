@@ -14,6 +14,8 @@ def reasons_of_an_operator(onnx: str) -> list[str]:
     reasons = []
     if under_torch_func():
         reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
+    if not (torch.compiler.is_compiling() or is_traced()):
+        return reasons
     if _exports_to_onnx():
         reasons.append(onnx)
     elif is_traced():
