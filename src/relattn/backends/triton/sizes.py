@@ -60,7 +60,7 @@ def launch(
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
-    widths, is_large = widths_of(call) | more, _is_worth_timing(call)
+    widths, is_large = {**widths_of(call), **more}, _is_worth_timing(call)
     magnitude, device = _magnitude(call), call.query.device
     known = (
         kernel.__name__, device, *widths.values(), call.precision, magnitude, is_large, specialization(arguments)
