@@ -120,7 +120,7 @@ def rows() -> list[list[str]]:
             call = CALLS[kind]()
             total, flash, cells = 0.0, 0.0, []
             for name, products in FLASH.items():
-                kernel, given = kernels(call)[name]
+                kernel, given, _ = kernels(call)[name]
                 best = None
                 for size in sizes.candidates(kernel.__name__, call):
                     one, pairs = work(kernel, given, call, capability, size), size[0] ** 2

@@ -19,7 +19,7 @@ def pairs_again(
     """The rows of q and dO; P and dS above the cap, pairs [i, j] in float32; the slope of the cap."""
     q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
     r = q
-    if x.r.at is not None:
+    if x.r is not None:
         r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
     grad_at = place(known.grad_output, batch, head)
     grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, TILE)
@@ -29,14 +29,14 @@ def pairs_again(
 
     band = x.offset + first_key - first_query - (TILE - 1)
     products = dot(q, tl.trans(k))
-    if x.relative_keys.at is not None:
+    if x.relative_keys is not None:
         products += by_queries(r, x.relative_keys, head, band, DR, TILE)
-    if x.relative_queries.at is not None:
+    if x.relative_queries is not None:
         products += by_keys(k, x.relative_queries, head, band, D, TILE)
     scores, slope = finished_tile(x, batch, head, first_query, first_key, products, TILE)
     weights = weights_of(known, scores, lse, share)
     by_weight = dot(grad_output, tl.trans(v))
-    if x.relative_values.at is not None:
+    if x.relative_values is not None:
         by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
     i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
     by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)

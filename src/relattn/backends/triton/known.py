@@ -18,12 +18,12 @@ from relattn.backends.triton.scores import LOG2_E
 
 
 class Known(NamedTuple):
-    """The inputs of the backward pass: O and dO, and lse, dlse and delta [B, Hq, Lq] in float32.
+    """The inputs of the backward pass: O, contiguous, and dO, and lse, dlse and delta [B, Hq, Lq] in float32.
 
     maximum, total: as in `Answers`. delta: None where no other kernel asks for it.
     """
 
-    output: Rows
+    output: Tensor
     grad_output: Rows
     lse: Tensor
     maximum: Tensor | None

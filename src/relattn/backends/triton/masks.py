@@ -17,7 +17,7 @@ def visible(x, batch, head, i, j):
         allowed = allowed & (offset >= x.mask.lowest)
     if x.mask.highest is not None:
         allowed = allowed & (offset <= x.mask.highest)
-    if x.mask.listed.queries is not None:
+    if x.mask.listed is not None:
         listed = offsets_of(x, x.mask.listed, batch, i, j)
         if x.mask.listed.lowest is not None:
             allowed = allowed & (listed >= x.mask.listed.lowest)
@@ -33,7 +33,7 @@ def visible(x, batch, head, i, j):
         query_ids = tl.load(query_at, mask=(i >= 0) & (i < x.queries), other=0)
         key_ids = tl.load(key_at, mask=(j >= 0) & (j < x.keys), other=0)
         allowed = allowed & (query_ids == key_ids)
-    if x.mask.pairs.at is not None:
+    if x.mask.pairs is not None:
         allowed = allowed & (tl.load(pairs_at(x.mask.pairs, batch, head, i, j), mask=there, other=0) != 0)
     return allowed
 
@@ -55,7 +55,7 @@ def in_reach(x, last_query, first_key, last_key, lowest, highest):
         every = every & (lowest >= x.mask.lowest)
     if x.mask.highest is not None:
         every = every & (highest <= x.mask.highest)
-    if x.mask.listed.queries is not None:
+    if x.mask.listed is not None:
         every = every & False
     return every
 

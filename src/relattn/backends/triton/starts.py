@@ -25,7 +25,7 @@ def started(x):
 
 @triton.jit
 def _from(table, starts, NUMBER: tl.constexpr):
-    if table.at is not None:
+    if table is not None:
         first = tl.load(starts + NUMBER)
         table = Band(table.at, table.head, table.row, first, table.rows, table.beyond)
     return table
