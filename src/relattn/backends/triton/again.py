@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import dot, load_numbers, load_rows, place
+from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.known import load_lse, score_gradients, weights_of
 from relattn.backends.triton.listed import with_values
 from relattn.backends.triton.scores import by_keys, by_queries, finished_tile
@@ -40,5 +41,6 @@ def pairs_again(
         by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
     i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
     by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
-    weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
+    keep = kept_in_tile(x, batch, head, first_query, first_key, TILE)
+    weights, scores = score_gradients(x, keep, weights, by_weight, delta)
     return q, grad_output, weights, scores, slope

@@ -42,6 +42,7 @@ from relattn.backends.triton.bands import (
     store_rows,
 )
 from relattn.backends.triton.call import Answers, Call, Gradients
+from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
 from relattn.backends.triton.keys import keys_kernel
 from relattn.backends.triton.known import (
@@ -185,7 +186,8 @@ def queries_kernel(
             by_weight += pairs_from_rows(values_left, values_right, TILE)
             values_left = values_right
         by_weight = with_values(x, known.grad_output, batch, head, query[:, None], j, by_weight)
-        weights, scores = score_gradients(x, batch, head, query[:, None], j, weights, by_weight, delta)
+        keep = kept_in_tile(x, batch, head, first_query, start, TILE)
+        weights, scores = score_gradients(x, keep, weights, by_weight, delta)
         if across.key_bias is not None:
             key = start + tl.arange(0, TILE)
             at = across.key_bias + row.to(tl.int64) * x.keys + key

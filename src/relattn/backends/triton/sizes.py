@@ -91,7 +91,7 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
         return [SMALLEST]
     is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
     vectors = sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
-    beside = vectors + (call.bias is not None)
+    beside = vectors + (call.bias is not None) + (call.dropout_p > 0.0)
     doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
     if call.axes:  # every pair holds its rows of tables: larger tiles spill
         return [SMALLEST if is_float32 or doublings or kernel in ("axis_kernel", "rows_kernel") else (32, 4, 1)]
