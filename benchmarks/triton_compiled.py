@@ -22,7 +22,7 @@ from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
-from tests.triton.calls import SHARED_MEMORY, meta_call
+from tests.triton.calls import SHARED_MEMORY, meta_call, numbers
 from tests.triton.compiled import compiled
 
 FOLDER = Path(__file__).parent / "results" / "triton"
@@ -30,6 +30,7 @@ LENGTH = 4096
 EVERY, CLIPPED = 2 * LENGTH - 1, 33
 KEYS, VALUES = TABLES[:1], ("relative_keys", "relative_values")
 MASK = torch.empty(4, 1, LENGTH, LENGTH, dtype=torch.bfloat16, device="meta")
+DROPOUT = {"dropout_p": 0.1, "seed": numbers()}
 CALLS: dict[str, Callable[..., Call]] = {
     "no table": lambda **given: meta_call(length=LENGTH, **given),
     "relative keys": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **given),
@@ -38,6 +39,8 @@ CALLS: dict[str, Callable[..., Call]] = {
     "relative keys and queries": lambda **given: meta_call(TABLES[:2], EVERY, length=LENGTH, **given),
     "a bias": lambda **given: meta_call(("bias",), 129, length=LENGTH, **given),
     "relative keys, a float mask": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, explicit_mask=MASK, **given),
+    "no table, dropout": lambda **given: meta_call(length=LENGTH, **DROPOUT, **given),
+    "relative keys, dropout": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **DROPOUT, **given),
 }
 WIDTHS = {
     64: tuple(CALLS),

@@ -22,7 +22,7 @@ EIGHT_WARPS = 32, 8, 1
 """The only size in which two warps compute the same part of a product, of those as wide as the tile."""
 TABLE = Path("benchmarks/results/triton/compiled.json")
 KINDS = ("no table", "relative keys", "clipped relative keys", "clipped relative keys and values",
-         "relative keys and queries", "a bias")  # fmt: skip
+         "relative keys and queries", "a bias", "no table, dropout", "relative keys, dropout")  # fmt: skip
 WORKLOADS = [(kind, 64, "bfloat16") for kind in KINDS]
 WORKLOADS += [("relative keys", 128, "bfloat16"), ("relative keys", 256, "bfloat16"), ("relative keys", 64, "float32")]
 CAPABILITIES = (80, 90, 120)
