@@ -169,6 +169,7 @@ def queries_kernel(
         bias_joined = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
+        keep = kept_in_tile(x, batch, head, first_query, start, TILE)
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         products = dot(q, tl.trans(k))
@@ -186,7 +187,6 @@ def queries_kernel(
             by_weight += pairs_from_rows(values_left, values_right, TILE)
             values_left = values_right
         by_weight = with_values(x, known.grad_output, batch, head, query[:, None], j, by_weight)
-        keep = kept_in_tile(x, batch, head, first_query, start, TILE)
         weights, scores = score_gradients(x, keep, weights, by_weight, delta)
         if across.key_bias is not None:
             key = start + tl.arange(0, TILE)
