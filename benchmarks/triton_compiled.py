@@ -33,6 +33,7 @@ FUSED = {"queries_kernel": "backward", "axis_kernel": "axis"}
 """The kernels that add atomically, by their names in the table."""
 KEYS, VALUES = TABLES[:1], ("relative_keys", "relative_values")
 MASK = torch.empty(4, 1, LENGTH, LENGTH, dtype=torch.bfloat16, device="meta")
+DROPOUT = {"dropout_p": 0.1, "seed": numbers()}
 CALLS: dict[str, Callable[..., Call]] = {
     "no table": lambda **given: meta_call(length=LENGTH, **given),
     "relative keys": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **given),
@@ -47,6 +48,8 @@ CALLS: dict[str, Callable[..., Call]] = {
     "listed: relative keys": lambda **given: _listed(KEYS, **given),
     "listed: a bias": lambda **given: _listed(("bias",), **given),
     "listed: every table": lambda **given: _listed(TABLES, **given),
+    "no table, dropout": lambda **given: meta_call(length=LENGTH, **DROPOUT, **given),
+    "relative keys, dropout": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **DROPOUT, **given),
 }
 WIDTHS = {
     64: tuple(CALLS),

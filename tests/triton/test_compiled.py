@@ -23,7 +23,7 @@ EIGHT_WARPS = 32, 8, 1
 TABLE = Path("benchmarks/results/triton/compiled.json")
 KINDS = ("no table", "relative keys", "clipped relative keys", "clipped relative keys and values",
          "relative keys and queries", "a bias", "relative keys, a start as a tensor",
-         "listed: every table")  # fmt: skip
+         "listed: every table", "no table, dropout", "relative keys, dropout")  # fmt: skip
 WORKLOADS = [(kind, 64, "bfloat16") for kind in KINDS]
 WORKLOADS += [("relative keys", 128, "bfloat16"), ("relative keys", 256, "bfloat16"), ("relative keys", 64, "float32")]
 WORKLOADS += [("no table", 64, "tf32x3"), ("a bias", 64, "tf32x3")]

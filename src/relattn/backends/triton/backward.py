@@ -43,6 +43,7 @@ from relattn.backends.triton.bands import (
     store_rows,
 )
 from relattn.backends.triton.call import Answers, Call, Gradients
+from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
 from relattn.backends.triton.keys import keys_kernel
 from relattn.backends.triton.known import (
@@ -170,6 +171,7 @@ def queries_kernel(
         bias_joined = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
+        keep = kept_in_tile(x, batch, head, first_query, start, TILE)
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         products = dot(q, tl.trans(k))
@@ -187,7 +189,7 @@ def queries_kernel(
             by_weight += pairs_from_rows(values_left, values_right, TILE)
             values_left = values_right
         by_weight = with_values(x, known.grad_output, batch, head, query[:, None], j, by_weight)
-        weights, scores = score_gradients(x, batch, head, query[:, None], j, weights, by_weight, delta)
+        weights, scores = score_gradients(x, keep, weights, by_weight, delta)
         if across.key_bias is not None:
             key = start + tl.arange(0, TILE)
             at = across.key_bias + row.to(tl.int64) * x.keys + key

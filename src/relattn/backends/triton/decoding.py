@@ -22,9 +22,10 @@ import triton.language as tl
 
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.call import Answers, Call
+from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.inputs import inputs, visible_offsets, widths_of
 from relattn.backends.triton.listed import with_value_rows
-from relattn.backends.triton.masks import in_reach, kept, key_tiles
+from relattn.backends.triton.masks import in_reach, key_tiles
 from relattn.backends.triton.ready import keep, remembered, specialization
 from relattn.backends.triton.scores import LOG2_E, finished
 from relattn.backends.triton.starts import started
@@ -105,14 +106,16 @@ def part_kernel(
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
         weights, older = tl.exp2(scores - shift), tl.exp2(before - shift)
         total = total * older + tl.sum(weights, axis=0)
-        if x.seed is not None:
-            weights *= kept(x, batch, head, query, j)
+        if x.dropout.seed is not None:
+            weights = tl.where(kept(x, batch, head, query, j), weights, 0.0)
         v = load_rows(v_at, x.v.row, key, x.keys, DV, TILE).to(tl.float32)
         if x.relative_values is not None:
             v += load_band(x.relative_values, head, offset, DV, TILE).to(tl.float32)
         v = with_value_rows(x, batch, head, query, j, v, DV)
         weighted = weighted * older + tl.sum(weights[:, None] * v, axis=0)
 
+    if x.dropout.seed is not None:
+        weighted *= x.dropout.factor
     here, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded(DV))
     tl.store(maxima + here + tl.arange(0, 1), maximum)
     tl.store(totals + here + tl.arange(0, 1), total)

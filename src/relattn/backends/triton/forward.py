@@ -19,9 +19,10 @@ from relattn.backends.triton.bands import (
 )
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.decoding import FEW, few_queries
+from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.inputs import inputs
 from relattn.backends.triton.listed import with_value_sums
-from relattn.backends.triton.masks import kept, key_tiles
+from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import joined_from_pairs, pairs_from_rows, shared_half
@@ -83,8 +84,8 @@ def forward_kernel(
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
         weights, older = tl.exp2(scores - shift[:, None]), tl.exp2(before - shift)
         total = total * older + tl.sum(weights, axis=1)
-        if x.seed is not None:
-            weights *= kept(x, batch, head, i, j)
+        if x.dropout.seed is not None:
+            weights = tl.where(kept_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
         weighted = with_value_sums(x, batch, head, i, j, weights, weighted, DV)
@@ -97,6 +98,8 @@ def forward_kernel(
         half = shared_half(tl.zeros((TILE, TILE), tl.float32), joined, TILE).to(x.v.at.dtype.element_ty)
         weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
 
+    if x.dropout.seed is not None:
+        weighted *= x.dropout.factor
     query = first_query + tl.arange(0, TILE)
     numbers = row.to(tl.int64) * x.queries + query
     if maxima is not None:

@@ -9,6 +9,7 @@ from jaxtyping import Int32
 from torch import Tensor
 
 from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
+from relattn.backends.triton.dropout import Dropout, dropout_of
 from relattn.score.problem import TABLES
 
 
@@ -103,7 +104,7 @@ class Inputs(NamedTuple):
 
     r: None where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
     row is a head. added: a float mask. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0.
-    seed, dropout: a pointer, and the probability. starts: where an origin is a tensor, offset is 0, and the tables'
+    starts: where an origin is a tensor, offset is 0, and the tables'
     first offsets and the limits stand in memory (`starts.py`). axes: those of lists (`listed.py`).
     """
 
@@ -126,8 +127,7 @@ class Inputs(NamedTuple):
     offset: int
     scale: float
     softcap: float | None
-    seed: Tensor | None
-    dropout: float | None
+    dropout: Dropout
     starts: Tensor | None
     axes: tuple[Listed, ...]
 
@@ -154,8 +154,7 @@ def inputs(call: Call) -> Inputs:
         offset=0 if isinstance(call.offset, Tensor) else call.offset,
         scale=call.scale,
         softcap=call.softcap,
-        seed=call.seed if call.dropout_p > 0.0 else None,
-        dropout=call.dropout_p if call.dropout_p > 0.0 else None,
+        dropout=dropout_of(call),
         starts=starts_of(call),
         axes=tuple(_listed(call, axis) for axis in call.axes),
     )

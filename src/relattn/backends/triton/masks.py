@@ -82,11 +82,3 @@ def query_tiles(x, first_key, TILE: tl.constexpr):
         last_key = tl.minimum(first_key + TILE, x.keys) - 1
         end = tl.minimum(x.offset + last_key - x.mask.lowest + 1, x.queries)
     return first, end
-
-
-@triton.jit
-def kept(x, batch, head, i, j):
-    """0 where dropout drops a weight, 1 / (1 - p) elsewhere. It depends only on the seed and the pair."""
-    row = batch * x.heads + head
-    random = tl.philox(tl.load(x.seed), j + 0 * i, i + 0 * j, row + 0 * i + 0 * j, 0 * (i + j))[0]
-    return tl.where(tl.uint_to_uniform_float(random) >= x.dropout, 1.0 / tl.maximum(1.0 - x.dropout, 1e-30), 0.0)

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from relattn.backends.operators import reasons_of_an_operator, reasons_of_dropout
+from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.call import WIDEST
 from relattn.score.problem import Problem
@@ -22,7 +22,6 @@ def reasons_of(problem: Problem) -> list[str]:
     return [
         *_of_the_place(problem.query.device.type, problem.query.device.index),
         *_of_the_call(problem),
-        *reasons_of_dropout(problem),
         *reasons_of_an_operator("ONNX has no operator for its kernels"),
     ]
 

@@ -101,7 +101,8 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
         return [SMALLEST]
     is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
     vectors = sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
-    beside = vectors + (call.bias is not None)
+    tables = vectors + (call.bias is not None)
+    beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
     if call.axes:  # every pair holds its rows of tables: larger tiles spill
         return [SMALLEST if is_float32 or doublings or kernel in ("axis_kernel", "rows_kernel") else (32, 4, 1)]
@@ -112,7 +113,7 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = (16, 4 if is_float32 else 2, 2) if is_full else (32, 4, 2)
     elif beside + doublings <= (0 if is_backward else 1):
-        return [(64, 4, 2), (64, 4, 3) if beside else (128, 8, 2)]
+        return [(64, 4, 2), (64, 4, 3) if tables else (128, 8, 2)]
     elif is_backward and vectors and doublings:
         first = (32, 8, 1)
     else:

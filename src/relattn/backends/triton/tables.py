@@ -24,6 +24,7 @@ from torch import Tensor
 
 from relattn.backends.triton.bands import dot, load_band, load_numbers, load_rows, padded, place, store_rows
 from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.inputs import Inputs, visible_offsets
 from relattn.backends.triton.known import Known, Sides, load_lse, score_gradients, weights_of
 from relattn.backends.triton.listed import with_values
@@ -215,7 +216,8 @@ def tables_kernel(
         if x.relative_values is not None:
             by_weight += dot(grad_output, tl.trans(values_band))
         by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
-        weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
+        keep = kept(x, batch, head, i, j)
+        weights, scores = score_gradients(x, keep, weights, by_weight, delta)
         if x.softcap is not None:
             scores *= slope
 
