@@ -4,6 +4,8 @@ One call of Philox makes four words, those of the queries 4 g .. 4 g + 3 and one
 once: for a quarter of the rows. Four bits say which of its words keep their pairs, and each row reads its own bit.
 """
 
+# pyright: reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 from typing import NamedTuple
