@@ -32,6 +32,7 @@ from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import has_wide_tables, widths_of
 from relattn.backends.triton.ready import keep, remembered, specialization
+from relattn.score.problem import TABLES
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
 SMALLEST: Sizes = (16, 4, 1)
@@ -104,8 +105,8 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     tables = vectors + (call.bias is not None)
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
-    if call.axes:  # every pair holds its rows of tables: larger tiles spill
-        return [SMALLEST if is_float32 or doublings or kernel in ("axis_kernel", "rows_kernel") else (32, 4, 1)]
+    if call.axes:
+        return [SMALLEST if is_float32 or doublings else _of_lists(kernel, call)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
         return [(16, 2 if kernel == "keys_kernel" else 1, 2), (32, 4, 2)]
@@ -116,6 +117,10 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
         return [(64, 4, 2), (64, 4, 3) if tables else (128, 8, 2)]
     elif is_backward and vectors and doublings:
         first = (32, 8, 1)
+    elif call.dropout_p > 0.0 and kernel == "mask_kernel" and vectors:
+        first = (16, 1, 2)
+    elif call.dropout_p > 0.0 and kernel == "queries_kernel" and vectors > 1:
+        first = (16, 2, 2)
     else:
         # Two warps where every product is as wide as a tile: four would compute some of it twice.
         of_pairs = kernel == "mask_kernel" or (kernel == "tables_kernel" and not vectors)
@@ -123,6 +128,16 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     if has_wide_tables(call):  # the kernels are four there, and larger tiles spill thousands of bytes
         return [first]
     return [first, (2 * first[0], 4, 2)]
+
+
+def _of_lists(kernel: str, call: Call) -> Sizes:
+    """With listed positions every pair holds its rows of tables: larger tiles spill. More warps would compute products
+    twice.
+    """
+    has_vectors = any(getattr(axis, name) is not None for axis in call.axes for name in TABLES[:3])
+    if kernel == "axis_kernel" or (kernel == "rows_kernel" and not has_vectors):
+        return (16, 1, 1)
+    return (16, 2, 1) if kernel == "rows_kernel" else (32, 4, 1)
 
 
 def _is_worth_timing(call: Call) -> bool:
