@@ -9,10 +9,11 @@ writes benchmarks/results/triton/compiled.json and README.md; the tests hold the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -22,14 +23,17 @@ from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
-from tests.triton.calls import SHARED_MEMORY, meta_call
+from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
 from tests.triton.compiled import compiled
 
 FOLDER = Path(__file__).parent / "results" / "triton"
 LENGTH = 4096
 EVERY, CLIPPED = 2 * LENGTH - 1, 33
+FUSED = {"queries_kernel": "backward", "axis_kernel": "axis"}
+"""The kernels that add atomically, by their names in the table."""
 KEYS, VALUES = TABLES[:1], ("relative_keys", "relative_values")
 MASK = torch.empty(4, 1, LENGTH, LENGTH, dtype=torch.bfloat16, device="meta")
+DROPOUT = {"dropout_p": 0.1, "seed": numbers()}
 CALLS: dict[str, Callable[..., Call]] = {
     "no table": lambda **given: meta_call(length=LENGTH, **given),
     "relative keys": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **given),
@@ -38,6 +42,14 @@ CALLS: dict[str, Callable[..., Call]] = {
     "relative keys and queries": lambda **given: meta_call(TABLES[:2], EVERY, length=LENGTH, **given),
     "a bias": lambda **given: meta_call(("bias",), 129, length=LENGTH, **given),
     "relative keys, a float mask": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, explicit_mask=MASK, **given),
+    "relative keys, a start as a tensor": lambda **given: meta_call(
+        KEYS, EVERY, length=LENGTH, offset=numbers(), **given
+    ),
+    "listed: relative keys": lambda **given: _listed(KEYS, **given),
+    "listed: a bias": lambda **given: _listed(("bias",), **given),
+    "listed: every table": lambda **given: _listed(TABLES, **given),
+    "no table, dropout": lambda **given: meta_call(length=LENGTH, **DROPOUT, **given),
+    "relative keys, dropout": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **DROPOUT, **given),
 }
 WIDTHS = {
     64: tuple(CALLS),
@@ -45,6 +57,13 @@ WIDTHS = {
     256: ("no table", "relative keys"),
 }
 IN_FLOAT32 = ("no table", "relative keys")
+IN_PARTS = ("no table", "a bias")
+
+
+def _listed(tables: tuple[str, ...], **given: Any) -> Call:
+    """A causal call whose positions are listed, as they are on any other axis."""
+    axis = meta_axis(0, CLIPPED, length=LENGTH, highest=0)._replace(**dict.fromkeys(set(TABLES) - set(tables)))
+    return meta_call(length=LENGTH, highest=None, axes=(axis,), **given)
 
 
 def workloads() -> Iterator[tuple[str, int, str, Call]]:
@@ -54,15 +73,28 @@ def workloads() -> Iterator[tuple[str, int, str, Call]]:
             yield kind, width, "bfloat16", CALLS[kind](width=width)
     for kind in IN_FLOAT32:
         yield kind, 64, "float32", CALLS[kind](dtype=torch.float32)
+    for kind in IN_PARTS:
+        yield kind, 64, "tf32x3", CALLS[kind](dtype=torch.float32, precision="tf32x3")
 
 
-def launches(call: Call, ordered: bool) -> list[tuple[Any, tuple]]:
-    """The kernels of a training step in their order, each with its arguments; nothing is launched."""
-    found: list[tuple[Any, tuple]] = []
+class Launch(NamedTuple):
+    """A kernel, its arguments, and the widths that it has beside those of the call."""
+
+    kernel: Any
+    given: tuple
+    more: Mapping[str, int]
+
+
+def launches(call: Call, ordered: bool) -> list[Launch]:
+    """The kernels of a training step in their order; nothing is launched."""
+    found: list[Launch] = []
     decide = backward.is_ordered
 
-    def note(kernel: Any, call: Call, programs: Callable[[int], int], given: tuple, **rest: Any) -> None:
-        found.append((kernel, given))
+    def note(
+        kernel: Any, call: Call, programs: Callable[[int], int], given: tuple, *,
+        more: Mapping[str, int] = MappingProxyType({}), **rest: Any,
+    ) -> None:  # fmt: skip
+        found.append(Launch(kernel, given, more))
 
     with ExitStack() as patches:
         for module in (forward, backward, tables, mask_gradient, axes):
@@ -73,23 +105,26 @@ def launches(call: Call, ordered: bool) -> list[tuple[Any, tuple]]:
     return found
 
 
-def kernels(call: Call) -> dict[str, tuple[Any, tuple]]:
+def kernels(call: Call) -> dict[str, Launch]:
     """The kernels of both backward passes by their names in the table."""
-    (forward_kernel, fused), ordered = launches(call, ordered=False)[:2], launches(call, ordered=True)[1:]
-    named = {"forward": forward_kernel} | ({} if backward.is_ordered(call) else {"backward": fused})
-    for kernel, given in ordered:
-        name = kernel.__name__.removesuffix("_kernel")
-        named[name if name == "mask" else f"{name}, in order"] = kernel, given
+    forward_launch, *fused = launches(call, ordered=False)
+    named = {"forward": forward_launch}
+    if not backward.is_ordered(call):
+        named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
+    rows = [into for into in TABLES if call.axes and getattr(call.axes[0], into) is not None]
+    for each in launches(call, ordered=True)[1:]:
+        name = each.kernel.__name__.removesuffix("_kernel")
+        if name == "rows":
+            name += f" of {rows.pop(0)}"
+        named[name if name == "mask" else f"{name}, in order"] = each
     return named
 
 
-def row_of(
-    workload: tuple[str, int, str], name: str, kernel: Any, given: tuple, call: Call, capability: int
-) -> dict[str, Any]:
+def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call, capability: int) -> dict[str, Any]:
     """What the kernel costs in the size that is taken untimed."""
-    tile, warps, stages = sizes.candidates(kernel.__name__, call)[0]
-    constants = {**widths_of(call), "TILE": tile}
-    cost = compiled(kernel, given, constants, warps, stages, capability, call.precision)
+    tile, warps, stages = sizes.candidates(launch.kernel.__name__, call)[0]
+    constants = {**widths_of(call), **launch.more, "TILE": tile}
+    cost = compiled(launch.kernel, launch.given, constants, warps, stages, capability, call.precision)
     kind, width, dtype = workload
     place = {"tables": kind, "width": width, "dtype": dtype, "kernel": name, "capability": capability}
     return place | {"size": [tile, warps, stages]} | cost._asdict()
@@ -103,7 +138,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "In the size that is taken where nothing is timed: tile, warps, stages. Registers (R) and spilled bytes (S)",
         "per thread, KiB of shared memory (M) per program. 2x: so many of its products are computed by two warps.",
         'Rows that end in "in order" are the kernels of the deterministic backward pass. "mask" is the kernel of the',
-        "gradient by a float mask, in either pass. No GPU ran.",
+        'gradient by a float mask, in either pass. "axis" is that of the tables of listed positions; in order it is',
+        '"rows", once for each table. tf32x3: float32, multiplied in three parts. No GPU ran.',
         "",
         "```sh",
         "python -m benchmarks.triton_compiled",
@@ -117,19 +153,19 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         lines += ["| tables | width | kernel | size | R | S | M | 2x |", "|---|---:|---|---|---:|---:|---:|---:|"]
         for row in here:
             size = ", ".join(map(str, row["size"]))
-            width = f"{row['width']}" + (", float32" if row["dtype"] == "float32" else "")
+            width = f"{row['width']}" + ("" if row["dtype"] == "bfloat16" else f", {row['dtype']}")
             figures = f"{row['registers']} | {row['spilled']} | {row['shared'] / 1024:.0f} | {row['repeated'] or ''}"
             lines.append(f"| {row['tables']} | {width} | {row['kernel']} | {size} | {figures} |")
     return "\n".join(lines) + "\n"
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Compile everything, in some ten minutes, and write the table."""
+    """Compile everything, in some twenty minutes, and write the table."""
     rows = []
     for kind, width, dtype, call in workloads():
-        for name, (kernel, given) in kernels(call).items():
+        for name, launch in kernels(call).items():
             for capability in SHARED_MEMORY:
-                rows.append(row_of((kind, width, dtype), name, kernel, given, call, capability))
+                rows.append(row_of((kind, width, dtype), name, launch, call, capability))
                 print(*rows[-1].values(), flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "compiled.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

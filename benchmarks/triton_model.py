@@ -39,7 +39,7 @@ whitepapers of their architectures."""
 SCHEDULERS, BYTES = 4, 128  # instructions, and bytes of L1, per cycle
 FLASH = {"forward": 2, "backward": 5}
 """Products of FlashAttention-2 (Dao 2023)."""
-KINDS = ("no table", "relative keys", "clipped relative keys", "a bias")
+KINDS = ("no table", "relative keys", "clipped relative keys", "a bias", "no table, dropout")
 PRODUCT = ("HMMA", "HGMMA")
 BYTES_OF = {"128": 16, "64": 8, "16": 2, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 """What one thread moves, by an ending of the instruction's name; 4 without any."""
@@ -120,7 +120,7 @@ def rows() -> list[list[str]]:
             call = CALLS[kind]()
             total, flash, cells = 0.0, 0.0, []
             for name, products in FLASH.items():
-                kernel, given = kernels(call)[name]
+                kernel, given, _ = kernels(call)[name]
                 best = None
                 for size in sizes.candidates(kernel.__name__, call):
                     one, pairs = work(kernel, given, call, capability, size), size[0] ** 2

@@ -48,17 +48,18 @@ def problem_of(encoding: relattn.RelativeEncoding, **options: Any) -> Problem:
 
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("backend", ["native", "tiled"])
-def test_parts_add_up(backend: str, name: str) -> None:
-    check(backend, name)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+def test_parts_add_up(dropout_p: float, backend: str, name: str) -> None:
+    check(backend, name, dropout_p)
 
 
-def check(backend: str, name: str) -> None:
+def check(backend: str, name: str, dropout_p: float = 0.0) -> None:
     """The answer and the gradients of the parts, merged and summed, are those that dense gives of the whole."""
     encoding = ENCODINGS[name]()
     for one, parameter in encoding.named_parameters():
         torch.nn.init.zeros_(parameter)
         parameter.data += normal(f"{name} {one}", *parameter.shape).detach()
-    problem = problem_of(encoding, scale=0.5)
+    problem = problem_of(encoding, scale=0.5, dropout_p=dropout_p).replaced(seed=2**60 + 7)
     runs = BACKENDS[backend]
     assert isinstance(runs, MergingBackend)
     assert not list(runs.reasons(problem))

@@ -73,6 +73,21 @@ def test_lse_is_that_of_the_keys_alone(backend: str) -> None:
 
 
 @every_backend
+def test_the_gradient_by_a_sink_keeps_its_digits(backend: str) -> None:
+    """-p (1 - p) for one key of value 1 and score s, p = sigmoid(-s); s is rounded a few times before exp.
+
+    A sink that takes little leaves a share that rounds to 1.
+    """
+    scores = torch.linspace(-80.0, 80.0, 33)
+    one, key = torch.ones(1, 33, 1, 1), scores.view(1, 33, 1, 1)
+    sinks = torch.zeros(33, requires_grad=True)
+    relative_attention(one, key, one, sinks=sinks, scale=1.0, backend=backend).sum().backward()
+    exact = -torch.sigmoid(-scores.double()) * torch.sigmoid(scores.double())
+    eps = torch.finfo(torch.float32).eps
+    torch.testing.assert_close(sinks.grad.double(), exact, rtol=4 * (1 + 80) * eps, atol=0.0)
+
+
+@every_backend
 @pytest.mark.parametrize("return_lse", [False, True])
 def test_a_sink_of_minus_infinity_is_none(backend: str, return_lse: bool) -> None:
     call = drawn()

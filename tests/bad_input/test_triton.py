@@ -1,7 +1,5 @@
 """Why the kernels cannot run a call: the place, and each thing that a call may ask for."""
 
-import importlib.util
-
 import pytest
 import torch
 
@@ -36,9 +34,15 @@ def test_explain_says_so():
 
 
 def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else found(name))
+    monkeypatch.setattr(reasons, "_package", lambda: None)
     with refused(UnsupportedError, "backend='triton' cannot run this: the package triton is not installed; ..."):
+        call(backend="triton")
+
+
+def test_another_triton(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reasons, "_package", lambda: "3.2.0")
+    said = "its kernels were tried with triton 3.7 alone, and this is 3.2.0; ..."
+    with refused(UnsupportedError, f"backend='triton' cannot run this: {said}"):
         call(backend="triton")
 
 

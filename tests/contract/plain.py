@@ -447,7 +447,8 @@ def magnitudes(
     values.
 
     With a sink, w are the weights beside it, those of lse are w / (1 - p), p the sink's own, and m grows by |sink|. The
-    gradient by it, -p sum_j w_j dO_i . (v_j + RV), is bounded likewise.
+    gradient by it, -p sum_j w_j dO_i . (v_j + RV), is bounded likewise. p = sigmoid(sink - lse) may be far below eps:
+    as 1 less the sum of w it would be a rounding.
     """
     sizes = {name: array.detach().double().abs() for name, array in subject.arrays.items()}
     leaves = {name: torch.where(torch.isinf(size), 0.0, size).requires_grad_() for name, size in sizes.items()}
@@ -457,7 +458,7 @@ def magnitudes(
     largest = scores.detach().abs().masked_fill(~allowed, 0.0).amax(-1)
     moved, dropped, of_keys, taken = 1.0 + 2.0 * largest, dropped_of(subject.setting), weights, None
     if "sinks" in leaves:
-        taken = 1.0 - weights.sum(-1)
+        taken = torch.sigmoid(sinks_of(subject.arrays, scores).detach() - torch.from_numpy(answer.lse))
         of_keys = weights / (1.0 - taken).masked_fill(taken == 1.0, 1.0).unsqueeze(-1)
         moved = moved + sinks_of(leaves, scores).detach()
     output = ((weights * dropped).unsqueeze(-1) * values).sum(-2) * moved.unsqueeze(-1)

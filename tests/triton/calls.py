@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from relattn.backends.triton.call import Call, ListedAxis, Table
-from relattn.score.problem import TABLES
+from relattn.score.problem import TABLES, Part
 
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """KiB that a program may have, by compute capability: CUDA's programming guide, "Technical Specifications"."""
@@ -27,7 +27,15 @@ def meta_call(
     given = (
         dict.fromkeys(ABSENT)
         | found
-        | {"offset": 0, "highest": 0, "scale": 0.125, "dropout_p": 0.0, "in_float32": False, "precision": "ieee"}
+        | {
+            "offset": 0,
+            "highest": 0,
+            "scale": 0.125,
+            "part": Part(0, 0, 0, HEADS),
+            "dropout_p": 0.0,
+            "in_float32": False,
+            "precision": "ieee",
+        }
         | changes
     )
     return Call(**{"query": query, "key": key, "value": value} | given)

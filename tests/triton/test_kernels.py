@@ -15,7 +15,9 @@ from torch import Tensor
 from relattn import UnsupportedError
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
+from relattn.score.problem import Part
 from tests.oracle.budget import assert_within_budget, max_error
+from tests.oracle.philox import dropout_factors
 from tests.triton import everywhere
 
 pytest_plugins = ["tests.contract.fresh"]
@@ -88,6 +90,7 @@ def make_call(
         explicit_mask=explicit,
         **found,
         **{
+            "part": Part(0, 0, 0, num_heads),
             "lowest": None,
             "highest": None,
             "scale": 0.3,
@@ -259,15 +262,12 @@ def test_what_the_kernels_do_not_take_is_refused(device: str) -> None:
         assert str(error.value) == sentence
 
 
-def hold_to_the_equation(call: Call, keep: Tensor | None = None) -> None:
+def hold_to_the_equation(call: Call) -> None:
     """Output, lse and every gradient, within the budget of sums over all pairs and of the sums inside of these.
 
-    Those are a score's dot products, a row of weights and dO . v, as in `tests.contract.check.sum_lengths`. keep: the
-    factors of dropout; where there is dropout and they are not given, they are read out of the kernels.
+    Those are a score's dot products, a row of weights and dO . v, as in `tests.contract.check.sum_lengths`.
     """
-    cotangents = random_cotangents(call)
-    if keep is None and call.dropout_p > 0.0:
-        keep = kept_weights(call)
+    cotangents, keep = random_cotangents(call), factors(call)
     found = run(call, *cotangents)
     truth = equation(call, torch.float64, keep, *cotangents)
     plain = equation(call, call.query.dtype, keep, *cotangents)
@@ -408,20 +408,11 @@ def visible(call: Call) -> Tensor:
     return allowed & (call.explicit_mask != -torch.inf if call.adds_mask else call.explicit_mask)
 
 
-def kept_weights(call: Call) -> Tensor:
-    """The factors by which dropout multiplies the weights, [B, Hq, Lq, Lk], read out of the forward kernel.
-
-    With no scores and one key's value at a time set to 1, an output is that key's weight, 1 / Lk, times its factor.
-    """
-    from relattn.backends.triton.forward import forward
-
-    keys, heads = call.key.shape[2], call.query.shape[1]
-    alone = {name: None for name in (*TABLES, "relative_query", "lowest", "highest", "explicit_mask")}
-    blank = replace(
-        call, **alone, scale=0.0, value=torch.eye(keys).expand(len(call.key), call.key.shape[1], keys, keys)
-    )
-    kept = forward(blank)[0] * keys
-    assert 0.5 < float((kept > 0.0).float().mean()) < 0.9
-    torch.testing.assert_close(kept[kept > 0.0], torch.full_like(kept[kept > 0.0], 1.0 / (1.0 - call.dropout_p)))
-    assert kept.shape == (len(call.query), heads, call.query.shape[2], keys)
-    return kept
+def factors(call: Call) -> Tensor | None:
+    """By what dropout multiplies the weights, [B, Hq, Lq, Lk], pair by pair; None without dropout."""
+    if call.seed is None:
+        return None
+    (batch, heads, queries), keys, part = call.query.shape[:3], call.key.shape[2], call.part
+    shape = batch, part.heads, part.query + queries, part.key + keys
+    whole = torch.from_numpy(dropout_factors(int(call.seed), call.dropout_p, *shape))
+    return whole[:, part.head : part.head + heads, part.query :, part.key :].to(call.query.device)

@@ -55,8 +55,8 @@ def in_orders(names: dict[str, tuple[str, ...]]) -> pytest.MarkDecorator:
 @everywhere
 @pytest.mark.parametrize("name", AXES_CASES)
 def test_encodings_on_axes(name: str, either: None, device: str, rng: np.random.Generator) -> None:
-    """Grids, parts of them, class tokens, lists, starts and digits, under every mask."""
-    setting = random_setting(rng, **AXES_CASES[name].requirements())
+    """Grids, parts of them, class tokens, lists, starts and digits, under every mask; some capped, with sinks."""
+    setting = random_setting(rng, **AXES_CASES[name].requirements(), kind=str(rng.choice(["any", "capped"])))
     check(make_subject(AXES_CASES[name], setting, "float32"), "triton", "float32", truth=by_formula, device=device)
 
 

@@ -16,11 +16,31 @@ import torch
 
 from tests.triton.calls import meta_call
 
+pytest.importorskip("triton", reason="Triton is a package for Linux")
+from triton.compiler.compiler import CompiledKernel
+
 sizes = pytest.importorskip("relattn.backends.triton.sizes", reason="Triton is a package for Linux")
 
 LARGE, SMALL = meta_call(), meta_call(length=512)
 FIRST, LAST = (64, 4, 2), (128, 8, 2)
 A_PAIR_OF_TABLES = ("relative_keys", "relative_values")
+ALONE = meta_call(A_PAIR_OF_TABLES, 33, width=256)
+"""There is one size for it."""
+
+
+class Compiled(CompiledKernel):
+    """What Triton would return from a launch of the stand-in: launched again, it notes how."""
+
+    def __init__(self, kernel: Kernel, chosen: Any) -> None:
+        self.stand_in, self.chosen = kernel, chosen
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        def run(*arguments: object) -> None:
+            assert grid == (4096 // self.chosen[0], 1, 1)
+            assert arguments[-1] == self.chosen[0], "the last constant is the tile"
+            self.stand_in.runs.append(self.chosen)
+
+        return run
 
 
 class Kernel:
@@ -31,16 +51,16 @@ class Kernel:
     def __init__(self, times: dict[Any, float] | None = None, errors: dict[Any, Exception] | None = None) -> None:
         self.times, self.errors = times or {}, errors or {}
         self.runs: list[Any] = []
-        self.refused, self.precision = 0, "ieee"
+        self.refused, self.searched, self.precision = 0, 0, "ieee"
 
-    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., Compiled]:
         return self.running(grid)
 
-    def running(self, grid: tuple[int]) -> Callable[..., None]:
+    def running(self, grid: tuple[int]) -> Callable[..., Compiled]:
         def run(
             *arguments: object, TILE: int, num_warps: int, num_stages: int, maxnreg: int,
             default_dot_input_precision: str, **widths: int,
-        ) -> None:  # fmt: skip
+        ) -> Compiled:  # fmt: skip
             chosen = TILE, num_warps, num_stages
             assert (maxnreg, default_dot_input_precision) == (255, self.precision)
             if chosen in self.errors:
@@ -48,6 +68,8 @@ class Kernel:
                 raise self.errors[chosen]
             assert grid == (4096 // TILE,)
             self.runs.append(chosen)
+            self.searched += 1
+            return Compiled(self, chosen)
 
         return run
 
@@ -70,7 +92,7 @@ class Clock(list):
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """A GPU of which nothing is known yet; what a test changes of it: `capturing`, `arch`, `gpu`."""
     from triton.backends.compiler import GPUTarget
 
@@ -81,8 +103,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.setattr(sizes, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: state.gpu)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
-    state.forget = lambda: [monkeypatch.setattr(sizes, memory, {}) for memory in ("_fastest", "_first")]
+    state.forget = lambda: [memory.clear() for memory in (sizes._fastest, sizes._first, sizes.remembered)]
     state.forget()
+    request.addfinalizer(state.forget)
     state.empty_the_disk = lambda name="empty": monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(name)))
     return state
 
@@ -115,9 +138,42 @@ def test_the_fastest_is_taken_and_remembered(clock: Clock, machine: SimpleNamesp
     assert len(clock) == len(of(LARGE)), "a second call times nothing"
 
 
+@pytest.mark.parametrize("call", [LARGE, SMALL, ALONE], ids=["large", "small", "one size"])
+def test_a_known_launch_is_not_looked_up(call: Any, clock: Clock) -> None:
+    """Other numbers of Triton's specialization are; nothing is timed for them."""
+    taken = clock.kernel.launched(call, 16)
+    before = clock.kernel.searched, len(clock)
+    for number in (16, 48):
+        assert clock.kernel.launched(call, number) == taken
+        assert (clock.kernel.searched, len(clock)) == before
+    assert clock.kernel.launched(call, 17) == taken
+    assert (clock.kernel.searched, len(clock)) == (before[0] + 1, before[1])
+
+
+@pytest.mark.parametrize("other", ["width", "more", "precision", "length", "kernel"])
+def test_what_else_decides_is_looked_up(other: str, clock: Clock) -> None:
+    """Whatever is no argument, beside the same arguments."""
+    clock.kernel.launched(LARGE, 16)
+    call, given = LARGE, {}
+    match other:
+        case "width":
+            call = meta_call(width=80)
+        case "more":
+            given = {"more": {"DA": 80}}
+        case "precision":
+            call, clock.kernel.precision = replace(LARGE, precision="tf32x3"), "tf32x3"
+        case "length":
+            call = meta_call(length=8192)
+        case "kernel":
+            clock.kernel = Kernel()
+            clock.kernel.__name__ = "another"
+    before = clock.kernel.searched
+    clock.kernel.launched(call, 16, **given)
+    assert clock.kernel.searched > before
+
+
 def test_one_size_alone_is_not_timed(clock: Clock) -> None:
-    call = meta_call(A_PAIR_OF_TABLES, 33, width=256)
-    assert of(call) == [clock.kernel.launched(call)]
+    assert of(ALONE) == [clock.kernel.launched(ALONE)]
     assert clock == []
 
 
@@ -302,6 +358,9 @@ IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
         ("forward_kernel", {}, [(64, 4, 2), (128, 8, 2)]),
         ("forward_kernel", {"tables": BIAS}, [(64, 4, 2), (64, 4, 3)]),
         ("forward_kernel", {"tables": KEYS, "rows": 8191}, [(64, 4, 2), (64, 4, 3)]),
+        ("forward_kernel", {"dropout_p": 0.1}, [(64, 4, 2), (128, 8, 2)]),
+        ("forward_kernel", {"dropout_p": 0.1, "tables": BIAS}, [(32, 4, 2), (64, 4, 2)]),
+        ("queries_kernel", {"dropout_p": 0.1}, [(32, 4, 2), (64, 4, 2)]),
         ("forward_kernel", {"tables": BIAS, "width": 128}, [(32, 4, 2), (64, 4, 2)]),
         ("forward_kernel", {"tables": KEYS, "rows": 33, "width": 65}, [(32, 4, 2), (64, 4, 2)]),
         ("forward_kernel", {"tables": A_PAIR_OF_TABLES}, [(32, 4, 2), (64, 4, 2)]),

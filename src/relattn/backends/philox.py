@@ -20,11 +20,13 @@ WEYL = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
 
 
-def seed_of(problem: Problem) -> Int64[Tensor, ""] | None:
-    """The problem's own seed, or a seed drawn from torch's generator; None where nothing is dropped."""
+def seed_of(problem: Problem, device: torch.device | str = "cpu") -> Int64[Tensor, ""] | None:
+    """The problem's own seed, or a seed drawn from torch's generator on this device; None where nothing is dropped."""
     if problem.dropout_p == 0.0:
         return None
-    return torch.randint(2**63 - 1, (), device="cpu") if problem.seed is None else torch.tensor(problem.seed)
+    if problem.seed is None:
+        return torch.randint(2**63 - 1, (), device=device)
+    return torch.full((), problem.seed, dtype=torch.int64, device=device)
 
 
 def factors_of(problem: Problem, seed: int) -> Float[Tensor, "B Hq Lq Lk"]:

@@ -41,10 +41,14 @@ def share(
 ) -> Float[Tensor, "B Hq Lq 1"]:
     """sigmoid(lse - sink): the share of a row's weights that the sink leaves; any finite number where lse is -inf.
 
-    A sink of -inf takes nothing.
+    A sink of -inf takes nothing. The gradient of sigmoid(x) is computed as s * (1 - s). Where the sink takes little, s
+    rounds to almost 1, and 1 - s would keep few of its digits. So the sigmoid is that of the smaller share, 1/2 at
+    most, and the other is 1 less it.
     """
     sinks = sinks.to(lse.dtype)
     if sinks.dim() == 1:
         sinks = sinks.unsqueeze(-1)
     finite = lse.clamp(min=torch.finfo(lse.dtype).min)  # -inf - (-inf) would be NaN
-    return torch.sigmoid(finite - sinks).unsqueeze(-1)
+    logit = finite - sinks
+    smaller = torch.sigmoid(torch.where(logit < 0.0, logit, -logit))
+    return torch.where(logit < 0.0, smaller, 1.0 - smaller).unsqueeze(-1)

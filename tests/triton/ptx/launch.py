@@ -54,7 +54,7 @@ class Launched:
     """In place of a kernel that is launched by name: kernel[grid](...)."""
 
     def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
+        self.kernel, self.__name__ = kernel, kernel.__name__
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
         return lambda *arguments, **constants: launch(self.kernel, arguments, constants, *grid, *BY_DEFAULT)

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.backends.triton.call import Call
-from tests.oracle.philox import philox
+from relattn.score.problem import Part
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -111,6 +110,9 @@ NOW_AND_THEN |= {
     "a float mask, few queries": (BF16, MIDDLE, {"lengths": (3, 140), "offset": -135, "added": "qk"}),
     "dropout and masks": (F16, STAGES, {"lengths": (70, 66), "dropout_p": 0.4, "seed": 7, "masks": "kp"}),
     "dropout in float32": (F32, SMALL, {"lengths": (33, 40), "dropout_p": 0.5, "seed": 2**62 + 1, "tables": ()}),
+    "dropout of a part": (BF16, MIDDLE, {"lengths": (70, 66), "dropout_p": 0.4, "seed": 7, "part": Part(64, 3, 1, 5)}),
+    "dropout of a part, no multiple of 4": (BF16, NARROW, {"lengths": (40, 36), "dropout_p": 0.4, "seed": 7,
+                                                           "part": Part(6, 3, 1, 5)}),
     "the query itself": (BF16, MIDDLE, {"lengths": (70, 66), "shared": True, "rows": 20, "first": -11}),
     "groups of heads, all tables": (F16, NARROW, {"heads": (6, 2), "lengths": (34, 33), "batch": 2}),
     "one key": (BF16, MIDDLE, {"lengths": (70, 1)}),
@@ -160,7 +162,7 @@ def unwritten_is_nan() -> Iterator[None]:
 
 
 IN_ORDER = (
-    "relative keys", "relative queries", "all tables, masks", "float32", "groups of heads",
+    "relative keys", "relative queries", "all tables, masks", "float32", "groups of heads", "dropout",
     "a listed sequence", "another axis", "a start that is a tensor",
 )  # fmt: skip
 """Of these every time also the kernels of the deterministic backward pass."""
@@ -178,8 +180,7 @@ def hold(name: str, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
     dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]
     emulate(sizes, monkeypatch)
     monkeypatch.setattr(backward, "is_ordered", lambda call: ordered)
-    call = make_call(dtype, **given)
-    hold_to_the_equation(call, keep=factors(call) if call.dropout_p else None)
+    hold_to_the_equation(make_call(dtype, **given))
 
 
 @pytest.mark.parametrize("name", [*EVERY_TIME, *now_and_then(NOW_AND_THEN)])
@@ -204,18 +205,3 @@ def test_tables_in_float32_beside_half_precision(monkeypatch: pytest.MonkeyPatch
     tables = {name: getattr(call, name) for name in TABLES}
     wider = {name: table._replace(values=table.values.float()) for name, table in tables.items()}
     hold_to_the_equation(replace(call, **wider))
-
-
-def factors(call: Call) -> torch.Tensor:
-    """By what dropout multiplies the weights, [B, Hq, Lq, Lk], from the paper's generator, pair by pair.
-
-    A word is a number in [0, 1): that of its 31 lower bits, of negative words those of the opposite.
-    """
-    assert call.seed is not None
-    seed, (batch, heads, queries), keys = int(call.seed), call.query.shape[:3], call.key.shape[2]
-    kept = torch.zeros(batch * heads, queries, keys)
-    for row, i, j in torch.cartesian_prod(*map(torch.arange, kept.shape)).tolist():
-        word = philox((j, i, row, 0), (seed % 2**32, seed // 2**32))[0]
-        number = word if word < 2**31 else 2**32 - 1 - word
-        kept[row, i, j] = number * 2.0**-31 >= call.dropout_p
-    return kept.reshape(batch, heads, queries, keys) / (1.0 - call.dropout_p)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from relattn.backends.philox import seed_of
 from relattn.backends.triton.operator import gradients, run
 from relattn.backends.triton.reasons import reasons_of
 from relattn.score.problem import Problem
@@ -25,11 +25,8 @@ class TritonBackend:
         return reasons_of(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """O and, if wanted, lse. Dropout's seed is drawn here, on the device, from torch's generator."""
-        seed = None
-        if problem.dropout_p > 0.0:
-            seed = torch.randint(2**63 - 1, (), device=problem.query.device)
-        output, lse = run(problem, seed)
+        """O and, if wanted, lse. Dropout's seed lies on the device, and is drawn there."""
+        output, lse = run(problem, seed_of(problem, problem.query.device))
         return output, lse if problem.return_lse else None
 
     def gradients(

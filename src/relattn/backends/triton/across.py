@@ -14,19 +14,18 @@ from torch import Tensor
 
 from relattn.backends.triton.bands import dot, padded
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import Rows, rows
 from relattn.score.problem import TABLES
 
 
 class Across(NamedTuple):
-    """Where a program adds what it knows of a gradient; no pointer where it adds nothing.
+    """Where a program adds what it knows of a gradient; None where it adds nothing.
 
     key, value: [B, Hk, Lk, width]. Of a table: [Hq, rows, width], or [Hq, rows] for a bias. key_bias: [B, Hq, Lk].
     All float32 and contiguous.
     """
 
-    key: Rows
-    value: Rows
+    key: Tensor | None
+    value: Tensor | None
     relative_keys: Tensor | None
     relative_queries: Tensor | None
     relative_values: Tensor | None
@@ -36,9 +35,7 @@ class Across(NamedTuple):
     @classmethod
     def of(cls, memory: dict[str, Tensor]) -> Across:
         """The memory by name; what is not in it is not added to."""
-        return cls(
-            rows(memory.get("key")), rows(memory.get("value")), *(memory.get(name) for name in (*TABLES, "key_bias"))
-        )
+        return cls(*(memory.get(name) for name in cls._fields))
 
 
 def memory_for(call: Call, wanted: Collection[str]) -> dict[str, Tensor]:

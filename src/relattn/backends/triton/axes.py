@@ -24,9 +24,9 @@ from torch import Tensor
 
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.again import pairs_again
-from relattn.backends.triton.bands import dot, load_rows, padded, place, store_rows
+from relattn.backends.triton.bands import dot, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.call import Call, ListedAxis, Table
-from relattn.backends.triton.inputs import Inputs, Listed, rows
+from relattn.backends.triton.inputs import Inputs, Listed
 from relattn.backends.triton.known import Known
 from relattn.backends.triton.listed import feature_of, offsets_of, row_of, sums_of
 from relattn.backends.triton.masks import key_tiles
@@ -76,7 +76,7 @@ def _of_axis(
             return math.ceil(queries / tile) * batch * heads
 
         added = [] if ordered else list(sums.values())
-        arguments, more = (x, known, listed, rows(relative), into), {"DA": relative_width}
+        arguments, more = (x, known, listed, relative, into), {"DA": relative_width}
         launch(axis_kernel, call, programs, arguments, added=added, more=more)
     if ordered:
         for name, table in tables.items():
@@ -127,7 +127,7 @@ def axis_kernel(
         if x.softcap is not None:
             scores *= slope
         offsets = offsets_of(x, axis, batch, i, j)
-        if grad_relative.at is not None:
+        if grad_relative is not None:
             by_relative += sums_of(scores, axis.relative_keys, head, offsets, axis.relative_width, 1, DA)
         if into.relative_keys is not None:
             _add_each(
@@ -148,9 +148,9 @@ def axis_kernel(
             table_row, there = row_of(axis.bias, offsets)
             at = into.bias + head.to(tl.int64) * axis.bias.rows + table_row
             tl.atomic_add(at, scores, mask=there & (scores != 0.0), sem="relaxed")
-    if grad_relative.at is not None:
-        at = place(grad_relative, batch, head)
-        store_rows(at, grad_relative.row, first_query, x.queries, by_relative * x.scale, DA, TILE)
+    if grad_relative is not None:
+        at = head_of(grad_relative, row, x.queries, DA)
+        store_rows(at, DA, first_query, x.queries, by_relative * x.scale, DA, TILE)
 
 
 @triton.jit

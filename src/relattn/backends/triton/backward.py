@@ -35,6 +35,7 @@ from relattn.backends.triton.bands import (
     band_product,
     band_sum,
     dot,
+    head_of,
     load_numbers,
     load_rows,
     padded,
@@ -42,6 +43,7 @@ from relattn.backends.triton.bands import (
     store_rows,
 )
 from relattn.backends.triton.call import Answers, Call, Gradients
+from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
 from relattn.backends.triton.keys import keys_kernel
 from relattn.backends.triton.known import (
@@ -76,7 +78,7 @@ def backward(
     ordered, of_mask = is_ordered(call), "explicit_mask" in wanted and call.adds_mask
     x, sides = inputs(call), sides_of(call, wanted)
     known = Known(
-        output=rows(answers.output),
+        output=answers.output.contiguous(),
         grad_output=rows(grad_output.to(call.query.dtype)),
         lse=answers.lse.contiguous(),
         maximum=None if answers.maximum is None else answers.maximum.contiguous(),
@@ -91,14 +93,14 @@ def backward(
     def programs(tile: int) -> int:
         return math.ceil(queries / tile) * batch * heads
 
-    arguments = x, known, sides, rows(query), rows(relative), Across.of(found)
+    arguments = x, known, sides, query, relative, Across.of(found)
     added = [*found.values(), *([] if sides.relative_queries is None else [sides.relative_queries])]
     launch(queries_kernel, call, programs, arguments, added=added)
     if ordered:
         found = {name: getattr(call, name).new_empty(getattr(call, name).shape) for name in ("key", "value")}
         if "key_bias" in wanted and call.key_bias is not None:
             found["key_bias"] = call.key_bias.new_empty(call.key_bias.shape)
-        into = rows(found["key"]), rows(found["value"]), found.get("key_bias")
+        into = found["key"], found["value"], found.get("key_bias")
         keys, key_heads = call.key.shape[2], call.key.shape[1]
         launch(keys_kernel, call, lambda tile: math.ceil(keys / tile) * batch * key_heads, (x, known, sides, *into))
         found |= sums_of_tables(call, x, known, wanted)
@@ -132,10 +134,11 @@ def queries_kernel(
 
     q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
     r = q
-    if x.r.at is not None:
+    if x.r is not None:
         r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
-    output = load_rows(place(known.output, batch, head), known.output.row, first_query, x.queries, DV, TILE)
+    key_row = row // x.group  # of all batch elements' heads of keys
+    output = load_rows(head_of(known.output, row, x.queries, DV), DV, first_query, x.queries, DV, TILE)
     grad_at = place(known.grad_output, batch, head)
     grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, TILE)
 
@@ -148,7 +151,7 @@ def queries_kernel(
     lse, share = load_lse(known, numbers, first_query, x.queries, TILE)
 
     by_query = tl.zeros((TILE, padded(D)), tl.float32)
-    if x.r.at is not None:
+    if x.r is not None:
         by_relative = tl.zeros((TILE, padded(DR)), tl.float32)
     nothing = tl.zeros((TILE,), tl.float32)
     keys_before, keys_after = nothing, nothing
@@ -157,10 +160,10 @@ def queries_kernel(
 
     first_key, end_key = key_tiles(x, first_query, TILE)
     band = x.offset + first_key - first_query - (TILE - 1)
-    if x.relative_keys.at is not None:
+    if x.relative_keys is not None:
         left = band_product(r, x.relative_keys, head, band, DR, TILE)
         scores_joined = tl.zeros((TILE, TILE), k_at.dtype.element_ty)
-    if x.relative_values.at is not None:
+    if x.relative_values is not None:
         values_left = band_product(grad_output, x.relative_values, head, band, DV, TILE)
     if across.relative_values is not None:
         weights_joined = tl.zeros((TILE, TILE), v_at.dtype.element_ty)
@@ -168,24 +171,25 @@ def queries_kernel(
         bias_joined = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
+        keep = kept_in_tile(x, batch, head, first_query, start, TILE)
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         products = dot(q, tl.trans(k))
-        if x.relative_keys.at is not None:
+        if x.relative_keys is not None:
             right = band_product(r, x.relative_keys, head, band + TILE, DR, TILE)
             products += pairs_from_rows(left, right, TILE)
             left = right  # of the next tile of keys
-        if x.relative_queries.at is not None:
+        if x.relative_queries is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)
         scores, slope = finished_tile(x, batch, head, first_query, start, products, TILE)
         weights = weights_of(known, scores, lse, share)
         by_weight = dot(grad_output, tl.trans(v))
-        if x.relative_values.at is not None:
+        if x.relative_values is not None:
             values_right = band_product(grad_output, x.relative_values, head, band + TILE, DV, TILE)
             by_weight += pairs_from_rows(values_left, values_right, TILE)
             values_left = values_right
         by_weight = with_values(x, known.grad_output, batch, head, query[:, None], j, by_weight)
-        weights, scores = score_gradients(x, batch, head, query[:, None], j, weights, by_weight, delta)
+        weights, scores = score_gradients(x, keep, weights, by_weight, delta)
         if across.key_bias is not None:
             key = start + tl.arange(0, TILE)
             at = across.key_bias + row.to(tl.int64) * x.keys + key
@@ -205,9 +209,9 @@ def queries_kernel(
         if across.bias is not None:
             last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
             add_bias(across.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
-        if across.value.at is not None:
+        if across.value is not None:
             weights = weights.to(v.dtype)
-            at = place(across.value, batch, head // x.group)
+            at = head_of(across.value, key_row, x.keys, DV)
             add_rows(at, start, x.keys, dot(tl.trans(weights), grad_output), DV, TILE)
         if across.relative_values is not None:
             last, weights_joined = weights_joined, joined_from_pairs(weights, TILE)
@@ -218,40 +222,40 @@ def queries_kernel(
             add_sides(sides.relative_queries, before, after, row, tl.num_programs(0) // tiles, start, x.keys, TILE)
 
         by_query = with_query_gradient(x, batch, head, query[:, None], j, scores, by_query, D)
-        if across.key.at is not None:
+        if across.key is not None:
             of_axes = with_key_gradient(
                 x, batch, head, query[:, None], j, scores, tl.zeros((TILE, padded(D)), tl.float32), D
             )
         scores = scores.to(k.dtype)
         by_query += dot(scores, k)
-        if x.relative_keys.at is not None:
+        if x.relative_keys is not None:
             last, scores_joined = scores_joined, joined_from_pairs(scores, TILE)
             half = shared_half(scores_joined, last, TILE)
             step = band_sum(half, x.relative_keys, head, band, DR, TILE)
-            if x.r.at is not None:
+            if x.r is not None:
                 by_relative += step
             else:
                 by_query += step
             if across.relative_keys is not None:
                 add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
-        if across.key.at is not None:
+        if across.key is not None:
             by_key = of_axes + dot(tl.trans(scores), q)
-            if x.relative_queries.at is not None:
+            if x.relative_queries is not None:
                 near, far = columns_from_pairs(scores, TILE)
                 by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
                 by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)
                 if across.relative_queries is not None:
                     add_band(across.relative_queries, x.relative_queries, head, band, tl.trans(near), k, D, TILE)
                     add_band(across.relative_queries, x.relative_queries, head, band + TILE, tl.trans(far), k, D, TILE)
-            at = place(across.key, batch, head // x.group)
+            at = head_of(across.key, key_row, x.keys, D)
             add_rows(at, start, x.keys, by_key * x.scale, D, TILE)
         band += TILE
 
     # The right half of the last tile's band.
-    if x.relative_keys.at is not None:
+    if x.relative_keys is not None:
         half = shared_half(tl.zeros((TILE, TILE), scores_joined.dtype), scores_joined, TILE)
         step = band_sum(half, x.relative_keys, head, band, DR, TILE)
-        if x.r.at is not None:
+        if x.r is not None:
             by_relative += step
         else:
             by_query += step
@@ -263,10 +267,11 @@ def queries_kernel(
     if across.bias is not None:
         half = shared_half(tl.zeros((TILE, TILE), tl.float32), bias_joined, TILE)
         add_bias(across.bias, x.bias, head, band, half, TILE)
-    store_rows(place(grad_query, batch, head), grad_query.row, first_query, x.queries, by_query * x.scale, D, TILE)
-    if x.r.at is not None:
-        at = place(grad_relative, batch, head)
-        store_rows(at, grad_relative.row, first_query, x.queries, by_relative * x.scale, DR, TILE)
+    at = head_of(grad_query, row, x.queries, D)
+    store_rows(at, D, first_query, x.queries, by_query * x.scale, D, TILE)
+    if x.r is not None:
+        at = head_of(grad_relative, row, x.queries, DR)
+        store_rows(at, DR, first_query, x.queries, by_relative * x.scale, DR, TILE)
     rows = tl.num_programs(0) // tiles
     if sides.relative_keys is not None:
         store_sides(sides.relative_keys, keys_before, keys_after, row, rows, first_query, x.queries, TILE)

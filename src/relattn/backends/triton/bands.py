@@ -44,6 +44,12 @@ def place(rows, batch, head):
 
 
 @triton.jit
+def head_of(at, row, count, WIDTH: tl.constexpr):
+    """The start of the rows of one head in a contiguous tensor; `row` counts the heads of all batch elements."""
+    return at + row.to(tl.int64) * count * WIDTH
+
+
+@triton.jit
 def load_rows(at, step, first, count, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """Rows first .. first + TILE - 1 [TILE, padded width]; zero where a row lies outside of 0 .. count - 1."""
     row = first + tl.arange(0, TILE)[:, None]

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relattn.errors import UnsupportedError
-from relattn.score.problem import TABLES
+from relattn.score.problem import TABLES, Part
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
 OF_PAIRS = ("key_bias", "key_shift", "explicit_mask")  # their last axes are no features
@@ -65,7 +65,8 @@ class Call:
         visible offsets, both included; None: no limit.
     explicit_mask: boolean, True attends; or M, floats that are added to the scores, -inf forbids.
     key_bias a, key_shift c: float32; lse is that of the scores less c. softcap: None for none.
-    seed: where dropout_p > 0, a number that decides which weights are dropped.
+    seed: where dropout_p > 0, a number that decides which weights are dropped. part: where the call stands in the one
+        whose pairs dropout counts.
     in_float32: whether the output is in float32, whatever the query is in.
     precision: of products of float32 with float32, "ieee" or "tf32x3".
     axes: the axes with lists. Where the sequence is one of them, its limits stand there, and offset means nothing.
@@ -91,6 +92,7 @@ class Call:
     key_bias: Float[Tensor, "B Hq Lk"] | None
     key_shift: Float[Tensor, "B Hq Lq"] | None
     seed: Int[Tensor, ""] | None
+    part: Part
     scale: float
     softcap: float | None
     dropout_p: float

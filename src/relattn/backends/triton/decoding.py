@@ -14,6 +14,7 @@ in their order. Tiles and parts follow from the call's shapes and limits. So a c
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -21,9 +22,11 @@ import triton.language as tl
 
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.call import Answers, Call
+from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.inputs import inputs, visible_offsets, widths_of
 from relattn.backends.triton.listed import with_value_rows
-from relattn.backends.triton.masks import in_reach, kept, key_tiles
+from relattn.backends.triton.masks import in_reach, key_tiles
+from relattn.backends.triton.ready import keep, remembered, specialization
 from relattn.backends.triton.scores import LOG2_E, finished
 from relattn.backends.triton.starts import started
 
@@ -42,10 +45,20 @@ def few_queries(call: Call) -> Answers:
     tile = NUMBERS // triton.next_power_of_2(max(*widths.values(), 16))
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
     maxima, totals = (call.query.new_empty(parts, rows, dtype=torch.float32) for _ in range(2))
-    part_kernel[(parts * rows,)](inputs(call), outputs, maxima, totals, parts, **widths, TILE=tile)
+    _launch(part_kernel, parts * rows, (inputs(call), outputs, maxima, totals, parts), {**widths, "TILE": tile})
     answers = Answers.of(call)
-    merge_kernel[(rows,)](outputs, maxima, totals, *answers, parts, DV=width, PARTS=MOST_PARTS)
+    arguments = outputs, maxima, totals, *answers, parts
+    _launch(merge_kernel, rows, arguments, {"DV": width, "PARTS": MOST_PARTS})
     return answers
+
+
+def _launch(kernel: Any, programs: int, arguments: tuple, constants: dict[str, int]) -> None:
+    """With as many warps and stages as Triton takes by itself."""
+    known = kernel.__name__, arguments[1].device, *constants.values(), specialization(arguments)
+    if (again := remembered.get(known)) is not None:
+        again.launch(programs, arguments)
+    else:
+        keep(known, kernel[(programs,)](*arguments, **constants), tuple(constants.values()))
 
 
 def _parts(call: Call) -> int:
@@ -69,7 +82,7 @@ def part_kernel(
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
     q = load_rows(place(x.q, batch, head), x.q.row, query, x.queries, D, 1).to(tl.float32)
     r = q
-    if x.r.at is not None:
+    if x.r is not None:
         r = load_rows(place(x.r, batch, head), x.r.row, query, x.queries, DR, 1).to(tl.float32)
     maximum, total = tl.full((1,), float("-inf"), tl.float32), tl.zeros((1,), tl.float32)
     weighted = tl.zeros((padded(DV),), tl.float32)
@@ -82,9 +95,9 @@ def part_kernel(
         offset = x.offset + key - query
         k = load_rows(k_at, x.k.row, key, x.keys, D, TILE).to(tl.float32)
         products = tl.sum(q * k, axis=1)
-        if x.relative_keys.at is not None:
+        if x.relative_keys is not None:
             products += tl.sum(r * load_band(x.relative_keys, head, offset, DR, TILE).to(tl.float32), axis=1)
-        if x.relative_queries.at is not None:
+        if x.relative_queries is not None:
             products += tl.sum(k * load_band(x.relative_queries, head, offset, D, TILE).to(tl.float32), axis=1)
         every = in_reach(x, query, key, key + TILE - 1, offset, offset + TILE - 1)
         scores, _ = finished(x, batch, head, query, j, products, every)
@@ -93,14 +106,16 @@ def part_kernel(
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
         weights, older = tl.exp2(scores - shift), tl.exp2(before - shift)
         total = total * older + tl.sum(weights, axis=0)
-        if x.seed is not None:
-            weights *= kept(x, batch, head, query, j)
+        if x.dropout.seed is not None:
+            weights = tl.where(kept(x, batch, head, query, j), weights, 0.0)
         v = load_rows(v_at, x.v.row, key, x.keys, DV, TILE).to(tl.float32)
-        if x.relative_values.at is not None:
+        if x.relative_values is not None:
             v += load_band(x.relative_values, head, offset, DV, TILE).to(tl.float32)
         v = with_value_rows(x, batch, head, query, j, v, DV)
         weighted = weighted * older + tl.sum(weights[:, None] * v, axis=0)
 
+    if x.dropout.seed is not None:
+        weighted *= x.dropout.factor
     here, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded(DV))
     tl.store(maxima + here + tl.arange(0, 1), maximum)
     tl.store(totals + here + tl.arange(0, 1), total)

@@ -11,6 +11,7 @@ from relattn.backends.triton.bands import (
     band_product,
     band_sum,
     dot,
+    head_of,
     load_rows,
     padded,
     place,
@@ -18,9 +19,10 @@ from relattn.backends.triton.bands import (
 )
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.decoding import FEW, few_queries
-from relattn.backends.triton.inputs import inputs, rows
+from relattn.backends.triton.dropout import kept_in_tile
+from relattn.backends.triton.inputs import inputs
 from relattn.backends.triton.listed import with_value_sums
-from relattn.backends.triton.masks import kept, key_tiles
+from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import joined_from_pairs, pairs_from_rows, shared_half
@@ -33,7 +35,7 @@ def forward(call: Call) -> Answers:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
     answers = Answers.of(call)
-    arguments = inputs(call), rows(answers.output), *answers[1:]
+    arguments = inputs(call), *answers
     launch(forward_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)
     return answers
 
@@ -42,7 +44,7 @@ def forward(call: Call) -> Answers:
 def forward_kernel(
     x, output, lse, maxima, totals, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """One tile of queries in one head; x: `Inputs`, output: `Rows`; the others [B, Hq, Lq]."""
+    """One tile of queries in one head; x: `Inputs`; the others: `Answers`."""
     x = started(x)
     tiles = tl.cdiv(x.queries, TILE)
     program = tl.program_id(0)
@@ -59,22 +61,22 @@ def forward_kernel(
 
     first_key, end_key = key_tiles(x, first_query, TILE)
     band = x.offset + first_key - first_query - (TILE - 1)
-    if x.relative_keys.at is not None:
+    if x.relative_keys is not None:
         r = q
-        if x.r.at is not None:
+        if x.r is not None:
             r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
         left = band_product(r, x.relative_keys, head, band, DR, TILE)
-    if x.relative_values.at is not None:
+    if x.relative_values is not None:
         joined = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         products = dot(q, tl.trans(k))
-        if x.relative_keys.at is not None:
+        if x.relative_keys is not None:
             right = band_product(r, x.relative_keys, head, band + TILE, DR, TILE)
             products += pairs_from_rows(left, right, TILE)
             left = right  # of the next tile of keys
-        if x.relative_queries.at is not None:
+        if x.relative_queries is not None:
             products += by_keys(k, x.relative_queries, head, band, D, TILE)
         scores, _ = finished_tile(x, batch, head, first_query, start, products, TILE)
 
@@ -82,25 +84,27 @@ def forward_kernel(
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
         weights, older = tl.exp2(scores - shift[:, None]), tl.exp2(before - shift)
         total = total * older + tl.sum(weights, axis=1)
-        if x.seed is not None:
-            weights *= kept(x, batch, head, i, j)
+        if x.dropout.seed is not None:
+            weights = tl.where(kept_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
         weighted = with_value_sums(x, batch, head, i, j, weights, weighted, DV)
-        if x.relative_values.at is not None:
+        if x.relative_values is not None:
             last, joined = joined * older[:, None], joined_from_pairs(weights, TILE)
             half = shared_half(joined, last, TILE).to(v.dtype)
             weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
         band += TILE
-    if x.relative_values.at is not None:
+    if x.relative_values is not None:
         half = shared_half(tl.zeros((TILE, TILE), tl.float32), joined, TILE).to(x.v.at.dtype.element_ty)
         weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
 
+    if x.dropout.seed is not None:
+        weighted *= x.dropout.factor
     query = first_query + tl.arange(0, TILE)
     numbers = row.to(tl.int64) * x.queries + query
     if maxima is not None:
         tl.store(maxima + numbers, maximum, mask=query < x.queries)
         tl.store(totals + numbers, total, mask=query < x.queries)
     total = tl.where(total == 0.0, 1.0, total)  # a row that saw no key: output 0, lse -inf
-    store_rows(place(output, batch, head), output.row, first_query, x.queries, weighted / total[:, None], DV, TILE)
+    store_rows(head_of(output, row, x.queries, DV), DV, first_query, x.queries, weighted / total[:, None], DV, TILE)
     tl.store(lse + numbers, (maximum + tl.log2(total)) / LOG2_E, mask=query < x.queries)

@@ -9,16 +9,17 @@ from jaxtyping import Int32
 from torch import Tensor
 
 from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
+from relattn.backends.triton.dropout import Dropout, dropout_of
 from relattn.score.problem import TABLES
 
 
 class Rows(NamedTuple):
     """A tensor [B, H, L, width] whose last axis is contiguous: its address, and the steps along the other axes."""
 
-    at: Tensor | None
-    batch: int | None
-    head: int | None
-    row: int | None
+    at: Tensor
+    batch: int
+    head: int
+    row: int
 
 
 class Band(NamedTuple):
@@ -28,18 +29,18 @@ class Band(NamedTuple):
     added.
     """
 
-    at: Tensor | None
-    head: int | None
-    row: int | None
-    first: int | None
-    rows: int | None
+    at: Tensor
+    head: int
+    row: int
+    first: int
+    rows: int
     beyond: int | None
 
 
 class Pairs(NamedTuple):
     """A tensor that broadcasts to [B, Hq, Lq, Lk]: its address, and its steps, 0 on an axis where it broadcasts."""
 
-    at: Tensor | None
+    at: Tensor
     batch: int | None
     head: int | None
     query: int | None
@@ -52,10 +53,10 @@ class Lists(NamedTuple):
     lowest, highest: the limits of visible offsets.
     """
 
-    queries: Tensor | None
-    queries_batch: int | None
-    keys: Tensor | None
-    keys_batch: int | None
+    queries: Tensor
+    queries_batch: int
+    keys: Tensor
+    keys_batch: int
     lowest: int | None
     highest: int | None
 
@@ -72,10 +73,10 @@ class Listed(NamedTuple):
     keys_batch: int
     r: Rows
     owns_r: int | None
-    relative_keys: Band
-    relative_queries: Band
-    relative_values: Band
-    bias: Band
+    relative_keys: Band | None
+    relative_queries: Band | None
+    relative_values: Band | None
+    bias: Band | None
     relative_width: int
     width: int
     value_width: int
@@ -94,31 +95,31 @@ class Mask(NamedTuple):
     query_ids_batch: int | None
     key_ids: Tensor | None
     key_ids_batch: int | None
-    pairs: Pairs
-    listed: Lists
+    pairs: Pairs | None
+    listed: Lists | None
 
 
 class Inputs(NamedTuple):
     """Everything that the score of a pair depends on.
 
-    r: no pointer where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
+    r: None where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each
     row is a head. added: a float mask. heads Hq, group Hq / Hk, queries Lq, keys Lk; offset: d of query 0 and key 0.
-    seed, dropout: a pointer, and the probability. starts: where an origin is a tensor, offset is 0, and the tables'
+    starts: where an origin is a tensor, offset is 0, and the tables'
     first offsets and the limits stand in memory (`starts.py`). axes: those of lists (`listed.py`).
     """
 
     q: Rows
     k: Rows
     v: Rows
-    r: Rows
-    relative_keys: Band
-    relative_queries: Band
-    relative_values: Band
-    bias: Band
+    r: Rows | None
+    relative_keys: Band | None
+    relative_queries: Band | None
+    relative_values: Band | None
+    bias: Band | None
     mask: Mask
-    key_bias: Rows
-    key_shift: Rows
-    added: Pairs
+    key_bias: Rows | None
+    key_shift: Rows | None
+    added: Pairs | None
     heads: int
     group: int
     queries: int
@@ -126,8 +127,7 @@ class Inputs(NamedTuple):
     offset: int
     scale: float
     softcap: float | None
-    seed: Tensor | None
-    dropout: float | None
+    dropout: Dropout
     starts: Tensor | None
     axes: tuple[Listed, ...]
 
@@ -138,14 +138,14 @@ def inputs(call: Call) -> Inputs:
         q=rows(call.query),
         k=rows(call.key),
         v=rows(call.value),
-        r=rows(call.relative_query),
+        r=rows_if_any(call.relative_query),
         relative_keys=_band(call, call.relative_keys),
         relative_queries=_band(call, call.relative_queries),
         relative_values=_band(call, call.relative_values),
         bias=_band(call, call.bias),
         mask=_mask(call),
-        key_bias=rows(call.key_bias),
-        key_shift=rows(call.key_shift),
+        key_bias=rows_if_any(call.key_bias),
+        key_shift=rows_if_any(call.key_shift),
         added=pairs(call, call.explicit_mask if call.adds_mask else None),
         heads=call.query.shape[1],
         group=call.query.shape[1] // call.key.shape[1],
@@ -154,8 +154,7 @@ def inputs(call: Call) -> Inputs:
         offset=0 if isinstance(call.offset, Tensor) else call.offset,
         scale=call.scale,
         softcap=call.softcap,
-        seed=call.seed if call.dropout_p > 0.0 else None,
-        dropout=call.dropout_p if call.dropout_p > 0.0 else None,
+        dropout=dropout_of(call),
         starts=starts_of(call),
         axes=tuple(_listed(call, axis) for axis in call.axes),
     )
@@ -175,19 +174,22 @@ def starts_of(call: Call) -> Int32[Tensor, "6"] | None:
     return (starts - call.offset).clamp(-FARTHEST, FARTHEST).to(torch.int32)
 
 
-def rows(tensor: Tensor | None) -> Rows:
+def rows(tensor: Tensor) -> Rows:
     """A tensor [B, H, L, width], or [B, H, L]."""
-    if tensor is None:
-        return Rows(None, None, None, None)
     if tensor.dim() == 4 and tensor.stride(3) != 1:
         tensor = tensor.contiguous()
     return Rows(tensor, *tensor.stride()[:3])
 
 
-def pairs(call: Call, tensor: Tensor | None) -> Pairs:
+def rows_if_any(tensor: Tensor | None) -> Rows | None:
+    """The same where there is a tensor."""
+    return None if tensor is None else rows(tensor)
+
+
+def pairs(call: Call, tensor: Tensor | None) -> Pairs | None:
     """A tensor that broadcasts to the call's pairs."""
     if tensor is None:
-        return Pairs(None, None, None, None, None)
+        return None
     return Pairs(tensor, *tensor.expand(*call.query.shape[:3], call.key.shape[2]).stride())
 
 
@@ -226,9 +228,9 @@ def beyond(call: Call, table: Table) -> bool:
     return lowest < table.first or highest >= table.first + table.values.shape[1]
 
 
-def _band(call: Call, table: Table | None) -> Band:
+def _band(call: Call, table: Table | None) -> Band | None:
     if table is None:
-        return Band(None, None, None, None, None, None)
+        return None
     values = table.values
     if values.dim() == 3 and values.stride(2) != 1:
         values = values.contiguous()
@@ -245,17 +247,17 @@ def _listed(call: Call, axis: ListedAxis) -> Listed:
     for name in TABLES:
         table = getattr(axis, name)
         band = _band(call, table)
-        bands[name] = band if table is None else band._replace(first=table.first, beyond=int(table.zero))
+        bands[name] = None if band is None else band._replace(first=table.first, beyond=int(table.zero))
     return Listed(
         **_sides(axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
         relative_width=r.shape[3], width=call.query.shape[3], value_width=call.value.shape[3],
     )  # fmt: skip
 
 
-def _listed_limits(call: Call) -> Lists:
+def _listed_limits(call: Call) -> Lists | None:
     axis = call.listed_sequence
     if axis is None or (axis.lowest is None and axis.highest is None):
-        return Lists(None, None, None, None, None, None)
+        return None
     return Lists(**_sides(axis), lowest=axis.lowest, highest=axis.highest)
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.again import pairs_again
-from relattn.backends.triton.bands import band_sum, dot, load_rows, padded, place, store_rows
+from relattn.backends.triton.bands import band_sum, dot, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.known import side_sums, store_sides
 from relattn.backends.triton.listed import with_key_gradient
 from relattn.backends.triton.masks import query_tiles
@@ -60,7 +60,7 @@ def keys_kernel(
             by_key = with_key_gradient(x, batch, head, i, j, scores, by_key, D)
             scores = scores.to(k.dtype)
             by_key += dot(tl.trans(scores), q)
-            if x.relative_queries.at is not None:
+            if x.relative_queries is not None:
                 band = x.offset + first_key - start - (TILE - 1)
                 near, far = columns_from_pairs(scores, TILE)
                 by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
@@ -72,6 +72,6 @@ def keys_kernel(
             rows = tl.num_programs(0) // tiles * x.group
             store_sides(sides.relative_queries, before, after, row, rows, first_key, x.keys, TILE)
 
-    at = place(grad_key, batch, key_head)
-    store_rows(at, grad_key.row, first_key, x.keys, by_key * x.scale, D, TILE)
-    store_rows(place(grad_value, batch, key_head), grad_value.row, first_key, x.keys, by_value, DV, TILE)
+    key_row = program // tiles
+    store_rows(head_of(grad_key, key_row, x.keys, D), D, first_key, x.keys, by_key * x.scale, D, TILE)
+    store_rows(head_of(grad_value, key_row, x.keys, DV), DV, first_key, x.keys, by_value, DV, TILE)

@@ -13,17 +13,16 @@ from torch import Tensor
 from relattn.backends.triton.bands import load_numbers
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import Rows, beyond
-from relattn.backends.triton.masks import kept
 from relattn.backends.triton.scores import LOG2_E
 
 
 class Known(NamedTuple):
-    """The inputs of the backward pass: O and dO, and lse, dlse and delta [B, Hq, Lq] in float32.
+    """The inputs of the backward pass: O, contiguous, and dO, and lse, dlse and delta [B, Hq, Lq] in float32.
 
     maximum, total: as in `Answers`. delta: None where no other kernel asks for it.
     """
 
-    output: Rows
+    output: Tensor
     grad_output: Rows
     lse: Tensor
     maximum: Tensor | None
@@ -92,14 +91,14 @@ def weights_of(known, scores, lse, share):
 
 
 @triton.jit
-def score_gradients(x, batch, head, i, j, weights, by_weight, delta):
+def score_gradients(x, keep, weights, by_weight, delta):
     """P and dS of a tile, above the cap, from the P of dS and from dP, pairs [i, j] in float32: both P differ by what
-    dropout takes.
+    dropout takes. keep: what it leaves.
     """
     dropped = weights
-    if x.seed is not None:
-        factors = kept(x, batch, head, i, j)
-        dropped, by_weight = weights * factors, by_weight * factors
+    if x.dropout.seed is not None:
+        dropped = tl.where(keep, weights * x.dropout.factor, 0.0)
+        by_weight = tl.where(keep, by_weight, 0.0) * x.dropout.factor
     return dropped, weights * (by_weight - delta[:, None])
 
 

@@ -67,11 +67,11 @@ def with_products(x, batch, head, i, j, products):
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         offsets = offsets_of(x, axis, batch, i, j)
-        if axis.relative_keys.at is not None:
+        if axis.relative_keys is not None:
             products += products_of(
                 axis.r, batch, head, i, x.queries, axis.relative_keys, head, offsets, axis.relative_width
             )
-        if axis.relative_queries.at is not None:
+        if axis.relative_queries is not None:
             products += products_of(
                 x.k, batch, head // x.group, j, x.keys, axis.relative_queries, head, offsets, axis.width
             )
@@ -83,7 +83,7 @@ def with_biases(x, batch, head, i, j, scores, factor):
     """The scores of the pairs, with `factor` times the biases of all listed axes."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
-        if axis.bias.at is not None:
+        if axis.bias is not None:
             row, there = row_of(axis.bias, offsets_of(x, axis, batch, i, j))
             scores += factor * number_at(axis.bias, head, row, there, 0)
     return scores
@@ -94,7 +94,7 @@ def with_values(x, grad_output, batch, head, i, j, by_weight):
     """dP of the pairs, with dO_i . RV[d] of all listed axes."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
-        if axis.relative_values.at is not None:
+        if axis.relative_values is not None:
             offsets = offsets_of(x, axis, batch, i, j)
             by_weight += products_of(
                 grad_output, batch, head, i, x.queries, axis.relative_values, head, offsets, axis.value_width
@@ -119,7 +119,7 @@ def with_value_sums(x, batch, head, i, j, weights, total, DV: tl.constexpr):
     """O_i of the pairs' weights, with sum_j P_ij RV[d] of all listed axes."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
-        if axis.relative_values.at is not None:
+        if axis.relative_values is not None:
             offsets = offsets_of(x, axis, batch, i, j)
             total += sums_of(weights, axis.relative_values, head, offsets, axis.value_width, 1, DV)
     return total
@@ -131,7 +131,7 @@ def with_value_rows(x, batch, head, i, j, values, DV: tl.constexpr):
     column = tl.arange(0, padded(DV))[None, :]
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
-        if axis.relative_values.at is not None:
+        if axis.relative_values is not None:
             row, there = row_of(axis.relative_values, offsets_of(x, axis, batch, i, j))
             inside = there[:, None] & (column < DV)
             values += number_at(axis.relative_values, head, row[:, None], inside, column)
@@ -143,7 +143,7 @@ def with_query_gradient(x, batch, head, i, j, scores, total, D: tl.constexpr):
     """dq_i, with sum_j dS_ij RK[d] of the listed axes whose r is q."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
-        if axis.relative_keys.at is not None and axis.owns_r is None:
+        if axis.relative_keys is not None and axis.owns_r is None:
             offsets = offsets_of(x, axis, batch, i, j)
             total += sums_of(scores, axis.relative_keys, head, offsets, axis.width, 1, D)
     return total
@@ -154,7 +154,7 @@ def with_key_gradient(x, batch, head, i, j, scores, total, D: tl.constexpr):
     """dk_j, with sum_i dS_ij RQ[d] of all listed axes."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
-        if axis.relative_queries.at is not None:
+        if axis.relative_queries is not None:
             offsets = offsets_of(x, axis, batch, i, j)
             total += sums_of(scores, axis.relative_queries, head, offsets, axis.width, 0, D)
     return total

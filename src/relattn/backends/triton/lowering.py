@@ -37,7 +37,7 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
         query=problem.query.to(dtype), key=problem.key.to(dtype), value=problem.value.to(dtype), **of_runs,
         key_mask=mask.key_mask, query_segments=segments[0], key_segments=segments[1],
         explicit_mask=_explicit(mask.explicit), key_bias=key_bias, key_shift=key_shift, seed=seed,
-        scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
+        part=problem.counted(), scale=problem.scale, softcap=problem.softcap, dropout_p=problem.dropout_p,
         in_float32=problem.output_dtype == torch.float32, precision=_precision(problem, dtype), axes=tuple(listed),
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ def visible(x, batch, head, i, j):
         allowed = allowed & (offset >= x.mask.lowest)
     if x.mask.highest is not None:
         allowed = allowed & (offset <= x.mask.highest)
-    if x.mask.listed.queries is not None:
+    if x.mask.listed is not None:
         listed = offsets_of(x, x.mask.listed, batch, i, j)
         if x.mask.listed.lowest is not None:
             allowed = allowed & (listed >= x.mask.listed.lowest)
@@ -33,7 +33,7 @@ def visible(x, batch, head, i, j):
         query_ids = tl.load(query_at, mask=(i >= 0) & (i < x.queries), other=0)
         key_ids = tl.load(key_at, mask=(j >= 0) & (j < x.keys), other=0)
         allowed = allowed & (query_ids == key_ids)
-    if x.mask.pairs.at is not None:
+    if x.mask.pairs is not None:
         allowed = allowed & (tl.load(pairs_at(x.mask.pairs, batch, head, i, j), mask=there, other=0) != 0)
     return allowed
 
@@ -55,7 +55,7 @@ def in_reach(x, last_query, first_key, last_key, lowest, highest):
         every = every & (lowest >= x.mask.lowest)
     if x.mask.highest is not None:
         every = every & (highest <= x.mask.highest)
-    if x.mask.listed.queries is not None:
+    if x.mask.listed is not None:
         every = every & False
     return every
 
@@ -82,11 +82,3 @@ def query_tiles(x, first_key, TILE: tl.constexpr):
         last_key = tl.minimum(first_key + TILE, x.keys) - 1
         end = tl.minimum(x.offset + last_key - x.mask.lowest + 1, x.queries)
     return first, end
-
-
-@triton.jit
-def kept(x, batch, head, i, j):
-    """0 where dropout drops a weight, 1 / (1 - p) elsewhere. It depends only on the seed and the pair."""
-    row = batch * x.heads + head
-    random = tl.philox(tl.load(x.seed), j + 0 * i, i + 0 * j, row + 0 * i + 0 * j, 0 * (i + j))[0]
-    return tl.where(tl.uint_to_uniform_float(random) >= x.dropout, 1.0 / tl.maximum(1.0 - x.dropout, 1e-30), 0.0)

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers, Forward, of_whole, operator_of
 from relattn.backends.triton.call import Answers as KernelAnswers
@@ -91,8 +92,8 @@ run = operator_of("triton", _forward, _backward, reads_starts=False)
 def gradients(
     problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
 ) -> dict[str, Tensor]:
-    """A part's share of the gradients of a call without dropout; output and lse are those of the whole call."""
+    """A part's share of the gradients of a call; output and lse are those of the whole call."""
     answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
     if is_added(problem.mask.explicit):
         answers = answers._replace(maximum=answers.maximum / math.log(2.0))
-    return _backward(problem, None, answers, set(wanted))
+    return _backward(problem, seed_of(problem, problem.query.device), answers, set(wanted))

@@ -83,6 +83,7 @@ def _within_reach(call: Call, first: int, end: int) -> Call:
         key=call.key[:, :, first:end],
         value=call.value[:, :, first:end],
         offset=call.offset + first,
+        part=call.part._replace(key=call.part.key + first),
         key_mask=None if call.key_mask is None else call.key_mask[:, first:end],
         key_segments=None if call.key_segments is None else call.key_segments[:, first:end],
         explicit_mask=explicit_mask,

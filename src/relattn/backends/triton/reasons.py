@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from relattn.backends.operators import reasons_of_an_operator, reasons_of_dropout
+from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.call import WIDEST
 from relattn.score.problem import Problem
 from relattn.watched import constant_in_graphs
 
+TRIED = "3.7"
+"""The version of Triton: `ready.py` asks a function of it that is not public, and others may lack it."""
 FIRST_CAPABILITY = (8, 0)
 """The capability of Ampere chips, the first with tensor cores for bfloat16."""
 
@@ -22,7 +25,6 @@ def reasons_of(problem: Problem) -> list[str]:
     return [
         *_of_the_place(problem.query.device.type, problem.query.device.index),
         *_of_the_call(problem),
-        *reasons_of_dropout(problem),
         *reasons_of_an_operator("ONNX has no operator for its kernels"),
     ]
 
@@ -52,7 +54,11 @@ def _of_the_call(problem: Problem) -> list[str]:
 @constant_in_graphs
 def _of_the_place(device: str, index: int | None) -> list[str]:
     """Whether the package is there, and a device that its kernels run on."""
-    reasons = [] if importlib.util.find_spec("triton") else ["the package triton is not installed"]
+    reasons, package = [], _package()
+    if package is None:
+        reasons.append("the package triton is not installed")
+    elif not package.startswith(f"{TRIED}."):
+        reasons.append(f"its kernels were tried with triton {TRIED} alone, and this is {package}")
     if device == "cuda" and torch.version.hip is not None:
         reasons.append("its kernels were made for CUDA, and nobody has run them on ROCm")
     elif device == "cuda":
@@ -63,6 +69,15 @@ def _of_the_place(device: str, index: int | None) -> list[str]:
     elif not (device == "cpu" and _is_interpreted()):
         reasons.append(f"its kernels run on CUDA, and the query lies on {device}")
     return reasons
+
+
+@cache
+def _package() -> str | None:
+    """The version of Triton, if it is installed."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return None
 
 
 def _is_interpreted() -> bool:

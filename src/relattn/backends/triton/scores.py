@@ -48,25 +48,25 @@ def finished(x, batch, head, i, j, products, every):
     """
     products = with_products(x, batch, head, i, j, products)
     scores, slope = products * (x.scale * LOG2_E), 1.0
-    if x.bias.at is not None:
+    if x.bias is not None:
         scores += LOG2_E * load_bias(x.bias, head, x.offset + j - i)
     scores = with_biases(x, batch, head, i, j, scores, LOG2_E)
     if x.softcap is not None:
         of_cap = tanh(scores * (1.0 / (x.softcap * LOG2_E)))
         scores, slope = of_cap * (x.softcap * LOG2_E), 1.0 - of_cap * of_cap
-    if x.key_bias.at is not None:
+    if x.key_bias is not None:
         a_at = x.key_bias.at + batch.to(tl.int64) * x.key_bias.batch + head.to(tl.int64) * x.key_bias.head
         c_at = x.key_shift.at + batch.to(tl.int64) * x.key_shift.batch + head.to(tl.int64) * x.key_shift.head
         a = tl.load(a_at + j.to(tl.int64) * x.key_bias.row, mask=(j >= 0) & (j < x.keys), other=0.0)
         c = tl.load(c_at + i.to(tl.int64) * x.key_shift.row, mask=(i >= 0) & (i < x.queries), other=0.0)
         scores += LOG2_E * (a - c)
-    if x.added.at is not None:
+    if x.added is not None:
         there = (i >= 0) & (i < x.queries) & (j >= 0) & (j < x.keys)
         added = tl.load(pairs_at(x.added, batch, head, i, j), mask=there, other=0.0).to(tl.float32)
         # In base 2 the lowest number of float32 would become -inf, which hides.
         in_base_two = tl.minimum(tl.maximum(added * LOG2_E, -LARGEST), LARGEST)
         scores = tl.where(added == float("-inf"), added, scores + in_base_two)
-    if x.mask.keep is not None or x.mask.query_ids is not None or x.mask.pairs.at is not None or not every:
+    if x.mask.keep is not None or x.mask.query_ids is not None or x.mask.pairs is not None or not every:
         scores = tl.where(visible(x, batch, head, i, j), scores, float("-inf"))
     return scores, slope
 

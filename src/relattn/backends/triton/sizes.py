@@ -31,6 +31,8 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import has_wide_tables, widths_of
+from relattn.backends.triton.ready import keep, remembered, specialization
+from relattn.score.problem import TABLES
 
 Sizes = tuple[int, int, int]  # tile, warps, stages
 SMALLEST: Sizes = (16, 4, 1)
@@ -59,27 +61,36 @@ def launch(
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
-    widths = widths_of(call) | dict(more)
-    kind = *widths.values(), call.precision, _magnitude(call), _kinds(arguments)
-    key = kernel, call.query.device, kind
+    widths, is_large = {**widths_of(call), **more}, _is_worth_timing(call)
+    magnitude, device = _magnitude(call), call.query.device
+    known = (
+        kernel.__name__, device, *widths.values(), call.precision, magnitude, is_large, specialization(arguments)
+    )  # fmt: skip
+    if (again := remembered.get(known)) is not None:
+        again.launch(programs(again.constants[-1]), arguments)
+        return
+    kind = *widths.values(), call.precision, magnitude, _kinds(arguments)
+    key = kernel, device, kind
 
-    def run(sizes: Sizes) -> None:
+    def run(sizes: Sizes) -> Any:
         tile, warps, stages = sizes
-        kernel[(programs(tile),)](
+        return kernel[(programs(tile),)](
             *arguments, **widths, TILE=tile, num_warps=warps, num_stages=stages, maxnreg=REGISTERS,
             default_dot_input_precision=call.precision,
         )  # fmt: skip
 
-    fastest = None
-    if _is_worth_timing(call):
-        fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, run, added)
-    if fastest is not None:
-        _fastest[key] = fastest
-        run(fastest)
-    elif key in _first:
-        run(_first[key])
+    several, fastest = candidates(kernel.__name__, call), None
+    is_timed = is_large and len(several) > 1
+    if is_timed:
+        fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, several, run, added)
+    sizes = fastest or _first.get(key)
+    if sizes is None:
+        sizes, launched = _run_the_first_that_fits(run, list(dict.fromkeys([*several, SMALLEST])))
     else:
-        _first[key] = _run_the_first_that_fits(run, list(dict.fromkeys([*candidates(kernel.__name__, call), SMALLEST])))
+        launched = run(sizes)
+    (_first if fastest is None else _fastest)[key] = sizes
+    if fastest is not None or not is_timed:  # else a graph is captured, and a later call is timed
+        keep(known, launched, (*widths.values(), sizes[0]))
 
 
 def candidates(kernel: str, call: Call) -> list[Sizes]:
@@ -91,10 +102,11 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
         return [SMALLEST]
     is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
     vectors = sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
-    beside = vectors + (call.bias is not None)
+    tables = vectors + (call.bias is not None)
+    beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
-    if call.axes:  # every pair holds its rows of tables: larger tiles spill
-        return [SMALLEST if is_float32 or doublings or kernel in ("axis_kernel", "rows_kernel") else (32, 4, 1)]
+    if call.axes:
+        return [SMALLEST if is_float32 or doublings else _of_lists(kernel, call)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
         return [(16, 2 if kernel == "keys_kernel" else 1, 2), (32, 4, 2)]
@@ -102,9 +114,13 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = (16, 4 if is_float32 else 2, 2) if is_full else (32, 4, 2)
     elif beside + doublings <= (0 if is_backward else 1):
-        return [(64, 4, 2), (64, 4, 3) if beside else (128, 8, 2)]
+        return [(64, 4, 2), (64, 4, 3) if tables else (128, 8, 2)]
     elif is_backward and vectors and doublings:
         first = (32, 8, 1)
+    elif call.dropout_p > 0.0 and kernel == "mask_kernel" and vectors:
+        first = (16, 1, 2)
+    elif call.dropout_p > 0.0 and kernel == "queries_kernel" and vectors > 1:
+        first = (16, 2, 2)
     else:
         # Two warps where every product is as wide as a tile: four would compute some of it twice.
         of_pairs = kernel == "mask_kernel" or (kernel == "tables_kernel" and not vectors)
@@ -114,20 +130,25 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     return [first, (2 * first[0], 4, 2)]
 
 
+def _of_lists(kernel: str, call: Call) -> Sizes:
+    """With listed positions every pair holds its rows of tables: larger tiles spill. More warps would compute products
+    twice.
+    """
+    has_vectors = any(getattr(axis, name) is not None for axis in call.axes for name in TABLES[:3])
+    if kernel == "axis_kernel" or (kernel == "rows_kernel" and not has_vectors):
+        return (16, 1, 1)
+    return (16, 2, 1) if kernel == "rows_kernel" else (32, 4, 1)
+
+
 def _is_worth_timing(call: Call) -> bool:
     large = call.query.shape[2] * call.key.shape[2] >= WORTH_TIMING
     return large and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
 
 
 def _find_the_fastest(
-    kernel: Any, call: Call, kind: tuple, run: Callable[[Sizes], None], added: Sequence[Tensor]
+    kernel: Any, call: Call, kind: tuple, several: list[Sizes], run: Callable[[Sizes], Any], added: Sequence[Tensor]
 ) -> Sizes | None:
-    """The sizes from Triton's cache on disk, or timed and stored there; None where there is one alone, and if unknown
-    while a graph is captured.
-    """
-    several = candidates(kernel.__name__, call)
-    if len(several) == 1:
-        return None
+    """The sizes from Triton's cache on disk, or timed and stored there; None if unknown while a graph is captured."""
     target = make_backend(driver.active.get_current_target()).hash()  # pyright: ignore[reportArgumentType]
     gpu = torch.cuda.get_device_name(call.query.device)
     told = triton_key(), target, gpu, kernel.cache_key, kind, several
@@ -162,7 +183,7 @@ def _magnitude(call: Call) -> int:
     return (call.query.shape[:3].numel() * call.key.shape[2]).bit_length() // 2
 
 
-def _milliseconds(run: Callable[[Sizes], None], sizes: Sizes) -> float:
+def _milliseconds(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
     """The time of a run; infinite where the sizes do not fit."""
     try:
         return _timed(lambda: run(sizes))
@@ -187,28 +208,19 @@ def _timed(run: Callable[[], None]) -> float:
     return statistics.median(times)
 
 
-def _run_the_first_that_fits(run: Callable[[Sizes], None], several: list[Sizes]) -> Sizes:
+def _run_the_first_that_fits(run: Callable[[Sizes], Any], several: list[Sizes]) -> tuple[Sizes, Any]:
+    """The sizes, and what the run returned."""
     for sizes in several[:-1]:
         try:
-            run(sizes)
+            return sizes, run(sizes)
         except TOO_LARGE:
             continue
-        return sizes
-    run(several[-1])
-    return several[-1]
+    return several[-1], run(several[-1])
 
 
 def _kinds(arguments: tuple) -> tuple:
-    """The kind of a compiled kernel: which arguments are present, and their dtypes.
-
-    Every launch asks, of a hundred numbers; a list takes half the time of a generator that calls itself.
-    """
-    found: list[object] = []
-    for argument in arguments:
-        if argument is None:
-            found.append(None)
-        elif isinstance(argument, tuple):
-            found.append(_kinds(argument))
-        else:
-            found.append(argument.dtype if isinstance(argument, Tensor) else True)
-    return tuple(found)
+    """The kind of a compiled kernel: which arguments are present, and their dtypes."""
+    return tuple(
+        _kinds(argument) if isinstance(argument, tuple) else getattr(argument, "dtype", argument is not None)
+        for argument in arguments
+    )

@@ -17,7 +17,7 @@ def started(x):
             _from(x.relative_keys, x.starts, 0), _from(x.relative_queries, x.starts, 1),
             _from(x.relative_values, x.starts, 2), _from(x.bias, x.starts, 3),
             _limited(x.mask, x.starts), x.key_bias, x.key_shift, x.added,
-            x.heads, x.group, x.queries, x.keys, x.offset, x.scale, x.softcap, x.seed, x.dropout, x.starts,
+            x.heads, x.group, x.queries, x.keys, x.offset, x.scale, x.softcap, x.dropout, x.starts,
             x.axes,
         )  # fmt: skip
     return x
@@ -25,7 +25,7 @@ def started(x):
 
 @triton.jit
 def _from(table, starts, NUMBER: tl.constexpr):
-    if table.at is not None:
+    if table is not None:
         first = tl.load(starts + NUMBER)
         table = Band(table.at, table.head, table.row, first, table.rows, table.beyond)
     return table

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from relattn.backends.triton.bands import dot, load_band, load_numbers, load_rows, padded, place, store_rows
 from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.inputs import Inputs, visible_offsets
 from relattn.backends.triton.known import Known, Sides, load_lse, score_gradients, weights_of
 from relattn.backends.triton.listed import with_values
@@ -40,21 +41,21 @@ BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fe
 class Into(NamedTuple):
     """Memory for a table's sums, [parts, Hq, rows, width], or [parts, Hq, rows] for a bias, from offset `first`."""
 
-    at: Tensor | None
-    part: int | None
-    head: int | None
-    row: int | None
-    first: int | None
-    rows: int | None
+    at: Tensor
+    part: int
+    head: int
+    row: int
+    first: int
+    rows: int
 
 
 class Sums(NamedTuple):
-    """The sums of each table; no pointer where its gradient is not computed."""
+    """The sums of each table; None where its gradient is not computed."""
 
-    relative_keys: Into
-    relative_queries: Into
-    relative_values: Into
-    bias: Into
+    relative_keys: Into | None
+    relative_queries: Into | None
+    relative_values: Into | None
+    bias: Into | None
 
 
 def sums_of_tables(call: Call, x: Inputs, known: Known, wanted: Collection[str]) -> dict[str, Float[Tensor, "Hq R *W"]]:
@@ -105,9 +106,9 @@ def _seen(call: Call, table: Table) -> tuple[int, int]:
     return max(table.first, lowest), min(table.first + table.values.shape[1], highest + 1)
 
 
-def _into(sums: Tensor | None, extent: tuple[int, int] | None) -> Into:
+def _into(sums: Tensor | None, extent: tuple[int, int] | None) -> Into | None:
     if sums is None or extent is None:
-        return Into(None, None, None, None, None, None)
+        return None
     return Into(sums, sums.stride(0), sums.stride(1), sums.stride(2), extent[0], sums.shape[2])
 
 
@@ -160,11 +161,11 @@ def tables_kernel(
     offset = first + block * TILE  # with causality the longest diagonals first
     offsets = offset + tl.arange(0, TILE)[None, :]
 
-    if x.relative_keys.at is not None:
+    if x.relative_keys is not None:
         keys_band = load_band(x.relative_keys, head, offset, DR, TILE)
-    if x.relative_queries.at is not None:
+    if x.relative_queries is not None:
         queries_band = load_band(x.relative_queries, head, offset, D, TILE)
-    if x.relative_values.at is not None:
+    if x.relative_values is not None:
         values_band = load_band(x.relative_values, head, offset, DV, TILE)
     by_keys = tl.zeros((TILE, padded(DR)), tl.float32)
     by_queries = tl.zeros((TILE, padded(D)), tl.float32)
@@ -190,12 +191,12 @@ def tables_kernel(
         k_near = load_rows(k_at, x.k.row, key, x.keys, D, TILE)
         k_far = load_rows(k_at, x.k.row, key + TILE, x.keys, D, TILE)
         products = diagonals_from_tiles(dot(q, tl.trans(k_near)), dot(q, tl.trans(k_far)), TILE)
-        if x.relative_keys.at is not None:
+        if x.relative_keys is not None:
             r = q
-            if x.r.at is not None:
+            if x.r is not None:
                 r = load_rows(place(x.r, batch, head), x.r.row, start, x.queries, DR, TILE)
             products += dot(r, tl.trans(keys_band))
-        if x.relative_queries.at is not None:
+        if x.relative_queries is not None:
             near, far = dot(queries_band, tl.trans(k_near)), dot(queries_band, tl.trans(k_far))
             products += tl.trans(diagonals_from_tiles(near, far, TILE))
 
@@ -212,31 +213,32 @@ def tables_kernel(
         v_near = load_rows(v_at, x.v.row, key, x.keys, DV, TILE)
         v_far = load_rows(v_at, x.v.row, key + TILE, x.keys, DV, TILE)
         by_weight = diagonals_from_tiles(dot(grad_output, tl.trans(v_near)), dot(grad_output, tl.trans(v_far)), TILE)
-        if x.relative_values.at is not None:
+        if x.relative_values is not None:
             by_weight += dot(grad_output, tl.trans(values_band))
         by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
-        weights, scores = score_gradients(x, batch, head, i, j, weights, by_weight, delta)
+        keep = kept(x, batch, head, i, j)
+        weights, scores = score_gradients(x, keep, weights, by_weight, delta)
         if x.softcap is not None:
             scores *= slope
 
-        if into.bias.at is not None:
+        if into.bias is not None:
             by_bias += tl.sum(scores, axis=0)
-        if into.relative_values.at is not None:
+        if into.relative_values is not None:
             by_values += dot(tl.trans(weights.to(v_near.dtype)), grad_output)
         scores = tl.trans(scores.to(q.dtype))
-        if into.relative_keys.at is not None:
+        if into.relative_keys is not None:
             by_keys += dot(scores, r)
-        if into.relative_queries.at is not None:
+        if into.relative_queries is not None:
             near, far = tiles_from_diagonals(scores, TILE)
             by_queries += dot(near, k_near) + dot(far, k_far)
 
-    if into.relative_keys.at is not None:
+    if into.relative_keys is not None:
         _store(into.relative_keys, part, head, offset, by_keys, DR, TILE)
-    if into.relative_queries.at is not None:
+    if into.relative_queries is not None:
         _store(into.relative_queries, part, head, offset, by_queries, D, TILE)
-    if into.relative_values.at is not None:
+    if into.relative_values is not None:
         _store(into.relative_values, part, head, offset, by_values, DV, TILE)
-    if into.bias.at is not None:
+    if into.bias is not None:
         row = offset + tl.arange(0, TILE) - into.bias.first
         at = into.bias.at + part.to(tl.int64) * into.bias.part + head.to(tl.int64) * into.bias.head
         tl.store(at + row, by_bias, mask=(row >= 0) & (row < into.bias.rows))
@@ -245,7 +247,7 @@ def tables_kernel(
 @triton.jit
 def _from(into, first):
     """Sums from this offset on."""
-    if into.at is not None:
+    if into is not None:
         into = Into(into.at, into.part, into.head, into.row, first, into.rows)
     return into
 
