@@ -5,7 +5,6 @@ Kernels allocate nothing. Tensors on the "meta" device have shapes and no number
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -100,8 +99,7 @@ def test_memory_of_decoding_does_not_grow_with_the_keys(queries: int, monkeypatc
     """The forward pass: O, lse and those of each part, of which 1024 rows are the most, or one for each."""
     from relattn.backends.triton import decoding
 
-    for kernel in ("part_kernel", "merge_kernel"):
-        monkeypatch.setattr(decoding, kernel, defaultdict(lambda: lambda *given, **named: None))
+    monkeypatch.setattr(decoding, "_launch", lambda *given: None)
     query = meta_call(TABLES, CLIPPED, length=queries)
     rows, width = query.query.shape[:3].numel(), query.query.shape[3]
     for keys in (LENGTH // 2, LENGTH):
