@@ -44,9 +44,9 @@ def launches() -> dict[str, tuple[tuple, dict[str, int], int, int, int]]:
     found: dict[str, Any] = {}
     plain, fused = launch.launch, False
 
-    def noted(kernel: Any, *given: Any) -> None:
+    def noted(kernel: Any, *given: Any, precision: str) -> None:
         found["every gradient" if fused and kernel.__name__ == "queries_kernel" else kernel.__name__] = (kernel, *given)
-        plain(kernel, *given)
+        plain(kernel, *given, precision=precision)
 
     with pytest.MonkeyPatch.context() as patch:
         from relattn.backends.triton import backward
