@@ -160,19 +160,49 @@ app()
 """
 
 
+def by_script(folder, text, asked):
+    """The command of two processes, run by a script of the tests."""
+    script = folder / "watched.py"
+    script.write_text(text)
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    return ran([*start, *map(str, asked)])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the names of threads are read from /proc")
 def test_no_thread_of_gloo_outlives_the_command(alone, tmp_path):
     """One that drops a tensor while Python ends aborts the process, now and then."""
     data, _ = alone
-    script = tmp_path / "watched.py"
-    script.write_text(LEFT)
-    asked = compare(data, tmp_path / "out", ("relative",), "--context-parallel", 2)
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
-    done = ran([*start, *map(str, asked)])
+    done = by_script(tmp_path, LEFT, compare(data, tmp_path / "out", ("relative",), "--context-parallel", 2))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("threads: 0") == 2, done.stdout
+
+
+LATE = """
+import atexit, os, time
+atexit.register(print, "Python's exit")
+from relattn.cli import console
+if os.environ["RANK"] == "0":
+    written = console.err.print
+    def late(*given, **more):
+        time.sleep(3)
+        written(*given, **more)
+    console.err.print = late
+from relattn.cli.app import app
+app()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_processes_refused_leave_at_once_after_the_main_one(alone, tmp_path):
+    """Python's exit beside threads of gloo aborts the process, now and then; torchrun kills all when one has ended."""
+    data, _ = alone
+    done = by_script(tmp_path, LATE, compare(data, tmp_path / "out", ("nope",)))
+    assert done.returncode != 0
+    assert done.stderr.count("error: encoding: got 'nope'") == 1, done.stderr
+    assert "Python's exit" not in done.stdout
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from relattn.arguments import check_choice
 from relattn.cli import REFUSED, STOPPED
-from relattn.cli.console import Bar, err, out, terminated_as_interrupted
+from relattn.cli.console import Bar, err, one_sentence, out, terminated_as_interrupted
 from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
 from relattn.lab.config_file import read_config
 from relattn.lab.lock import alone_in
@@ -36,12 +36,31 @@ def run(
 
     given: what the command line names, over what `config` does. report_to: see `check_reporters`.
     """
-    check_reporters(report_to)
-    if config is not None:
-        given = _over(given, read_config(config))
-    comparison, processes = None, Processes()
+    processes = Processes()
+    try:
+        with one_sentence():
+            model, results = _carried_out(processes, given, folder, go_on, config, at_least, report_to)
+    except typer.Exit as stop:
+        processes.leave(stop.exit_code)
+        raise
+    processes.part()
+    if processes.is_main:
+        out.print(table(results))
+        out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
+        out.print(f"compose  relattn compose --checkpoint {quote(str(model))}", soft_wrap=True)
+
+
+def _carried_out(
+    processes: Processes, given: dict[str, Any], folder: Path, go_on: bool, config: Path | None, at_least: bool,
+    report_to: tuple[str, ...],
+) -> tuple[Path, dict[str, Any]]:  # fmt: skip
+    """The folder of the first model, and the results. Nothing of the comparison outlives the call: it holds a mesh,
+    which holds process groups.
+    """
+    comparison = None
     try:
         with ExitStack() as stack:
+            given = processes.on_main(lambda: _checked(given, config, report_to))
             processes.on_main(lambda: _enter(stack, folder))
             stack.enter_context(terminated_as_interrupted())
             progress = stack.enter_context(Bar()) if processes.is_main else Silent()
@@ -56,19 +75,11 @@ def run(
         if processes.is_main:
             _say_how_to_go_on(comparison, folder, processes.count)
         raise typer.Exit(STOPPED) from None
-    except ElsewhereError:
-        raise typer.Exit(REFUSED) from None
-    except DivergedError:
-        if processes.is_main:
-            raise
-        raise typer.Exit(REFUSED) from None
-    model = comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model"
-    comparison = None  # it holds a mesh, which holds process groups
-    processes.part()
-    if processes.is_main:
-        out.print(table(results))
-        out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
-        out.print(f"compose  relattn compose --checkpoint {quote(str(model))}", soft_wrap=True)
+    except (ElsewhereError, DivergedError):
+        if not processes.is_main:
+            processes.leave_after_main(REFUSED)
+        raise
+    return comparison.folder(comparison.settings.encodings[0], comparison.settings.seeds[0]) / "model", results
 
 
 REPORTERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
@@ -87,6 +98,15 @@ def check_reporters(names: tuple[str, ...]) -> None:
                 f"report_to: got {name!r}, whose package is not installed; expected it; install it: pip install "
                 f"{REPORTERS[name]}"
             )
+
+
+def _checked(given: dict[str, Any], config: Path | None, report_to: tuple[str, ...]) -> dict[str, Any]:
+    """What the command line and the file choose.
+
+    Raises ValueError: as `check_reporters` and `read_config`.
+    """
+    check_reporters(report_to)
+    return given if config is None else _over(given, read_config(config))
 
 
 def _over(given: dict[str, Any], read: dict[str, Any]) -> dict[str, Any]:

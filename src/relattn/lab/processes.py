@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -51,6 +53,24 @@ class Processes:
             dist.barrier()
             dist.destroy_process_group()
             gc.collect()  # a mesh is part of reference cycles
+
+    def leave(self, code: int) -> None:
+        """End this process with the exit code `code` after an error, where it is one of several; alone it goes on.
+
+        It ends at once, without Python's exit: the group is still there, and so are gloo's threads (see `part`).
+        """
+        if self.count > 1:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def leave_after_main(self, code: int) -> None:
+        """`leave`, once the main process has ended: a launcher kills all as soon as one ends, and the main one has yet
+        to report.
+        """
+        with suppress(RuntimeError):  # the connection closes
+            dist.barrier()  # which the main process does not reach
+        self.leave(code)
 
     def on_main(self, action: Callable[[], T]) -> T:
         """Run `action` in the main process alone, and return its result in every process. The result must be picklable.
