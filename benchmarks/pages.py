@@ -84,6 +84,13 @@ BESIDE = {
     "| the same table, handed to PyTorch's kernel as a mask | {} | {} | {} | {} |": ("relative", "sdpa, S as mask"),
     "| the same table by compiled FlexAttention | {} | {} | {} | {} |": ("relative", "flex"),
 }
+MODEL = {
+    "relative keys": (
+        "it gives {} times the tensor cycles of FlashAttention-2's products for a forward pass, and {} times for a"
+    ),
+    "beyond clipped relative keys": "clipped relative keys: {} and {};",
+    "beyond a clipped bias": "clipped bias: {} and {}, by",
+}
 FLOOR = "| PyTorch's attention, no encoding | 1 | 1 | {} | {} |"
 """At 8,192 positions. The times of the others are ratios to this row."""
 
@@ -119,11 +126,8 @@ def places() -> Iterator[Place]:
         shown = what.replace("training", "training step")
         shown = shown if "causal" in what else f"{shown}, both directions"
         yield Place("docs/native.md", f"| {shown} | {{}} | {{}} |", partial(take.held, what))
-    yield Place(
-        "docs/triton.md",
-        "it gives {} times the tensor cycles of FlashAttention-2's products for a forward pass, and {} times for a",
-        take.triton_model,
-    )
+    for kind, template in MODEL.items():
+        yield Place("docs/triton.md", template, partial(take.triton_model, kind))
     for backend, template in (
         ("tiled", "a causal training step at 1,024 positions takes {} times one without"),
         ("native", "kernels, at {} times ([figures](../benchmarks/results/dropout.md))"),

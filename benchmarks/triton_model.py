@@ -9,7 +9,8 @@ a multiprocessor have to do at least, in cycles:
 
 The largest of them is the kernel's bound. It is put over the tensor cycles of what FlashAttention-2 has to multiply for
 the same pairs: 2 products forward, 5 backward. 1 would be a kernel that keeps the tensor cores busy with those alone.
-Both branches of an `if` count, as if every tile were at an edge. Nothing waits for memory, for another unit, or for
+Both branches of an `if` count, as if every tile were at an edge. A walk along clipped tables has loops of its own for
+tiles beyond them, and a row of its own here. Nothing waits for memory, for another unit, or for
 another program that adds to the same place.
 
     python -m benchmarks.triton_model
@@ -31,7 +32,7 @@ from relattn.backends.triton import sizes
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.support.machine import versions
-from tests.triton.compiled import compiled_for, products_in_its_loop
+from tests.triton.compiled import compiled_for, products_in_its_loops
 
 MULTIPLY_ADDS = {80: 1024, 86: 256, 89: 256, 90: 2048}
 """Per cycle and multiprocessor, bfloat16 summed in float32: A100, GeForce RTX 3090 and 4090, H100, from NVIDIA's
@@ -39,7 +40,18 @@ whitepapers of their architectures."""
 SCHEDULERS, BYTES = 4, 128  # instructions, and bytes of L1, per cycle
 FLASH = {"forward": 2, "backward": 5}
 """Products of FlashAttention-2 (Dao 2023)."""
-KINDS = ("no table", "relative keys", "clipped relative keys", "a bias", "no table, dropout")
+BEYOND, WITHIN = 0, -1
+"""The first and the last of the loops of a walk."""
+KINDS = {
+    "no table": ("no table", WITHIN),
+    "relative keys": ("relative keys", WITHIN),
+    "clipped relative keys": ("clipped relative keys", WITHIN),
+    "beyond clipped relative keys": ("clipped relative keys", BEYOND),
+    "a clipped bias": ("a bias", WITHIN),
+    "beyond a clipped bias": ("a bias", BEYOND),
+    "no table, dropout": ("no table, dropout", WITHIN),
+}
+"""The calls, and which of their loops."""
 PRODUCT = ("HMMA", "HGMMA")
 BYTES_OF = {"128": 16, "64": 8, "16": 2, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 """What one thread moves, by an ending of the instruction's name; 4 without any."""
@@ -53,13 +65,14 @@ class Work(NamedTuple):
     tensor: float
 
 
-def work(kernel: Any, given: tuple, call: Call, capability: int, size: tuple[int, int, int]) -> Work:
-    """Of one step of the kernel's walk."""
+def work(kernel: Any, given: tuple, call: Call, capability: int, size: tuple[int, int, int], which: int) -> Work:
+    """Of one step of the kernel's walk, in one of its loops."""
     tile, warps, stages = size
     constants = {**widths_of(call), "TILE": tile}
     result = compiled_for(GPUTarget("cuda", capability, 32), kernel, given, constants, warps, stages)
-    loop = _main_loop(_instructions(result.asm["cubin"]))
-    products = products_in_its_loop(result.asm["ttir"])
+    loops, products = _loops(_instructions(result.asm["cubin"])), products_in_its_loops(result.asm["ttir"])
+    assert len(loops) == len(products), (kernel.__name__, len(loops), products)
+    loop, products = loops[which], products[which]
     return Work(
         issue=len(loop) * warps / SCHEDULERS,
         l1=sum(_bytes(name) for name, _ in loop) * 32 * warps / BYTES,
@@ -83,23 +96,18 @@ def _instructions(cubin: bytes) -> list[tuple[str, str]]:
     return found
 
 
-def _main_loop(code: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The innermost loop with the most products, without its labels."""
+def _loops(code: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """The outermost loops that have products, without their labels, in their order."""
     labels = {name: at for at, (name, _) in enumerate(code) if name.startswith(".L")}
     loops = []
     for at, (name, operands) in enumerate(code):
         target = re.search(r"(\.L_x_\d+)", operands) if name.startswith("BRA") else None
         if target and labels.get(target[1], len(code)) <= at:
-            loops.append((labels[target[1]], at))
-
-    def products(loop: tuple[int, int]) -> int:
-        return sum(name.startswith(PRODUCT) for name, _ in code[loop[0] : loop[1] + 1])
-
-    inner = [
-        one for one in loops if not any(one != o and o[0] >= one[0] and o[1] <= one[1] and products(o) for o in loops)
-    ]
-    start, end = max(inner, key=products)
-    return [one for one in code[start : end + 1] if not one[0].startswith(".L")]
+            start = labels[target[1]]
+            if any(name.startswith(PRODUCT) for name, _ in code[start : at + 1]):
+                loops.append((start, at))
+    outer = [one for one in loops if not any(one != o and o[0] <= one[0] and o[1] >= one[1] for o in loops)]
+    return [[one for one in code[start : end + 1] if not one[0].startswith(".L")] for start, end in sorted(outer)]
 
 
 def _bytes(name: str) -> int:
@@ -116,14 +124,14 @@ def rows() -> list[list[str]]:
     """One per generation and kind: the bounds, and the ratios of a forward pass and of a training step."""
     found = []
     for capability in MULTIPLY_ADDS:
-        for kind in KINDS:
-            call = CALLS[kind]()
+        for kind, (name, which) in KINDS.items():
+            call = CALLS[name]()
             total, flash, cells = 0.0, 0.0, []
-            for name, products in FLASH.items():
-                kernel, given, _ = kernels(call)[name]
+            for direction, products in FLASH.items():
+                kernel, given, _ = kernels(call)[direction]
                 best = None
                 for size in sizes.candidates(kernel.__name__, call):
-                    one, pairs = work(kernel, given, call, capability, size), size[0] ** 2
+                    one, pairs = work(kernel, given, call, capability, size, which), size[0] ** 2
                     per_pair, reference = max(one) / pairs, products * 64 / MULTIPLY_ADDS[capability]
                     if best is None or per_pair < best[0]:
                         best = per_pair, reference, size, one

@@ -47,7 +47,7 @@ def compiled(
     result = compiled_for(target, kernel, arguments, constants, warps, stages, precision)
     ptx, layouts = result.asm["ptx"], result.asm["ttgir"]
     atomics = re.findall(r"\b(?:atom|red)\.", ptx)
-    products, repeated = products_in_its_loop(result.asm["ttir"]), _repeated(layouts)
+    products, repeated = max(products_in_its_loops(result.asm["ttir"]), default=0), _repeated(layouts)
     return Cost(*_registers(ptx, capability), result.metadata.shared, len(atomics), products, repeated)
 
 
@@ -115,19 +115,19 @@ def _registers(ptx: str, capability: int) -> tuple[int, int]:
     return int(registers[1]), int(stores[1])
 
 
-def products_in_its_loop(text: str) -> int:
-    """Of the loop that has most, in what Triton makes of the source first."""
-    counts, inside, depth = [0], False, 0
+def products_in_its_loops(text: str) -> list[int]:
+    """Of each loop that has products of its own, in the order of what Triton makes of the source first."""
+    counts, around = [], []
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
-        if not inside and "scf.for" in line:
-            inside, depth = True, indent
+        while around and indent <= around[-1][0] and line.strip():
+            around.pop()
+        if "scf.for" in line:
+            around.append((indent, len(counts)))
             counts.append(0)
-        elif inside and indent <= depth:
-            inside = False
-        elif inside:
-            counts[-1] += "tt.dot " in line
-    return max(counts)
+        elif around:
+            counts[around[-1][1]] += "tt.dot " in line
+    return [count for count in counts if count]
 
 
 def _repeated(layouts: str) -> int:

@@ -63,6 +63,28 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
         assert row in committed, "what a call does not have costs it no register"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "products"), [("forward", [2, 2, 3]), ("backward", [5, 5, 8]), ("keys, in order", [4, 4, 6])]
+)
+def test_tiles_beyond_a_clipped_table_have_no_products_with_it(kernel: str, products: list[int]) -> None:
+    """The loops before its rows, after them, and along them."""
+    from triton.backends.compiler import GPUTarget
+
+    from benchmarks.triton_compiled import CALLS
+    from benchmarks.triton_compiled import kernels as kernels_of
+    from relattn.backends.triton import sizes
+    from relattn.backends.triton.inputs import widths_of
+    from tests.triton.compiled import compiled_for, products_in_its_loops
+
+    call = CALLS["clipped relative keys"]()
+    launch = kernels_of(call)[kernel]
+    tile, warps, stages = sizes.candidates(launch.kernel.__name__, call)[0]
+    constants = {**widths_of(call), "TILE": tile}
+    text = compiled_for(GPUTarget("cuda", 80, 32), launch.kernel, launch.given, constants, warps, stages).asm["ttir"]
+    assert products_in_its_loops(text) == products
+
+
 def test_the_table_that_is_committed() -> None:
     """Every generation, kind and kernel is in it, in the sizes of today."""
     from benchmarks.triton_compiled import kernels as kernels_of

@@ -64,6 +64,11 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
         STAGES,
         {**SQUARE, **FULL, **ONE, "lengths": (64, 192), "offset": -128, "tables": TABLES[:1]},
     ),
+    "before, within and after clipped tables": (
+        BF16,
+        NARROW,
+        {**ONE, "lengths": (34, 150), "offset": -70, "rows": 9, "first": -4},
+    ),
     "a cap and a key bias": (BF16, NARROW, {**SQUARE, "tables": TABLES[:1], "softcap": 1.5, "key_bias": True}),
     "a float mask": (BF16, NARROW, {**SQUARE, "tables": TABLES[:1], "added": "hqk", "highest": 0}),
     "without tables, 128": (
@@ -97,6 +102,13 @@ NOW_AND_THEN |= {
     "zero beyond": (BF16, MIDDLE, {"lengths": (70, 100), "rows": 20, "first": -11, "zero": True}),
     "tables beyond every offset": (BF16, STAGES, {"lengths": (66, 70), "rows": 301, "first": -150}),
     "tables right of every offset": (BF16, MIDDLE, {"lengths": (66, 70), "rows": 4, "first": 160}),
+    "before, within and after, three stages": (
+        BF16,
+        STAGES,
+        {**SQUARE, **ONE, "lengths": (66, 330), "offset": -140, "rows": 9, "first": -4, "tables": TABLES[:1]},
+    ),
+    "before, within and after, zero beyond": (F16, NARROW, {**ONE, "lengths": (34, 150), "offset": -70, "rows": 9,
+                                                            "first": -4, "zero": True}),
     "one row": (BF16, NARROW, {"lengths": (40, 50), "rows": 1, "first": 0}),
     "rows that see nothing": (BF16, MIDDLE, {"lengths": (70, 90), "lowest": -3, "highest": -1, "offset": -50}),
     "no row sees anything": (BF16, MIDDLE, {"lengths": (70, 66), "highest": 0, "offset": 500}),

@@ -60,13 +60,9 @@ def add_rows(at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def add_band(sums, table, head, offset, left, right, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """Add left^T @ right to the rows of the offsets from `offset`; nothing is computed where the table has none."""
-    there = True
-    if table.beyond is not None:
-        there = (offset + TILE > table.first) & (offset < table.first + table.rows)
-    if there:
-        at = sums + head.to(tl.int64) * table.rows * WIDTH
-        add_rows(at, offset - table.first, table.rows, dot(tl.trans(left), right), WIDTH, TILE)
+    """Add left^T @ right to the rows of the offsets from `offset`, where the table has them."""
+    at = sums + head.to(tl.int64) * table.rows * WIDTH
+    add_rows(at, offset - table.first, table.rows, dot(tl.trans(left), right), WIDTH, TILE)
 
 
 @triton.jit

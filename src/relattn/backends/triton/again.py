@@ -10,12 +10,13 @@ from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.known import load_lse, score_gradients, weights_of
 from relattn.backends.triton.listed import with_values
 from relattn.backends.triton.scores import by_keys, by_queries, finished_tile
+from relattn.backends.triton.stretches import WITHIN
 
 
 @triton.jit
 def pairs_again(
     x, known, batch, head, first_query, first_key, k, v,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, STRETCH: tl.constexpr = WITHIN,
 ):  # fmt: skip
     """The rows of q and dO; P and dS above the cap, pairs [i, j] in float32; the slope of the cap."""
     keep = kept_in_tile(x, batch, head, first_query, first_key, TILE)
@@ -32,14 +33,14 @@ def pairs_again(
     band = x.offset + first_key - first_query - (TILE - 1)
     products = dot(q, tl.trans(k))
     if x.relative_keys is not None:
-        products += by_queries(r, x.relative_keys, head, band, DR, TILE)
+        products += by_queries(r, x.relative_keys, head, band, STRETCH, DR, TILE)
     if x.relative_queries is not None:
-        products += by_keys(k, x.relative_queries, head, band, D, TILE)
-    scores, slope = finished_tile(x, batch, head, first_query, first_key, products, TILE)
+        products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
+    scores, slope = finished_tile(x, batch, head, first_query, first_key, products, STRETCH, TILE)
     weights = weights_of(known, scores, lse, share)
     by_weight = dot(grad_output, tl.trans(v))
     if x.relative_values is not None:
-        by_weight += by_queries(grad_output, x.relative_values, head, band, DV, TILE)
+        by_weight += by_queries(grad_output, x.relative_values, head, band, STRETCH, DV, TILE)
     i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
     by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
     weights, scores = score_gradients(x, keep, weights, by_weight, delta)

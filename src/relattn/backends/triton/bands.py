@@ -24,6 +24,12 @@ def asked_precision(_semantic=None):
 
 
 @triton.jit
+def in_parts():
+    """Whether the launch asks for products of float32 in three parts."""
+    return False if INTERPRETED else asked_precision() == "tf32x3"
+
+
+@triton.jit
 def dot(a, b):
     """a @ b, summed in float32. float32 factors are not rounded, or split in two as the launch asks; beside half
     precision they are always split.
@@ -80,8 +86,8 @@ def load_band(table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
     index = offset + tl.arange(0, TILE)[:, None] - table.first
     column = tl.arange(0, padded(WIDTH))[None, :]
     inside = column < WIDTH
-    if table.beyond is not None:
-        inside = inside & ((table.beyond == 0) | ((index >= 0) & (index < table.rows)))
+    if table.zero is not None:
+        inside = inside & (index >= 0) & (index < table.rows)
     row = tl.minimum(tl.maximum(index, 0), table.rows - 1).to(tl.int64)
     return tl.load(table.at + head.to(tl.int64) * table.head + row * table.row + column, mask=inside, other=0.0)
 
@@ -93,7 +99,23 @@ def load_edge(table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
     start = table.at + head.to(tl.int64) * table.head
     if LAST:
         start += tl.cast(table.rows - 1, tl.int64) * table.row
-    return tl.load(start + column, mask=(column < WIDTH) & (table.beyond == 0), other=0.0).to(tl.float32)
+    if table.zero is not None:
+        edge = tl.zeros((padded(WIDTH),), tl.float32)
+    else:
+        edge = tl.load(start + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    return edge
+
+
+@triton.jit
+def edge_product(rows, table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
+    """x_i . the row beyond the table, one number per row."""
+    return tl.sum(rows.to(tl.float32) * load_edge(table, head, LAST, WIDTH)[None, :], axis=1)
+
+
+@triton.jit
+def edge_sum(weights, table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
+    """The sums of weights [i, j] along j, times the row beyond the table."""
+    return tl.sum(weights, axis=1)[:, None] * load_edge(table, head, LAST, WIDTH)[None, :]
 
 
 @triton.jit
@@ -102,40 +124,27 @@ def load_bias(table, head, offsets):
     index = offsets - table.first
     row = tl.minimum(tl.maximum(index, 0), table.rows - 1)
     bias = tl.load(table.at + head.to(tl.int64) * table.head + row.to(tl.int64) * table.row).to(tl.float32)
-    if table.beyond is not None:
-        bias = tl.where((table.beyond == 0) | (index == row), bias, 0.0)
+    if table.zero is not None:
+        bias = tl.where(index == row, bias, 0.0)
     return bias
 
 
 @triton.jit
+def load_edge_bias(table, head, LAST: tl.constexpr):
+    """b beyond the table, in float32."""
+    start = table.at + head.to(tl.int64) * table.head
+    if LAST:
+        start += tl.cast(table.rows - 1, tl.int64) * table.row
+    return 0.0 if table.zero is not None else tl.load(start).to(tl.float32)
+
+
+@triton.jit
 def band_product(rows, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """x_i . table[offset + c] over rows x_i [i] and columns c; beyond the table one per row, without a product."""
-    if table.beyond is not None:
-        if offset + TILE <= table.first:
-            edge = tl.sum(rows.to(tl.float32) * load_edge(table, head, False, WIDTH)[None, :], axis=1)
-            product = tl.broadcast_to(edge[:, None], (TILE, TILE))
-        elif offset >= table.first + table.rows:
-            edge = tl.sum(rows.to(tl.float32) * load_edge(table, head, True, WIDTH)[None, :], axis=1)
-            product = tl.broadcast_to(edge[:, None], (TILE, TILE))
-        else:
-            product = dot(rows, tl.trans(load_band(table, head, offset, WIDTH, TILE)))
-    else:
-        product = dot(rows, tl.trans(load_band(table, head, offset, WIDTH, TILE)))
-    return product
+    """x_i . table[offset + c] over rows x_i [i] and columns c."""
+    return dot(rows, tl.trans(load_band(table, head, offset, WIDTH, TILE)))
 
 
 @triton.jit
 def band_sum(weights, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """sum_c weights[i, c] * table[offset + c]; beyond the table the row's sum of weights times one row."""
-    if table.beyond is not None:
-        if offset + TILE <= table.first:
-            sums = tl.sum(weights.to(tl.float32), axis=1)
-            total = sums[:, None] * load_edge(table, head, False, WIDTH)[None, :]
-        elif offset >= table.first + table.rows:
-            sums = tl.sum(weights.to(tl.float32), axis=1)
-            total = sums[:, None] * load_edge(table, head, True, WIDTH)[None, :]
-        else:
-            total = dot(weights, load_band(table, head, offset, WIDTH, TILE))
-    else:
-        total = dot(weights, load_band(table, head, offset, WIDTH, TILE))
-    return total
+    """sum_c weights[i, c] * table[offset + c]."""
+    return dot(weights, load_band(table, head, offset, WIDTH, TILE))

@@ -25,8 +25,8 @@ class Rows(NamedTuple):
 class Band(NamedTuple):
     """A table: its address, the steps from head to head and from row to row, and the offsets that it covers.
 
-    beyond: None where no visible offset lies outside of the table; 0 where its edge rows hold there, 1 where nothing is
-    added.
+    beyond: 1 where a visible offset may lie outside of the table, else None. zero: 1 where nothing is added there; None
+    where the edge rows hold. A None and a 1 are constants for the compiler.
     """
 
     at: Tensor
@@ -35,6 +35,7 @@ class Band(NamedTuple):
     first: int
     rows: int
     beyond: int | None
+    zero: int | None
 
 
 class Pairs(NamedTuple):
@@ -235,9 +236,9 @@ def _band(call: Call, table: Table | None) -> Band | None:
     if values.dim() == 3 and values.stride(2) != 1:
         values = values.contiguous()
     head = 0 if values.shape[0] == 1 else values.stride(0)
-    edge = int(table.zero) if beyond(call, table) else None
+    outside = 1 if beyond(call, table) else None
     first = 0 if isinstance(table.first, Tensor) or isinstance(call.offset, Tensor) else table.first
-    return Band(values, head, values.stride(1), first, values.shape[1], edge)
+    return Band(values, head, values.stride(1), first, values.shape[1], outside, 1 if outside and table.zero else None)
 
 
 def _listed(call: Call, axis: ListedAxis) -> Listed:
@@ -247,7 +248,9 @@ def _listed(call: Call, axis: ListedAxis) -> Listed:
     for name in TABLES:
         table = getattr(axis, name)
         band = _band(call, table)
-        bands[name] = None if band is None else band._replace(first=table.first, beyond=int(table.zero))
+        bands[name] = (
+            None if band is None else band._replace(first=table.first, beyond=1, zero=1 if table.zero else None)
+        )
     return Listed(
         **_sides(axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
         relative_width=r.shape[3], width=call.query.shape[3], value_width=call.value.shape[3],

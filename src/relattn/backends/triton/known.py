@@ -14,6 +14,7 @@ from relattn.backends.triton.bands import load_numbers
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import Rows, beyond
 from relattn.backends.triton.scores import LOG2_E
+from relattn.backends.triton.stretches import AFTER, BEFORE
 
 
 class Known(NamedTuple):
@@ -103,17 +104,25 @@ def score_gradients(x, keep, weights, by_weight, delta):
 
 
 @triton.jit
-def side_sums(before, after, values, table, offset, AXIS: tl.constexpr, TILE: tl.constexpr):
-    """The sums beyond both ends of a table, with those of one more tile; offset: that of its first query and first key.
+def side_sums(
+    before, after, values, table, offset, STRETCH: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """The sums beyond both ends of a clipped table, with those of one more tile; offset: that of its first query and
+    first key.
 
     Most tiles lie on only one side. Offsets made once for both sides would be held in registers, and spill others.
     """
-    if offset - (TILE - 1) < table.first:
-        offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
-        before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
-    if offset + TILE - 1 >= table.first + table.rows:
-        offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
-        after += tl.sum(tl.where(offsets >= table.first + table.rows, values, 0.0), axis=AXIS)
+    if STRETCH == BEFORE:
+        before += tl.sum(values, axis=AXIS)
+    elif STRETCH == AFTER:
+        after += tl.sum(values, axis=AXIS)
+    else:
+        if offset - (TILE - 1) < table.first:
+            offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
+            before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
+        if offset + TILE - 1 >= table.first + table.rows:
+            offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
+            after += tl.sum(tl.where(offsets >= table.first + table.rows, values, 0.0), axis=AXIS)
     return before, after
 
 

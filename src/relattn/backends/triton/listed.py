@@ -33,7 +33,10 @@ def row_of(table, offsets):
     """
     index = offsets - table.first
     row = tl.minimum(tl.maximum(index, 0), tl.cast(table.rows - 1, tl.int64))
-    return row.to(tl.int32), (table.beyond == 0) | (index == row)
+    there = tl.full(index.shape, True, tl.int1)
+    if table.zero is not None:
+        there = index == row
+    return row.to(tl.int32), there
 
 
 @triton.jit

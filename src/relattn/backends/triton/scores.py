@@ -5,29 +5,62 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.bands import band_product, load_bias
+from relattn.backends.triton.bands import band_product, edge_product, load_bias, load_edge_bias
 from relattn.backends.triton.listed import with_biases, with_products
 from relattn.backends.triton.masks import in_reach, pairs_at, visible
 from relattn.backends.triton.skew import pairs_from_columns, pairs_from_rows
+from relattn.backends.triton.stretches import AFTER, WITHIN, is_constant
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 @triton.jit
-def by_queries(rows, table, head, band, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """x_i . table[d_ij] for rows x_i, as pairs [i, j]; band: the offset of the last query and the first key."""
-    left = band_product(rows, table, head, band, WIDTH, TILE)
-    right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
-    return pairs_from_rows(left, right, TILE)
+def first_half(rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """What a walk over keys begins with: x_i . table[d] for the left half of its first band [i, c], or for the row that
+    holds for all its pairs [i, 1]. band: the offset of the last query and the first key.
+    """
+    if is_constant(table, STRETCH):
+        half = edge_product(rows, table, head, STRETCH == AFTER, WIDTH)[:, None]
+    else:
+        half = band_product(rows, table, head, band, WIDTH, TILE)
+    return half
 
 
 @triton.jit
-def by_keys(rows, table, head, band, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """table[d_ij] . y_j for rows y_j, as pairs [i, j]."""
-    left = band_product(rows, table, head, band, WIDTH, TILE)
-    right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
-    return pairs_from_columns(tl.trans(left), tl.trans(right), TILE)
+def with_band(pairs, half, rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """pairs [i, j], with x_i . table[d_ij] added, and the half of the next tile of keys; half: that of this tile."""
+    if is_constant(table, STRETCH):
+        pairs += half
+    else:
+        right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
+        pairs += pairs_from_rows(half, right, TILE)
+        half = right
+    return pairs, half
+
+
+@triton.jit
+def by_queries(rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """x_i . table[d_ij] for rows x_i, as pairs [i, j], or [i, 1] where it is constant.
+
+    band: the offset of the last query and the first key.
+    """
+    half = first_half(rows, table, head, band, STRETCH, WIDTH, TILE)
+    if not is_constant(table, STRETCH):
+        half = pairs_from_rows(half, band_product(rows, table, head, band + TILE, WIDTH, TILE), TILE)
+    return half
+
+
+@triton.jit
+def by_keys(rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """table[d_ij] . y_j for rows y_j, as pairs [i, j], or [1, j] where it is constant."""
+    if is_constant(table, STRETCH):
+        pairs = edge_product(rows, table, head, STRETCH == AFTER, WIDTH)[None, :]
+    else:
+        left = band_product(rows, table, head, band, WIDTH, TILE)
+        right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
+        pairs = pairs_from_columns(tl.trans(left), tl.trans(right), TILE)
+    return pairs
 
 
 @triton.jit
@@ -40,7 +73,7 @@ def tanh(x):
 
 
 @triton.jit
-def finished(x, batch, head, i, j, products, every):
+def finished(x, batch, head, i, j, products, every, STRETCH: tl.constexpr = WITHIN):
     """S * log2(e) from the sum of the products, -inf where a pair does not attend; and the slope of the cap.
 
     every: whether all of these pairs are visible by their offsets. If so, and without masks, there is nothing to look
@@ -49,7 +82,10 @@ def finished(x, batch, head, i, j, products, every):
     products = with_products(x, batch, head, i, j, products)
     scores, slope = products * (x.scale * LOG2_E), 1.0
     if x.bias is not None:
-        scores += LOG2_E * load_bias(x.bias, head, x.offset + j - i)
+        if is_constant(x.bias, STRETCH):
+            scores += LOG2_E * load_edge_bias(x.bias, head, STRETCH == AFTER)
+        else:
+            scores += LOG2_E * load_bias(x.bias, head, x.offset + j - i)
     scores = with_biases(x, batch, head, i, j, scores, LOG2_E)
     if x.softcap is not None:
         of_cap = tanh(scores * (1.0 / (x.softcap * LOG2_E)))
@@ -72,10 +108,10 @@ def finished(x, batch, head, i, j, products, every):
 
 
 @triton.jit
-def finished_tile(x, batch, head, first_query, first_key, products, TILE: tl.constexpr):
+def finished_tile(x, batch, head, first_query, first_key, products, STRETCH: tl.constexpr, TILE: tl.constexpr):
     """`finished`, for a tile of queries and keys."""
     i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
     last_query, last_key = first_query + TILE - 1, first_key + TILE - 1
     lowest, highest = x.offset + first_key - last_query, x.offset + last_key - first_query
     every = in_reach(x, last_query, first_key, last_key, lowest, highest)
-    return finished(x, batch, head, i, j, products, every)
+    return finished(x, batch, head, i, j, products, every, STRETCH)

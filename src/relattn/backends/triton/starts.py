@@ -27,7 +27,7 @@ def started(x):
 def _from(table, starts, NUMBER: tl.constexpr):
     if table is not None:
         first = tl.load(starts + NUMBER)
-        table = Band(table.at, table.head, table.row, first, table.rows, table.beyond)
+        table = Band(table.at, table.head, table.row, first, table.rows, table.beyond, table.zero)
     return table
 
 

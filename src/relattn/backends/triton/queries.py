@@ -1,0 +1,245 @@
+"""dq and dr of one program, and its share of every other gradient: it owns a tile of queries, and walks over the keys.
+
+    dq_i = scale * sum_j dS_ij k_j       dr_i = scale * sum_j dS_ij RK[d]
+
+S and dP are computed once: with relative keys these are 8 products of two tiles (r . RK and dr carry a half along).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from relattn.backends.triton.across import add_band, add_bias, add_rows, add_sides
+from relattn.backends.triton.bands import (
+    band_sum,
+    dot,
+    edge_sum,
+    head_of,
+    load_edge,
+    load_numbers,
+    load_rows,
+    padded,
+    place,
+    store_rows,
+)
+from relattn.backends.triton.dropout import kept_in_tile
+from relattn.backends.triton.known import load_lse, score_gradients, side_sums, store_sides, weights_of
+from relattn.backends.triton.listed import with_key_gradient, with_query_gradient, with_values
+from relattn.backends.triton.scores import by_keys, finished_tile, first_half, with_band
+from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, shared_half
+from relattn.backends.triton.starts import started
+from relattn.backends.triton.stretches import AFTER, WITHIN, any_clipped, is_constant, keys_of
+
+
+class Owned(NamedTuple):
+    """What a program has of its queries: rows of q, r and dO, and numbers of each."""
+
+    batch: Any
+    head: Any
+    first_query: Any
+    q: Any
+    r: Any
+    grad_output: Any
+    delta: Any
+    lse: Any
+    share: Any
+
+
+class Sums(NamedTuple):
+    """What a program sums over the keys: dq, dr (None where r is q), and dS and P beyond the tables."""
+
+    query: Any
+    relative: Any
+    keys_before: Any
+    keys_after: Any
+    values_before: Any
+    values_after: Any
+    bias_before: Any
+    bias_after: Any
+
+
+@triton.jit
+def queries_kernel(
+    x, known, sides, grad_query, grad_relative, across,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """dq, dr and delta of one tile of queries under one head, and its share of what is summed `across` programs."""
+    x = started(x)
+    tiles = tl.cdiv(x.queries, TILE)
+    program = tl.program_id(0)
+    row, rows = program // tiles, tl.num_programs(0) // tiles
+    batch, head = row // x.heads, row % x.heads
+    first_query = (tiles - 1 - program % tiles) * TILE
+
+    q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
+    r, by_relative = q, None
+    if x.r is not None:
+        r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
+        by_relative = tl.zeros((TILE, padded(DR)), tl.float32)
+    output = load_rows(head_of(known.output, row, x.queries, DV), DV, first_query, x.queries, DV, TILE)
+    grad_at = place(known.grad_output, batch, head)
+    grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, TILE)
+
+    numbers = row.to(tl.int64) * x.queries
+    query = first_query + tl.arange(0, TILE)
+    delta = tl.sum(output.to(tl.float32) * grad_output.to(tl.float32), axis=1)
+    delta -= load_numbers(known.grad_lse + numbers, first_query, x.queries, TILE)
+    if known.delta is not None:
+        tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
+    lse, share = load_lse(known, numbers, first_query, x.queries, TILE)
+
+    owned = Owned(batch, head, first_query, q, r, grad_output, delta, lse, share)
+    nothing = tl.zeros((TILE,), tl.float32)
+    sums = Sums(
+        tl.zeros((TILE, padded(D)), tl.float32), by_relative, nothing, nothing, nothing, nothing, nothing, nothing
+    )
+    for STRETCH in tl.static_range(3):
+        if STRETCH == WITHIN or any_clipped(x):
+            sums = walked(x, known, sides, across, owned, sums, rows, STRETCH, D, DV, DR, TILE)
+
+    at = head_of(grad_query, row, x.queries, D)
+    store_rows(at, D, first_query, x.queries, sums.query * x.scale, D, TILE)
+    if x.r is not None:
+        at = head_of(grad_relative, row, x.queries, DR)
+        store_rows(at, DR, first_query, x.queries, sums.relative * x.scale, DR, TILE)
+    if sides.relative_keys is not None:
+        store_sides(sides.relative_keys, sums.keys_before, sums.keys_after, row, rows, first_query, x.queries, TILE)
+    if sides.relative_values is not None:
+        store_sides(
+            sides.relative_values, sums.values_before, sums.values_after, row, rows, first_query, x.queries, TILE
+        )
+    if sides.bias is not None:
+        store_sides(sides.bias, sums.bias_before, sums.bias_after, row, rows, first_query, x.queries, TILE)
+
+
+@triton.jit
+def walked(
+    x, known, sides, across, owned, sums, rows,
+    STRETCH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The sums, with those over the keys of one stretch; rows: the heads of all batch elements."""
+    batch, head, first_query, q, r, grad_output, delta, lse, share = owned
+    by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after = sums
+    row, i = batch * x.heads + head, first_query + tl.arange(0, TILE)[:, None]
+    key_row = row // x.group  # of all batch elements' heads of keys
+    k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
+    first_key, end_key = keys_of(x, first_query, STRETCH, TILE)
+    band = x.offset + first_key - first_query - (TILE - 1)
+
+    if x.relative_keys is not None:
+        constant = tl.zeros((TILE,), tl.float32)  # the share of a row that holds for all pairs
+        left = first_half(r, x.relative_keys, head, band, STRETCH, DR, TILE)
+        scores_joined = tl.zeros((TILE, TILE), k_at.dtype.element_ty)
+    if x.relative_values is not None:
+        values_left = first_half(grad_output, x.relative_values, head, band, STRETCH, DV, TILE)
+        weights_joined = tl.zeros((TILE, TILE), v_at.dtype.element_ty)
+    bias_joined = tl.zeros((TILE, TILE), tl.float32)
+    for start in range(first_key, end_key, TILE):
+        j = start + tl.arange(0, TILE)[None, :]
+        keep = kept_in_tile(x, batch, head, first_query, start, TILE)
+        k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
+        v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
+        products = dot(q, tl.trans(k))
+        if x.relative_keys is not None:
+            products, left = with_band(products, left, r, x.relative_keys, head, band, STRETCH, DR, TILE)
+        if x.relative_queries is not None:
+            products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
+        scores, slope = finished_tile(x, batch, head, first_query, start, products, STRETCH, TILE)
+        weights = weights_of(known, scores, lse, share)
+        by_weight = dot(grad_output, tl.trans(v))
+        if x.relative_values is not None:
+            by_weight, values_left = with_band(
+                by_weight, values_left, grad_output, x.relative_values, head, band, STRETCH, DV, TILE
+            )
+        by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
+        weights, scores = score_gradients(x, keep, weights, by_weight, delta)
+        if across.key_bias is not None:
+            key = start + tl.arange(0, TILE)
+            at = across.key_bias + row.to(tl.int64) * x.keys + key
+            tl.atomic_add(at, tl.sum(scores, axis=0), mask=key < x.keys, sem="relaxed")
+        if x.softcap is not None:
+            scores *= slope
+
+        offset = x.offset + start - first_query
+        if sides.relative_keys is not None:
+            keys_before, keys_after = side_sums(
+                keys_before, keys_after, scores, x.relative_keys, offset, STRETCH, 1, TILE
+            )
+        if sides.relative_values is not None:
+            values_before, values_after = side_sums(
+                values_before, values_after, weights, x.relative_values, offset, STRETCH, 1, TILE
+            )
+        if sides.bias is not None:
+            bias_before, bias_after = side_sums(bias_before, bias_after, scores, x.bias, offset, STRETCH, 1, TILE)
+        if across.bias is not None and not is_constant(x.bias, STRETCH):
+            last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
+            add_bias(across.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
+        if across.value is not None:
+            weights = weights.to(v.dtype)
+            at = head_of(across.value, key_row, x.keys, DV)
+            add_rows(at, start, x.keys, dot(tl.trans(weights), grad_output), DV, TILE)
+        if across.relative_values is not None and not is_constant(x.relative_values, STRETCH):
+            last, weights_joined = weights_joined, joined_from_pairs(weights, TILE)
+            half = shared_half(weights_joined, last, TILE)
+            add_band(across.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
+        if across.relative_queries is not None and sides.relative_queries is not None:
+            nothing = tl.zeros((TILE,), tl.float32)
+            before, after = side_sums(nothing, nothing, scores, x.relative_queries, offset, STRETCH, 0, TILE)
+            add_sides(sides.relative_queries, before, after, row, rows, start, x.keys, TILE)
+
+        by_query = with_query_gradient(x, batch, head, i, j, scores, by_query, D)
+        if across.key is not None:
+            by_key = with_key_gradient(x, batch, head, i, j, scores, tl.zeros((TILE, padded(D)), tl.float32), D)
+            if is_constant(x.relative_queries, STRETCH):
+                by_key += edge_sum(tl.trans(scores), x.relative_queries, head, STRETCH == AFTER, D)
+        scores = scores.to(k.dtype)
+        by_query += dot(scores, k)
+        if is_constant(x.relative_keys, STRETCH):
+            constant += tl.sum(scores.to(tl.float32), axis=1)
+        elif x.relative_keys is not None:
+            last, scores_joined = scores_joined, joined_from_pairs(scores, TILE)
+            half = shared_half(scores_joined, last, TILE)
+            step = band_sum(half, x.relative_keys, head, band, DR, TILE)
+            if x.r is not None:
+                by_relative += step
+            else:
+                by_query += step
+            if across.relative_keys is not None:
+                add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
+        if across.key is not None:
+            by_key += dot(tl.trans(scores), q)
+            if x.relative_queries is not None and not is_constant(x.relative_queries, STRETCH):
+                near, far = columns_from_pairs(scores, TILE)
+                near, far = tl.trans(near), tl.trans(far)
+                by_key += band_sum(near, x.relative_queries, head, band, D, TILE)
+                by_key += band_sum(far, x.relative_queries, head, band + TILE, D, TILE)
+                if across.relative_queries is not None:
+                    add_band(across.relative_queries, x.relative_queries, head, band, near, k, D, TILE)
+                    add_band(across.relative_queries, x.relative_queries, head, band + TILE, far, k, D, TILE)
+            at = head_of(across.key, key_row, x.keys, D)
+            add_rows(at, start, x.keys, by_key * x.scale, D, TILE)
+        band += TILE
+
+    if first_key < end_key:  # what is left: the right half of the last band, or the share of a constant row
+        if x.relative_keys is not None:
+            if is_constant(x.relative_keys, STRETCH):
+                step = constant[:, None] * load_edge(x.relative_keys, head, STRETCH == AFTER, DR)[None, :]
+            else:
+                half = shared_half(tl.zeros((TILE, TILE), scores_joined.dtype), scores_joined, TILE)
+                step = band_sum(half, x.relative_keys, head, band, DR, TILE)
+                if across.relative_keys is not None:
+                    add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
+            if x.r is not None:
+                by_relative += step
+            else:
+                by_query += step
+        if across.relative_values is not None and not is_constant(x.relative_values, STRETCH):
+            half = shared_half(tl.zeros((TILE, TILE), weights_joined.dtype), weights_joined, TILE)
+            add_band(across.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
+        if across.bias is not None and not is_constant(x.bias, STRETCH):
+            half = shared_half(tl.zeros((TILE, TILE), tl.float32), bias_joined, TILE)
+            add_bias(across.bias, x.bias, head, band, half, TILE)
+    return Sums(by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after)
