@@ -186,9 +186,12 @@ def not_timed(reason: str) -> str:
     raise ValueError(reason)
 
 
-def triton_model(kind: str) -> list[str]:
+def triton_model(*kinds: str) -> list[str]:
     """An A100 with these tables: a forward pass and a training step."""
     page = (RESULTS / "triton" / "model.md").read_text(encoding="utf-8")
-    (row,) = (line for line in page.splitlines() if line.startswith(f"| sm_80 | {kind} |"))
-    cells = [cell.strip() for cell in row.split("|")]
-    return [cells[6], cells[-2]]
+    found = []
+    for kind in kinds:
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| sm_80 | {kind} |"))
+        cells = [cell.strip() for cell in row.split("|")]
+        found += [cells[6], cells[-2]]
+    return found

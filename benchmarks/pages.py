@@ -85,11 +85,13 @@ BESIDE = {
     "| the same table by compiled FlexAttention | {} | {} | {} | {} |": ("relative", "flex"),
 }
 MODEL = {
-    "relative keys": (
-        "it gives {} times the tensor cycles of FlashAttention-2's products for a forward pass, and {} times for a"
+    "it gives {} times the tensor cycles of FlashAttention-2's products for a forward pass, and {} times for a": (
+        "relative keys",
     ),
-    "beyond clipped relative keys": "clipped relative keys: {} and {};",
-    "beyond a clipped bias": "clipped bias: {} and {}, by",
+    "lower there: {} and {} beyond clipped relative keys, {} and {} beyond a clipped bias": (
+        "beyond clipped relative keys",
+        "beyond a clipped bias",
+    ),
 }
 FLOOR = "| PyTorch's attention, no encoding | 1 | 1 | {} | {} |"
 """At 8,192 positions. The times of the others are ratios to this row."""
@@ -126,8 +128,8 @@ def places() -> Iterator[Place]:
         shown = what.replace("training", "training step")
         shown = shown if "causal" in what else f"{shown}, both directions"
         yield Place("docs/native.md", f"| {shown} | {{}} | {{}} |", partial(take.held, what))
-    for kind, template in MODEL.items():
-        yield Place("docs/triton.md", template, partial(take.triton_model, kind))
+    for template, kinds in MODEL.items():
+        yield Place("docs/triton.md", template, partial(take.triton_model, *kinds))
     for backend, template in (
         ("tiled", "a causal training step at 1,024 positions takes {} times one without"),
         ("native", "kernels, at {} times ([figures](../benchmarks/results/dropout.md))"),

@@ -1,7 +1,7 @@
 """A model of how fast the Triton kernels can be: no GPU runs, and no speed is claimed.
 
-For the main loop of each kernel, as assembled for a generation of GPUs, it counts per pair of tiles what three units of
-a multiprocessor have to do at least, in cycles:
+For one loop of each kernel, as assembled for a generation of GPUs, it counts per pair of tiles what three units of a
+multiprocessor have to do at least, in cycles:
 
     issue    instructions of all warps / 4 per cycle
     L1       bytes of all warps to and from shared, local and global memory / 128 per cycle
@@ -10,8 +10,8 @@ a multiprocessor have to do at least, in cycles:
 The largest of them is the kernel's bound. It is put over the tensor cycles of what FlashAttention-2 has to multiply for
 the same pairs: 2 products forward, 5 backward. 1 would be a kernel that keeps the tensor cores busy with those alone.
 Both branches of an `if` count, as if every tile were at an edge. A walk along clipped tables has loops of its own for
-tiles beyond them, and a row of its own here. Nothing waits for memory, for another unit, or for
-another program that adds to the same place.
+tiles beyond them, and a row of its own here. Each row has the size that suits it; a launch has one for all loops.
+Nothing waits for memory, for another unit, or for another program that adds to the same place.
 
     python -m benchmarks.triton_model
 """

@@ -180,8 +180,11 @@ def test_no_thread_of_gloo_outlives_the_command(alone, tmp_path):
 
 
 LATE = """
-import atexit, os, time
-atexit.register(print, "Python's exit")
+import os, time
+class Held:
+    def __del__(self):
+        print("Python's exit")
+held = Held()
 from relattn.cli import console
 if os.environ["RANK"] == "0":
     written = console.err.print

@@ -27,6 +27,8 @@ KINDS = ("no table", "relative keys", "clipped relative keys", "clipped relative
 WORKLOADS = [(kind, 64, "bfloat16") for kind in KINDS]
 WORKLOADS += [("relative keys", 128, "bfloat16"), ("relative keys", 256, "bfloat16"), ("relative keys", 64, "float32")]
 WORKLOADS += [("no table", 64, "tf32x3"), ("a bias", 64, "tf32x3")]
+FIRST_HALVES = [("clipped relative keys and values", name) for name in ("backward", "queries, in order")]
+"""Two products before the walk, the first halves of the bands, are computed by two warps each."""
 BIAS_OF_LISTS = "rows of bias, in order"
 """Its two products are computed by two warps where the lists have tables of vectors as well: one warp would spill."""
 ATOMIC = ("backward", "axis")
@@ -42,7 +44,8 @@ def hold(row: dict[str, Any], room: int) -> None:
     assert row["spilled"] <= SPILLED, row
     assert row["shared"] <= room * 1024, row
     assert (row["atomics"] > 0) == (row["kernel"] in ATOMIC), "sums would be added in another order each time"
-    assert row["repeated"] == 0 or tuple(row["size"]) == EIGHT_WARPS or row["kernel"] == BIAS_OF_LISTS, row
+    once = 2 if (row["tables"], row["kernel"]) in FIRST_HALVES else 0
+    assert row["repeated"] <= once or tuple(row["size"]) == EIGHT_WARPS or row["kernel"] == BIAS_OF_LISTS, row
     if (row["tables"], row["width"], row["dtype"]) == ("relative keys", 64, "bfloat16"):
         assert row["products"] == PRODUCTS[row["kernel"]], row
 
@@ -65,10 +68,17 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kernel", "products"), [("forward", [2, 2, 3]), ("backward", [5, 5, 8]), ("keys, in order", [4, 4, 6])]
+    ("tables", "kernel", "products"),
+    [
+        ("clipped relative keys", "forward", [2, 2, 3]),
+        ("clipped relative keys", "backward", [5, 5, 8]),
+        ("clipped relative keys", "keys, in order", [4, 4, 6]),
+        ("a bias", "backward", [5, 5, 5]),
+        ("a bias", "backward, tf32x3", [5]),
+    ],
 )
-def test_tiles_beyond_a_clipped_table_have_no_products_with_it(kernel: str, products: list[int]) -> None:
-    """The loops before its rows, after them, and along them."""
+def test_tiles_beyond_a_clipped_table_have_no_products_with_it(tables: str, kernel: str, products: list[int]) -> None:
+    """The loops before its rows, after them, and along them; one where float32 is multiplied in parts."""
     from triton.backends.compiler import GPUTarget
 
     from benchmarks.triton_compiled import CALLS
@@ -77,12 +87,14 @@ def test_tiles_beyond_a_clipped_table_have_no_products_with_it(kernel: str, prod
     from relattn.backends.triton.inputs import widths_of
     from tests.triton.compiled import compiled_for, products_in_its_loops
 
-    call = CALLS["clipped relative keys"]()
+    kernel, _, precision = kernel.partition(", tf")
+    call = CALLS[tables](**{"dtype": torch.float32, "precision": "tf32x3"} if precision else {})
     launch = kernels_of(call)[kernel]
     tile, warps, stages = sizes.candidates(launch.kernel.__name__, call)[0]
     constants = {**widths_of(call), "TILE": tile}
-    text = compiled_for(GPUTarget("cuda", 80, 32), launch.kernel, launch.given, constants, warps, stages).asm["ttir"]
-    assert products_in_its_loops(text) == products
+    target = GPUTarget("cuda", 80, 32)
+    result = compiled_for(target, launch.kernel, launch.given, constants, warps, stages, call.precision)
+    assert products_in_its_loops(result.asm["ttir"]) == products
 
 
 def test_the_table_that_is_committed() -> None:

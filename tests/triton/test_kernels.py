@@ -58,10 +58,11 @@ def make_call(
     lengths: tuple[int, int] = (21, 37), widths: tuple[int, int, int] = (24, 20, 18), tables: tuple[str, ...] = TABLES,
     rows: int = 9, first: int = -3, zero: bool = False, offset: int = -5, masks: str = "", shared: bool = False,
     seed: int | None = None, aligned: bool = False, key_bias: bool = False, added: str | None = None,
-    axes: tuple[dict[str, Any], ...] = (), **given: Any,
+    axes: tuple[dict[str, Any], ...] = (), full: tuple[str, ...] = (), **given: Any,
 ) -> Call:  # fmt: skip
     """Random numbers; every table has another extent, and every other one a head of its own for each query head.
 
+    full: the tables that have a row for every offset. zero: of the others.
     masks: of k(ey mask), s(egments), p(air mask). added: the axes, of b, h, q and k, along which a float mask does not
     broadcast. shared: the relative query is the query. axes: what `random_axis` is asked for.
     """
@@ -69,6 +70,9 @@ def make_call(
     query = random_rows(batch, num_heads, queries, d, dtype=dtype, aligned=aligned)
     relative = None if shared else random_rows(batch, num_heads, queries, dr, dtype=dtype, aligned=aligned)
     found = random_tables(tables, num_heads, (d if shared else dr, d, dv), dtype, rows, first, zero, aligned)
+    found |= random_tables(
+        full, num_heads, (d if shared else dr, d, dv), dtype, queries + keys, offset - queries + 1, False, aligned
+    )
     segmented = "s" in masks
     explicit = torch.rand(1, num_heads, queries, keys) < 0.6 if "p" in masks else None
     if added is not None:
@@ -79,7 +83,7 @@ def make_call(
         query=query,
         key=random_rows(batch, key_heads, keys, d, dtype=dtype, aligned=aligned),
         value=random_rows(batch, key_heads, keys, dv, dtype=dtype, aligned=aligned),
-        relative_query=relative if "relative_keys" in tables else None,
+        relative_query=relative if "relative_keys" in found else None,
         offset=offset,
         key_bias=random_rows(batch, num_heads, keys, dtype=torch.float32) if key_bias else None,
         key_shift=random_rows(batch, num_heads, queries, dtype=torch.float32) if key_bias else None,
@@ -88,7 +92,7 @@ def make_call(
         query_segments=torch.randint(0, 3, (batch, queries)) if segmented else None,
         key_segments=torch.randint(0, 3, (batch, keys)) if segmented else None,
         explicit_mask=explicit,
-        **found,
+        **dict.fromkeys(TABLES) | found,
         **{
             "part": Part(0, 0, 0, num_heads),
             "lowest": None,
@@ -107,15 +111,16 @@ def make_call(
 def random_tables(
     tables: tuple[str, ...], heads: int, widths: tuple[int, int, int], dtype: torch.dtype, rows: int, first: int,
     zero: bool, aligned: bool = False,
-) -> dict[str, Table | None]:  # fmt: skip
-    """Each of another extent; None for those that are not among `tables`."""
+) -> dict[str, Table]:  # fmt: skip
+    """Those among `tables`, each of another extent."""
     found = {}
     for n, (name, width) in enumerate(zip(TABLES, (*widths, None), strict=True)):
-        shape = (heads if n % 2 else 1, rows + n)
+        shape = (heads if n % 2 else 1, rows + 3 * n)
         values = (
             torch.randn(shape).to(dtype) if width is None else random_rows(*shape, width, dtype=dtype, aligned=aligned)
         )
-        found[name] = Table(values, first - n, zero) if name in tables else None
+        if name in tables:
+            found[name] = Table(values, first - n, zero)
     return found
 
 
@@ -130,7 +135,7 @@ def random_axis(
     (batch, heads, queries, d), keys = call.query.shape, call.key.shape[2]
     relative = None if own is None else random_rows(batch, heads, queries, own, dtype=call.query.dtype)
     widths = (d if own is None else own, d, call.value.shape[3])
-    found = random_tables(tables, heads, widths, call.query.dtype, rows, first, zero)
+    found = dict.fromkeys(TABLES) | random_tables(tables, heads, widths, call.query.dtype, rows, first, zero)
     query, key = torch.randint(0, keys, (batch, queries)) + far, torch.randint(0, keys, (keys,)) + far
     return ListedAxis(number, query, key, relative, **found, **limits)
 
@@ -144,6 +149,25 @@ CALLS: dict[str, dict[str, Any]] = {
     "clipped": {},
     "zero beyond": {"rows": 20, "first": -11, "zero": True},
     "tables beyond every offset": {"rows": 101, "first": -50},
+    "full vectors beside a clipped bias": {
+        "lengths": (21, 90),
+        "offset": -40,
+        "full": TABLES[:3],
+        "tables": TABLES[3:],
+    },
+    "a full bias beside clipped vectors": {
+        "lengths": (21, 90),
+        "offset": -40,
+        "full": TABLES[3:],
+        "tables": TABLES[:3],
+        "zero": True,
+    },
+    "full values beside clipped keys": {
+        "lengths": (50, 90),
+        "offset": -20,
+        "full": TABLES[2:3],
+        "tables": TABLES[:1],
+    },
     "tables left of every offset": {"rows": 4, "first": -100},
     "tables right of every offset": {"rows": 4, "first": 60},
     "one row": {"rows": 1, "first": 0},

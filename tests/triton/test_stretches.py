@@ -9,11 +9,12 @@ import torch
 triton = pytest.importorskip("triton")
 tl = triton.language
 
-from relattn.backends.triton.call import Table  # noqa: E402
+from relattn.backends.triton.call import Call, Table  # noqa: E402
 from relattn.backends.triton.inputs import inputs  # noqa: E402
 from relattn.backends.triton.masks import key_tiles, query_tiles  # noqa: E402
 from relattn.backends.triton.starts import started  # noqa: E402
 from relattn.backends.triton.stretches import AFTER, BEFORE, WITHIN, keys_of, queries_of  # noqa: E402
+from relattn.score.problem import TABLES  # noqa: E402
 from tests.triton import everywhere  # noqa: E402
 from tests.triton.calls import meta_call  # noqa: E402
 
@@ -42,17 +43,26 @@ def bounds_kernel(x, into, OF_KEYS: tl.constexpr, TILE: tl.constexpr):
 
 
 def call_of(
-    device: str, queries: int, keys: int, offset: int, first: int, rows: int, highest: int | None, started: bool
-):
-    """A call with relative keys at the offsets first .. first + rows - 1, and a bias in their midst."""
+    device: str, lengths: tuple[int, int], offset: int | torch.Tensor, first: int, rows: int, highest: int | None,
+    ends: tuple[str, str] = ("relative_keys", "bias"),
+) -> Call:  # fmt: skip
+    """A call with a table at the first of these offsets and one, perhaps the same, at the last."""
+    extents = {ends[0]: (first, rows)} if ends[0] == ends[1] else {ends[0]: (first, 1), ends[1]: (first + rows - 1, 1)}
     tables = {
-        "relative_keys": Table(torch.zeros(1, rows, 16, device=device), first, True),
-        "bias": Table(torch.zeros(1, max(rows - 2, 1), device=device), first + min(rows // 2, 1), False),
+        name: Table(torch.zeros((1, count) if name == "bias" else (1, count, 16), device=device), start, count > 1)
+        for name, (start, count) in extents.items()
     }
-    at = torch.tensor(offset, device=device) if started else offset
-    given = {name: torch.zeros(1, 1, length, 16, device=device) for name, length in
-             (("query", queries), ("key", keys), ("value", keys))}  # fmt: skip
-    return meta_call(width=16, highest=highest, offset=at, **tables, **given)
+    query, key, value = (torch.zeros(1, 1, lengths[at], 16, device=device) for at in (0, 1, 1))
+    return meta_call(width=16, highest=highest, offset=offset, query=query, key=key, value=value, **tables)
+
+
+def clipped(call: Call) -> tuple[int, int] | None:
+    """The first offset of the clipped tables, and the one after the last."""
+    bands = inputs(call)._asdict()
+    tables = [getattr(call, name) for name in TABLES if bands[name] is not None and bands[name].beyond is not None]
+    if not tables:
+        return None
+    return min(table.first for table in tables), max(table.first + table.values.shape[1] for table in tables)
 
 
 def check(found: list[int], tile: int, of_keys: bool, offset: int, first: int, last: int) -> None:
@@ -75,31 +85,34 @@ def check(found: list[int], tile: int, of_keys: bool, offset: int, first: int, l
             assert which == expected, (tile, start, offsets.min(), offsets.max(), first, last)
 
 
+def check_all(call: Call, offset: int, of_keys: bool, device: str) -> None:
+    """Every tile of queries, or of keys."""
+    extent = clipped(call)
+    assert extent is not None
+    length = call.query.shape[2] if of_keys else call.key.shape[2]
+    into = torch.full((-(-length // TILE), 8), -1, dtype=torch.int32, device=device)
+    bounds_kernel[(len(into),)](inputs(call), into, OF_KEYS=of_keys, TILE=TILE)
+    for tile, found in enumerate(into.tolist()):
+        check(found, tile, of_keys, offset, *extent)
+
+
 @everywhere
-@pytest.mark.parametrize("started", [False, True], ids=["an int", "a tensor"])
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["an int", "a tensor"])
 @pytest.mark.parametrize("of_keys", [True, False], ids=["over keys", "over queries"])
-def test_every_tile_lies_in_its_stretch(of_keys: bool, started: bool, device: str) -> None:
-    lengths, offsets = ((70, 100), (5, 90)), (0, -37)
-    tables = [(first, 18) for first in range(-24, -8)] + [(-1, 1), (32, 16), (-300, 5), (300, 5)]
-    for (queries, keys), offset, (first, rows), highest in itertools.product(lengths, offsets, tables, (None, 3)):
-        call = call_of(device, queries, keys, offset, first, rows, highest, started)
-        if inputs(call).relative_keys.beyond is None:
-            continue
-        tiles = -(-(queries if of_keys else keys) // TILE)
-        into = torch.full((tiles, 8), -1, dtype=torch.int32, device=device)
-        bounds_kernel[(tiles,)](inputs(call), into, OF_KEYS=of_keys, TILE=TILE)
-        for tile, found in enumerate(into.tolist()):
-            check(found, tile, of_keys, offset, first, first + rows)
+def test_every_tile_lies_in_its_stretch(of_keys: bool, as_tensor: bool, device: str) -> None:
+    extents = [(first, 18) for first in range(-24, -8)] + [(-1, 1), (32, 16), (-300, 5), (300, 5)]
+    ends = itertools.cycle(itertools.product(TABLES, TABLES))
+    for lengths, offset, extent, highest in itertools.product(((70, 100), (5, 90)), (0, -37), extents, (None, 3)):
+        at = torch.tensor(offset, device=device) if as_tensor else offset
+        call = call_of(device, lengths, at, *extent, highest, next(ends))
+        if clipped(call) is not None:
+            check_all(call, offset, of_keys, device)
 
 
 @everywhere
 @pytest.mark.parametrize("first", [FAR - 1, 1 - FAR])
 @pytest.mark.parametrize("offset", [FAR - 75, 75 - FAR])
-def test_offsets_near_the_ends_of_32_bits(offset: int, first: int, device: str) -> None:
+@pytest.mark.parametrize("lengths", [(70, 5), (5, 70)])
+def test_offsets_near_the_ends_of_32_bits(lengths: tuple[int, int], offset: int, first: int, device: str) -> None:
     for of_keys in (True, False):
-        queries, keys = (70, 5) if of_keys else (5, 70)
-        into = torch.full((5, 8), -1, dtype=torch.int32, device=device)
-        call = call_of(device, queries, keys, offset, first, 1, None, False)
-        bounds_kernel[(5,)](inputs(call), into, OF_KEYS=of_keys, TILE=TILE)
-        for tile, found in enumerate(into.tolist()):
-            check(found, tile, of_keys, offset, first, first + 1)
+        check_all(call_of(device, lengths, offset, first, 1, None, ("bias", "bias")), offset, of_keys, device)

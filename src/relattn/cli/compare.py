@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,11 @@ def run(
     except typer.Exit as stop:
         processes.leave(stop.exit_code)
         raise
+    except Exception:  # a bug
+        if processes.count > 1:
+            traceback.print_exc()
+        processes.leave(1)
+        raise
     processes.part()
     if processes.is_main:
         out.print(table(results))
@@ -72,8 +78,9 @@ def _carried_out(
             progress.say(f"{comparison.count} runs of {comparison.plan.steps} steps")
             results = comparison.run()
     except KeyboardInterrupt:
-        if processes.is_main:
-            _say_how_to_go_on(comparison, folder, processes.count)
+        if not processes.is_main:
+            processes.leave_after_main(STOPPED)
+        _say_how_to_go_on(comparison, folder, processes.count)
         raise typer.Exit(STOPPED) from None
     except (ElsewhereError, DivergedError):
         if not processes.is_main:

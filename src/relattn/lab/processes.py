@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -18,6 +20,10 @@ T = TypeVar("T")
 
 COUNTED = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Where launchers write how many processes they have started."""
+
+
+REPORTED = timedelta(seconds=20)
+"""In which the main process has reported an error."""
 
 
 class ElsewhereError(Exception):
@@ -57,19 +63,25 @@ class Processes:
     def leave(self, code: int) -> None:
         """End this process with the exit code `code` after an error, where it is one of several; alone it goes on.
 
-        It ends at once, without Python's exit: the group is still there, and so are gloo's threads (see `part`).
+        What was registered for the exit is run, but the group is still there, and so are gloo's threads (see `part`):
+        the process ends before Python frees its tensors.
         """
         if self.count > 1:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                atexit._run_exitfuncs()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
 
     def leave_after_main(self, code: int) -> None:
-        """`leave`, once the main process has ended: a launcher kills all as soon as one ends, and the main one has yet
-        to report.
+        """`leave`, once the main process has ended, or after a while: a launcher kills all as soon as one ends, and the
+        main one has yet to report.
         """
         with suppress(RuntimeError):  # the connection closes
-            dist.barrier()  # which the main process does not reach
+            work = dist.barrier(async_op=True)  # which the main process does not reach
+            if work is not None:
+                work.wait(REPORTED)
         self.leave(code)
 
     def on_main(self, action: Callable[[], T]) -> T:

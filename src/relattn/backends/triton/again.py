@@ -10,15 +10,17 @@ from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.known import load_lse, score_gradients, weights_of
 from relattn.backends.triton.listed import with_values
 from relattn.backends.triton.scores import by_keys, by_queries, finished_tile
-from relattn.backends.triton.stretches import WITHIN
 
 
 @triton.jit
 def pairs_again(
-    x, known, batch, head, first_query, first_key, k, v,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, STRETCH: tl.constexpr = WITHIN,
+    x, known, batch, head, first_query, first_key, k, v, STRETCH: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The rows of q and dO; P and dS above the cap, pairs [i, j] in float32; the slope of the cap."""
+    """The rows of q and dO; P and dS above the cap, pairs [i, j] in float32; the slope of the cap.
+
+    STRETCH: where the tile lies beside the clipped tables.
+    """
     keep = kept_in_tile(x, batch, head, first_query, first_key, TILE)
     q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
     r = q

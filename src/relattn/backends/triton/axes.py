@@ -32,6 +32,7 @@ from relattn.backends.triton.listed import feature_of, offsets_of, row_of, sums_
 from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.starts import started
+from relattn.backends.triton.stretches import WITHIN
 from relattn.score.problem import TABLES
 
 
@@ -123,7 +124,9 @@ def axis_kernel(
         j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
-        _, _, weights, scores, slope = pairs_again(x, known, batch, head, first_query, start, k, v, D, DV, DR, TILE)
+        _, _, weights, scores, slope = pairs_again(
+            x, known, batch, head, first_query, start, k, v, WITHIN, D, DV, DR, TILE
+        )  # fmt: skip
         if x.softcap is not None:
             scores *= slope
         offsets = offsets_of(x, axis, batch, i, j)
@@ -191,7 +194,7 @@ def rows_kernel(
                     k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
                     v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
                     _, grad_output, weights, scores, slope = pairs_again(
-                        x, known, batch, head, first_query, first_key, k, v, D, DV, DR, TILE
+                        x, known, batch, head, first_query, first_key, k, v, WITHIN, D, DV, DR, TILE
                     )  # fmt: skip
                     if x.softcap is not None:
                         scores *= slope

@@ -248,9 +248,7 @@ def _listed(call: Call, axis: ListedAxis) -> Listed:
     for name in TABLES:
         table = getattr(axis, name)
         band = _band(call, table)
-        bands[name] = (
-            None if band is None else band._replace(first=table.first, beyond=1, zero=1 if table.zero else None)
-        )
+        bands[name] = None if band is None else band._replace(first=table.first, zero=1 if table.zero else None)
     return Listed(
         **_sides(axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
         relative_width=r.shape[3], width=call.query.shape[3], value_width=call.value.shape[3],

@@ -46,7 +46,7 @@ def keys_kernel(
                 first_query, end_query = queries_of(x, first_key, STRETCH, TILE)
                 for start in range(first_query, end_query, TILE):
                     q, grad_output, weights, scores, slope = pairs_again(
-                        x, known, batch, head, start, first_key, k, v, D, DV, DR, TILE, STRETCH
+                        x, known, batch, head, start, first_key, k, v, STRETCH, D, DV, DR, TILE
                     )  # fmt: skip
                     if grad_key_bias is not None:
                         by_key_bias += tl.sum(scores, axis=0)

@@ -110,7 +110,8 @@ def side_sums(
     """The sums beyond both ends of a clipped table, with those of one more tile; offset: that of its first query and
     first key.
 
-    Most tiles lie on only one side. Offsets made once for both sides would be held in registers, and spill others.
+    Before and after, all pairs count. Within, each side is asked for by itself: offsets made once for both would be
+    held in registers, and spill others.
     """
     if STRETCH == BEFORE:
         before += tl.sum(values, axis=AXIS)

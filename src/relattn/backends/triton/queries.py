@@ -2,7 +2,8 @@
 
     dq_i = scale * sum_j dS_ij k_j       dr_i = scale * sum_j dS_ij RK[d]
 
-S and dP are computed once: with relative keys these are 8 products of two tiles (r . RK and dr carry a half along).
+S and dP are computed once. With relative keys a tile takes 8 products of two tiles (r . RK and dr carry a half along),
+and 5 beyond a clipped table. In a fixed order the program computes dq and dr alone.
 """
 
 from __future__ import annotations
