@@ -68,16 +68,18 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tables", "kernel", "products"),
+    ("tables", "given", "kernel", "products"),
     [
-        ("clipped relative keys", "forward", [2, 2, 3]),
-        ("clipped relative keys", "backward", [5, 5, 8]),
-        ("clipped relative keys", "keys, in order", [4, 4, 6]),
-        ("a bias", "backward", [5, 5, 5]),
-        ("a bias", "backward, tf32x3", [5]),
+        ("clipped relative keys", {}, "forward", [2, 2, 3]),
+        ("clipped relative keys", {}, "backward", [5, 5, 8]),
+        ("clipped relative keys", {}, "keys, in order", [4, 4, 6]),
+        ("a bias", {}, "backward", [5, 5, 5]),
+        ("a bias", {"dtype": torch.float32, "precision": "tf32x3"}, "backward", [5]),
     ],
 )
-def test_tiles_beyond_a_clipped_table_have_no_products_with_it(tables: str, kernel: str, products: list[int]) -> None:
+def test_tiles_beyond_a_clipped_table_have_no_products_with_it(
+    tables: str, given: dict[str, Any], kernel: str, products: list[int]
+) -> None:
     """The loops before its rows, after them, and along them; one where float32 is multiplied in parts."""
     from triton.backends.compiler import GPUTarget
 
@@ -87,8 +89,7 @@ def test_tiles_beyond_a_clipped_table_have_no_products_with_it(tables: str, kern
     from relattn.backends.triton.inputs import widths_of
     from tests.triton.compiled import compiled_for, products_in_its_loops
 
-    kernel, _, precision = kernel.partition(", tf")
-    call = CALLS[tables](**{"dtype": torch.float32, "precision": "tf32x3"} if precision else {})
+    call = CALLS[tables](**given)
     launch = kernels_of(call)[kernel]
     tile, warps, stages = sizes.candidates(launch.kernel.__name__, call)[0]
     constants = {**widths_of(call), "TILE": tile}

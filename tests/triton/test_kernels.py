@@ -115,11 +115,12 @@ def random_tables(
     """Those among `tables`, each of another extent."""
     found = {}
     for n, (name, width) in enumerate(zip(TABLES, (*widths, None), strict=True)):
-        shape = (heads if n % 2 else 1, rows + 3 * n)
-        values = (
-            torch.randn(shape).to(dtype) if width is None else random_rows(*shape, width, dtype=dtype, aligned=aligned)
-        )
         if name in tables:
+            shape = (heads if n % 2 else 1, rows + 3 * n)
+            if width is None:
+                values = torch.randn(shape).to(dtype)
+            else:
+                values = random_rows(*shape, width, dtype=dtype, aligned=aligned)
             found[name] = Table(values, first - n, zero)
     return found
 

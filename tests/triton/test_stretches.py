@@ -9,7 +9,7 @@ import torch
 triton = pytest.importorskip("triton")
 tl = triton.language
 
-from relattn.backends.triton.call import Call, Table  # noqa: E402
+from relattn.backends.triton.call import FARTHEST, Call, Table  # noqa: E402
 from relattn.backends.triton.inputs import inputs  # noqa: E402
 from relattn.backends.triton.masks import key_tiles, query_tiles  # noqa: E402
 from relattn.backends.triton.starts import started  # noqa: E402
@@ -19,7 +19,6 @@ from tests.triton import everywhere  # noqa: E402
 from tests.triton.calls import meta_call  # noqa: E402
 
 TILE = 16
-FAR = 2**30
 
 
 @triton.jit
@@ -44,7 +43,7 @@ def bounds_kernel(x, into, OF_KEYS: tl.constexpr, TILE: tl.constexpr):
 
 def call_of(
     device: str, lengths: tuple[int, int], offset: int | torch.Tensor, first: int, rows: int, highest: int | None,
-    ends: tuple[str, str] = ("relative_keys", "bias"),
+    ends: tuple[str, str],
 ) -> Call:  # fmt: skip
     """A call with a table at the first of these offsets and one, perhaps the same, at the last."""
     extents = {ends[0]: (first, rows)} if ends[0] == ends[1] else {ends[0]: (first, 1), ends[1]: (first + rows - 1, 1)}
@@ -110,8 +109,8 @@ def test_every_tile_lies_in_its_stretch(of_keys: bool, as_tensor: bool, device: 
 
 
 @everywhere
-@pytest.mark.parametrize("first", [FAR - 1, 1 - FAR])
-@pytest.mark.parametrize("offset", [FAR - 75, 75 - FAR])
+@pytest.mark.parametrize("first", [FARTHEST - 1, 1 - FARTHEST])
+@pytest.mark.parametrize("offset", [FARTHEST - 75, 75 - FARTHEST])
 @pytest.mark.parametrize("lengths", [(70, 5), (5, 70)])
 def test_offsets_near_the_ends_of_32_bits(lengths: tuple[int, int], offset: int, first: int, device: str) -> None:
     for of_keys in (True, False):

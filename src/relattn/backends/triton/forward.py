@@ -26,7 +26,7 @@ from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile, first
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import joined_from_pairs, shared_half
 from relattn.backends.triton.starts import started
-from relattn.backends.triton.stretches import AFTER, WITHIN, any_clipped, is_constant, keys_of
+from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, keys_of
 
 
 def forward(call: Call) -> Answers:
@@ -62,44 +62,43 @@ def forward_kernel(
     r = q
     if x.r is not None:
         r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
-    for STRETCH in tl.static_range(3):
-        if STRETCH == WITHIN or any_clipped(x):
-            first_key, end_key = keys_of(x, first_query, STRETCH, TILE)
-            band = x.offset + first_key - first_query - (TILE - 1)
+    for STRETCH in tl.static_range(first_stretch(x), 3):
+        first_key, end_key = keys_of(x, first_query, STRETCH, TILE)
+        band = x.offset + first_key - first_query - (TILE - 1)
+        if x.relative_keys is not None:
+            left = first_half(r, x.relative_keys, head, band, STRETCH, DR, TILE)
+        if x.relative_values is not None and not is_constant(x.relative_values, STRETCH):
+            joined = tl.zeros((TILE, TILE), tl.float32)
+        for start in range(first_key, end_key, TILE):
+            j = start + tl.arange(0, TILE)[None, :]
+            k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
+            products = dot(q, tl.trans(k))
             if x.relative_keys is not None:
-                left = first_half(r, x.relative_keys, head, band, STRETCH, DR, TILE)
-            if x.relative_values is not None and not is_constant(x.relative_values, STRETCH):
-                joined = tl.zeros((TILE, TILE), tl.float32)
-            for start in range(first_key, end_key, TILE):
-                j = start + tl.arange(0, TILE)[None, :]
-                k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
-                products = dot(q, tl.trans(k))
-                if x.relative_keys is not None:
-                    products, left = with_band(products, left, r, x.relative_keys, head, band, STRETCH, DR, TILE)
-                if x.relative_queries is not None:
-                    products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
-                scores, _ = finished_tile(x, batch, head, first_query, start, products, STRETCH, TILE)
+                products, left = with_band(products, left, r, x.relative_keys, head, band, STRETCH, DR, TILE)
+            if x.relative_queries is not None:
+                products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
+            scores, _ = finished_tile(x, batch, head, first_query, start, products, STRETCH, TILE)
 
-                before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=1))
-                shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
-                weights, older = tl.exp2(scores - shift[:, None]), tl.exp2(before - shift)
-                total = total * older + tl.sum(weights, axis=1)
-                if x.dropout.seed is not None:
-                    weights = tl.where(kept_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
-                v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
-                weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
-                weighted = with_value_sums(x, batch, head, i, j, weights, weighted, DV)
-                if x.relative_values is not None:
-                    if is_constant(x.relative_values, STRETCH):
-                        weighted += edge_sum(weights, x.relative_values, head, STRETCH == AFTER, DV)
-                    else:
-                        last, joined = joined * older[:, None], joined_from_pairs(weights, TILE)
-                        half = shared_half(joined, last, TILE).to(v.dtype)
-                        weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
-                band += TILE
-            if x.relative_values is not None and not is_constant(x.relative_values, STRETCH) and first_key < end_key:
-                half = shared_half(tl.zeros((TILE, TILE), tl.float32), joined, TILE).to(x.v.at.dtype.element_ty)
-                weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
+            before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=1))
+            shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
+            weights, older = tl.exp2(scores - shift[:, None]), tl.exp2(before - shift)
+            total = total * older + tl.sum(weights, axis=1)
+            if x.dropout.seed is not None:
+                weights = tl.where(kept_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
+            v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
+            weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
+            weighted = with_value_sums(x, batch, head, i, j, weights, weighted, DV)
+            if x.relative_values is not None:
+                if is_constant(x.relative_values, STRETCH):
+                    weighted += edge_sum(weights, x.relative_values, head, STRETCH == AFTER, DV)
+                else:
+                    last, joined = joined * older[:, None], joined_from_pairs(weights, TILE)
+                    half = shared_half(joined, last, TILE).to(v.dtype)
+                    weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
+            band += TILE
+        if x.relative_values is not None and not is_constant(x.relative_values, STRETCH) and first_key < end_key:
+            half = shared_half(tl.zeros((TILE, TILE), tl.float32), joined, TILE).to(x.v.at.dtype.element_ty)
+            weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
 
     if x.dropout.seed is not None:
         weighted *= x.dropout.factor

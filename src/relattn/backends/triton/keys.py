@@ -16,7 +16,7 @@ from relattn.backends.triton.known import side_sums, store_sides
 from relattn.backends.triton.listed import with_key_gradient
 from relattn.backends.triton.skew import columns_from_pairs
 from relattn.backends.triton.starts import started
-from relattn.backends.triton.stretches import AFTER, WITHIN, any_clipped, is_constant, queries_of
+from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, queries_of
 
 
 @triton.jit
@@ -41,33 +41,32 @@ def keys_kernel(
         row = batch * x.heads + head
         before, after = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
         by_key_bias = tl.zeros((TILE,), tl.float32)
-        for STRETCH in tl.static_range(3):
-            if STRETCH == WITHIN or any_clipped(x):
-                first_query, end_query = queries_of(x, first_key, STRETCH, TILE)
-                for start in range(first_query, end_query, TILE):
-                    q, grad_output, weights, scores, slope = pairs_again(
-                        x, known, batch, head, start, first_key, k, v, STRETCH, D, DV, DR, TILE
-                    )  # fmt: skip
-                    if grad_key_bias is not None:
-                        by_key_bias += tl.sum(scores, axis=0)
-                    if x.softcap is not None:
-                        scores *= slope
+        for STRETCH in tl.static_range(first_stretch(x), 3):
+            first_query, end_query = queries_of(x, first_key, STRETCH, TILE)
+            for start in range(first_query, end_query, TILE):
+                q, grad_output, weights, scores, slope = pairs_again(
+                    x, known, batch, head, start, first_key, k, v, STRETCH, D, DV, DR, TILE
+                )  # fmt: skip
+                if grad_key_bias is not None:
+                    by_key_bias += tl.sum(scores, axis=0)
+                if x.softcap is not None:
+                    scores *= slope
 
-                    offset = x.offset + first_key - start
-                    if sides.relative_queries is not None:
-                        before, after = side_sums(before, after, scores, x.relative_queries, offset, STRETCH, 0, TILE)
-                    by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
-                    i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
-                    by_key = with_key_gradient(x, batch, head, i, j, scores, by_key, D)
-                    if is_constant(x.relative_queries, STRETCH):
-                        by_key += edge_sum(tl.trans(scores), x.relative_queries, head, STRETCH == AFTER, D)
-                    scores = scores.to(k.dtype)
-                    by_key += dot(tl.trans(scores), q)
-                    if x.relative_queries is not None and not is_constant(x.relative_queries, STRETCH):
-                        near, far = columns_from_pairs(scores, TILE)
-                        band = offset - (TILE - 1)
-                        by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
-                        by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)
+                offset = x.offset + first_key - start
+                if sides.relative_queries is not None:
+                    before, after = side_sums(before, after, scores, x.relative_queries, offset, STRETCH, 0, TILE)
+                by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
+                i, j = start + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
+                by_key = with_key_gradient(x, batch, head, i, j, scores, by_key, D)
+                if is_constant(x.relative_queries, STRETCH):
+                    by_key += edge_sum(tl.trans(scores), x.relative_queries, head, STRETCH == AFTER, D)
+                scores = scores.to(k.dtype)
+                by_key += dot(tl.trans(scores), q)
+                if x.relative_queries is not None and not is_constant(x.relative_queries, STRETCH):
+                    near, far = columns_from_pairs(scores, TILE)
+                    band = offset - (TILE - 1)
+                    by_key += band_sum(tl.trans(near), x.relative_queries, head, band, D, TILE)
+                    by_key += band_sum(tl.trans(far), x.relative_queries, head, band + TILE, D, TILE)
         if grad_key_bias is not None:
             key = first_key + tl.arange(0, TILE)
             tl.store(grad_key_bias + row.to(tl.int64) * x.keys + key, by_key_bias, mask=key < x.keys)

@@ -24,7 +24,7 @@ from relattn.backends.triton.inputs import Inputs, Pairs
 from relattn.backends.triton.known import Known
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.starts import started
-from relattn.backends.triton.stretches import WITHIN, any_clipped, keys_of
+from relattn.backends.triton.stretches import first_stretch, keys_of
 
 
 def mask_gradient(call: Call, x: Inputs, known: Known) -> Float[Tensor, "#B #Hq #Lq #Lk"]:
@@ -65,18 +65,17 @@ def mask_kernel(
         batch, head = own_batch + member // heads, own_head + member % heads
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
         for first_query in range(own_query, end_query, TILE):
-            for STRETCH in tl.static_range(3):
-                if STRETCH == WITHIN or any_clipped(x):
-                    start, end_key = keys_of(x, first_query, STRETCH, TILE)
-                    if into.key is not None:
-                        start, end_key = tl.maximum(start, own_key), tl.minimum(end_key, own_key + TILE)
-                    for first_key in range(start, end_key, TILE):
-                        k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
-                        v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
-                        _, _, _, scores, _ = pairs_again(
-                            x, known, batch, head, first_query, first_key, k, v, STRETCH, D, DV, DR, TILE
-                        )  # fmt: skip
-                        total += scores
+            for STRETCH in tl.static_range(first_stretch(x), 3):
+                start, end_key = keys_of(x, first_query, STRETCH, TILE)
+                if into.key is not None:
+                    start, end_key = tl.maximum(start, own_key), tl.minimum(end_key, own_key + TILE)
+                for first_key in range(start, end_key, TILE):
+                    k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
+                    v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
+                    _, _, _, scores, _ = pairs_again(
+                        x, known, batch, head, first_query, first_key, k, v, STRETCH, D, DV, DR, TILE
+                    )  # fmt: skip
+                    total += scores
 
     at, i, j = into.at, own_query + tl.arange(0, TILE), own_key + tl.arange(0, TILE)
     if into.batch is not None:

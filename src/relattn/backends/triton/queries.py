@@ -32,7 +32,7 @@ from relattn.backends.triton.listed import with_key_gradient, with_query_gradien
 from relattn.backends.triton.scores import by_keys, finished_tile, first_half, with_band
 from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, shared_half
 from relattn.backends.triton.starts import started
-from relattn.backends.triton.stretches import AFTER, WITHIN, any_clipped, is_constant, keys_of
+from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, keys_of
 
 
 class Owned(NamedTuple):
@@ -97,9 +97,8 @@ def queries_kernel(
     sums = Sums(
         tl.zeros((TILE, padded(D)), tl.float32), by_relative, nothing, nothing, nothing, nothing, nothing, nothing
     )
-    for STRETCH in tl.static_range(3):
-        if STRETCH == WITHIN or any_clipped(x):
-            sums = walked(x, known, sides, across, owned, sums, rows, STRETCH, D, DV, DR, TILE)
+    for STRETCH in tl.static_range(first_stretch(x), 3):
+        sums = walked(x, known, sides, across, owned, sums, rows, STRETCH, D, DV, DR, TILE)
 
     at = head_of(grad_query, row, x.queries, D)
     store_rows(at, D, first_query, x.queries, sums.query * x.scale, D, TILE)

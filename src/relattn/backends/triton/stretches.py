@@ -41,6 +41,12 @@ def any_clipped(x):
 
 
 @triton.jit
+def first_stretch(x):
+    """The number of the first stretch of a walk; the last is WITHIN."""
+    return BEFORE if any_clipped(x) else WITHIN
+
+
+@triton.jit
 def is_constant(table, STRETCH: tl.constexpr):
     """Whether one row of the table holds for all pairs of the stretch."""
     return STRETCH != WITHIN and is_clipped(table)
