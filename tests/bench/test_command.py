@@ -79,7 +79,7 @@ def test_an_interrupt_keeps_what_was_measured(few, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "measure", interrupted)
     code, printed, said = call("--out", tmp_path, "--encodings", "t5", *TINY)
     assert (code, printed) == (130, "")
-    assert said.endswith(f"stopped; what was measured is kept in {tmp_path / 'results.json'}")
+    assert said.endswith(f"stopped; what was measured is kept in {tmp_path / 'results.json'}; the same command goes on")
     assert len(json.loads((tmp_path / "results.json").read_text())["measurements"]) == 2
 
 

@@ -138,6 +138,106 @@ def test_the_file_is_written_as_it_goes(tmp_path, monkeypatch):
     assert [m["candidate"] for m in json.loads((tmp_path / "results.json").read_text())["measurements"]] == ["plain"]
 
 
+def of_a_few(monkeypatch, measured=quadratic):
+    """A benchmark of three lengths and two candidates, into a folder; it notes what was measured."""
+    tried = []
+
+    def noted(name, workload, limit, patience):
+        tried.append((name, workload.length))
+        return measured(name, workload, limit, patience)
+
+    monkeypatch.setattr(run, "CANDIDATES", {name: CANDIDATES[name] for name in (FLOOR, "plain")})
+    monkeypatch.setattr(run, "measure", noted)
+    monkeypatch.setattr(timing, "MOST_ROUNDS", 1)
+    settings = Settings(
+        ("alibi",), (32, 64, 128), ("yes",), ("training",), (8,), (2,), device="cpu", seconds=1e-3, max_length=0.1
+    )
+    return lambda folder: run.Benchmark(settings, folder, Silent()).run(), tried
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch):
+    """Stopped within the grid, and within the search for the longest; then all of it is there."""
+    stops = [129, 64]
+
+    def stopped(name, workload, limit, patience):
+        if stops and name == "plain" and workload.length >= stops[-1]:
+            stops.pop()
+            raise KeyboardInterrupt
+        return quadratic(name, workload, limit, patience)
+
+    measured, tried = of_a_few(monkeypatch, stopped)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            measured(tmp_path)
+    kept = json.loads((tmp_path / "results.json").read_text())
+    results = measured(tmp_path)
+    assert [name for name, length in tried if length <= 128] == [
+        FLOOR,
+        "plain",
+        FLOOR,
+        "plain",
+        "plain",
+        FLOOR,
+        "plain",
+    ]
+    assert len(results.measurements) == 6
+    assert [reach.longest.how for reach in results.reaches] == ["measured", "measured"]
+    whole = json.loads((tmp_path / "results.json").read_text())
+    assert whole["measurements"] == kept["measurements"]
+    assert whole["date"] == kept["date"]
+    before = list(tried)
+    assert json.loads(json.dumps(measured(tmp_path).record())) == whole
+    assert tried == before
+
+
+def test_who_was_given_up_before_a_stop_is_not_tried_after_it(tmp_path, monkeypatch):
+    def slow(name, workload, limit, patience):
+        if workload.length == 128:
+            raise KeyboardInterrupt
+        if name == "plain":
+            raise OverTimeError("one step takes longer than 5 s")
+        return quadratic(name, workload, limit, patience)
+
+    measured, _ = of_a_few(monkeypatch, slow)
+    with pytest.raises(KeyboardInterrupt):
+        measured(tmp_path)
+    measured, tried = of_a_few(monkeypatch)
+    assert of(measured(tmp_path), "plain")[-1].reason == "one step takes longer than 5 s at L=32"
+    assert (FLOOR, 128) in tried
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "said"),
+    [
+        (
+            "settings",
+            "lengths",
+            [32, 64],
+            r"lengths \(32, 64\); expected \(32, 64, 128\), as asked; give another folder",
+        ),
+        ("machine", "processor", "Abacus", "processor Abacus; expected .*, as here; give another folder"),
+        ("versions", "abacus", "1", "abacus 1; expected None, as here; give another folder"),
+    ],
+)
+def test_measurements_of_another_question_or_place_are_not_mixed(tmp_path, monkeypatch, part, key, value, said):
+    measured, _ = of_a_few(monkeypatch)
+    measured(tmp_path)
+    path = tmp_path / "results.json"
+    kept = json.loads(path.read_text())
+    kept[part][key] = value
+    path.write_text(json.dumps(kept))
+    with pytest.raises(ValueError, match=rf"^out: got {re.escape(str(path))}, which was begun with {said}"):
+        measured(tmp_path)
+
+
+@pytest.mark.parametrize("broken", ["{", "[]", '{"format": 0}', '{"format": 1}'])
+def test_a_damaged_file_is_refused(tmp_path, monkeypatch, broken):
+    measured, _ = of_a_few(monkeypatch)
+    (tmp_path / "results.json").write_text(broken)
+    with pytest.raises(ValueError, match=r"results.json, which holds no results of a benchmark; expected these"):
+        measured(tmp_path)
+
+
 def test_who_is_too_slow_is_not_tried_at_longer_lengths(tmp_path, monkeypatch):
     tried = []
 

@@ -40,6 +40,11 @@ class Measurement:
     chosen: bool = False
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether it was right, and its step needed more time or memory than there is."""
+        return self.timing is None and self.check is not None and self.check.right
+
+    @property
     def teraflops(self) -> float | None:
         """10^12 operations per second, counted for attention without encoding: `Workload.flops`."""
         return None if self.timing is None else self.workload.flops / self.timing.seconds.median / 1e12

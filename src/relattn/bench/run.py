@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import torch
 
+from relattn.bench.begun import begun
 from relattn.bench.candidates import CANDIDATES, FLOOR, OURS, Candidate, chosen_by_auto
 from relattn.bench.case import step
 from relattn.bench.longest import longest
 from relattn.bench.memory import GIB, Memory, OverMemoryError, TooMuchError, available, measure
-from relattn.bench.results import Measurement, Reach, Results
+from relattn.bench.results import FILE, Measurement, Reach, Results
 from relattn.bench.settings import Settings
 from relattn.bench.timing import Timing, interleaved
 from relattn.bench.truth import Check, check
@@ -23,38 +25,39 @@ from relattn.support.progress import Progress
 
 class Benchmark:
     """Measures the workloads of its settings. `results` and results.json in the folder hold the finished measurements.
+    Where the folder holds some already, the others are measured.
 
     candidates: the names of the measured candidates; all of CANDIDATES if none are named.
 
-    Raises ValueError: when the folder's name is not UTF-8; FileExistsError: when it is a file.
+    Raises ValueError: when the folder's name is not UTF-8, and for a results.json that is damaged, or was begun with
+        other settings, on another machine or with other versions; FileExistsError: when the folder is a file.
     """
 
     def __init__(
         self, settings: Settings, folder: Path, progress: Progress, candidates: Iterable[str] | None = None
     ) -> None:
-        self.results = Results(settings)
         self._settings, self._folder, self._progress = settings, folder, progress
         self._candidates = {name: CANDIDATES[name] for name in candidates or CANDIDATES}
         self._checks: dict[tuple[str, Workload], Check | str] = {}
-        self._given_up: dict[tuple[str, Workload], str] = {}
         check_folder("out", folder)
         with said(folder):
             folder.mkdir(parents=True, exist_ok=True)
+        self.results = begun(settings, folder)
 
     def run(self) -> Results:
         """Measure the grid, then, if wanted, the longest sequences."""
         workloads = list(self._settings.workloads())
+        kept = {(m.workload, m.candidate) for m in self.results.measurements}
+        missing = [cell for cell in product(workloads, self._candidates) if cell not in kept]
         self._progress.say(self._plan(len(workloads)))
-        self._progress.begin("benchmark", len(workloads) * len(self._candidates))
-        done = 0
-        for workload in workloads:
-            chosen = chosen_by_auto(workload)
-            for name, candidate in self._candidates.items():
-                self._progress.advance(done, f"{workload}: {name}")
-                measurement = replace(self._measured(name, candidate, workload), chosen=OURS.get(name) == chosen)
-                self.results.measurements.append(measurement)
-                self.results.save(self._folder)
-                done += 1
+        if kept:
+            self._progress.say(f"{self._folder / FILE} holds {len(kept)} measurements; {len(missing)} are missing")
+        self._progress.begin("benchmark", len(missing))
+        for done, (workload, name) in enumerate(missing):
+            self._progress.advance(done, f"{workload}: {name}")
+            measured = self._measured(name, self._candidates[name], workload)
+            self.results.measurements.append(replace(measured, chosen=OURS.get(name) == chosen_by_auto(workload)))
+            self.results.save(self._folder)
         if self._settings.max_length is not None:
             self._look_for_longest(int(self._settings.max_length * GIB))
         return self.results
@@ -68,7 +71,7 @@ class Benchmark:
         )
 
     def _measured(self, name: str, candidate: Candidate, workload: Workload) -> Measurement:
-        refused = candidate.reason(workload) or self._given_up.get((name, workload.family))
+        refused = candidate.reason(workload) or self._given_up(name, workload)
         if refused:
             return Measurement(workload, name, refused)
         checked = self._checked(name, candidate, workload)
@@ -81,9 +84,13 @@ class Benchmark:
             memory = measure(name, workload, available(workload.device), self._settings.patience)
             timing = timed(candidate, workload, self._settings.seconds)
         except RuntimeError as error:
-            self._given_up[name, workload.family] = f"{error} at L={workload.length}"
             return Measurement(workload, name, str(error), checked)
         return Measurement(workload, name, None, checked, memory, timing)
+
+    def _given_up(self, name: str, workload: Workload) -> str | None:
+        """Why it is not tried: it was given up at a shorter length."""
+        shorter = (m for m in self.results.of(workload.family, name) if m.is_given_up)
+        return next((f"{m.reason} at L={m.workload.length}" for m in shorter), None)
 
     def _checked(self, name: str, candidate: Candidate, workload: Workload) -> Check | str:
         """The check at a short length, made once per family; or the candidate's error as a sentence."""
@@ -96,15 +103,14 @@ class Benchmark:
         return self._checks[key]
 
     def _look_for_longest(self, budget: int) -> None:
-        families = list(self._settings.families((TRAINING,)))
-        self._progress.begin("longest sequence", len(families) * len(self._candidates))
-        done = 0
-        for family in families:
-            for name, candidate in self._candidates.items():
-                self._progress.advance(done, f"{family.family_name}: {name}")
-                self.results.reaches.append(self._reach(name, candidate, family, budget))
-                self.results.save(self._folder)
-                done += 1
+        kept = {(reach.family, reach.candidate) for reach in self.results.reaches}
+        families = self._settings.families((TRAINING,))
+        missing = [cell for cell in product(families, self._candidates) if cell not in kept]
+        self._progress.begin("longest sequence", len(missing))
+        for done, (family, name) in enumerate(missing):
+            self._progress.advance(done, f"{family.family_name}: {name}")
+            self.results.reaches.append(self._reach(name, self._candidates[name], family, budget))
+            self.results.save(self._folder)
 
     def _reach(self, name: str, candidate: Candidate, family: Workload, budget: int) -> Reach:
         shortest = family.at(min(self._settings.lengths))

@@ -279,12 +279,12 @@ def bench(
     clipped at 16), t5, alibi, transformer-xl, rope, key-query, disentangled, and for images and documents
     grid-bias (Swin's table), decomposed (SAM's rows for dy and dx), layout (LayoutLMv3's order of words, x and y);
     relattn compare uses the same names. Every candidate is first checked against float64; one that is wrong gets
-    no figure. Ctrl-C keeps what was measured.
+    no figure. Ctrl-C keeps what was measured, and the same command goes on.
 
     A study has settings of its own. relattn's pages show the studies. On a grid of lengths: relative, relative-causal,
     t5. Others: encodings, window, batches, heads, small, decoding, layer-decoding, cost-per-pair, memory,
     dropout, sam, swin, layoutlm, whole-models, hugging-face, keras, devices, first-use, instructions, small-numbers,
-    tile-sizes. After Ctrl-C the same command goes on, but a grid begins again.
+    tile-sizes.
     """
     with one_sentence():
         given = {

@@ -41,7 +41,7 @@ def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None,
         with Bar() as bar:
             results = Benchmark(settings, folder, bar, candidates).run()
     except KeyboardInterrupt:
-        _stop(folder / FILE, "")
+        _stop(folder / FILE)
     for table in tables.terminal(results):
         out.print(table)
     write_text(folder / TABLE_FILE, heading + markdown.text(results))
@@ -57,12 +57,16 @@ def run_study(name: str, folder: Path) -> None:
         with Bar() as bar:
             page = carry_out(name, folder, bar)
     except KeyboardInterrupt:
-        _stop(folder / f"{name}.json", "; the same command goes on")
+        _stop(folder / f"{name}.json")
     out.print(page, soft_wrap=True)
     out.print(f"results  {folder / name}.json\nmarkdown {folder / name}.md", soft_wrap=True)
 
 
-def _stop(kept: Path, how_to_go_on: str) -> NoReturn:
-    said = f"what was measured is kept in {kept}{how_to_go_on}" if kept.exists() else "nothing was measured yet"
+def _stop(kept: Path) -> NoReturn:
+    said = (
+        f"what was measured is kept in {kept}; the same command goes on"
+        if kept.exists()
+        else "nothing was measured yet"
+    )
     err.print(f"stopped; {said}", soft_wrap=True)
     raise typer.Exit(STOPPED) from None

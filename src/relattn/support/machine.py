@@ -1,18 +1,22 @@
-"""Where figures were measured: the machine, and the versions of the packages."""
+"""Where figures are measured: the machine, and the versions of the packages."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import relattn
 
+Facts = dict[str, Any]
+"""What `machine` or `versions` says."""
 
-def machine() -> dict[str, Any]:
+
+def machine() -> Facts:
     """System, processor, the set of instructions that PyTorch uses, cores, threads, accelerators."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
@@ -28,6 +32,20 @@ def versions(*packages: str) -> dict[str, str | None]:
     """The versions of relattn, of Python and of each package; None for a package that is not installed."""
     found: dict[str, str | None] = {"relattn": relattn.__version__, "python": platform.python_version()}
     return found | {name: _version(name) for name in packages}
+
+
+def check_measured_here(path: Path, its_machine: Facts, its_versions: Facts, machine: Facts, versions: Facts) -> None:
+    """The figures of a file go on where they were begun.
+
+    Raises ValueError: on another machine, or with other versions.
+    """
+    for there, here in ((its_machine, machine), (its_versions, versions)):
+        for key in there | here:
+            if there.get(key) != here.get(key):
+                raise ValueError(
+                    f"out: got {path}, which was begun with {key} {there.get(key)}; expected {here.get(key)}, as here; "
+                    "give another folder, or remove the file to measure all of it again"
+                )
 
 
 def _version(package: str) -> str | None:

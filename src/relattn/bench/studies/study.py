@@ -14,7 +14,7 @@ import torch
 from relattn.bench.studies.catalogue import CATALOGUE, study_of
 from relattn.bench.timing import Spread
 from relattn.support.files import check_folder, said, write_json, write_text
-from relattn.support.machine import machine, versions
+from relattn.support.machine import check_measured_here, machine, versions
 from relattn.support.progress import Progress
 
 FORMAT = 1
@@ -128,13 +128,7 @@ def _begun(name: str, study: Study, folder: Path) -> Kept:
     if not path.exists():
         return new
     kept = Kept.read(path, name)
-    for there, here in ((kept.machine, new.machine), (kept.versions, new.versions)):
-        for key in here | there:
-            if there.get(key) != here.get(key):
-                raise ValueError(
-                    f"out: got {path}, which was begun with {key} {there.get(key)}; expected {here.get(key)}, as here; "
-                    "give another folder, or remove the file to measure all of it again"
-                )
+    check_measured_here(path, kept.machine, kept.versions, new.machine, new.versions)
     return kept
 
 
