@@ -215,6 +215,7 @@ def test_who_was_given_up_before_a_stop_is_not_tried_after_it(tmp_path, monkeypa
             [32, 64],
             r"lengths \(32, 64\); expected \(32, 64, 128\), as asked; give another folder",
         ),
+        ("settings", "device", "cuda", "device cuda; expected cpu, as asked; give another folder"),
         ("machine", "processor", "Abacus", "processor Abacus; expected .*, as here; give another folder"),
         ("versions", "abacus", "1", "abacus 1; expected None, as here; give another folder"),
     ],
@@ -230,7 +231,18 @@ def test_measurements_of_another_question_or_place_are_not_mixed(tmp_path, monke
         measured(tmp_path)
 
 
-@pytest.mark.parametrize("broken", ["{", "[]", '{"format": 0}', '{"format": 1}'])
+def test_other_candidates_are_not_mixed(tmp_path, monkeypatch):
+    measured, _ = of_a_few(monkeypatch)
+    measured(tmp_path)
+    monkeypatch.setattr(run, "CANDIDATES", {FLOOR: CANDIDATES[FLOOR]})
+    with pytest.raises(ValueError, match="which holds plain; expected sdpa, no encoding alone, as asked; give another"):
+        measured(tmp_path)
+
+
+BROKEN = ["{", "[]", '{"format": 0}', '{"format": 1}', '{"settings": []}', '{"settings": {}, "machine": [1]}']
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_damaged_file_is_refused(tmp_path, monkeypatch, broken):
     measured, _ = of_a_few(monkeypatch)
     (tmp_path / "results.json").write_text(broken)

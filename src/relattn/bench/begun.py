@@ -9,14 +9,12 @@ from typing import Any
 
 from relattn.bench.longest import Longest
 from relattn.bench.memory import Memory
-from relattn.bench.results import FILE, FORMAT, Measurement, Reach, Results
+from relattn.bench.results import FILE, FORMAT, PACKAGES, Measurement, Reach, Results
 from relattn.bench.settings import Settings
 from relattn.bench.timing import Spread, Timing
 from relattn.bench.truth import Check
 from relattn.bench.workload import Workload
-from relattn.support.machine import check_measured_here
-
-HOW_ELSE = "give another folder, or remove the file to measure all of it again"
+from relattn.support.machine import HOW_ELSE, check_measured_here
 
 
 def begun(settings: Settings, folder: Path) -> Results:
@@ -24,34 +22,29 @@ def begun(settings: Settings, folder: Path) -> Results:
 
     Raises ValueError: for a damaged file, and for one with other settings, of another machine, or of other versions.
     """
-    path, new = folder / FILE, Results(settings)
+    path = folder / FILE
     if not path.exists():
-        return new
+        return Results(settings)
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
+        there = _tuples(held["settings"])
+        facts = dict(held["machine"]), dict(held["versions"])
         if held["format"] != FORMAT:
             raise ValueError
         measurements, reaches = [*map(_measurement, held["measurements"])], [*map(_reach, held["max_length"])]
-        kept = Results(
-            Settings(**_tuples(held["settings"])),
-            held["date"],
-            held["machine"],
-            held["versions"],
-            measurements,
-            reaches,
-        )
-    except (ValueError, KeyError, TypeError):
+        kept = Results(settings, held["date"], *facts, measurements, reaches)
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
             f"out: got {path}, which holds no results of a benchmark; expected these, or no such file; {HOW_ELSE}"
         ) from None
-    there, here = asdict(kept.settings), asdict(settings)
-    for name in there:
-        if there[name] != here[name]:
+    here = asdict(settings)
+    for name in there | here:
+        if there.get(name) != here.get(name):
             raise ValueError(
-                f"out: got {path}, which was begun with {name} {there[name]}; expected {here[name]}, as asked; "
+                f"out: got {path}, which was begun with {name} {there.get(name)}; expected {here.get(name)}, as asked; "
                 f"{HOW_ELSE}"
             )
-    check_measured_here(path, kept.machine, kept.versions, new.machine, new.versions)
+    check_measured_here(path, *facts, *PACKAGES)
     return kept
 
 
@@ -73,8 +66,10 @@ def _measurement(record: dict[str, Any]) -> Measurement:
 
 
 def _timing(record: dict[str, Any]) -> Timing:
-    spreads = {name: record[name] and Spread(**record[name]) for name in ("seconds", "ratio", "processor_ratio")}
-    return Timing(**record | spreads)
+    seconds, ratio, processor = record["seconds"], record["ratio"], record["processor_ratio"]
+    return Timing(
+        Spread(**seconds), Spread(**ratio), processor and Spread(**processor), record["pairs"], record["rounds"]
+    )
 
 
 def _reach(record: dict[str, Any]) -> Reach:

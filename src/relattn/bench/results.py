@@ -41,7 +41,7 @@ class Measurement:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it was right, and its step needed more time or memory than there is."""
+        """Whether it was right, and its step could not be carried out."""
         return self.timing is None and self.check is not None and self.check.right
 
     @property

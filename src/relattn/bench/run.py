@@ -20,6 +20,7 @@ from relattn.bench.timing import Timing, interleaved
 from relattn.bench.truth import Check, check
 from relattn.bench.workload import TRAINING, Workload
 from relattn.support.files import check_folder, said
+from relattn.support.machine import HOW_ELSE
 from relattn.support.progress import Progress
 
 
@@ -30,7 +31,8 @@ class Benchmark:
     candidates: the names of the measured candidates; all of CANDIDATES if none are named.
 
     Raises ValueError: when the folder's name is not UTF-8, and for a results.json that is damaged, or was begun with
-        other settings, on another machine or with other versions; FileExistsError: when the folder is a file.
+        other settings, with other candidates, on another machine or with other versions; FileExistsError: when the
+        folder is a file.
     """
 
     def __init__(
@@ -43,6 +45,12 @@ class Benchmark:
         with said(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self.results = begun(settings, folder)
+        strangers = {m.candidate for m in self.results.measurements} - set(self._candidates)
+        if strangers:
+            raise ValueError(
+                f"out: got {folder / FILE}, which holds {', '.join(sorted(strangers))}; expected "
+                f"{', '.join(self._candidates)} alone, as asked; {HOW_ELSE}"
+            )
 
     def run(self) -> Results:
         """Measure the grid, then, if wanted, the longest sequences."""
@@ -53,10 +61,11 @@ class Benchmark:
         if kept:
             self._progress.say(f"{self._folder / FILE} holds {len(kept)} measurements; {len(missing)} are missing")
         self._progress.begin("benchmark", len(missing))
+        chosen = {workload: chosen_by_auto(workload) for workload in dict(missing)}
         for done, (workload, name) in enumerate(missing):
             self._progress.advance(done, f"{workload}: {name}")
             measured = self._measured(name, self._candidates[name], workload)
-            self.results.measurements.append(replace(measured, chosen=OURS.get(name) == chosen_by_auto(workload)))
+            self.results.measurements.append(replace(measured, chosen=OURS.get(name) == chosen[workload]))
             self.results.save(self._folder)
         if self._settings.max_length is not None:
             self._look_for_longest(int(self._settings.max_length * GIB))
@@ -89,7 +98,8 @@ class Benchmark:
 
     def _given_up(self, name: str, workload: Workload) -> str | None:
         """Why it is not tried: it was given up at a shorter length."""
-        shorter = (m for m in self.results.of(workload.family, name) if m.is_given_up)
+        found = self.results.of(workload.family, name)
+        shorter = (m for m in found if m.is_given_up and m.workload.length < workload.length)
         return next((f"{m.reason} at L={m.workload.length}" for m in shorter), None)
 
     def _checked(self, name: str, candidate: Candidate, workload: Workload) -> Check | str:

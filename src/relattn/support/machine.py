@@ -14,6 +14,8 @@ import relattn
 
 Facts = dict[str, Any]
 """What `machine` or `versions` says."""
+HOW_ELSE = "give another folder, or remove the file to measure all of it again"
+"""What to do with a file of figures that are another's."""
 
 
 def machine() -> Facts:
@@ -28,23 +30,23 @@ def machine() -> Facts:
     }
 
 
-def versions(*packages: str) -> dict[str, str | None]:
+def versions(*packages: str) -> Facts:
     """The versions of relattn, of Python and of each package; None for a package that is not installed."""
-    found: dict[str, str | None] = {"relattn": relattn.__version__, "python": platform.python_version()}
+    found: Facts = {"relattn": relattn.__version__, "python": platform.python_version()}
     return found | {name: _version(name) for name in packages}
 
 
-def check_measured_here(path: Path, its_machine: Facts, its_versions: Facts, machine: Facts, versions: Facts) -> None:
-    """The figures of a file go on where they were begun.
+def check_measured_here(path: Path, its_machine: Facts, its_versions: Facts, *packages: str) -> None:
+    """The figures of a file go on where they were begun; its_versions: of relattn, Python and the packages.
 
     Raises ValueError: on another machine, or with other versions.
     """
-    for there, here in ((its_machine, machine), (its_versions, versions)):
+    for there, here in ((its_machine, machine()), (its_versions, versions(*packages))):
         for key in there | here:
             if there.get(key) != here.get(key):
                 raise ValueError(
                     f"out: got {path}, which was begun with {key} {there.get(key)}; expected {here.get(key)}, as here; "
-                    "give another folder, or remove the file to measure all of it again"
+                    f"{HOW_ELSE}"
                 )
 
 

@@ -14,7 +14,7 @@ import torch
 from relattn.bench.studies.catalogue import CATALOGUE, study_of
 from relattn.bench.timing import Spread
 from relattn.support.files import check_folder, said, write_json, write_text
-from relattn.support.machine import check_measured_here, machine, versions
+from relattn.support.machine import HOW_ELSE, check_measured_here, machine, versions
 from relattn.support.progress import Progress
 
 FORMAT = 1
@@ -69,7 +69,7 @@ class Kept:
         except (ValueError, KeyError, TypeError):
             raise ValueError(
                 f"out: got {path}, which holds no figures of the study {name!r}; expected these, or no such file; "
-                "remove it, or give another folder"
+                f"{HOW_ELSE}"
             ) from None
 
     def write(self, folder: Path) -> None:
@@ -124,11 +124,11 @@ def carry_out(name: str, folder: Path, progress: Progress) -> str:
 
 def _begun(name: str, study: Study, folder: Path) -> Kept:
     """What an interrupted run has left, or nothing yet."""
-    path, new = folder / f"{name}.json", Kept.new(name, study)
+    path = folder / f"{name}.json"
     if not path.exists():
-        return new
+        return Kept.new(name, study)
     kept = Kept.read(path, name)
-    check_measured_here(path, kept.machine, kept.versions, new.machine, new.versions)
+    check_measured_here(path, kept.machine, kept.versions, *study.packages)
     return kept
 
 
