@@ -126,15 +126,6 @@ def longer_windows() -> list[str]:
     return found
 
 
-def chorales(encoding: str) -> list[str]:
-    """Mean and standard deviation at every length; the n-gram's mean."""
-    results = document("chorales/results.json")
-    if encoding == "n-gram":
-        return [f"{results['ngram'][str(length)]['nats']:.3f}" for length in results["lengths"]]
-    found = (results["summary"][encoding][str(length)] for length in results["lengths"])
-    return [f"{one['mean']:.3f} ± {one['spread']:.3f}" for one in found]
-
-
 def ngram() -> list[str]:
     """On validation."""
     return [f"{document('jsb/results.json')['ngram']['valid']:.3f}"]
@@ -188,10 +179,45 @@ def not_timed(reason: str) -> str:
 
 def triton_model(*kinds: str) -> list[str]:
     """An A100 with these tables: a forward pass and a training step."""
-    page = (RESULTS / "triton" / "model.md").read_text(encoding="utf-8")
+    rows = map(_on_an_a100, kinds)
+    return [cell for row in rows for cell in (row[6], row[-2])]
+
+
+def with_dropout() -> list[str]:
+    """An A100's bound for a forward pass without tables, with dropout and without, for 64 queries and 64 keys."""
     found = []
-    for kind in kinds:
-        (row,) = (line for line in page.splitlines() if line.startswith(f"| sm_80 | {kind} |"))
-        cells = [cell.strip() for cell in row.split("|")]
-        found += [cells[6], cells[-2]]
+    for kind in ("no table, dropout", "no table"):
+        _, _, _, size, cycles, *_ = _on_an_a100(kind)
+        tile = int(size.split(",")[0])
+        found.append(f"{max(map(float, cycles.split('/'))) * (64 / tile) ** 2:,.0f}")
+    return found
+
+
+def _on_an_a100(kind: str) -> list[str]:
+    page = (RESULTS / "triton" / "model.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| sm_80 | {kind} |"))
+    return [cell.strip() for cell in row.split("|")]
+
+
+def rotation(tile: int) -> list[str]:
+    """The cycles of L1 along one of two axes, and along one; Gluon's are as many as the latter.
+
+    Raises ValueError: where they are not.
+    """
+    rows = [line.split("|") for line in (RESULTS / "triton" / "rotation.md").read_text("utf-8").splitlines()]
+    found = {row[2].strip(): row[-2].strip() for row in rows if len(row) > 8 and row[1].strip() == str(tile)}
+    if found["one axis"] != found["Gluon"]:
+        raise ValueError("docs/triton.md says that both ways through shared memory take the same")
+    return [found["two axes"], found["one axis"]]
+
+
+def launches() -> list[str]:
+    """The shortest and the longest time of a forward launch and of a backward one; then those of Triton's look-up."""
+    page = (RESULTS / "triton" / "launch.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    found = []
+    for column in (2, 3):
+        for direction in ("forward", "backward"):
+            times = [float(row[column].split()[0]) for row in rows if row and row[0].startswith(f"{direction},")]
+            found += [f"{min(times):.1f}", f"{max(times):.1f}"]
     return found

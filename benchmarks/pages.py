@@ -20,7 +20,7 @@ from relattn.bench.studies.catalogue import CATALOGUE, GRIDS, study_of
 
 
 class Place(NamedTuple):
-    """A sentence or a row of a page, with "{}" for every figure; it stands there once."""
+    """A sentence or a row of a page, with "{}" for every figure, not at its end; it stands there once."""
 
     page: str
     template: str
@@ -68,12 +68,6 @@ JSB = {
     "| relative | {} | 0.357 |": "relative",
     "| relative, with pitch and time | {} | 0.335 |": "relative+pitch+time",
 }
-CHORALES = {
-    "n-gram": "| n-gram | {} | {} | {} | |",
-    "relative": "| `relative-heads` (Huang et al. 2018) | {} | {} | {} | 0.357, relative attention |",
-    "rope": "| `rope` (Su et al. 2021) | {} | {} | {} |  |",
-    "sinusoid": "| `sinusoid` (absolute) | {} | {} | {} | 0.417, baseline |",
-}
 BESIDE = {
     "| **`RelativeEmbedding` for every offset, compiled kernels** | {} | {} | {} | {} |": (
         "relative",
@@ -84,6 +78,12 @@ BESIDE = {
     "| the same table, handed to PyTorch's kernel as a mask | {} | {} | {} | {} |": ("relative", "sdpa, S as mask"),
     "| the same table by compiled FlexAttention | {} | {} | {} | {} |": ("relative", "flex"),
 }
+LAUNCH = (
+    "a forward launch takes {} to {} microseconds of the host and a backward launch {} to {}. We aimed at 15 at most. "
+    "By Triton's own look-up the same launches take {} to {} and {} to {} ([figures]"
+)
+WITH_DROPOUT = "without a table {} cycles for 64 queries and 64 keys, where a call without dropout has a bound of {}."
+ROTATION = "For a tile of 64 that is {} cycles of L1. `tl.gather` from a tensor with one axis takes {},"
 MODEL = {
     "it gives {} times the tensor cycles of FlashAttention-2's products for a forward pass, and {} times for a": (
         "relative keys",
@@ -130,6 +130,9 @@ def places() -> Iterator[Place]:
         yield Place("docs/native.md", f"| {shown} | {{}} | {{}} |", partial(take.held, what))
     for template, kinds in MODEL.items():
         yield Place("docs/triton.md", template, partial(take.triton_model, *kinds))
+    yield Place("docs/triton.md", WITH_DROPOUT, take.with_dropout)
+    yield Place("docs/triton.md", LAUNCH, take.launches)
+    yield Place("docs/triton.md", ROTATION, partial(take.rotation, 64))
     for backend, template in (
         ("tiled", "a causal training step at 1,024 positions takes {} times one without"),
         ("native", "kernels, at {} times ([figures](../benchmarks/results/dropout.md))"),
@@ -144,8 +147,6 @@ def places() -> Iterator[Place]:
         "every offset goes from {} to {} when it is clamped",
         take.longer_windows,
     )
-    for encoding, template in CHORALES.items():
-        yield Place("docs/lab.md", template, partial(take.chorales, encoding))
     yield Place(
         "docs/lab.md",
         "the last row comes to {}. [The whole table]",
@@ -167,9 +168,10 @@ OTHERS = {
     "devices-model/model.md": "A model of 8 to 1,024 devices",
     "triton/README.md": "The Triton kernels as compiled for six generations of GPUs",
     "triton/model.md": "A model of their speed",
+    "triton/launch.md": "What a launch of them costs the host",
+    "triton/rotation.md": "A tile's rotation in them, in three ways",
     "gpu/README.md": "On a GPU",
     "jsb/README.md": "The table of Huang et al. 2018, carried out again",
-    "chorales/README.md": "Three encodings on Bach's chorales",
 }
 
 

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import torch
 
-from relattn.backends.triton import axes, backward, forward, mask_gradient, sizes, tables
+from relattn.backends.triton import axes, backward, forward, keys, mask_gradient, sizes, tables
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
@@ -78,7 +78,7 @@ def workloads() -> Iterator[tuple[str, int, str, Call]]:
 
 
 class Launch(NamedTuple):
-    """A kernel, its arguments, and the widths that it has beside those of the call."""
+    """A kernel, its arguments, and the constants that it has beside the widths of the call."""
 
     kernel: Any
     given: tuple
@@ -97,7 +97,7 @@ def launches(call: Call, ordered: bool) -> list[Launch]:
         found.append(Launch(kernel, given, more))
 
     with ExitStack() as patches:
-        for module in (forward, backward, tables, mask_gradient, axes):
+        for module in (forward, backward, keys, tables, mask_gradient, axes):
             patches.enter_context(patch.object(module, "launch", note))
         patches.enter_context(patch.object(backward, "is_ordered", lambda call: ordered or decide(call)))
         answers = forward.forward(call)

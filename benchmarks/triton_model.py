@@ -4,7 +4,7 @@ For one loop of each kernel, as assembled for a generation of GPUs, it counts pe
 multiprocessor have to do at least, in cycles:
 
     issue    instructions of all warps / 4 per cycle
-    L1       bytes of all warps to and from shared, local and global memory / 128 per cycle
+    L1       bytes of all warps to and from shared, local and global memory, and of shuffles / 128 per cycle
     tensor   multiply-adds of the products / those that the tensor cores do in a cycle
 
 The largest of them is the kernel's bound. It is put over the tensor cycles of what FlashAttention-2 has to multiply for
@@ -70,17 +70,17 @@ def work(kernel: Any, given: tuple, call: Call, capability: int, size: tuple[int
     tile, warps, stages = size
     constants = {**widths_of(call), "TILE": tile}
     result = compiled_for(GPUTarget("cuda", capability, 32), kernel, given, constants, warps, stages)
-    loops, products = _loops(_instructions(result.asm["cubin"])), products_in_its_loops(result.asm["ttir"])
+    loops, products = _loops(instructions(result.asm["cubin"])), products_in_its_loops(result.asm["ttir"])
     assert len(loops) == len(products), (kernel.__name__, len(loops), products)
     loop, products = loops[which], products[which]
     return Work(
         issue=len(loop) * warps / SCHEDULERS,
-        l1=sum(_bytes(name) for name, _ in loop) * 32 * warps / BYTES,
+        l1=sum(bytes_of(name) for name, _ in loop) * 32 * warps / BYTES,
         tensor=products * tile * tile * call.query.shape[3] / MULTIPLY_ADDS[capability],
     )
 
 
-def _instructions(cubin: bytes) -> list[tuple[str, str]]:
+def instructions(cubin: bytes) -> list[tuple[str, str]]:
     """Names and operands; a label is an instruction without operands."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -110,9 +110,13 @@ def _loops(code: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     return [[one for one in code[start : end + 1] if not one[0].startswith(".L")] for start, end in sorted(outer)]
 
 
-def _bytes(name: str) -> int:
-    """What one thread moves to or from memory."""
+def bytes_of(name: str) -> int:
+    """What one thread moves to or from memory, or to another thread: 32 of them a cycle (CUDA C++ Programming Guide,
+    throughput of arithmetic instructions).
+    """
     kind, *endings = name.split(".")
+    if kind == "SHFL":
+        return 4
     if kind in ("LDSM", "STSM"):
         return 4 * int(endings[-1]) if endings[-1].isdigit() else 4
     if kind.startswith(("LDS", "STS", "LDL", "STL", "LDG", "STG", "RED", "ATOM")):
@@ -152,7 +156,7 @@ def main() -> None:
         "# A model of the Triton kernels' speed",
         "",
         "No GPU ran, and no speed is claimed. Per pair of tiles, at a width of 64 in bfloat16: the cycles that a",
-        "multiprocessor needs at least to issue the instructions / for L1 (shared, local and global memory) / on the",
+        "multiprocessor needs at least to issue the instructions / for L1 (memory of all kinds, and shuffles) / on the",
         "tensor cores; which of them is the bound; and the bound over the tensor cycles of FlashAttention-2's products",
         "for the same pairs. The last column is a training step. Of the two sizes that are timed, the one with the",
         "lower bound.",

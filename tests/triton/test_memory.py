@@ -27,9 +27,9 @@ def made(
     call: Call, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., None] = lambda *given, **rest: None
 ) -> Made:
     """By a forward and a backward pass whose kernels are `launch`."""
-    from relattn.backends.triton import axes, backward, forward, mask_gradient, tables
+    from relattn.backends.triton import axes, backward, forward, keys, mask_gradient, tables
 
-    for module in (forward, backward, tables, mask_gradient, axes):
+    for module in (forward, backward, keys, tables, mask_gradient, axes):
         monkeypatch.setattr(module, "launch", launch)
     with Made() as count:
         answers = forward.forward(call)

@@ -369,6 +369,8 @@ IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
         ("forward_kernel", {"tables": KEYS, "width": 136}, [(16, 2, 2)]),
         ("forward_kernel", {"dtype": torch.float32}, [(32, 4, 2), (64, 4, 2)]),
         ("forward_kernel", {"dtype": torch.float32, "tables": KEYS}, [(16, 4, 2), (32, 4, 2)]),
+        ("keys_kernel", {"dtype": torch.float32, "tables": KEYS}, [(16, 4, 1), (32, 4, 2)]),
+        ("keys_kernel", {"dtype": torch.float32, "tables": BIAS}, [(16, 4, 2), (32, 4, 2)]),
         ("keys_kernel", IN_PARTS, [(16, 2, 2), (32, 4, 2)]),
         ("forward_kernel", IN_PARTS, [(16, 1, 2), (32, 4, 2)]),
         ("tables_kernel", {"tables": BIAS, **IN_PARTS}, [(16, 1, 2), (32, 4, 2)]),

@@ -22,21 +22,23 @@ TILE = 16
 
 
 @triton.jit
-def bounds_kernel(x, into, OF_KEYS: tl.constexpr, TILE: tl.constexpr):
-    """The ends of the three stretches, and of the whole walk, for each tile of queries, or of keys."""
+def bounds_kernel(x, into, KEYS: tl.constexpr, TILE: tl.constexpr):
+    """The ends of the three stretches, and of the whole walk: over the keys, for each tile of queries, or over the
+    queries, for KEYS keys.
+    """
     x = started(x)
     tile = tl.program_id(0)
     for STRETCH in tl.static_range(3):
-        if OF_KEYS:
+        if KEYS == 0:
             begin, end = keys_of(x, tile * TILE, STRETCH, TILE)
         else:
-            begin, end = queries_of(x, tile * TILE, STRETCH, TILE)
+            begin, end = queries_of(x, tile * KEYS, STRETCH, KEYS, TILE)
         tl.store(into + tile * 8 + 2 * STRETCH, begin)
         tl.store(into + tile * 8 + 2 * STRETCH + 1, end)
-    if OF_KEYS:
+    if KEYS == 0:
         begin, end = key_tiles(x, tile * TILE, TILE)
     else:
-        begin, end = query_tiles(x, tile * TILE, TILE)
+        begin, end = query_tiles(x, tile * KEYS, KEYS, TILE)
     tl.store(into + tile * 8 + 6, begin)
     tl.store(into + tile * 8 + 7, end)
 
@@ -64,16 +66,17 @@ def clipped(call: Call) -> tuple[int, int] | None:
     return min(table.first for table in tables), max(table.first + table.values.shape[1] for table in tables)
 
 
-def check(found: list[int], tile: int, of_keys: bool, offset: int, first: int, last: int) -> None:
-    """Every step of the walk is in one stretch, and that is the one of its pairs."""
+def check(found: list[int], tile: int, keys: int, offset: int, first: int, last: int) -> None:
+    """Every step of the walk is in one stretch, and that is the one of its pairs. keys: 0 for a walk over the keys."""
     stretches = {which: found[2 * which : 2 * which + 2] for which in (BEFORE.value, AFTER.value, WITHIN.value)}
     begin, end = found[6:]
     steps = [start for low, high in stretches.values() for start in range(low, high, TILE)]
     assert sorted(steps) == list(range(begin, end, TILE))
-    own, other = tile * TILE + np.arange(TILE), np.arange(TILE)
+    owned = keys or TILE
+    own, other = tile * owned + np.arange(owned), np.arange(TILE)
     for which, (low, high) in stretches.items():
         for start in range(low, high, TILE):
-            i, j = (own, start + other) if of_keys else (start + other, own)
+            i, j = (start + other, own) if keys else (own, start + other)
             offsets = offset + j[None, :] - i[:, None]
             if (offsets < first).all():
                 expected = BEFORE.value
@@ -84,28 +87,28 @@ def check(found: list[int], tile: int, of_keys: bool, offset: int, first: int, l
             assert which == expected, (tile, start, offsets.min(), offsets.max(), first, last)
 
 
-def check_all(call: Call, offset: int, of_keys: bool, device: str) -> None:
-    """Every tile of queries, or of keys."""
+def check_all(call: Call, offset: int, keys: int, device: str) -> None:
+    """Every tile of queries, or every block of so many keys."""
     extent = clipped(call)
     assert extent is not None
-    length = call.query.shape[2] if of_keys else call.key.shape[2]
-    into = torch.full((-(-length // TILE), 8), -1, dtype=torch.int32, device=device)
-    bounds_kernel[(len(into),)](inputs(call), into, OF_KEYS=of_keys, TILE=TILE)
+    blocks = -(-call.key.shape[2] // keys) if keys else -(-call.query.shape[2] // TILE)
+    into = torch.full((blocks, 8), -1, dtype=torch.int32, device=device)
+    bounds_kernel[(len(into),)](inputs(call), into, KEYS=keys, TILE=TILE)
     for tile, found in enumerate(into.tolist()):
-        check(found, tile, of_keys, offset, *extent)
+        check(found, tile, keys, offset, *extent)
 
 
 @everywhere
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["an int", "a tensor"])
-@pytest.mark.parametrize("of_keys", [True, False], ids=["over keys", "over queries"])
-def test_every_tile_lies_in_its_stretch(of_keys: bool, as_tensor: bool, device: str) -> None:
+@pytest.mark.parametrize("keys", [0, TILE, 2 * TILE], ids=["over keys", "of a tile of keys", "of two tiles of keys"])
+def test_every_tile_lies_in_its_stretch(keys: int, as_tensor: bool, device: str) -> None:
     extents = [(first, 18) for first in range(-24, -8)] + [(-1, 1), (32, 16), (-300, 5), (300, 5)]
     ends = itertools.cycle(itertools.product(TABLES, TABLES))
     for lengths, offset, extent, highest in itertools.product(((70, 100), (5, 90)), (0, -37), extents, (None, 3)):
         at = torch.tensor(offset, device=device) if as_tensor else offset
         call = call_of(device, lengths, at, *extent, highest, next(ends))
         if clipped(call) is not None:
-            check_all(call, offset, of_keys, device)
+            check_all(call, offset, keys, device)
 
 
 @everywhere
@@ -113,5 +116,5 @@ def test_every_tile_lies_in_its_stretch(of_keys: bool, as_tensor: bool, device: 
 @pytest.mark.parametrize("offset", [FARTHEST - 75, 75 - FARTHEST])
 @pytest.mark.parametrize("lengths", [(70, 5), (5, 70)])
 def test_offsets_near_the_ends_of_32_bits(lengths: tuple[int, int], offset: int, first: int, device: str) -> None:
-    for of_keys in (True, False):
-        check_all(call_of(device, lengths, offset, first, 1, None, ("bias", "bias")), offset, of_keys, device)
+    for keys in (0, TILE, 2 * TILE):
+        check_all(call_of(device, lengths, offset, first, 1, None, ("bias", "bias")), offset, keys, device)

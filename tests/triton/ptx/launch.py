@@ -62,7 +62,7 @@ class Launched:
 
 def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every kernel of the triton backend runs here, those along tiles in tiles of these sizes."""
-    from relattn.backends.triton import axes, backward, decoding, forward, mask_gradient, tables
+    from relattn.backends.triton import axes, backward, decoding, forward, keys, mask_gradient, tables
 
     tile, warps, stages = sizes
 
@@ -73,7 +73,7 @@ def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
         constants = {**widths_of(call), **more, "TILE": tile}
         launch(kernel, arguments, constants, programs(tile), warps, stages, precision=call.precision)
 
-    for module in (forward, backward, tables, mask_gradient, axes):
+    for module in (forward, backward, keys, tables, mask_gradient, axes):
         monkeypatch.setattr(module, "launch", in_tiles)
     for name in ("part_kernel", "merge_kernel"):
         monkeypatch.setattr(decoding, name, Launched(getattr(decoding, name)))

@@ -48,6 +48,20 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
     "float32": (F32, SMALL, {"lengths": (40, 50)}),
     "float32 in parts": (F32, ONE_WARP, {**SQUARE, **ONE, "tables": TABLES[3:], "precision": "tf32x3"}),
     "dropout": (BF16, NARROW, {"lengths": (40, 50), "dropout_p": 0.3, "seed": 12345678901}),
+    "several owners of two tiles": (
+        F16,
+        NARROW,
+        {
+            **ONE,
+            "lengths": (40, 150),
+            "offset": torch.tensor(-60),
+            "tables": TABLES[:1],
+            "rows": 200,
+            "first": -110,
+            "dropout_p": 0.3,
+            "seed": 7,
+        },
+    ),
     "groups of heads": (
         BF16,
         MIDDLE,
@@ -175,7 +189,7 @@ def unwritten_is_nan() -> Iterator[None]:
 
 IN_ORDER = (
     "relative keys", "relative queries", "all tables, masks", "float32", "groups of heads", "dropout",
-    "a listed sequence", "another axis", "a start that is a tensor",
+    "several owners of two tiles", "a listed sequence", "another axis", "a start that is a tensor",
 )  # fmt: skip
 """Of these every time also the kernels of the deterministic backward pass."""
 

@@ -30,10 +30,7 @@ MASKS = {
 MET, NOT_BROUGHT = "with no barrier between", "a byte is used that cp.async has not brought yet"
 OUTSIDE, UNKNOWN = "lie outside of what was handed over", "only barrier 0, of all threads, is modelled"
 NEEDLESS = 1 / 3
-"""Of the barriers that a kernel runs, at most: Triton puts one wherever it cannot tell.
-
-Seen: 2 of 19, 2 of 32, 2 of 14, 3 of 13, 2 of 37.
-"""
+"""Of the barriers that a kernel runs, at most: Triton puts one wherever it cannot tell."""
 
 
 @pytest.fixture(scope="module")

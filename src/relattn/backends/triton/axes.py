@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.problem_arguments import on_axis
-from relattn.backends.triton.again import pairs_again
+from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import dot, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.call import Call, ListedAxis, Table
 from relattn.backends.triton.inputs import Inputs, Listed
@@ -120,12 +120,14 @@ def axis_kernel(
     by_relative = tl.zeros((TILE, padded(DA)), tl.float32)
 
     first_key, end_key = key_tiles(x, first_query, TILE)
+    queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
+    halves = first_halves(x, queries, first_key, WITHIN, DV, DR, TILE)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
-        _, _, weights, scores, slope = pairs_again(
-            x, known, batch, head, first_query, start, k, v, WITHIN, D, DV, DR, TILE
+        weights, scores, slope, halves = pairs_again(
+            x, known, queries, halves, start, k, v, WITHIN, D, DV, DR, TILE
         )  # fmt: skip
         if x.softcap is not None:
             scores *= slope
@@ -193,8 +195,10 @@ def rows_kernel(
                 if tl.max(tl.max(tl.where(place_of < TILE, place_of, -1), axis=1), axis=0) >= 0:
                     k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
                     v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
-                    _, grad_output, weights, scores, slope = pairs_again(
-                        x, known, batch, head, first_query, first_key, k, v, WITHIN, D, DV, DR, TILE
+                    queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
+                    halves = first_halves(x, queries, first_key, WITHIN, DV, DR, TILE)
+                    weights, scores, slope, _ = pairs_again(
+                        x, known, queries, halves, first_key, k, v, WITHIN, D, DV, DR, TILE
                     )  # fmt: skip
                     if x.softcap is not None:
                         scores *= slope
@@ -204,8 +208,8 @@ def rows_kernel(
                     if into.relative_queries is not None:
                         total += dot(tl.trans(_by_place(scores, place_of, 0, TILE).to(k.dtype)), k)
                     if into.relative_values is not None:
-                        sums = _by_place(weights, place_of, 1, TILE).to(grad_output.dtype)
-                        total += dot(tl.trans(sums), grad_output)
+                        sums = _by_place(weights, place_of, 1, TILE).to(queries.grad_output.dtype)
+                        total += dot(tl.trans(sums), queries.grad_output)
                     if into.bias is not None:
                         by_bias += tl.sum(_by_place(scores, place_of, 1, TILE), axis=0)
 

@@ -30,7 +30,7 @@ from relattn.backends.triton.across import Across, memory_for
 from relattn.backends.triton.axes import gradients_of_axes
 from relattn.backends.triton.call import Answers, Call, Gradients
 from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
-from relattn.backends.triton.keys import keys_kernel
+from relattn.backends.triton.keys import gradients_of_keys
 from relattn.backends.triton.known import Known, sides_of
 from relattn.backends.triton.mask_gradient import mask_gradient
 from relattn.backends.triton.queries import queries_kernel
@@ -70,12 +70,7 @@ def backward(
     added = [*found.values(), *([] if sides.relative_queries is None else [sides.relative_queries])]
     launch(queries_kernel, call, programs, arguments, added=added)
     if ordered:
-        found = {name: getattr(call, name).new_empty(getattr(call, name).shape) for name in ("key", "value")}
-        if "key_bias" in wanted and call.key_bias is not None:
-            found["key_bias"] = call.key_bias.new_empty(call.key_bias.shape)
-        into = found["key"], found["value"], found.get("key_bias")
-        keys, key_heads = call.key.shape[2], call.key.shape[1]
-        launch(keys_kernel, call, lambda tile: math.ceil(keys / tile) * batch * key_heads, (x, known, sides, *into))
+        found = gradients_of_keys(call, x, known, sides, wanted)
         found |= sums_of_tables(call, x, known, wanted)
     key_bias = found.get("key_bias")
     tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}

@@ -17,7 +17,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.triton.again import pairs_again
+from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import load_rows, place
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import Inputs, Pairs
@@ -65,17 +65,20 @@ def mask_kernel(
         batch, head = own_batch + member // heads, own_head + member % heads
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
         for first_query in range(own_query, end_query, TILE):
+            queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
             for STRETCH in tl.static_range(first_stretch(x), 3):
                 start, end_key = keys_of(x, first_query, STRETCH, TILE)
                 if into.key is not None:
                     start, end_key = tl.maximum(start, own_key), tl.minimum(end_key, own_key + TILE)
-                for first_key in range(start, end_key, TILE):
-                    k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
-                    v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
-                    _, _, _, scores, _ = pairs_again(
-                        x, known, batch, head, first_query, first_key, k, v, STRETCH, D, DV, DR, TILE
-                    )  # fmt: skip
-                    total += scores
+                if start < end_key:
+                    halves = first_halves(x, queries, start, STRETCH, DV, DR, TILE)
+                    for first_key in range(start, end_key, TILE):
+                        k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
+                        v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
+                        _, scores, _, halves = pairs_again(
+                            x, known, queries, halves, first_key, k, v, STRETCH, D, DV, DR, TILE
+                        )  # fmt: skip
+                        total += scores
 
     at, i, j = into.at, own_query + tl.arange(0, TILE), own_key + tl.arange(0, TILE)
     if into.batch is not None:

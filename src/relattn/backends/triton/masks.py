@@ -73,12 +73,12 @@ def key_tiles(x, first_query, TILE: tl.constexpr):
 
 
 @triton.jit
-def query_tiles(x, first_key, TILE: tl.constexpr):
-    """The first query (a multiple of TILE) that can see a tile of keys by its offsets, and the query after the last."""
+def query_tiles(x, first_key, KEYS: tl.constexpr, TILE: tl.constexpr):
+    """The first query (a multiple of TILE) that can see any of KEYS keys by its offset, and the query after them."""
     first, end = 0, x.queries
     if x.mask.highest is not None:
         first = tl.maximum(x.offset + first_key - x.mask.highest, 0) // TILE * TILE
     if x.mask.lowest is not None:
-        last_key = tl.minimum(first_key + TILE, x.keys) - 1
+        last_key = tl.minimum(first_key + KEYS, x.keys) - 1
         end = tl.minimum(x.offset + last_key - x.mask.lowest + 1, x.queries)
     return first, end

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.across import add_band, add_bias, add_rows, add_sides
+from relattn.backends.triton.again import Queries, first_halves, pairs_again
 from relattn.backends.triton.bands import (
     band_sum,
     dot,
@@ -26,27 +27,11 @@ from relattn.backends.triton.bands import (
     place,
     store_rows,
 )
-from relattn.backends.triton.dropout import kept_in_tile
-from relattn.backends.triton.known import load_lse, score_gradients, side_sums, store_sides, weights_of
-from relattn.backends.triton.listed import with_key_gradient, with_query_gradient, with_values
-from relattn.backends.triton.scores import by_keys, finished_tile, first_half, with_band
+from relattn.backends.triton.known import load_lse, side_sums, store_sides
+from relattn.backends.triton.listed import with_key_gradient, with_query_gradient
 from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, shared_half
 from relattn.backends.triton.starts import started
 from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, keys_of
-
-
-class Owned(NamedTuple):
-    """What a program has of its queries: rows of q, r and dO, and numbers of each."""
-
-    batch: Any
-    head: Any
-    first_query: Any
-    q: Any
-    r: Any
-    grad_output: Any
-    delta: Any
-    lse: Any
-    share: Any
 
 
 class Sums(NamedTuple):
@@ -92,13 +77,13 @@ def queries_kernel(
         tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
     lse, share = load_lse(known, numbers, first_query, x.queries, TILE)
 
-    owned = Owned(batch, head, first_query, q, r, grad_output, delta, lse, share)
+    queries = Queries(batch, head, first_query, q, r, grad_output, delta, lse, share)
     nothing = tl.zeros((TILE,), tl.float32)
     sums = Sums(
         tl.zeros((TILE, padded(D)), tl.float32), by_relative, nothing, nothing, nothing, nothing, nothing, nothing
     )
     for STRETCH in tl.static_range(first_stretch(x), 3):
-        sums = walked(x, known, sides, across, owned, sums, rows, STRETCH, D, DV, DR, TILE)
+        sums = walked(x, known, sides, across, queries, sums, rows, STRETCH, D, DV, DR, TILE)
 
     at = head_of(grad_query, row, x.queries, D)
     store_rows(at, D, first_query, x.queries, sums.query * x.scale, D, TILE)
@@ -117,11 +102,11 @@ def queries_kernel(
 
 @triton.jit
 def walked(
-    x, known, sides, across, owned, sums, rows,
+    x, known, sides, across, queries, sums, rows,
     STRETCH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sums, with those over the keys of one stretch; rows: the heads of all batch elements."""
-    batch, head, first_query, q, r, grad_output, delta, lse, share = owned
+    batch, head, first_query, q, r, grad_output, _, _, _ = queries
     by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after = sums
     row, i = batch * x.heads + head, first_query + tl.arange(0, TILE)[:, None]
     key_row = row // x.group  # of all batch elements' heads of keys
@@ -129,33 +114,20 @@ def walked(
     first_key, end_key = keys_of(x, first_query, STRETCH, TILE)
     band = x.offset + first_key - first_query - (TILE - 1)
 
+    halves = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE)
     if x.relative_keys is not None:
         constant = tl.zeros((TILE,), tl.float32)  # the share of a row that holds for all pairs
-        left = first_half(r, x.relative_keys, head, band, STRETCH, DR, TILE)
         scores_joined = tl.zeros((TILE, TILE), k_at.dtype.element_ty)
     if x.relative_values is not None:
-        values_left = first_half(grad_output, x.relative_values, head, band, STRETCH, DV, TILE)
         weights_joined = tl.zeros((TILE, TILE), v_at.dtype.element_ty)
     bias_joined = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
         j = start + tl.arange(0, TILE)[None, :]
-        keep = kept_in_tile(x, batch, head, first_query, start, TILE)
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
-        products = dot(q, tl.trans(k))
-        if x.relative_keys is not None:
-            products, left = with_band(products, left, r, x.relative_keys, head, band, STRETCH, DR, TILE)
-        if x.relative_queries is not None:
-            products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
-        scores, slope = finished_tile(x, batch, head, first_query, start, products, STRETCH, TILE)
-        weights = weights_of(known, scores, lse, share)
-        by_weight = dot(grad_output, tl.trans(v))
-        if x.relative_values is not None:
-            by_weight, values_left = with_band(
-                by_weight, values_left, grad_output, x.relative_values, head, band, STRETCH, DV, TILE
-            )
-        by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
-        weights, scores = score_gradients(x, keep, weights, by_weight, delta)
+        weights, scores, slope, halves = pairs_again(
+            x, known, queries, halves, start, k, v, STRETCH, D, DV, DR, TILE
+        )  # fmt: skip
         if across.key_bias is not None:
             key = start + tl.arange(0, TILE)
             at = across.key_bias + row.to(tl.int64) * x.keys + key

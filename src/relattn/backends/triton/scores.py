@@ -40,18 +40,6 @@ def with_band(pairs, half, rows, table, head, band, STRETCH: tl.constexpr, WIDTH
 
 
 @triton.jit
-def by_queries(rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """x_i . table[d_ij] for rows x_i, as pairs [i, j], or [i, 1] where it is constant.
-
-    band: the offset of the last query and the first key.
-    """
-    half = first_half(rows, table, head, band, STRETCH, WIDTH, TILE)
-    if not is_constant(table, STRETCH):
-        half = pairs_from_rows(half, band_product(rows, table, head, band + TILE, WIDTH, TILE), TILE)
-    return half
-
-
-@triton.jit
 def by_keys(rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """table[d_ij] . y_j for rows y_j, as pairs [i, j], or [1, j] where it is constant."""
     if is_constant(table, STRETCH):
@@ -102,8 +90,15 @@ def finished(x, batch, head, i, j, products, every, STRETCH: tl.constexpr = WITH
         # In base 2 the lowest number of float32 would become -inf, which hides.
         in_base_two = tl.minimum(tl.maximum(added * LOG2_E, -LARGEST), LARGEST)
         scores = tl.where(added == float("-inf"), added, scores + in_base_two)
-    if x.mask.keep is not None or x.mask.query_ids is not None or x.mask.pairs is not None or not every:
+    if x.mask.keep is not None or x.mask.query_ids is not None or x.mask.pairs is not None:
         scores = tl.where(visible(x, batch, head, i, j), scores, float("-inf"))
+    else:
+        shown = scores
+        if not every:
+            shown = tl.where(visible(x, batch, head, i, j), scores, float("-inf"))
+        # Without this line the compiler does not see that products before and after belong together: it lays them over
+        # the warps in two ways, and moves the weights from one to the other.
+        scores = tl.where(every, scores, shown)
     return scores, slope
 
 

@@ -54,7 +54,7 @@ def launch(
     more: Mapping[str, int] = MappingProxyType({}),
 ) -> None:  # fmt: skip
     """Run the kernel with the best known sizes of tiles, and time some first where that is allowed. programs: the
-    number of programs for a tile. more: widths that the kernel has beside those of the call.
+    number of programs for a tile. more: constants that the kernel has beside the widths of the call.
 
     While sizes are timed the kernel runs several times, so it must not read its own outputs. added: those that it adds
     to; they are zero before, and made zero again after the timing.
@@ -101,10 +101,10 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     if INTERPRETED:
         return [SMALLEST]
     is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
-    vectors = sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
+    vectors = _vectors(call)
     tables = vectors + (call.bias is not None)
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
-    doublings = max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)  # of a width of 64
+    doublings = _doublings(call)
     if call.axes:
         return [SMALLEST if is_float32 or doublings else _of_lists(kernel, call)]
     if call.precision == "tf32x3":
@@ -113,6 +113,8 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     if doublings == 2 or is_float32:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = (16, 4 if is_float32 else 2, 2) if is_full else (32, 4, 2)
+        if is_float32 and kernel == "keys_kernel" and vectors:  # a second stage would spill 550 bytes
+            first = (16, 4, 1)
     elif beside + doublings <= (0 if is_backward else 1):
         return [(64, 4, 2), (64, 4, 3) if tables else (128, 8, 2)]
     elif is_backward and vectors and doublings:
@@ -128,6 +130,26 @@ def candidates(kernel: str, call: Call) -> list[Sizes]:
     if has_wide_tables(call):  # the kernels are four there, and larger tiles spill thousands of bytes
         return [first]
     return [first, (2 * first[0], 4, 2)]
+
+
+def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
+    """How many tiles of keys, or blocks of offsets, a program owns, of `extent` in all: 2 need fewer products.
+
+    1 where there is no more than a tile, and where the sums of two leave no registers.
+    """
+    beside = _doublings(call) + max(_vectors(call) - 1, 0) + (call.dropout_p > 0.0)
+    has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes
+    return 2 if has_room and extent > candidates(kernel.__name__, call)[0][0] else 1
+
+
+def _vectors(call: Call) -> int:
+    """The number of tables of vectors."""
+    return sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
+
+
+def _doublings(call: Call) -> int:
+    """Of a width of 64, up to that of the call."""
+    return max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)
 
 
 def _of_lists(kernel: str, call: Call) -> Sizes:

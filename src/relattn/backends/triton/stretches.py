@@ -90,17 +90,17 @@ def keys_of(x, first_query, STRETCH: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def queries_of(x, first_key, STRETCH: tl.constexpr, TILE: tl.constexpr):
-    """The first query of the stretch (a multiple of TILE), for a tile of keys, and the query after the last.
+def queries_of(x, first_key, STRETCH: tl.constexpr, KEYS: tl.constexpr, TILE: tl.constexpr):
+    """The first query of the stretch (a multiple of TILE), for KEYS keys, and the query after the last.
 
     Offsets fall along the queries: the stretch AFTER comes first.
     """
-    begin, end = query_tiles(x, first_key, TILE)
+    begin, end = query_tiles(x, first_key, KEYS, TILE)
     if any_clipped(x):
         first, last = clipped_rows(x)
-        # The tile's first key has its smallest offsets, the last one its largest.
+        # The first key has the smallest offsets, the last one the largest.
         within = tl.minimum(tl.maximum(x.offset + first_key - last + 1, begin) // TILE * TILE, end)
-        before = tl.minimum(x.offset - first, x.queries) + first_key + TILE
+        before = tl.minimum(x.offset - first, x.queries) + first_key + KEYS
         before = tl.cdiv(tl.maximum(before, within), TILE) * TILE
         before = tl.minimum(before, end)
         if STRETCH == AFTER:

@@ -1,0 +1,156 @@
+"""What a launch of the Triton kernels costs the host, beside the same launch by Triton's own look-up.
+
+No GPU is there. A driver that does nothing takes its place, so both ways end where the driver's work would begin. Times
+are CPU time of the one thread, in turn in one process.
+
+    python -m benchmarks.triton_launch
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+from benchmarks.triton_compiled import FOLDER, Launch, launches
+from relattn.backends.triton import sizes
+from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.inputs import widths_of
+from relattn.bench.timing import Spread
+from relattn.score.problem import TABLES
+from relattn.support.machine import machine, versions
+from tests.triton.calls import meta_call
+from tests.triton.compiled import given_at_run_time
+
+LENGTH, PAIRS, LAUNCHES = 256, 25, 400
+TARGET = GPUTarget("cuda", 90, 32)
+
+
+class NoDriver:
+    """Stands where Triton's driver of a GPU would stand; its launches return at once."""
+
+    def __init__(self) -> None:
+        self.utils = SimpleNamespace(
+            load_binary=lambda name, kernel, shared, device: (1, 1, 0, 0, 1024),
+            get_device_properties=lambda device: {"max_shared_mem": 227 * 1024},
+        )
+
+    def get_current_target(self) -> GPUTarget:
+        """That of an H100."""
+        return TARGET
+
+    def get_current_device(self) -> int:
+        """The first."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """The first."""
+        return 0
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
+        """What would hand the arguments to the GPU."""
+        return lambda *arguments: None
+
+
+class Cost(NamedTuple):
+    """The arguments that are no constants; microseconds per launch, ours and by Triton's look-up."""
+
+    arguments: int
+    ours: Spread
+    theirs: Spread
+
+
+def _call(*tables: str, **given: Any) -> Call:
+    query, key, value = (torch.empty(2, 4, LENGTH, 64, dtype=torch.bfloat16, device="meta") for _ in range(3))
+    call = meta_call(tables, 2 * LENGTH - 1, length=LENGTH, highest=None, query=query, key=key, value=value, **given)
+    return replace(call, **{name: _of_four_heads(getattr(call, name)) for name in tables})
+
+
+def _of_four_heads(table: Table) -> Table:
+    return table._replace(values=table.values[:4])
+
+
+CALLS = {
+    "no table": _call(),
+    "relative keys": _call("relative_keys"),
+    "every table and a key mask": _call(*TABLES, key_mask=torch.empty(2, LENGTH, dtype=torch.bool, device="meta")),
+}
+
+
+def cost(launch: Launch, call: Call) -> Cost:
+    """Medians over launches, in turn."""
+    kernel, given, more = launch
+    tile, warps, stages = sizes.candidates(kernel.__name__, call)[0]
+    constants = {**widths_of(call), **more, "TILE": tile}
+
+    def ours() -> None:
+        sizes.launch(kernel, call, lambda tile: LENGTH // tile * 8, given, more=more)
+
+    def theirs() -> None:
+        kernel[(LENGTH // tile * 8,)](
+            *given, **constants, num_warps=warps, num_stages=stages, maxnreg=sizes.REGISTERS,
+            default_dot_input_precision=call.precision,
+        )  # fmt: skip
+
+    for one in (ours, theirs) * 2:  # the first compiles
+        one()
+    times = [(_microseconds(ours), _microseconds(theirs)) for _ in range(PAIRS)]
+    first, second = (Spread.of(list(column)) for column in zip(*times, strict=True))
+    return Cost(len(list(given_at_run_time(given))), first, second)
+
+
+def _microseconds(launch: Callable[[], None]) -> float:
+    start = time.thread_time()
+    for _ in range(LAUNCHES):
+        launch()
+    return (time.thread_time() - start) / LAUNCHES * 1e6
+
+
+def markdown() -> str:
+    """The table, with its setting."""
+    here = machine()
+    lines = [
+        "# What a launch of the Triton kernels costs the host",
+        "",
+        "No GPU is there: a driver that does nothing takes its place. B = 2, H = 4, L = 256, D = 64, bfloat16. CPU",
+        f"time of the thread in microseconds: medians of {PAIRS} pairs with quartiles, {LAUNCHES} launches each, in",
+        "turn in one process. Beside it the same launch by Triton's own look-up.",
+        "",
+        "```sh",
+        "python -m benchmarks.triton_launch",
+        "```",
+        "",
+        f"{time.strftime('%Y-%m-%d')}, {here['processor']}, {here['cores']} cores; "
+        + ", ".join(f"{name} {version}" for name, version in versions("triton").items())
+        + ".",
+        "",
+        "| launch | arguments | time | by Triton's look-up |",
+        "|---|---:|---:|---:|",
+    ]
+    for kind, call in CALLS.items():
+        for name, launch in zip(("forward", "backward"), launches(call, ordered=False), strict=True):
+            found = cost(launch, call)
+            lines.append(f"| {name}, {kind} | {found.arguments} | {_shown(found.ours)} | {_shown(found.theirs)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(spread: Spread) -> str:
+    return f"{spread.median:.1f} [{spread.lower:.1f}, {spread.upper:.1f}]"
+
+
+def main(folder: Path = FOLDER) -> None:
+    """Write benchmarks/results/triton/launch.md."""
+    driver.set_active(NoDriver())  # pyright: ignore[reportArgumentType]
+    (folder / "launch.md").write_text(page := markdown(), encoding="utf-8")
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

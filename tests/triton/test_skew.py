@@ -1,0 +1,84 @@
+"""The rotations move every number to its place, and what a warp moves at a time lies in 32 banks of shared memory."""
+
+import numpy as np
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+tl = triton.language
+
+from relattn.backends.triton.skew import (  # noqa: E402
+    columns_from_pairs,
+    diagonals_from_tiles,
+    joined_from_pairs,
+    pairs_from_columns,
+    pairs_from_rows,
+    shared_place,
+    tiles_from_diagonals,
+)
+from tests.triton import everywhere  # noqa: E402
+
+SOURCES = {
+    "pairs from rows": lambda i, j, size: (i, (j - i - 1) % size, j <= i),
+    "joined from pairs": lambda i, c, size: (i, (c + i + 1) % size, None),
+    "pairs from columns": lambda i, j, size: ((j - i - 1) % size, j, j <= i),
+    "columns from pairs": lambda c, j, size: ((j - c - 1) % size, j, c >= j),
+    "diagonals from tiles": lambda i, c, size: (i, (i + c) % size, i + c < size),
+    "tiles from diagonals": lambda i, n, size: (i, (n - i) % size, n >= i),
+}
+"""Of each rotation: which element comes to [row, column], and whether from, or into, the first of two tiles."""
+
+
+@triton.jit
+def rotated_kernel(into, WHICH: tl.constexpr, TILE: tl.constexpr):
+    """A tile of its own places in shared memory, rotated, from and into tiles that are told apart: 1 + the place in the
+    first, -1 - the place in the second.
+    """
+    row, column = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    first, second = 1 + shared_place(row, column, TILE), -1 - shared_place(row, column, TILE)
+    if WHICH == "pairs from rows":
+        first = pairs_from_rows(first, second, TILE)
+    elif WHICH == "joined from pairs":
+        first = joined_from_pairs(first, TILE)
+    elif WHICH == "pairs from columns":
+        first = pairs_from_columns(first, second, TILE)
+    elif WHICH == "columns from pairs":
+        left, right = columns_from_pairs(first, TILE)
+        first = left - right
+    elif WHICH == "diagonals from tiles":
+        first = diagonals_from_tiles(first, second, TILE)
+    elif WHICH == "tiles from diagonals":
+        near, far = tiles_from_diagonals(first, TILE)
+        first = near - far
+    tl.store(into + row * TILE + column, first)
+
+
+def rotated(which: str, size: int, device: str) -> np.ndarray:
+    into = torch.empty(size, size, dtype=torch.int32, device=device)
+    rotated_kernel[(1,)](into, WHICH=which, TILE=size)
+    return into.cpu().numpy()
+
+
+def moved_at_a_time(places: np.ndarray) -> np.ndarray:
+    """The places of the 32 threads of a warp, as a product of tensor cores lies in them: [move, thread]."""
+    size = len(places)
+    return places.reshape(size // 8, 8, size // 8, 4, 2).transpose(0, 2, 4, 1, 3).reshape(-1, 32)
+
+
+@everywhere
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_a_tile_fills_its_memory(size: int, device: str) -> None:
+    places = rotated("no rotation", size, device) - 1
+    assert sorted(places.ravel()) == list(range(size * size))
+    assert all(len(set(move % 32)) == 32 for move in moved_at_a_time(places))
+
+
+@everywhere
+@pytest.mark.parametrize("size", [16, 32, 64])
+@pytest.mark.parametrize("which", SOURCES)
+def test_every_number_comes_to_its_place_from_a_bank_of_its_own(which: str, size: int, device: str) -> None:
+    places, found = rotated("no rotation", size, device), rotated(which, size, device)
+    row, column, first = SOURCES[which](*np.indices((size, size)), size)
+    expected = places[row, column]
+    np.testing.assert_array_equal(found, expected if first is None else np.where(first, expected, -expected))
+    assert all(len(set(move % 32)) == 32 for move in moved_at_a_time(abs(found) - 1))
