@@ -8,6 +8,8 @@ keys. So with relative keys two tiles take 11 products where each takes 6. The q
 after the other.
 """
 
+# pyright: reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 import math
