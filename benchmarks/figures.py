@@ -180,23 +180,17 @@ def not_timed(reason: str) -> str:
 def triton_model(*kinds: str) -> list[str]:
     """An A100 with these tables: a forward pass and a training step."""
     rows = map(_on_an_a100, kinds)
-    return [cell for row in rows for cell in (row[6], row[-2])]
+    return [cell for row in rows for cell in (row[5], row[-1])]
 
 
 def with_dropout() -> list[str]:
     """An A100's bound for a forward pass without tables, with dropout and without, for 64 queries and 64 keys."""
     found = []
     for kind in ("no table, dropout", "no table"):
-        _, _, _, size, cycles, *_ = _on_an_a100(kind)
+        _, _, size, cycles, *_ = _on_an_a100(kind)
         tile = int(size.split(",")[0])
         found.append(f"{max(map(float, cycles.split('/'))) * (64 / tile) ** 2:,.0f}")
     return found
-
-
-def _on_an_a100(kind: str) -> list[str]:
-    page = (RESULTS / "triton" / "model.md").read_text(encoding="utf-8")
-    (row,) = (line for line in page.splitlines() if line.startswith(f"| sm_80 | {kind} |"))
-    return [cell.strip() for cell in row.split("|")]
 
 
 def rotation(tile: int) -> list[str]:
@@ -204,8 +198,7 @@ def rotation(tile: int) -> list[str]:
 
     Raises ValueError: where they are not.
     """
-    rows = [line.split("|") for line in (RESULTS / "triton" / "rotation.md").read_text("utf-8").splitlines()]
-    found = {row[2].strip(): row[-2].strip() for row in rows if len(row) > 8 and row[1].strip() == str(tile)}
+    found = {row[1]: row[-1] for row in _rows("rotation") if row[0] == str(tile)}
     if found["one axis"] != found["Gluon"]:
         raise ValueError("docs/triton.md says that both ways through shared memory take the same")
     return [found["two axes"], found["one axis"]]
@@ -213,11 +206,20 @@ def rotation(tile: int) -> list[str]:
 
 def launches() -> list[str]:
     """The shortest and the longest time of a forward launch and of a backward one; then those of Triton's look-up."""
-    page = (RESULTS / "triton" / "launch.md").read_text("utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     found = []
     for column in (2, 3):
         for direction in ("forward", "backward"):
-            times = [float(row[column].split()[0]) for row in rows if row and row[0].startswith(f"{direction},")]
+            times = [float(row[column].split()[0]) for row in _rows("launch") if row[0].startswith(f"{direction},")]
             found += [f"{min(times):.1f}", f"{max(times):.1f}"]
     return found
+
+
+def _on_an_a100(kind: str) -> list[str]:
+    (row,) = (row for row in _rows("model") if row[:2] == ["sm_80", kind])
+    return row
+
+
+def _rows(name: str) -> list[list[str]]:
+    """The cells of a page's table of the Triton kernels, its titles too."""
+    page = (RESULTS / "triton" / f"{name}.md").read_text(encoding="utf-8")
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]

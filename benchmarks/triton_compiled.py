@@ -18,12 +18,12 @@ from unittest.mock import patch
 
 import torch
 
-from relattn.backends.triton import axes, backward, forward, keys, mask_gradient, sizes, tables
+from relattn.backends.triton import backward, forward, sizes
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
-from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
+from tests.triton.calls import SHARED_MEMORY, launching, meta_axis, meta_call, numbers
 from tests.triton.compiled import compiled
 
 FOLDER = Path(__file__).parent / "results" / "triton"
@@ -97,7 +97,7 @@ def launches(call: Call, ordered: bool) -> list[Launch]:
         found.append(Launch(kernel, given, more))
 
     with ExitStack() as patches:
-        for module in (forward, backward, keys, tables, mask_gradient, axes):
+        for module in launching():
             patches.enter_context(patch.object(module, "launch", note))
         patches.enter_context(patch.object(backward, "is_ordered", lambda call: ordered or decide(call)))
         answers = forward.forward(call)

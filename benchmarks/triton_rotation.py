@@ -56,8 +56,8 @@ def rotated_kernel(source, target, WAY: gl.constexpr, T: gl.constexpr, layout: g
 
 def counted(way: str, tile: int) -> Counter[str]:
     """The instructions of a program, by name."""
-    across = tile // 32  # as the compiler lays four warps over a product: two by two in a tile of 32
-    layout = gl.NVMMADistributedLayout([2, 0], [4, 1] if across == 2 else [2, 2], [16, 8])
+    warps = [2, 2] if tile == 32 else [4, 1]  # as the compiler lays four of them over a product
+    layout = gl.NVMMADistributedLayout([2, 0], warps, [16, 8])
     shared = gl.PaddedSharedLayout.with_identity_for([[tile, 8]], [tile, tile], [1, 0])
     constants = {"WAY": way, "T": tile, "layout": layout, "shared": shared}
     names = rotated_kernel.arg_names

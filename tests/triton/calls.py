@@ -1,5 +1,6 @@
 """Calls of tensors without memory, for what needs their shapes alone, and the GPUs that they are compiled for."""
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -47,6 +48,13 @@ def meta_axis(number: int, rows: int, *, length: int = 4096, own: bool = False, 
     query, key = numbers(BATCH, length), numbers(length)
     tables = {name: getattr(call, name) for name in TABLES}
     return ListedAxis(number, query, key, call.query if own else None, **tables, **limits)
+
+
+def launching() -> tuple[ModuleType, ...]:
+    """The modules that launch kernels along tiles, each by a `launch` of its own."""
+    from relattn.backends.triton import axes, backward, forward, keys, mask_gradient, tables
+
+    return forward, backward, keys, tables, mask_gradient, axes
 
 
 def numbers(*shape: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from relattn.backends.triton.call import Call, Gradients
 from tests.made import Made
-from tests.triton.calls import meta_axis, meta_call
+from tests.triton.calls import launching, meta_axis, meta_call
 from tests.triton.test_kernels import tensors_of
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -27,9 +27,9 @@ def made(
     call: Call, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., None] = lambda *given, **rest: None
 ) -> Made:
     """By a forward and a backward pass whose kernels are `launch`."""
-    from relattn.backends.triton import axes, backward, forward, keys, mask_gradient, tables
+    from relattn.backends.triton import backward, forward
 
-    for module in (forward, backward, keys, tables, mask_gradient, axes):
+    for module in launching():
         monkeypatch.setattr(module, "launch", launch)
     with Made() as count:
         answers = forward.forward(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from relattn.bench.settings import Settings
 from relattn.bench.timing import Spread, Timing
 from relattn.bench.truth import Check
 from relattn.bench.workload import Workload
-from relattn.support.machine import HOW_ELSE, check_measured_here
+from relattn.support.machine import HOW_ELSE, check_begun_with, check_measured_here
 
 
-def begun(settings: Settings, folder: Path) -> Results:
+def begun(settings: Settings, candidates: Collection[str], folder: Path) -> Results:
     """The results that the folder holds, to go on with; new ones where it holds none.
 
-    Raises ValueError: for a damaged file, and for one with other settings, of another machine, or of other versions.
+    Raises ValueError: for a damaged file, and for one with other settings, with more candidates, of another machine, or
+        of other versions.
     """
     path = folder / FILE
     if not path.exists():
@@ -37,13 +39,12 @@ def begun(settings: Settings, folder: Path) -> Results:
         raise ValueError(
             f"out: got {path}, which holds no results of a benchmark; expected these, or no such file; {HOW_ELSE}"
         ) from None
-    here = asdict(settings)
-    for name in there | here:
-        if there.get(name) != here.get(name):
-            raise ValueError(
-                f"out: got {path}, which was begun with {name} {there.get(name)}; expected {here.get(name)}, as asked; "
-                f"{HOW_ELSE}"
-            )
+    check_begun_with(path, there, asdict(settings), "asked")
+    if strangers := {each.candidate for each in measurements} - set(candidates):
+        raise ValueError(
+            f"out: got {path}, which holds {', '.join(sorted(strangers))}; expected {', '.join(candidates)} alone, as "
+            f"asked; {HOW_ELSE}"
+        )
     check_measured_here(path, *facts, *PACKAGES)
     return kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from relattn.bench.timing import Timing, interleaved
 from relattn.bench.truth import Check, check
 from relattn.bench.workload import TRAINING, Workload
 from relattn.support.files import check_folder, said
-from relattn.support.machine import HOW_ELSE
 from relattn.support.progress import Progress
 
 
@@ -44,13 +44,7 @@ class Benchmark:
         check_folder("out", folder)
         with said(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        self.results = begun(settings, folder)
-        strangers = {m.candidate for m in self.results.measurements} - set(self._candidates)
-        if strangers:
-            raise ValueError(
-                f"out: got {folder / FILE}, which holds {', '.join(sorted(strangers))}; expected "
-                f"{', '.join(self._candidates)} alone, as asked; {HOW_ELSE}"
-            )
+        self.results = begun(settings, self._candidates, folder)
 
     def run(self) -> Results:
         """Measure the grid, then, if wanted, the longest sequences."""
@@ -61,11 +55,12 @@ class Benchmark:
         if kept:
             self._progress.say(f"{self._folder / FILE} holds {len(kept)} measurements; {len(missing)} are missing")
         self._progress.begin("benchmark", len(missing))
-        chosen = {workload: chosen_by_auto(workload) for workload in dict(missing)}
+        chosen = cache(chosen_by_auto)
         for done, (workload, name) in enumerate(missing):
             self._progress.advance(done, f"{workload}: {name}")
+            is_chosen = OURS.get(name) == chosen(workload)
             measured = self._measured(name, self._candidates[name], workload)
-            self.results.measurements.append(replace(measured, chosen=OURS.get(name) == chosen[workload]))
+            self.results.measurements.append(replace(measured, chosen=is_chosen))
             self.results.save(self._folder)
         if self._settings.max_length is not None:
             self._look_for_longest(int(self._settings.max_length * GIB))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,11 @@ import torch
 
 import relattn
 
-Facts = dict[str, Any]
-"""What `machine` or `versions` says."""
 HOW_ELSE = "give another folder, or remove the file to measure all of it again"
 """What to do with a file of figures that are another's."""
 
 
-def machine() -> Facts:
+def machine() -> dict[str, Any]:
     """System, processor, the set of instructions that PyTorch uses, cores, threads, accelerators."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
@@ -30,24 +29,34 @@ def machine() -> Facts:
     }
 
 
-def versions(*packages: str) -> Facts:
+def versions(*packages: str) -> dict[str, str | None]:
     """The versions of relattn, of Python and of each package; None for a package that is not installed."""
-    found: Facts = {"relattn": relattn.__version__, "python": platform.python_version()}
+    found: dict[str, str | None] = {"relattn": relattn.__version__, "python": platform.python_version()}
     return found | {name: _version(name) for name in packages}
 
 
-def check_measured_here(path: Path, its_machine: Facts, its_versions: Facts, *packages: str) -> None:
+def check_measured_here(
+    path: Path, its_machine: Mapping[str, Any], its_versions: Mapping[str, Any], *packages: str
+) -> None:
     """The figures of a file go on where they were begun; its_versions: of relattn, Python and the packages.
 
     Raises ValueError: on another machine, or with other versions.
     """
-    for there, here in ((its_machine, machine()), (its_versions, versions(*packages))):
-        for key in there | here:
-            if there.get(key) != here.get(key):
-                raise ValueError(
-                    f"out: got {path}, which was begun with {key} {there.get(key)}; expected {here.get(key)}, as here; "
-                    f"{HOW_ELSE}"
-                )
+    check_begun_with(path, its_machine, machine(), "here")
+    check_begun_with(path, its_versions, versions(*packages), "here")
+
+
+def check_begun_with(path: Path, there: Mapping[str, Any], here: Mapping[str, Any], where: str) -> None:
+    """What a file of figures was begun with is what it goes on with.
+
+    Raises ValueError: for the first difference; `where` says whose the expectation is.
+    """
+    for key in [*there, *here]:
+        if there.get(key) != here.get(key):
+            raise ValueError(
+                f"out: got {path}, which was begun with {key} {there.get(key)}; expected {here.get(key)}, as {where}; "
+                f"{HOW_ELSE}"
+            )
 
 
 def _version(package: str) -> str | None:

@@ -15,6 +15,7 @@ from triton.backends.compiler import GPUTarget
 
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
+from tests.triton.calls import launching
 from tests.triton.compiled import compiled_for, given_at_run_time
 from tests.triton.ptx.instructions import STEPS
 from tests.triton.ptx.machine import run
@@ -62,7 +63,7 @@ class Launched:
 
 def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every kernel of the triton backend runs here, those along tiles in tiles of these sizes."""
-    from relattn.backends.triton import axes, backward, decoding, forward, keys, mask_gradient, tables
+    from relattn.backends.triton import decoding
 
     tile, warps, stages = sizes
 
@@ -73,7 +74,7 @@ def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
         constants = {**widths_of(call), **more, "TILE": tile}
         launch(kernel, arguments, constants, programs(tile), warps, stages, precision=call.precision)
 
-    for module in (forward, backward, keys, tables, mask_gradient, axes):
+    for module in launching():
         monkeypatch.setattr(module, "launch", in_tiles)
     for name in ("part_kernel", "merge_kernel"):
         monkeypatch.setattr(decoding, name, Launched(getattr(decoding, name)))
