@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,12 +20,13 @@ from triton.runtime.driver import driver
 
 from benchmarks.triton_compiled import FOLDER, Launch, launches
 from relattn.backends.triton import sizes
-from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
+from relattn.bench.studies.study import figures_of, quartiles
 from relattn.bench.timing import Spread
 from relattn.score.problem import TABLES
 from relattn.support.machine import machine, versions
-from tests.triton.calls import meta_call
+from tests.triton.calls import BATCH, HEADS, meta_call
 from tests.triton.compiled import given_at_run_time
 
 LENGTH, PAIRS, LAUNCHES = 256, 25, 400
@@ -60,27 +60,19 @@ class NoDriver:
 
 
 class Cost(NamedTuple):
-    """The arguments that are no constants; microseconds per launch, ours and by Triton's look-up."""
+    """The arguments that are no constants; microseconds per launch with quartiles, ours and by Triton's look-up."""
 
     arguments: int
-    ours: Spread
-    theirs: Spread
+    ours: str
+    theirs: str
 
 
-def _call(*tables: str, **given: Any) -> Call:
-    query, key, value = (torch.empty(2, 4, LENGTH, 64, dtype=torch.bfloat16, device="meta") for _ in range(3))
-    call = meta_call(tables, 2 * LENGTH - 1, length=LENGTH, highest=None, query=query, key=key, value=value, **given)
-    return replace(call, **{name: _of_four_heads(getattr(call, name)) for name in tables})
-
-
-def _of_four_heads(table: Table) -> Table:
-    return table._replace(values=table.values[:4])
-
-
+SHAPE = {"rows": 2 * LENGTH - 1, "length": LENGTH, "highest": None}
+MASK = torch.empty(BATCH, LENGTH, dtype=torch.bool, device="meta")
 CALLS = {
-    "no table": _call(),
-    "relative keys": _call("relative_keys"),
-    "every table and a key mask": _call(*TABLES, key_mask=torch.empty(2, LENGTH, dtype=torch.bool, device="meta")),
+    "no table": meta_call(**SHAPE),
+    "relative keys": meta_call(TABLES[:1], **SHAPE),
+    "every table and a key mask": meta_call(TABLES, key_mask=MASK, **SHAPE),
 }
 
 
@@ -91,10 +83,10 @@ def cost(launch: Launch, call: Call) -> Cost:
     constants = {**widths_of(call), **more, "TILE": tile}
 
     def ours() -> None:
-        sizes.launch(kernel, call, lambda tile: LENGTH // tile * 8, given, more=more)
+        sizes.launch(kernel, call, lambda tile: LENGTH // tile * BATCH * HEADS, given, more=more)
 
     def theirs() -> None:
-        kernel[(LENGTH // tile * 8,)](
+        kernel[(LENGTH // tile * BATCH * HEADS,)](
             *given, **constants, num_warps=warps, num_stages=stages, maxnreg=sizes.REGISTERS,
             default_dot_input_precision=call.precision,
         )  # fmt: skip
@@ -102,7 +94,7 @@ def cost(launch: Launch, call: Call) -> Cost:
     for one in (ours, theirs) * 2:  # the first compiles
         one()
     times = [(_microseconds(ours), _microseconds(theirs)) for _ in range(PAIRS)]
-    first, second = (Spread.of(list(column)) for column in zip(*times, strict=True))
+    first, second = (quartiles(figures_of(Spread.of(list(column)))) for column in zip(*times, strict=True))
     return Cost(len(list(given_at_run_time(given))), first, second)
 
 
@@ -119,7 +111,7 @@ def markdown() -> str:
     lines = [
         "# What a launch of the Triton kernels costs the host",
         "",
-        "No GPU is there: a driver that does nothing takes its place. B = 2, H = 4, L = 256, D = 64, bfloat16. CPU",
+        "No GPU is there: a driver that does nothing takes its place. B = 4, H = 16, L = 256, D = 64, bfloat16. CPU",
         f"time of the thread in microseconds: medians of {PAIRS} pairs with quartiles, {LAUNCHES} launches each, in",
         "turn in one process. Beside it the same launch by Triton's own look-up.",
         "",
@@ -137,12 +129,8 @@ def markdown() -> str:
     for kind, call in CALLS.items():
         for name, launch in zip(("forward", "backward"), launches(call, ordered=False), strict=True):
             found = cost(launch, call)
-            lines.append(f"| {name}, {kind} | {found.arguments} | {_shown(found.ours)} | {_shown(found.theirs)} |")
+            lines.append(f"| {name}, {kind} | {found.arguments} | {found.ours} | {found.theirs} |")
     return "\n".join(lines) + "\n"
-
-
-def _shown(spread: Spread) -> str:
-    return f"{spread.median:.1f} [{spread.lower:.1f}, {spread.upper:.1f}]"
 
 
 def main(folder: Path = FOLDER) -> None:
