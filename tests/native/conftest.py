@@ -14,7 +14,7 @@ from tests.native.sets import of
 @pytest.fixture
 def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Kernels of one instruction set for the whole test: the parameter, a name."""
-    found = of(request.param, monkeypatch)
+    found = of(request.param)
     assert isinstance(found, library.Kernels) and found.name == request.param
     for asking in (operator, rotation):
         monkeypatch.setattr(asking, "kernels", lambda: found)

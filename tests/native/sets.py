@@ -5,19 +5,18 @@ import pytest
 from relattn.compiled import library
 
 
-def runnable() -> list[str]:
-    """The instruction sets of this machine, the widest first."""
+def of(name: str) -> library.Kernels | str:
+    """What the library answers where RELATTN_NATIVE is `name`.
+
+    The variable is as before when this returns: the library keeps its first answer for the whole process.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        return [name for name in library.SETS if isinstance(of(name, patch), library.Kernels)]
+        patch.setenv("RELATTN_NATIVE", name)
+        return library.kernels.__wrapped__()
 
 
-def of(name: str, patch: pytest.MonkeyPatch) -> library.Kernels | str:
-    """What the library answers where RELATTN_NATIVE is `name`."""
-    patch.setenv("RELATTN_NATIVE", name)
-    return library.kernels.__wrapped__()
-
-
-RUNNABLE = runnable()
+RUNNABLE = [name for name in library.SETS if isinstance(of(name), library.Kernels)]
+"""The instruction sets of this machine, the widest first."""
 OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE[1:]]
 
 every_set = pytest.mark.parametrize("instructions", [*RUNNABLE[:1], *OTHERS], indirect=True)

@@ -117,7 +117,7 @@ def test_pairs_change_bits_of_bfloat16_alone(dtype: torch.dtype, monkeypatch) ->
     inputs = [drawn(1, 4, 200, 32).to(dtype).requires_grad_() for _ in range(3)]
 
     def by(name: str) -> list[Tensor]:
-        kernels = of(name, monkeypatch)
+        kernels = of(name)
         monkeypatch.setattr(operator, "kernels", lambda: kernels)
         return answers(encoding, inputs)
 

@@ -1,5 +1,6 @@
 """What native promises beside the equation: the same bits, PyTorch's ways, and a sentence where it cannot."""
 
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -275,34 +276,41 @@ def test_a_table_with_more_rows_than_32_bits_count_is_refused() -> None:
     assert runs(ManyRows(2**31))
 
 
-def test_an_unknown_instruction_set_is_refused(monkeypatch) -> None:
+def test_an_unknown_instruction_set_is_refused() -> None:
     message = "RELATTN_NATIVE: got 'sse9'; expected one of 'avx512bf16', 'avx512', 'avx2', 'generic', 'off'"
     with pytest.raises(ValueError, match=re.escape(message)):
-        of("sse9", monkeypatch)
+        of("sse9")
+
+
+def test_what_a_test_asks_for_is_not_kept() -> None:
+    """The library keeps its first answer: asked where the variable is still set, every later test would get that."""
+    before = os.environ.get("RELATTN_NATIVE")
+    of("generic")
+    assert os.environ.get("RELATTN_NATIVE") == before
 
 
 def test_without_kernels_the_others_serve(monkeypatch, tmp_path) -> None:
     """Off, not compiled, damaged, of other sources, for another processor: one sentence, and another one answers."""
-    sentences = {of("off", monkeypatch): "RELATTN_NATIVE=off switches its kernels off"}
+    sentences = {of("off"): "RELATTN_NATIVE=off switches its kernels off"}
     monkeypatch.setattr(library, "FILE", tmp_path / "none.so")
-    sentences[of("generic", monkeypatch)] = "its kernels were not compiled when relattn was installed"
+    sentences[of("generic")] = "its kernels were not compiled when relattn was installed"
     (tmp_path / "none.failed").write_text("In file included from a.cpp:1:\na.h:3:1: error: what is [this]?\n")
-    sentences[of("generic", monkeypatch)] = (
+    sentences[of("generic")] = (
         "its kernels were not compiled when relattn was installed: a.h:3:1: error: what is [this]?"
     )
     (tmp_path / "none.so").write_bytes(b"not a library")
-    damaged = of("generic", monkeypatch)
+    damaged = of("generic")
     assert isinstance(damaged, str)
     sentences[damaged] = f"its kernels cannot be loaded; install relattn again: {tmp_path / 'none.so'}: file too short"
     monkeypatch.undo()
     (tmp_path / "kernels.cpp").write_text("// another\n")
     monkeypatch.setattr(library, "SOURCES", tmp_path)
-    sentences[of("generic", monkeypatch)] = (
+    sentences[of("generic")] = (
         "its kernels were compiled from other sources than lie beside them; install relattn again"
     )
     monkeypatch.undo()
     monkeypatch.setattr(library, "_runs", lambda *_: False)
-    sentences[of("avx2", monkeypatch)] = "RELATTN_NATIVE=avx2 asks for instructions that this processor lacks"
+    sentences[of("avx2")] = "RELATTN_NATIVE=avx2 asks for instructions that this processor lacks"
     inputs = [drawn(1, 2, 600, 4) for _ in range(3)]
     expected = relative_attention(*inputs, encoding=T5Bias(2), backend="tiled")
     for found, sentence in sentences.items():

@@ -49,20 +49,18 @@ def run(
             traceback.print_exc()
         processes.leave(1)
         raise
-    processes.part()
     if processes.is_main:
         out.print(table(results))
         out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
         out.print(f"compose  relattn compose --checkpoint {quote(str(model))}", soft_wrap=True)
+    processes.leave(0)
 
 
 def _carried_out(
     processes: Processes, given: dict[str, Any], folder: Path, go_on: bool, config: Path | None, at_least: bool,
     report_to: tuple[str, ...],
 ) -> tuple[Path, dict[str, Any]]:  # fmt: skip
-    """The folder of the first model, and the results. Nothing of the comparison outlives the call: it holds a mesh,
-    which holds process groups.
-    """
+    """The folder of the first model, and the results."""
     comparison = None
     try:
         with ExitStack() as stack:

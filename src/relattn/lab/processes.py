@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import sys
 from collections.abc import Callable
@@ -49,22 +48,13 @@ class Processes:
         """Whether this is the one that writes and reports."""
         return self.index == 0
 
-    def part(self) -> None:
-        """End their work. All processes call this, and each must have dropped its meshes before.
-
-        Gloo's threads end with their process group. A thread that frees a tensor during Python's exit aborts the
-        process.
-        """
-        if self.count > 1:
-            dist.barrier()
-            dist.destroy_process_group()
-            gc.collect()  # a mesh is part of reference cycles
-
     def leave(self, code: int) -> None:
-        """End this process with the exit code `code` after an error, where it is one of several; alone it goes on.
+        """End this process with the exit code `code`, where it is one of several; alone it goes on.
 
-        What was registered for the exit is run, but the group is still there, and so are gloo's threads (see `part`):
-        the process ends before Python frees its tensors.
+        What was registered for the exit is run. Then the process ends at once, with its process group and gloo's
+        threads still there. Python's own exit frees tensors beside these threads, and now and then one of them aborts
+        the process. To destroy the group first is no way out: its destructor waits for threads that may wait for
+        Python's lock, which the destroying thread holds.
         """
         if self.count > 1:
             try:
