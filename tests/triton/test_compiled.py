@@ -84,6 +84,11 @@ def test_tiles_beyond_a_clipped_table_have_no_products_with_it(
     tables: str, given: dict[str, Any], kernel: str, products: list[int]
 ) -> None:
     """The loops before its rows, after them, and along them; one where float32 is multiplied in parts."""
+    assert products_of(tables, kernel, **given) == products
+
+
+def products_of(tables: str, kernel: str, **given: Any) -> list[int]:
+    """The products of two tiles in each loop of a kernel in the size that is taken untimed."""
     from triton.backends.compiler import GPUTarget
 
     from benchmarks.triton_compiled import CALLS
@@ -98,7 +103,12 @@ def test_tiles_beyond_a_clipped_table_have_no_products_with_it(
     constants = {**widths_of(call), **launch.more, "TILE": tile}
     target = GPUTarget("cuda", 80, 32)
     result = compiled_for(target, launch.kernel, launch.given, constants, warps, stages, call.precision)
-    assert products_in_its_loops(result.asm["ttir"]) == products
+    return products_in_its_loops(result.asm["ttir"])
+
+
+def test_rows_of_lists_are_multiplied_as_matrices() -> None:
+    """q . k and P . v in the walk over keys, and in a loop inside of it a product with a block of the table."""
+    assert products_of("listed: relative keys", "forward") == [2, 1]
 
 
 def test_the_table_that_is_committed() -> None:

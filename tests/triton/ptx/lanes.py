@@ -1,4 +1,4 @@
-"""What a thread gets from others of its warp: shuffles, of one register of another thread, and the largest of all."""
+"""What a thread gets from others of its warp: one register of another thread, and the largest or smallest of all."""
 
 from __future__ import annotations
 
@@ -34,21 +34,26 @@ def shuffle(source: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
     return step
 
 
-def largest(threads: Threads, operands: tuple[Operand, ...]) -> None:
-    """Every thread of a warp gets the largest of its 32 numbers.
+def of_a_warp(ufunc: np.ufunc) -> Step:
+    """Every thread of a warp gets the largest, or the smallest, of its 32 numbers.
 
     Raises Fault: where a register names other threads than all.
     """
-    target, register, mask = operands
-    threads.all_take_part()
-    if (threads.read(mask, "s32") != EVERY_LANE).any():
-        raise Fault("a largest number of a part of a warp is not modelled")
-    of_warps = threads.everywhere(threads.read(register, "s32")).reshape(len(threads.programs), -1, WARP)
-    threads.write(target, of_warps.max(2).repeat(WARP, 1), "s32")
+
+    def step(threads: Threads, operands: tuple[Operand, ...]) -> None:
+        target, register, mask = operands
+        threads.all_take_part()
+        if (threads.read(mask, "s32") != EVERY_LANE).any():
+            raise Fault("a largest or smallest number of a part of a warp is not modelled")
+        of_warps = threads.everywhere(threads.read(register, "s32")).reshape(len(threads.programs), -1, WARP)
+        threads.write(target, ufunc.reduce(of_warps, axis=2).repeat(WARP, 1), "s32")
+
+    return step
 
 
 STEPS: dict[str, Step] = {
-    "redux.sync.max.s32": largest,
+    "redux.sync.max.s32": of_a_warp(np.maximum),
+    "redux.sync.min.s32": of_a_warp(np.minimum),
     "shfl.sync.bfly.b32": shuffle(lambda lane, by: (lane ^ by) % WARP),
     "shfl.sync.idx.b32": shuffle(lambda lane, by: by % WARP),
 }

@@ -26,7 +26,7 @@ pytestmark = [
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
 STAGES, MANY_WARPS, TWO_WARPS, ONE_WARP = (64, 4, 3), (32, 8, 1), (16, 2, 2), (16, 1, 2)
-SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 1)  # of float32, and of listed axes
+SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 2)  # of float32, and of listed axes
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
 FULL = {"rows": 141, "first": -69}
 """A row for every offset of 70 by 70, whichever table: nothing is beyond."""

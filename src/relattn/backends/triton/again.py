@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import dot, load_numbers, load_rows, place
+from relattn.backends.triton.blocks import with_products, with_values
 from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.known import load_lse, score_gradients, weights_of
-from relattn.backends.triton.listed import with_values
 from relattn.backends.triton.scores import by_keys, finished_tile, first_half, with_band
 
 
@@ -83,6 +83,7 @@ def pairs_again(
         products, of_keys = with_band(products, of_keys, r, x.relative_keys, head, band, STRETCH, DR, TILE)
     if x.relative_queries is not None:
         products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
+    products = with_products(x, batch, head, first_query, first_key, q, k, products, D, TILE)
     scores, slope = finished_tile(x, batch, head, first_query, first_key, products, STRETCH, TILE)
     weights = weights_of(known, scores, lse, share)
     by_weight = dot(grad_output, tl.trans(v))
@@ -90,7 +91,6 @@ def pairs_again(
         by_weight, of_values = with_band(
             by_weight, of_values, grad_output, x.relative_values, head, band, STRETCH, DV, TILE
         )
-    i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
-    by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
+    by_weight = with_values(x, batch, head, first_query, first_key, grad_output, by_weight, DV, TILE)
     weights, scores = score_gradients(x, keep, weights, by_weight, delta)
     return weights, scores, slope, Halves(of_keys, of_values)

@@ -5,7 +5,7 @@
 
 S and dP are computed again. One kernel owns a tile of queries: it sums dr on chip, and adds each pair's part of a row
 of a table to memory, by atomic instructions. In a fixed order another kernel owns neighbouring rows of one table, and
-walks over all pairs; a tile of pairs none of which has such a row costs a look at its positions.
+walks over all pairs; a tile of pairs whose rows lie elsewhere costs a look at its positions.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -25,10 +25,10 @@ from torch import Tensor
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import dot, head_of, load_rows, padded, place, store_rows
+from relattn.backends.triton.blocks import add_numbers, add_products, by_row, rows_of_pairs, sums_of, vectors_of
 from relattn.backends.triton.call import Call, ListedAxis, Table
 from relattn.backends.triton.inputs import Inputs, Listed
 from relattn.backends.triton.known import Known
-from relattn.backends.triton.listed import feature_of, offsets_of, row_of, sums_of
 from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.starts import started
@@ -115,7 +115,6 @@ def axis_kernel(
     row = tl.program_id(0) // tiles
     batch, head = row // x.heads, row % x.heads
     first_query = (tiles - 1 - tl.program_id(0) % tiles) * TILE
-    i = first_query + tl.arange(0, TILE)[:, None]
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
     by_relative = tl.zeros((TILE, padded(DA)), tl.float32)
 
@@ -123,7 +122,6 @@ def axis_kernel(
     queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
     halves = first_halves(x, queries, first_key, WITHIN, DV, DR, TILE)
     for start in range(first_key, end_key, TILE):
-        j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         weights, scores, slope, halves = pairs_again(
@@ -131,42 +129,27 @@ def axis_kernel(
         )  # fmt: skip
         if x.softcap is not None:
             scores *= slope
-        offsets = offsets_of(x, axis, batch, i, j)
         if grad_relative is not None:
-            by_relative += sums_of(scores, axis.relative_keys, head, offsets, axis.relative_width, 1, DA)
+            rows = rows_of_pairs(x, axis, axis.relative_keys, batch, first_query, start, TILE)
+            by_relative += sums_of(scores, axis.relative_keys, head, rows, k.dtype, False, DA, TILE)
         if into.relative_keys is not None:
-            _add_each(
-                into.relative_keys, axis.relative_keys, head, offsets, scores,
-                axis.r, batch, head, i, x.queries, axis.relative_width,
-            )  # fmt: skip
+            rows = rows_of_pairs(x, axis, axis.relative_keys, batch, first_query, start, TILE)
+            r = vectors_of(axis, batch, head, first_query, x.queries, queries.q, TILE)
+            add_products(into.relative_keys, r, scores, axis.relative_keys, head, rows, False, DA, TILE)
         if into.relative_queries is not None:
-            _add_each(
-                into.relative_queries, axis.relative_queries, head, offsets, scores,
-                x.k, batch, head // x.group, j, x.keys, axis.width,
-            )  # fmt: skip
+            rows = rows_of_pairs(x, axis, axis.relative_queries, batch, first_query, start, TILE)
+            add_products(into.relative_queries, k, scores, axis.relative_queries, head, rows, True, D, TILE)
         if into.relative_values is not None:
-            _add_each(
-                into.relative_values, axis.relative_values, head, offsets, weights,
-                known.grad_output, batch, head, i, x.queries, axis.value_width,
+            rows = rows_of_pairs(x, axis, axis.relative_values, batch, first_query, start, TILE)
+            add_products(
+                into.relative_values, queries.grad_output, weights, axis.relative_values, head, rows, False, DV, TILE
             )  # fmt: skip
         if into.bias is not None:
-            table_row, there = row_of(axis.bias, offsets)
-            at = into.bias + head.to(tl.int64) * axis.bias.rows + table_row
-            tl.atomic_add(at, scores, mask=there & (scores != 0.0), sem="relaxed")
+            rows = rows_of_pairs(x, axis, axis.bias, batch, first_query, start, TILE)
+            add_numbers(into.bias, scores, axis.bias, head, rows)
     if grad_relative is not None:
         at = head_of(grad_relative, row, x.queries, DA)
         store_rows(at, DA, first_query, x.queries, by_relative * x.scale, DA, TILE)
-
-
-@triton.jit
-def _add_each(sums, table, head, offsets, weights, rows, batch, row_head, index, count, width):
-    """Add weights[i, j] x_n to the sums of the row of each pair, where it is not 0; x_n: the rows at `index`."""
-    row, there = row_of(table, offsets)
-    there = there & (weights != 0.0)
-    at = sums + (head.to(tl.int64) * table.rows + row.to(tl.int64)) * width
-    for feature in range(0, width):
-        values = weights * feature_of(rows, batch, row_head, index, count, feature)
-        tl.atomic_add(at + feature, values, mask=there, sem="relaxed")
 
 
 @triton.jit
@@ -185,14 +168,11 @@ def rows_kernel(
         batch = head * 0 + batch_number
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
         for first_query in range(0, x.queries, TILE):
-            i = first_query + own[:, None]
             start, end_key = key_tiles(x, first_query, TILE)
             for first_key in range(start, end_key, TILE):
-                j = first_key + own[None, :]
-                row, there = row_of(table, offsets_of(x, axis, batch, i, j))
-                there = there & (i < x.queries) & (j < x.keys)
-                place_of = tl.where(there, row - first, -1)
-                if tl.max(tl.max(tl.where(place_of < TILE, place_of, -1), axis=1), axis=0) >= 0:
+                rows = rows_of_pairs(x, axis, table, batch, first_query, first_key, TILE)
+                u = rows.at - first
+                if (rows.first < first + TILE) & (rows.end > first):
                     k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
                     v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
                     queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
@@ -204,14 +184,14 @@ def rows_kernel(
                         scores *= slope
                     if into.relative_keys is not None:
                         r = load_rows(place(axis.r, batch, head), axis.r.row, first_query, x.queries, DA, TILE)
-                        total += dot(tl.trans(_by_place(scores, place_of, 1, TILE).to(r.dtype)), r)
+                        total += dot(tl.trans(by_row(scores, u, False, TILE).to(r.dtype)), r)
                     if into.relative_queries is not None:
-                        total += dot(tl.trans(_by_place(scores, place_of, 0, TILE).to(k.dtype)), k)
+                        total += dot(tl.trans(by_row(scores, u, True, TILE).to(k.dtype)), k)
                     if into.relative_values is not None:
-                        sums = _by_place(weights, place_of, 1, TILE).to(queries.grad_output.dtype)
+                        sums = by_row(weights, u, False, TILE).to(queries.grad_output.dtype)
                         total += dot(tl.trans(sums), queries.grad_output)
                     if into.bias is not None:
-                        by_bias += tl.sum(_by_place(scores, place_of, 1, TILE), axis=0)
+                        by_bias += tl.sum(by_row(scores, u, False, TILE), axis=0)
 
     start_of_head = head.to(tl.int64) * table.rows
     if into.bias is not None:
@@ -222,14 +202,3 @@ def rows_kernel(
         store_rows(into.relative_queries + start_of_head * DA, DA, first, table.rows, total, DA, TILE)
     if into.relative_values is not None:
         store_rows(into.relative_values + start_of_head * DA, DA, first, table.rows, total, DA, TILE)
-
-
-@triton.jit
-def _by_place(values, place_of, AXIS: tl.constexpr, TILE: tl.constexpr):
-    """[n, u]: the sums of a row's values whose place is u; with AXIS 0 those of a column."""
-    column = tl.arange(0, TILE)[None, :]
-    sums = tl.zeros((TILE, TILE), tl.float32)
-    for u in range(0, TILE):
-        each = tl.sum(tl.where(place_of == u, values, 0.0), axis=AXIS)
-        sums += tl.where(column == u, each[:, None], 0.0)
-    return sums

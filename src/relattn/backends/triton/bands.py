@@ -12,6 +12,12 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.constexpr_function
+def power_of_two(doublings):
+    """1, doubled once for each of `doublings`."""
+    return 2 ** len(doublings)
+
+
+@triton.constexpr_function
 def padded(width):
     """The power of two, 16 at least, into which a width fits."""
     return max(16, triton.next_power_of_2(width))
@@ -58,9 +64,15 @@ def head_of(at, row, count, WIDTH: tl.constexpr):
 @triton.jit
 def load_rows(at, step, first, count, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """Rows first .. first + TILE - 1 [TILE, padded width]; zero where a row lies outside of 0 .. count - 1."""
+    return load_padded_rows(at, step, first, count, WIDTH, padded(WIDTH), TILE)
+
+
+@triton.jit
+def load_padded_rows(at, step, first, count, width, PADDED: tl.constexpr, TILE: tl.constexpr):
+    """`load_rows`, of a width that is no constant [TILE, PADDED]."""
     row = first + tl.arange(0, TILE)[:, None]
-    column = tl.arange(0, padded(WIDTH))[None, :]
-    inside = (row >= 0) & (row < count) & (column < WIDTH)
+    column = tl.arange(0, PADDED)[None, :]
+    inside = (row >= 0) & (row < count) & (column < width)
     return tl.load(at + row.to(tl.int64) * step + column, mask=inside, other=0.0)
 
 

@@ -24,7 +24,7 @@ from relattn.backends.triton.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.inputs import inputs, visible_offsets, widths_of
-from relattn.backends.triton.listed import with_value_rows
+from relattn.backends.triton.listed import with_products_of_query, with_value_rows
 from relattn.backends.triton.masks import in_reach, key_tiles
 from relattn.backends.triton.ready import keep, remembered, specialization
 from relattn.backends.triton.scores import LOG2_E, finished
@@ -42,7 +42,8 @@ def few_queries(call: Call) -> Answers:
     """The kernels' answers, each query on its own."""
     widths = widths_of(call)
     width, rows, parts = widths["DV"], call.query.shape[:3].numel(), _parts(call)
-    tile = NUMBERS // triton.next_power_of_2(max(*widths.values(), 16))
+    of_axes = [axis.relative_query.shape[3] for axis in call.axes if axis.relative_query is not None]
+    tile = NUMBERS // triton.next_power_of_2(max(*widths.values(), *of_axes, 16))
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
     maxima, totals = (call.query.new_empty(parts, rows, dtype=torch.float32) for _ in range(2))
     _launch(part_kernel, parts * rows, (inputs(call), outputs, maxima, totals, parts), {**widths, "TILE": tile})
@@ -99,6 +100,7 @@ def part_kernel(
             products += tl.sum(r * load_band(x.relative_keys, head, offset, DR, TILE).to(tl.float32), axis=1)
         if x.relative_queries is not None:
             products += tl.sum(k * load_band(x.relative_queries, head, offset, D, TILE).to(tl.float32), axis=1)
+        products = with_products_of_query(x, batch, head, query, j, q, k, products, D)
         every = in_reach(x, query, key, key + TILE - 1, offset, offset + TILE - 1)
         scores, _ = finished(x, batch, head, query, j, products, every)
 

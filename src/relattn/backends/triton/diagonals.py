@@ -19,9 +19,9 @@ from torch import Tensor
 
 from relattn.backends.triton.again import load_queries
 from relattn.backends.triton.bands import dot, load_band, load_rows, padded, place, store_rows
+from relattn.backends.triton.blocks import with_products, with_values
 from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.known import score_gradients, weights_of
-from relattn.backends.triton.listed import with_values
 from relattn.backends.triton.masks import in_reach
 from relattn.backends.triton.scores import finished
 from relattn.backends.triton.skew import diagonals_from_tiles, tiles_from_diagonals
@@ -110,7 +110,8 @@ class _Block(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A tile of keys: the first, its rows, and q . k and dO . v with a tile of queries [i, n]."""
+    """A tile of keys: the first, its rows, and q . k and dO . v with a tile of queries [i, n], with the terms of listed
+    axes."""
 
     first: Any
     k: Any
@@ -140,7 +141,12 @@ def _tile_of_keys(x, queries, first, D: tl.constexpr, DV: tl.constexpr, TILE: tl
     key_head = queries.head // x.group
     k = load_rows(place(x.k, queries.batch, key_head), x.k.row, first, x.keys, D, TILE)
     v = load_rows(place(x.v, queries.batch, key_head), x.v.row, first, x.keys, DV, TILE)
-    return _Tile(first, k, dot(queries.q, tl.trans(k)), dot(queries.grad_output, tl.trans(v)))
+    products, by_weight = dot(queries.q, tl.trans(k)), dot(queries.grad_output, tl.trans(v))
+    products = with_products(x, queries.batch, queries.head, queries.first, first, queries.q, k, products, D, TILE)
+    by_weight = with_values(
+        x, queries.batch, queries.head, queries.first, first, queries.grad_output, by_weight, DV, TILE
+    )
+    return _Tile(first, k, products, by_weight)
 
 
 @triton.jit
@@ -163,7 +169,6 @@ def _with_diagonals(x, known, into, block, queries, near, far, TILE: tl.constexp
     by_weight = diagonals_from_tiles(near.by_weight, far.by_weight, TILE)
     if x.relative_values is not None:
         by_weight += dot(grad_output, tl.trans(values_band))
-    by_weight = with_values(x, known.grad_output, batch, head, i, j, by_weight)
     weights, scores = score_gradients(x, kept(x, batch, head, i, j), weights, by_weight, delta)
     if x.softcap is not None:
         scores *= slope

@@ -17,11 +17,11 @@ from relattn.backends.triton.bands import (
     place,
     store_rows,
 )
+from relattn.backends.triton.blocks import with_products, with_value_sums
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.decoding import FEW, few_queries
 from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.inputs import inputs
-from relattn.backends.triton.listed import with_value_sums
 from relattn.backends.triton.scores import LOG2_E, by_keys, finished_tile, first_half, with_band
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import joined_from_pairs, shared_half
@@ -51,7 +51,6 @@ def forward_kernel(
     row = program // tiles
     batch, head = row // x.heads, row % x.heads
     first_query = (tiles - 1 - program % tiles) * TILE  # with causality the longest rows first
-    i = first_query + tl.arange(0, TILE)[:, None]
 
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
     q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
@@ -70,13 +69,13 @@ def forward_kernel(
         if x.relative_values is not None and not is_constant(x.relative_values, STRETCH):
             joined = tl.zeros((TILE, TILE), tl.float32)
         for start in range(first_key, end_key, TILE):
-            j = start + tl.arange(0, TILE)[None, :]
             k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
             products = dot(q, tl.trans(k))
             if x.relative_keys is not None:
                 products, left = with_band(products, left, r, x.relative_keys, head, band, STRETCH, DR, TILE)
             if x.relative_queries is not None:
                 products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
+            products = with_products(x, batch, head, first_query, start, q, k, products, D, TILE)
             scores, _ = finished_tile(x, batch, head, first_query, start, products, STRETCH, TILE)
 
             before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=1))
@@ -87,7 +86,7 @@ def forward_kernel(
                 weights = tl.where(kept_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
             v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
             weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
-            weighted = with_value_sums(x, batch, head, i, j, weights, weighted, DV)
+            weighted = with_value_sums(x, batch, head, first_query, start, weights, weighted, DV, TILE)
             if x.relative_values is not None:
                 if is_constant(x.relative_values, STRETCH):
                     weighted += edge_sum(weights, x.relative_values, head, STRETCH == AFTER, DV)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int32
 from torch import Tensor
 
+from relattn.backends.triton.bands import padded
 from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
 from relattn.backends.triton.dropout import Dropout, dropout_of
 from relattn.score.problem import TABLES
@@ -63,7 +64,8 @@ class Lists(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A `ListedAxis`, with the widths of its r, of keys and of values.
+    """A `ListedAxis`, with the width of its r. The width with padding is 2 to the power of the number of `doublings`:
+    of a bundle, the compiler takes lengths for constants, but no numbers.
 
     r: q where the axis has no own; owns_r: None there.
     """
@@ -79,8 +81,7 @@ class Listed(NamedTuple):
     relative_values: Band | None
     bias: Band | None
     relative_width: int
-    width: int
-    value_width: int
+    doublings: tuple[None, ...]
 
 
 class Mask(NamedTuple):
@@ -251,7 +252,7 @@ def _listed(call: Call, axis: ListedAxis) -> Listed:
         bands[name] = None if band is None else band._replace(first=table.first, zero=1 if table.zero else None)
     return Listed(
         **_sides(axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
-        relative_width=r.shape[3], width=call.query.shape[3], value_width=call.value.shape[3],
+        relative_width=r.shape[3], doublings=(None,) * (int(padded(r.shape[3])).bit_length() - 1),
     )  # fmt: skip
 
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import band_sum, dot, edge_sum, head_of, load_rows, padded, place, store_rows
+from relattn.backends.triton.blocks import with_key_gradient
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import Inputs
 from relattn.backends.triton.known import Known, Sides, side_sums, store_sides
-from relattn.backends.triton.listed import with_key_gradient
 from relattn.backends.triton.sizes import launch, tiles_of_a_program
 from relattn.backends.triton.skew import columns_from_pairs
 from relattn.backends.triton.starts import started
@@ -130,8 +130,7 @@ def _with_queries(
     if sides.relative_queries is not None:
         before, after = side_sums(before, after, scores, x.relative_queries, offset, STRETCH, 0, TILE)
     by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
-    i, j = queries.first + tl.arange(0, TILE)[:, None], first + tl.arange(0, TILE)[None, :]
-    by_key = with_key_gradient(x, batch, head, i, j, scores, by_key, D)
+    by_key = with_key_gradient(x, batch, head, queries.first, first, scores, by_key, D, TILE)
     if is_constant(x.relative_queries, STRETCH):
         by_key += edge_sum(tl.trans(scores), x.relative_queries, head, STRETCH == AFTER, D)
     scores = scores.to(k.dtype)

@@ -27,8 +27,8 @@ from relattn.backends.triton.bands import (
     place,
     store_rows,
 )
+from relattn.backends.triton.blocks import with_key_gradient, with_query_gradient
 from relattn.backends.triton.known import load_lse, side_sums, store_sides
-from relattn.backends.triton.listed import with_key_gradient, with_query_gradient
 from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, shared_half
 from relattn.backends.triton.starts import started
 from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, keys_of
@@ -108,7 +108,7 @@ def walked(
     """The sums, with those over the keys of one stretch; rows: the heads of all batch elements."""
     batch, head, first_query, q, r, grad_output, _, _, _ = queries
     by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after = sums
-    row, i = batch * x.heads + head, first_query + tl.arange(0, TILE)[:, None]
+    row = batch * x.heads + head
     key_row = row // x.group  # of all batch elements' heads of keys
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
     first_key, end_key = keys_of(x, first_query, STRETCH, TILE)
@@ -122,7 +122,6 @@ def walked(
         weights_joined = tl.zeros((TILE, TILE), v_at.dtype.element_ty)
     bias_joined = tl.zeros((TILE, TILE), tl.float32)
     for start in range(first_key, end_key, TILE):
-        j = start + tl.arange(0, TILE)[None, :]
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
         weights, scores, slope, halves = pairs_again(
@@ -162,9 +161,10 @@ def walked(
             before, after = side_sums(nothing, nothing, scores, x.relative_queries, offset, STRETCH, 0, TILE)
             add_sides(sides.relative_queries, before, after, row, rows, start, x.keys, TILE)
 
-        by_query = with_query_gradient(x, batch, head, i, j, scores, by_query, D)
+        by_query = with_query_gradient(x, batch, head, first_query, start, scores, by_query, D, TILE)
         if across.key is not None:
-            by_key = with_key_gradient(x, batch, head, i, j, scores, tl.zeros((TILE, padded(D)), tl.float32), D)
+            by_key = tl.zeros((TILE, padded(D)), tl.float32)
+            by_key = with_key_gradient(x, batch, head, first_query, start, scores, by_key, D, TILE)
             if is_constant(x.relative_queries, STRETCH):
                 by_key += edge_sum(tl.trans(scores), x.relative_queries, head, STRETCH == AFTER, D)
         scores = scores.to(k.dtype)

@@ -33,8 +33,17 @@ remembered: dict[tuple, Ready] = {}
 
 
 def specialization(arguments: tuple) -> Hashable:
-    """What of the arguments decides the compiled code, as Triton has it."""
-    return native_specialize_impl(BaseBackend, arguments, False, True, True)
+    """What of the arguments decides the compiled code, as Triton has it.
+
+    Triton answers a bundle with two bundles of its type, which takes longer than what is in it. So it gets plain
+    tuples, two levels deep.
+    """
+    plain = tuple([_plain(each) if isinstance(each, tuple) else each for each in arguments])
+    return native_specialize_impl(BaseBackend, plain, False, True, True)
+
+
+def _plain(bundle: tuple) -> tuple:
+    return tuple([tuple(each) if isinstance(each, tuple) else each for each in bundle])
 
 
 def keep(key: tuple, launched: Any, constants: tuple[int, ...]) -> None:

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import band_product, edge_product, load_bias, load_edge_bias
-from relattn.backends.triton.listed import with_biases, with_products
+from relattn.backends.triton.listed import with_biases
 from relattn.backends.triton.masks import in_reach, pairs_at, visible
 from relattn.backends.triton.skew import pairs_from_columns, pairs_from_rows
 from relattn.backends.triton.stretches import AFTER, WITHIN, is_constant
@@ -67,7 +67,6 @@ def finished(x, batch, head, i, j, products, every, STRETCH: tl.constexpr = WITH
     every: whether all of these pairs are visible by their offsets. If so, and without masks, there is nothing to look
         up.
     """
-    products = with_products(x, batch, head, i, j, products)
     scores, slope = products * (x.scale * LOG2_E), 1.0
     if x.bias is not None:
         if is_constant(x.bias, STRETCH):

@@ -61,8 +61,10 @@ def launch(
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
-    widths, is_large = {**widths_of(call), **more}, _is_worth_timing(call)
-    magnitude, device = _magnitude(call), call.query.device
+    widths, device = {**widths_of(call), **more}, call.query.device
+    (batch, heads, queries, _), keys = call.query.shape, call.key.shape[2]
+    is_large = _is_worth_timing(queries * keys)
+    magnitude = (batch * heads * queries * keys).bit_length() // 2  # other lengths may have another fastest size
     known = (
         kernel.__name__, device, *widths.values(), call.precision, magnitude, is_large, specialization(arguments)
     )  # fmt: skip
@@ -159,12 +161,12 @@ def _of_lists(kernel: str, call: Call) -> Sizes:
     has_vectors = any(getattr(axis, name) is not None for axis in call.axes for name in TABLES[:3])
     if kernel == "axis_kernel" or (kernel == "rows_kernel" and not has_vectors):
         return (16, 1, 1)
-    return (16, 2, 1) if kernel == "rows_kernel" else (32, 4, 1)
+    return (16, 2, 1) if kernel == "rows_kernel" else (32, 4, 2)
 
 
-def _is_worth_timing(call: Call) -> bool:
-    large = call.query.shape[2] * call.key.shape[2] >= WORTH_TIMING
-    return large and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
+def _is_worth_timing(pairs: int) -> bool:
+    """Whether a call of so many pairs per head is timed."""
+    return pairs >= WORTH_TIMING and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
 
 
 def _find_the_fastest(
@@ -198,11 +200,6 @@ def _read(cache: Any, name: str) -> Sizes | None:
         return None
     tile, warps, stages = json.loads(Path(path).read_text())
     return tile, warps, stages
-
-
-def _magnitude(call: Call) -> int:
-    """The pairs of a call, over all heads, as a power of four: other lengths may have another fastest size."""
-    return (call.query.shape[:3].numel() * call.key.shape[2]).bit_length() // 2
 
 
 def _milliseconds(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
