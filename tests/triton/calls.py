@@ -42,12 +42,21 @@ def meta_call(
     return Call(**{"query": query, "key": key, "value": value} | given)
 
 
-def meta_axis(number: int, rows: int, *, length: int = 4096, own: bool = False, **limits: int | None) -> ListedAxis:
-    """A listed axis with every table; each batch element has its own queries' positions. own: it has its own r."""
+def meta_axis(
+    number: int, rows: int, *, length: int = 4096, own: int | None = None, **limits: int | None
+) -> ListedAxis:
+    """A listed axis with every table; each batch element has its own queries' positions. own: the width of its r, None
+    where r is q.
+    """
     call = meta_call(TABLES, rows, length=length)
     query, key = numbers(BATCH, length), numbers(length)
     tables = {name: getattr(call, name) for name in TABLES}
-    return ListedAxis(number, query, key, call.query if own else None, **tables, **limits)
+    if own is None:
+        return ListedAxis(number, query, key, **tables, **limits)
+    relative = call.query.new_empty(*call.query.shape[:3], own)
+    wider = call.query.new_empty(*tables["relative_keys"].values.shape[:2], own)
+    tables["relative_keys"] = tables["relative_keys"]._replace(values=wider)
+    return ListedAxis(number, query, key, relative, **tables, **limits)
 
 
 def launching() -> tuple[ModuleType, ...]:

@@ -68,25 +68,6 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
         assert row in committed, "what a call does not have costs it no register"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tables", "given", "kernel", "products"),
-    [
-        ("clipped relative keys", {}, "forward", [2, 2, 3]),
-        ("clipped relative keys", {}, "backward", [5, 5, 8]),
-        ("clipped relative keys", {}, "keys, in order", [8, 8, 11]),
-        ("a bias", {}, "keys, in order", [4, 4, 4]),
-        ("a bias", {}, "backward", [5, 5, 5]),
-        ("a bias", {"dtype": torch.float32, "precision": "tf32x3"}, "backward", [5]),
-    ],
-)
-def test_tiles_beyond_a_clipped_table_have_no_products_with_it(
-    tables: str, given: dict[str, Any], kernel: str, products: list[int]
-) -> None:
-    """The loops before its rows, after them, and along them; one where float32 is multiplied in parts."""
-    assert products_of(tables, kernel, **given) == products
-
-
 def products_of(tables: str, kernel: str, **given: Any) -> list[int]:
     """The products of two tiles in each loop of a kernel in the size that is taken untimed."""
     from triton.backends.compiler import GPUTarget
@@ -104,6 +85,25 @@ def products_of(tables: str, kernel: str, **given: Any) -> list[int]:
     target = GPUTarget("cuda", 80, 32)
     result = compiled_for(target, launch.kernel, launch.given, constants, warps, stages, call.precision)
     return products_in_its_loops(result.asm["ttir"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tables", "given", "kernel", "products"),
+    [
+        ("clipped relative keys", {}, "forward", [2, 2, 3]),
+        ("clipped relative keys", {}, "backward", [5, 5, 8]),
+        ("clipped relative keys", {}, "keys, in order", [8, 8, 11]),
+        ("a bias", {}, "keys, in order", [4, 4, 4]),
+        ("a bias", {}, "backward", [5, 5, 5]),
+        ("a bias", {"dtype": torch.float32, "precision": "tf32x3"}, "backward", [5]),
+    ],
+)
+def test_tiles_beyond_a_clipped_table_have_no_products_with_it(
+    tables: str, given: dict[str, Any], kernel: str, products: list[int]
+) -> None:
+    """The loops before its rows, after them, and along them; one where float32 is multiplied in parts."""
+    assert products_of(tables, kernel, **given) == products
 
 
 def test_rows_of_lists_are_multiplied_as_matrices() -> None:
@@ -155,8 +155,8 @@ BRANCHES = {
         TABLES, 33, length=LENGTH, explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta")
     ),
     "starts as tensors": meta_call(TABLES, 33, length=LENGTH, lowest=-300, offset=numbers()),
-    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=True), meta_axis(2, 33))),
-    "a listed sequence": meta_call((), length=LENGTH, axes=(meta_axis(0, 33, own=True, lowest=-300, highest=0),)),
+    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=200), meta_axis(2, 33))),
+    "a listed sequence": meta_call((), length=LENGTH, axes=(meta_axis(0, 33, own=64, lowest=-300, highest=0),)),
     "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
     "one row": meta_call(TABLES, 1, length=LENGTH),
     "one position": meta_call(TABLES, 33, length=1),

@@ -195,6 +195,6 @@ def test_auto_prefers_triton() -> None:
     tensors, encoding = inputs(64, torch.float32), ShawEmbedding(WIDTH, 4).cuda()
     assert explain(*tensors).chosen == "sdpa"
     assert explain(*tensors, encoding=encoding).chosen == "triton"
-    far = explain(*tensors, encoding=encoding, query_position=torch.arange(64, device="cuda"))
-    assert far.chosen in ("dense", "tiled")
-    assert far.others["triton"] == ["it takes no listed positions, only where queries and keys start"]
+    double = explain(*(tensor.double() for tensor in tensors), encoding=encoding.double())
+    assert double.chosen in ("dense", "tiled")
+    assert double.others["triton"] == ["it computes in float32, and query is float64"]

@@ -78,7 +78,7 @@ def case(name: str, length: int) -> Call:
     tables, rows, changes = CASES[name]
     every = 2 * length + 1
     axes = tuple(
-        meta_axis(number, rows or every, length=length, own=True, highest=None if number else 0)
+        meta_axis(number, rows or every, length=length, own=64, highest=None if number else 0)
         for number, rows in changes.get("axes", {}).items()
     )
     return meta_call(tables, rows or every, length=length, **changes | {"axes": axes})

@@ -33,7 +33,7 @@ def run(
 ) -> None:
     """Carry out a comparison; on Ctrl-C and SIGTERM say what is kept and how to go on, and exit with code 130.
 
-    Of several processes only the main one prints, except for errors of another process.
+    Of several processes only the main one prints, except for errors of another process; none of them returns.
 
     given: what the command line names, over what `config` does. report_to: see `check_reporters`.
     """
@@ -41,6 +41,10 @@ def run(
     try:
         with one_sentence():
             model, results = _carried_out(processes, given, folder, go_on, config, at_least, report_to)
+        if processes.is_main:
+            out.print(table(results))
+            out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
+            out.print(f"compose  relattn compose --checkpoint {quote(str(model))}", soft_wrap=True)
     except typer.Exit as stop:
         processes.leave(stop.exit_code)
         raise
@@ -49,10 +53,6 @@ def run(
             traceback.print_exc()
         processes.leave(1)
         raise
-    if processes.is_main:
-        out.print(table(results))
-        out.print(f"report   {folder / REPORT_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
-        out.print(f"compose  relattn compose --checkpoint {quote(str(model))}", soft_wrap=True)
     processes.leave(0)
 
 

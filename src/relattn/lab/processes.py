@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -51,22 +52,28 @@ class Processes:
     def leave(self, code: int) -> None:
         """End this process with the exit code `code`, where it is one of several; alone it goes on.
 
-        What was registered for the exit is run. Then the process ends at once, with its process group and gloo's
+        0: all end well, and each waits for the others first, for one may still need what another sent. What was
+        registered for the exit is run. Then the process ends at once, with its process group and gloo's
         threads still there. Python's own exit frees tensors beside these threads, and now and then one of them aborts
         the process. To destroy the group first is no way out: its destructor waits for threads that may wait for
         Python's lock, which the destroying thread holds.
         """
         if self.count > 1:
             try:
+                if code == 0:
+                    dist.barrier()
                 atexit._run_exitfuncs()
                 sys.stdout.flush()
                 sys.stderr.flush()
+            except BaseException:
+                traceback.print_exc()
+                code = code or 1
             finally:
                 os._exit(code)
 
     def leave_after_main(self, code: int) -> None:
-        """`leave`, once the main process has ended, or after a while: a launcher kills all as soon as one ends, and the
-        main one has yet to report.
+        """`leave` after an error, once the main process has ended, or after a while: a launcher kills all as soon as
+        one fails, and the main one has yet to report.
         """
         with suppress(RuntimeError):  # the connection closes
             work = dist.barrier(async_op=True)  # which the main process does not reach

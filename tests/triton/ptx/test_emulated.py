@@ -27,12 +27,15 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
 STAGES, MANY_WARPS, TWO_WARPS, ONE_WARP = (64, 4, 3), (32, 8, 1), (16, 2, 2), (16, 1, 2)
 SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 2)  # of float32, and of listed axes
+ONE_OF_LISTS, TWO_OF_LISTS = (16, 1, 1), (16, 2, 1)
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
 FULL = {"rows": 141, "first": -69}
 """A row for every offset of 70 by 70, whichever table: nothing is beyond."""
 ONE = {"heads": (1, 1)}
 LISTED = {"lengths": (18, 21), "widths": (16, 16, 16), "tables": ()}
-"""Every pair loads each feature of its row: many instructions for few pairs."""
+"""Many instructions for few pairs."""
+BLOCKS = {"rows": 70, "first": -35}
+"""More rows than a tile has at once, none of them beyond."""
 OTHER = {"number": 1, "own": 8}
 SEQUENCE = {"number": 0, "lowest": -9, "highest": 12, "far": 2**40}
 
@@ -90,8 +93,16 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
         WIDE,
         {**SQUARE, **ONE, "lengths": (140, 200), "offset": -60, "tables": (), "highest": 0},
     ),
-    "a listed sequence": (BF16, SMALLEST, {**LISTED, "axes": ({**SEQUENCE, "own": 8, "tables": TABLES[:2]},)}),
-    "another axis": (BF16, SMALLEST, {**LISTED, "tables": TABLES[:1], "highest": 0, "axes": ({"number": 1},)}),
+    "a listed sequence": (
+        BF16,
+        SMALLEST,
+        {**LISTED, "axes": ({**SEQUENCE, **BLOCKS, "own": 40, "tables": TABLES[:2]},)},
+    ),
+    "another axis": (
+        BF16,
+        LARGER,
+        {**LISTED, "lengths": (34, 35), "tables": TABLES[:1], "highest": 0, "axes": ({"number": 1, **BLOCKS},)},
+    ),
     "a start that is a tensor": (
         BF16,
         NARROW,
@@ -159,6 +170,10 @@ NOW_AND_THEN |= {
     "a listed sequence in float32": (F32, SMALLEST, {**LISTED, "axes": ({**SEQUENCE, "zero": True},)}),
     "a listed sequence, few queries": (BF16, MIDDLE, {**LISTED, "lengths": (3, 70), "axes": ({**SEQUENCE, "own": 8},)}),
     "a listed sequence and another axis": (BF16, LARGER, {**LISTED, "lengths": (34, 35), "axes": (SEQUENCE, OTHER)}),
+    "a listed sequence, 64 wide": (BF16, LARGER, {**LISTED, **ONE, "widths": (64, 64, 64), "lengths": (34, 35),
+                                                  "axes": ({**SEQUENCE, **BLOCKS},)}),
+    "a listed sequence, one warp": (F16, ONE_OF_LISTS, {**LISTED, "axes": ({**SEQUENCE, **BLOCKS, "own": 8},)}),
+    "a listed sequence, two warps": (BF16, TWO_OF_LISTS, {**LISTED, "axes": (SEQUENCE,)}),
     "another axis, few queries": (F16, MIDDLE, {**LISTED, "tables": TABLES, "lengths": (3, 70), "axes": (OTHER,)}),
     "another axis, every table beside": (F16, SMALLEST, {**LISTED, "tables": TABLES, "batch": 2, "axes": (OTHER,)}),
     "another axis, a cap and a key bias": (BF16, SMALLEST, {**LISTED, "softcap": 1.5, "key_bias": True,

@@ -3,9 +3,10 @@
     dr_i = scale * sum_j dS_ij RK[d]        dRK[d] = scale * sum dS_ij r_i        dRQ[d] = scale * sum dS_ij k_j
                                             dRV[d] = sum P_ij dO_i                db[d]  = sum dS_ij
 
-S and dP are computed again. One kernel owns a tile of queries: it sums dr on chip, and adds each pair's part of a row
-of a table to memory, by atomic instructions. In a fixed order another kernel owns neighbouring rows of one table, and
-walks over all pairs; a tile of pairs whose rows lie elsewhere costs a look at its positions.
+S and dP are computed again. One kernel owns a tile of queries: it sums dr on chip, and adds what a tile of pairs has
+for each row of a table to memory, by atomic instructions; for a bias, what each pair has. In a fixed order another
+kernel owns neighbouring rows of one table, and walks over all pairs; a tile of pairs none of which has such a row costs
+a look at its positions.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -25,10 +26,11 @@ from torch import Tensor
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import dot, head_of, load_rows, padded, place, store_rows
-from relattn.backends.triton.blocks import add_numbers, add_products, by_row, rows_of_pairs, sums_of, vectors_of
+from relattn.backends.triton.blocks import add_numbers, add_products, by_row, rows_of_pairs, sums_of
 from relattn.backends.triton.call import Call, ListedAxis, Table
 from relattn.backends.triton.inputs import Inputs, Listed
 from relattn.backends.triton.known import Known
+from relattn.backends.triton.listed import vectors_of
 from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.starts import started
@@ -171,8 +173,8 @@ def rows_kernel(
             start, end_key = key_tiles(x, first_query, TILE)
             for first_key in range(start, end_key, TILE):
                 rows = rows_of_pairs(x, axis, table, batch, first_query, first_key, TILE)
-                u = rows.at - first
-                if (rows.first < first + TILE) & (rows.end > first):
+                u = rows - first
+                if tl.max(tl.max(tl.where(u < TILE, u, -1), axis=1), axis=0) >= 0:
                     k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
                     v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
                     queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
@@ -183,7 +185,7 @@ def rows_kernel(
                     if x.softcap is not None:
                         scores *= slope
                     if into.relative_keys is not None:
-                        r = load_rows(place(axis.r, batch, head), axis.r.row, first_query, x.queries, DA, TILE)
+                        r = vectors_of(axis, batch, head, first_query, x.queries, queries.q, TILE)
                         total += dot(tl.trans(by_row(scores, u, False, TILE).to(r.dtype)), r)
                     if into.relative_queries is not None:
                         total += dot(tl.trans(by_row(scores, u, True, TILE).to(k.dtype)), k)

@@ -12,9 +12,9 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.constexpr_function
-def power_of_two(doublings):
-    """1, doubled once for each of `doublings`."""
-    return 2 ** len(doublings)
+def two_to_the(log_width):
+    """2 to the power of the number of its members."""
+    return 2 ** len(log_width)
 
 
 @triton.constexpr_function

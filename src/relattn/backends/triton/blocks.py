@@ -11,39 +11,31 @@ summed by row, and these sums multiplied with the block, or with the vectors.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
 from relattn.backends.triton.across import add_rows
-from relattn.backends.triton.bands import dot, load_padded_rows, padded, place, power_of_two
-from relattn.backends.triton.listed import offsets_of, row_of
+from relattn.backends.triton.bands import dot, load_padded_rows, padded
+from relattn.backends.triton.listed import offsets_of, row_of, vectors_of
 from relattn.backends.triton.skew import moved
 
 TOGETHER = tl.constexpr(4)
 """How many rows' sums are computed at once: several need fewer barriers, and eight would spill."""
 
 
-class RowsOfPairs(NamedTuple):
-    """The table's row of each pair [i, j], -1 where the table adds nothing or the pair does not exist. All others are
-    in first .. end - 1.
-    """
-
-    at: Any
-    first: Any
-    end: Any
+@triton.jit
+def rows_of_pairs(x, lists, table, batch, first_query, first_key, TILE: tl.constexpr):
+    """The table's row of each pair [i, j] of a tile, -1 where the table adds nothing or a token does not exist."""
+    i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
+    row, there = row_of(table, offsets_of(x, lists, batch, i, j))
+    return tl.where(there & (i >= 0) & (i < x.queries) & (j >= 0) & (j < x.keys), row, -1)
 
 
 @triton.jit
-def rows_of_pairs(x, lists, table, batch, first_query, first_key, TILE: tl.constexpr):
-    """The rows of a tile of queries and keys."""
-    i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
-    row, there = row_of(table, offsets_of(x, lists, batch, i, j))
-    there = there & (i >= 0) & (i < x.queries) & (j >= 0) & (j < x.keys)
-    first = tl.min(tl.min(tl.where(there, row, table.rows), axis=1), axis=0)
-    row = tl.where(there, row, -1)
-    return RowsOfPairs(row, first, tl.max(tl.max(row, axis=1), axis=0) + 1)
+def extent_of(rows, table):
+    """The first row of all pairs, and the row after the last; nothing between where no pair has a row."""
+    first = tl.min(tl.min(tl.where(rows >= 0, rows, table.rows), axis=1), axis=0)
+    return first, tl.max(tl.max(rows, axis=1), axis=0) + 1
 
 
 @triton.jit
@@ -51,9 +43,10 @@ def products_of(vectors, table, head, rows, width, OF_KEYS: tl.constexpr, TILE: 
     """x_n . table[row] of each pair [i, j], for the vectors of its query, or of its key."""
     n = tl.arange(0, TILE)[None, :] if OF_KEYS else tl.arange(0, TILE)[:, None]
     pairs = tl.zeros((TILE, TILE), tl.float32)
-    for start in range(rows.first, rows.end, TILE):
+    first, end = extent_of(rows, table)
+    for start in range(first, end, TILE):
         products = dot(vectors, tl.trans(_block(table, head, start, width, vectors.shape[1], TILE)))
-        u = rows.at - start
+        u = rows - start
         pairs += tl.where((u >= 0) & (u < TILE), moved(products, n, u & (TILE - 1), TILE), 0.0)
     return pairs
 
@@ -61,11 +54,13 @@ def products_of(vectors, table, head, rows, width, OF_KEYS: tl.constexpr, TILE: 
 @triton.jit
 def sums_of(
     weights, table, head, rows, DTYPE: tl.constexpr, OF_KEYS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr
-):
+):  # fmt: skip
     """sum_j weights[i, j] table[row] for each query i; for each key j the sum over i."""
     total = tl.zeros((TILE, padded(WIDTH)), tl.float32)
-    for start in range(rows.first, rows.end, TILE):
-        sums = by_row(weights, rows.at - start, OF_KEYS, TILE).to(DTYPE)
+    rows = tl.where(weights != 0.0, rows, -1)
+    first, end = extent_of(rows, table)
+    for start in range(first, end, TILE):
+        sums = by_row(weights, rows - start, OF_KEYS, TILE).to(DTYPE)
         total += dot(sums, _block(table, head, start, WIDTH, padded(WIDTH), TILE))
     return total
 
@@ -76,21 +71,23 @@ def add_products(
 ):  # fmt: skip
     """Add weights[i, j] x_n to the row of each pair, by atomic instructions; into: [H, rows, WIDTH]."""
     at = into + head.to(tl.int64) * table.rows * WIDTH
-    for start in range(rows.first, rows.end, TILE):
-        sums = by_row(weights, rows.at - start, OF_KEYS, TILE).to(vectors.dtype)
+    rows = tl.where(weights != 0.0, rows, -1)
+    first, end = extent_of(rows, table)
+    for start in range(first, end, TILE):
+        sums = by_row(weights, rows - start, OF_KEYS, TILE).to(vectors.dtype)
         add_rows(at, start, table.rows, dot(tl.trans(sums), vectors), WIDTH, TILE)
 
 
 @triton.jit
 def add_numbers(into, weights, table, head, rows):
     """Add weights[i, j] to the number of each pair, pair by pair; into: [H, rows]."""
-    at = into + head.to(tl.int64) * table.rows + rows.at
-    tl.atomic_add(at, weights, mask=(rows.at >= 0) & (weights != 0.0), sem="relaxed")
+    at = into + head.to(tl.int64) * table.rows + rows
+    tl.atomic_add(at, weights, mask=(rows >= 0) & (weights != 0.0), sem="relaxed")
 
 
 @triton.jit
 def by_row(weights, u, OF_KEYS: tl.constexpr, TILE: tl.constexpr):
-    """[n, u]: the sums of a query's weights at each u[i, j] in 0 .. TILE - 1; or those of a key's."""
+    """[n, u]: the sum of query n's weights over the pairs whose place u[i, j] is u; with OF_KEYS, of key n's."""
     group = tl.arange(0, TILE // TOGETHER)[None, :, None]
     sums = tl.zeros((TILE, TILE // TOGETHER, TOGETHER), tl.float32)
     for first in range(0, TILE, TOGETHER):
@@ -98,18 +95,6 @@ def by_row(weights, u, OF_KEYS: tl.constexpr, TILE: tl.constexpr):
         of_each = tl.sum(tl.where(u[:, :, None] == each, weights[:, :, None], 0.0), axis=0 if OF_KEYS else 1)
         sums += tl.where(group == first // TOGETHER, of_each[:, None, :], 0.0)
     return tl.reshape(sums, (TILE, TILE))
-
-
-@triton.jit
-def vectors_of(axis, batch, head, first, count, q, TILE: tl.constexpr):
-    """The axis' r_i of a tile of queries, whose rows of q are here."""
-    r = q
-    if axis.owns_r is not None:
-        at = place(axis.r, batch, head)
-        r = load_padded_rows(
-            at, axis.r.row, first, count, axis.relative_width, power_of_two(axis.doublings), TILE
-        )  # fmt: skip
-    return r
 
 
 @triton.jit
@@ -143,7 +128,7 @@ def with_values(
 @triton.jit
 def with_value_sums(x, batch, head, first_query, first_key, weights, total, DV: tl.constexpr, TILE: tl.constexpr):
     """O_i of the pairs' weights, with sum_j P_ij RV[d] of all listed axes."""
-    dtype: tl.constexpr = x.v.at.dtype.element_ty
+    dtype: tl.constexpr = x.k.at.dtype.element_ty
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         if axis.relative_values is not None:
@@ -155,7 +140,7 @@ def with_value_sums(x, batch, head, first_query, first_key, weights, total, DV: 
 @triton.jit
 def with_query_gradient(x, batch, head, first_query, first_key, scores, total, D: tl.constexpr, TILE: tl.constexpr):
     """dq_i, with sum_j dS_ij RK[d] of the listed axes whose r is q."""
-    dtype: tl.constexpr = x.q.at.dtype.element_ty
+    dtype: tl.constexpr = x.k.at.dtype.element_ty
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         if axis.relative_keys is not None and axis.owns_r is None:

@@ -64,8 +64,8 @@ class Lists(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A `ListedAxis`, with the width of its r. The width with padding is 2 to the power of the number of `doublings`:
-    of a bundle, the compiler takes lengths for constants, but no numbers.
+    """A `ListedAxis`, with the width of its r. log_width has as many members as the padded width has doublings of 1: in
+    a bundle a length is a constant for the compiler, a number is not.
 
     r: q where the axis has no own; owns_r: None there.
     """
@@ -81,7 +81,7 @@ class Listed(NamedTuple):
     relative_values: Band | None
     bias: Band | None
     relative_width: int
-    doublings: tuple[None, ...]
+    log_width: tuple[None, ...]
 
 
 class Mask(NamedTuple):
@@ -201,6 +201,12 @@ def widths_of(call: Call) -> dict[str, int]:
     return {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
 
 
+def widest_of(call: Call) -> int:
+    """The widest row that a kernel has on chip."""
+    of_axes = [axis.relative_query.shape[3] for axis in call.axes if axis.relative_query is not None]
+    return max(*widths_of(call).values(), *of_axes)
+
+
 def has_wide_tables(call: Call) -> bool:
     """Whether rows wider than 128 have tables of vectors beside them."""
     tables = (call.relative_keys, call.relative_queries, call.relative_values)
@@ -252,7 +258,7 @@ def _listed(call: Call, axis: ListedAxis) -> Listed:
         bands[name] = None if band is None else band._replace(first=table.first, zero=1 if table.zero else None)
     return Listed(
         **_sides(axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
-        relative_width=r.shape[3], doublings=(None,) * (int(padded(r.shape[3])).bit_length() - 1),
+        relative_width=r.shape[3], log_width=(None,) * (int(padded(r.shape[3])).bit_length() - 1),
     )  # fmt: skip
 
 

@@ -1,8 +1,7 @@
 """Axes on which every token has its own position: each pair looks its row of a table up.
 
-    d_ij = p(j) - p(i)        b[d], for any pairs (i, j) that broadcast        r_i . RK[d] + RQ[d] . k_j, for one query
-
-For tiles of queries and keys see `blocks.py`.
+d_ij = p(j) - p(i)        b[d] of any pairs (i, j) that broadcast
+r_i . RK[d] + RQ[d] . k_j and v_j + RV[d] of one query and some keys; those of a tile of queries are in `blocks.py`
 """
 
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
@@ -12,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.bands import load_padded_rows, padded, place, power_of_two
+from relattn.backends.triton.bands import load_padded_rows, padded, place, two_to_the
 
 
 @triton.jit
@@ -57,17 +56,22 @@ def with_biases(x, batch, head, i, j, scores, factor):
 
 
 @triton.jit
+def vectors_of(axis, batch, head, first, count, q, TILE: tl.constexpr):
+    """The axis' r_i of TILE queries, whose rows of q are here."""
+    r = q
+    if axis.owns_r is not None:
+        PADDED: tl.constexpr = two_to_the(axis.log_width)
+        r = load_padded_rows(place(axis.r, batch, head), axis.r.row, first, count, axis.relative_width, PADDED, TILE)
+    return r
+
+
+@triton.jit
 def with_products_of_query(x, batch, head, i, j, q, k, products, D: tl.constexpr):
     """The products of one query i with keys j [n], with those of all listed axes. q [1, padded D], k [n, padded D]."""
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
         if axis.relative_keys is not None:
-            r = q
-            if axis.owns_r is not None:
-                at = place(axis.r, batch, head)
-                r = load_padded_rows(
-                    at, axis.r.row, i, x.queries, axis.relative_width, power_of_two(axis.doublings), 1
-                )  # fmt: skip
+            r = vectors_of(axis, batch, head, i, x.queries, q, 1)
             rows = rows_at(x, axis, axis.relative_keys, batch, head, i, j, axis.relative_width, r.shape[1])
             products += tl.sum(r.to(tl.float32) * rows, axis=1)
         if axis.relative_queries is not None:

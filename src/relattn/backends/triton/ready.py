@@ -35,8 +35,8 @@ remembered: dict[tuple, Ready] = {}
 def specialization(arguments: tuple) -> Hashable:
     """What of the arguments decides the compiled code, as Triton has it.
 
-    Triton answers a bundle with two bundles of its type, which takes longer than what is in it. So it gets plain
-    tuples, two levels deep.
+    For a named tuple Triton makes two more of its type, and that takes most of the time. So it gets plain tuples. What
+    lies deeper, the tables of listed axes, stays as it is.
     """
     plain = tuple([_plain(each) if isinstance(each, tuple) else each for each in arguments])
     return native_specialize_impl(BaseBackend, plain, False, True, True)

@@ -30,7 +30,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import has_wide_tables, widths_of
+from relattn.backends.triton.inputs import has_wide_tables, widest_of, widths_of
 from relattn.backends.triton.ready import keep, remembered, specialization
 from relattn.score.problem import TABLES
 
@@ -64,7 +64,7 @@ def launch(
     widths, device = {**widths_of(call), **more}, call.query.device
     (batch, heads, queries, _), keys = call.query.shape, call.key.shape[2]
     is_large = _is_worth_timing(queries * keys)
-    magnitude = (batch * heads * queries * keys).bit_length() // 2  # other lengths may have another fastest size
+    magnitude = (batch * heads * queries * keys).bit_length() // 2  # to a power of four
     known = (
         kernel.__name__, device, *widths.values(), call.precision, magnitude, is_large, specialization(arguments)
     )  # fmt: skip
@@ -151,12 +151,12 @@ def _vectors(call: Call) -> int:
 
 def _doublings(call: Call) -> int:
     """Of a width of 64, up to that of the call."""
-    return max((max(widths_of(call).values()) - 1).bit_length() - 6, 0)
+    return max((widest_of(call) - 1).bit_length() - 6, 0)
 
 
 def _of_lists(kernel: str, call: Call) -> Sizes:
-    """With listed positions every pair holds its rows of tables: larger tiles spill. More warps would compute products
-    twice.
+    """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
+    warps would compute products twice.
     """
     has_vectors = any(getattr(axis, name) is not None for axis in call.axes for name in TABLES[:3])
     if kernel == "axis_kernel" or (kernel == "rows_kernel" and not has_vectors):

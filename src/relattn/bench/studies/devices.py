@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import os
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -55,13 +55,14 @@ def step_alone(length: int, backend: str, queue: Any) -> None:
 def step(
     rank: int, world: int, port: int, length: int, layout: Layout, rotate: Rotate, window: int | None, queue: Any
 ) -> None:
-    """One training step of a process, which then ends with its group: see `relattn.lab.processes.Processes.part`."""
+    """One training step of a process, which then ends at once: see `relattn.lab.processes.Processes.leave`."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     queue.put({"rank": rank, **found_by(rank, world, length, layout, rotate, window)})
+    queue.close()
+    queue.join_thread()
     dist.barrier()
-    dist.destroy_process_group()
-    gc.collect()
+    os._exit(0)
 
 
 def found_by(rank: int, world: int, length: int, layout: Layout, rotate: Rotate, window: int | None) -> dict[str, int]:
