@@ -59,8 +59,6 @@ def step(
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     queue.put({"rank": rank, **found_by(rank, world, length, layout, rotate, window)})
-    queue.close()
-    queue.join_thread()
     dist.barrier()
     os._exit(0)
 
