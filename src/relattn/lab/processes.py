@@ -53,10 +53,9 @@ class Processes:
         """End this process with the exit code `code`, where it is one of several; alone it goes on.
 
         0: all end well, and each waits for the others first, for one may still need what another sent. What was
-        registered for the exit is run. Then the process ends at once, with its process group and gloo's
-        threads still there. Python's own exit frees tensors beside these threads, and now and then one of them aborts
-        the process. To destroy the group first is no way out: its destructor waits for threads that may wait for
-        Python's lock, which the destroying thread holds.
+        registered for the exit is run. Then the process ends at once, with its process group and gloo's threads still
+        there. Python's own exit frees tensors beside these threads, and now and then one of them aborts the process. To
+        destroy the group first is no way out: the garbage collection after that was seen to wait without end.
         """
         if self.count > 1:
             try:

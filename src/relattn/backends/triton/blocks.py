@@ -20,7 +20,7 @@ from relattn.backends.triton.listed import offsets_of, row_of, vectors_of
 from relattn.backends.triton.skew import moved
 
 TOGETHER = tl.constexpr(4)
-"""How many rows' sums are computed at once: several need fewer barriers, and eight would spill."""
+"""How many rows' sums are computed at once: four need fewer barriers than one, and eight spill registers."""
 
 
 @triton.jit
