@@ -140,7 +140,7 @@ def test_a_part_names_its_extra(part: str, package: str) -> None:
     program = f"import sys; sys.modules[{package!r}] = None; import relattn.{part}"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 1
-    said = f"relattn.{part}: {package} is not installed; install it with pip install 'relattn[{part}]'"
+    said = f"relattn.{part}: {package} is not installed; install it with pip install '.[{part}]' in a clone of relattn"
     assert run.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"
 
 

@@ -15,6 +15,7 @@ _HOMES = {
     "relative_attention": "relattn.functional",
     "attention_weights": "relattn.functional",
     "explain": "relattn.functional",
+    "Explanation": "relattn.backends.select",
     "flex_score_mod": "relattn.flex",
     "RelativeEmbedding": "relattn.encodings",
     "ShawEmbedding": "relattn.encodings",
@@ -33,6 +34,7 @@ _HOMES = {
     "RelativeEncoding": "relattn.encodings",
     "ScoreTerms": "relattn.score.terms",
     "OffsetTable": "relattn.score.table",
+    "Positions": "relattn.score.positions",
     "Run": "relattn.score.position",
     "Listed": "relattn.score.position",
     "Digits": "relattn.score.digits",
@@ -40,10 +42,11 @@ _HOMES = {
     "ShapeError": "relattn.errors",
     "UnsupportedError": "relattn.errors",
 }
-_ROOMS = ("nn", "hf", "keras", "convert", "offsets", "errors", "lab")
+_SUBPACKAGES = ("nn", "hf", "keras", "convert", "offsets", "errors", "lab")
 
 if TYPE_CHECKING:
     from relattn import nn as nn
+    from relattn.backends.select import Explanation as Explanation
     from relattn.encodings import AlibiBias as AlibiBias
     from relattn.encodings import DisentangledEmbedding as DisentangledEmbedding
     from relattn.encodings import FunctionBias as FunctionBias
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from relattn.score.digits import grid as grid
     from relattn.score.position import Listed as Listed
     from relattn.score.position import Run as Run
+    from relattn.score.positions import Positions as Positions
     from relattn.score.table import OffsetTable as OffsetTable
     from relattn.score.terms import ScoreTerms as ScoreTerms
 
@@ -79,7 +83,7 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for, so that `import relattn` loads neither torch nor an extra."""
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name in _ROOMS:
+    elif name in _SUBPACKAGES:
         value = importlib.import_module(f"relattn.{name}")
     else:
         raise AttributeError(f"module 'relattn' has no attribute {name!r}")

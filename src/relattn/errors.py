@@ -24,5 +24,6 @@ class UnsupportedError(RuntimeError):
 def not_installed(package: str, extra: str) -> ModuleNotFoundError:
     """The error of `import relattn.<extra>` where the package that it needs is missing."""
     return ModuleNotFoundError(
-        f"relattn.{extra}: {package} is not installed; install it with pip install 'relattn[{extra}]'", name=package
+        f"relattn.{extra}: {package} is not installed; install it with pip install '.[{extra}]' in a clone of relattn",
+        name=package,
     )

@@ -358,18 +358,20 @@ def run_without(package, *arguments):
         (
             "typer",
             ["doctor"],
-            "relattn: got a Python without typer; expected the extra `cli`; install it: pip install 'relattn[cli]'",
+            "relattn: got a Python without typer; expected the extra `cli`; install it: pip install '.[cli]' in a "
+            "clone of relattn",
         ),
         (
             "rich",
             ["doctor"],
-            "relattn: got a Python without rich; expected the extra `cli`; install it: pip install 'relattn[cli]'",
+            "relattn: got a Python without rich; expected the extra `cli`; install it: pip install '.[cli]' in a "
+            "clone of relattn",
         ),
         (
             "accelerate",
             ["compare"],
             "relattn: got a Python without accelerate; expected the extra `lab`; install it: "
-            "pip install 'relattn[lab]'",
+            "pip install '.[lab]' in a clone of relattn",
         ),
     ],
 )

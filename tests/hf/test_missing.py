@@ -19,7 +19,8 @@ def said(before: str, statement: str) -> str:
 @pytest.mark.parametrize("statement", ["relattn.hf", "import relattn.hf", "from relattn.hf.patching import patch"])
 def test_without_transformers(statement):
     assert said("sys.modules['transformers'] = None", statement) == (
-        "ModuleNotFoundError: relattn.hf: transformers is not installed; install it with pip install 'relattn[hf]'"
+        "ModuleNotFoundError: relattn.hf: transformers is not installed; install it with pip install '.[hf]' in a "
+        "clone of relattn"
     )
 
 

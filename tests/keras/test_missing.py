@@ -36,7 +36,8 @@ def said(blocked: tuple[str, ...] = (), before: str = "", backend: str = "jax") 
     [
         (
             {"blocked": ("keras",)},
-            "ModuleNotFoundError: relattn.keras: keras is not installed; install it with pip install 'relattn[keras]'",
+            "ModuleNotFoundError: relattn.keras: keras is not installed; install it with pip install '.[keras]' in a "
+            "clone of relattn",
         ),
         (
             {"blocked": ("jax",)},
@@ -47,7 +48,7 @@ def said(blocked: tuple[str, ...] = (), before: str = "", backend: str = "jax") 
             (
                 {"before": f"keras = sys.modules['keras'] = types.ModuleType('keras'); keras.__version__ = {old!r}"},
                 f"ImportError: relattn.keras: got Keras {old}; expected 3.15 or later below 4: pip install "
-                "'relattn[keras]'",
+                "'.[keras]' in a clone of relattn",
             )
             for old in ("2.15.0", "3.14.1", "4.0.0")
         ),

@@ -95,7 +95,8 @@ HAS_TILES = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
 """Whether the processor multiplies tiles of bfloat16 (AMX), which PyTorch's attention uses and native does not.
 
 Time of native / sdpa in bfloat16 there, forward, two threads of an Intel Xeon, D = 64: (1, 8, 512, 512) 3.26, causal
-2.03; (1, 8, 2048, 2048) 3.70, causal 3.02; (1, 8, 1, 1024) 1.61, (1, 8, 1, 16384) 1.07.
+2.03; (1, 8, 2048, 2048) 3.70, causal 3.02. One query, benchmarks/results/xeon: (1, 8, 1, 1024) 2.73, (1, 8, 1, 8192)
+1.28.
 """
 
 KEYS_PER_QUERY = 8

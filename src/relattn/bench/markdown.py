@@ -19,10 +19,10 @@ def text(results: Results) -> str:
     place = ", ".join([machine["processor"], machine["instructions"], threads, *machine["accelerators"]])
     parts = [
         f"{results.date[:10]}, {place}; torch {results.versions['torch']}, relattn {results.versions['relattn']}; "
-        f"{settings.dtype}. Times are ratios to PyTorch's own attention without encoding (the first column, in ms; "
-        "causal where ours is), medians of the ratios of pairs taken in alternation, with ± where their quartiles lie "
-        'more than 10 % apart; what "auto" takes is bold. Memory is MiB of one step beyond inputs, outputs and '
-        "gradients."
+        f"{settings.dtype}. Times are ratios to PyTorch's own attention without encoding (the first column, in ms of "
+        "this run alone; causal where ours is), medians of the ratios of pairs taken in alternation, with ± where "
+        'their quartiles lie more than 10 % apart; what "auto" takes is bold. Memory is MiB of one step beyond inputs, '
+        "outputs and gradients. An empty cell: there is no such pass, or a step takes too long or too much memory."
     ]
     for mode, title in MODES.items():
         chosen = [m for m in results.measurements if m.workload.mode == mode]

@@ -22,7 +22,7 @@ def main() -> None:
             raise
         print(
             f"error: relattn: got a Python without {package}; expected the extra `cli`; "
-            "install it: pip install 'relattn[cli]'",
+            "install it: pip install '.[cli]' in a clone of relattn",
             file=sys.stderr,
         )
         raise SystemExit(REFUSED) from None

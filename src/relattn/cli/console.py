@@ -55,7 +55,7 @@ def one_sentence() -> Iterator[None]:
         extra = EXTRA_OF[package]
         _refuse(
             f"relattn: got a Python without {package}; expected the extra `{extra}`; install it: pip install "
-            f"'relattn[{extra}]'"
+            f"'.[{extra}]' in a clone of relattn"
         )
 
 

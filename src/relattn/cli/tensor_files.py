@@ -39,7 +39,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"in: got {path}; expected a file that ends in {', '.join((SAFETENSORS, *PICKLED))}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is damaged; the error says it
+            warnings.simplefilter("ignore")  # warnings about damaged files: the error below says it
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # a damaged pickle can make anything of itself
         raise ValueError(

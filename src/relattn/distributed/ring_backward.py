@@ -1,4 +1,4 @@
-"""The ring's way back: keys and values go round once more, and their gradients follow them until they are home.
+"""The ring's way back: keys and values go round once more, and their gradients follow them to the rank that owns them.
 
 A backend gives the gradients of each part, from the output and lse of the whole.
 """
@@ -21,9 +21,9 @@ class Backward:
     """A rank's sums of gradients, and the tensors on their way.
 
     A chunk is the data that travels in a round. At most six chunks are held: the keys and values that are here, the
-    gradients that a part adds, the sums that arrive, the sums that go on, and the last round's sums on their way home,
-    sent and received. The sums of earlier ranks arrive while the first part is computed, the next keys and values
-    during the others.
+    gradients that a part adds, the sums that arrive, the sums that go on, and the last round's sums for the ranks that
+    own the keys, sent and received. The sums of earlier ranks arrive while the first part is computed, the next keys
+    and values during the others.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Backward:
             self.coming = self.ring.group.pass_on(self.chunk)
 
     def _arrive(self) -> None:
-        """Receive the sums of this rank's keys that are on their way home."""
+        """Receive the last sums of this rank's own keys."""
         if self.going is not None:
             (given, passing), self.going = self.going, None
             self._store(given, passing.wait())

@@ -65,8 +65,8 @@ class Sizes:
 
 
 def ring(sizes: Sizes, hops: int) -> Traffic:
-    """Keys and values are passed on `hops` times. Their gradients are passed on as often, and once more on the way
-    home.
+    """Keys and values are passed on `hops` times. Their gradients are passed on as often, and once more to the rank
+    that owns the keys.
 
     This holds if keys and values both have a gradient.
     """
@@ -175,8 +175,8 @@ def hidden_from(
                   n >= (e + w) (Hk / Hq) F / (5 W)
 
     B, m and D cancel out: only the number of queries counts. If only a share of the pairs is visible, n grows by the
-    inverse of this share. Products with an encoding's tables come on top, and latency is left out. The gradients' last
-    way home, once per call, is not hidden.
+    inverse of this share. Products with an encoding's tables come on top, and latency is left out. The gradients'
+    last step, to the rank that owns the keys, comes once per call and is not hidden.
 
     The factor 3 in place of 2 and 5, n >= e (Hk / Hq) F / (3 W), is another count for both passes together: six
     products (S is kept, not computed again), the keys and values twice, and no gradients that travel. With everything

@@ -18,12 +18,12 @@ MOST = 64
 
 
 def constant(most: int) -> Callable[[Callable[[*Key], Made]], Callable[[*Key], Made]]:
-    """Keeps what a function of hashable arguments, a device among them, makes of tensors on a CPU.
+    """Keeps the last `most` answers of a function that makes tensors on a CPU.
 
-    Nobody may write to them. The last `most` answers are kept. Where a compiler, a mode or torch.func watches, they are
-    made anew, for there they are no plain tensors. So they are on a GPU, where a CUDA graph may hold their address, or
-    a stream may not have written them yet. In inference mode they are made outside of that mode, because a later call
-    may need them for gradients.
+    Its arguments are hashable, and a device is among them. Nobody may write to these tensors. Nothing is kept where a
+    compiler, a mode or torch.func watches, because there they are no plain tensors. Nothing is kept on a GPU either: a
+    CUDA graph may hold their address, or a stream may not have written them yet. In inference mode they are made
+    outside of that mode, because a later call may need them for gradients.
     """
 
     def keeping(make: Callable[[*Key], Made]) -> Callable[[*Key], Made]:

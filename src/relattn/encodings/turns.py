@@ -86,7 +86,7 @@ def _cos_sin(
 def _kept(
     turns: Turns, places: tuple[Position, ...], count: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Of the last four: two rotations of one model, each for queries and for keys."""
+    """Four answers are kept: two rotations of a model, each for queries and for keys."""
     return _cos_sin(turns, places, count, None, dtype, device)
 
 

@@ -25,7 +25,8 @@ FIRST, END = (3, 15), (4,)
 
 if not FIRST <= tuple(int(part) for part in keras.__version__.split(".")[:2]) < END:
     raise ImportError(
-        f"relattn.keras: got Keras {keras.__version__}; expected 3.15 or later below 4: pip install 'relattn[keras]'"
+        f"relattn.keras: got Keras {keras.__version__}; expected 3.15 or later below 4: pip install '.[keras]' in a "
+        "clone of relattn"
     )
 
 ops: Any = keras.ops  # its own annotations are guesses

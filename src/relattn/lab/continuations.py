@@ -24,8 +24,7 @@ COMPOSED = 4
 
 
 def continuations(models: dict[str, Path], data: str, seed: int, progress: Progress) -> list[Tune]:
-    """What each of the models goes on with from the same opening, and the piece itself; nothing where no piece is long
-    enough.
+    """Each model's continuation of the same opening, and the piece itself. Empty where no piece is long enough.
 
     models: encoding -> the folder of its model of four voices. data: the comparison's data; the seed picks a test
     piece. What was composed is kept beside the models; none is composed again.

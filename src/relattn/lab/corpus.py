@@ -25,7 +25,7 @@ class TrainingWindows(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """What the report says of the data: how they become tokens, what the n-gram knows, and what most tokens are."""
+    """What the report says of the data: how they become tokens, what the n-gram reads, and what most tokens are."""
 
     tokens: str
     ngram: str

@@ -59,7 +59,7 @@ def check_data(name: str, source: str) -> None:
 
 
 def build_encoding(name: str, layer: Layer, options: dict[str, Any]) -> RelativeEncoding | None:
-    """A fresh encoding module for one attention layer, or None where attention itself knows no positions.
+    """A fresh encoding module for one attention layer, or None for attention without positions.
 
     options: keyword arguments of the encoding's class, over the catalogue's.
 

@@ -24,12 +24,12 @@ FACTORS = (1, 2, 4, 8)
 RECORD_FILE, TABLE_FILE = "lengths.json", "lengths.md"
 AS_TRAINED, ZEROED, INTERPOLATED = "as trained", "zeroed", "interpolated"
 CLAMPED = "clamped"
-"""What "as trained" comes to for a table without a row for every offset."""
+"""The word for "as trained" where a table has no row for every offset."""
 TREATMENTS = (AS_TRAINED, ZEROED, INTERPOLATED)
 
 
 def options_of(encoding: str, treatment: str, trained: int, length: int) -> dict[str, Any] | None:
-    """What a model that was trained on windows of `trained` tokens is made with for windows of `length`.
+    """The encoding's options, for windows of `length`, of a model that was trained on windows of `trained` tokens.
 
     zeroed: an offset without a row adds nothing. interpolated: the rows are stretched over the longer window, and
     rotary angles divided by the factor (Chen et al. 2023). None where an encoding has no such treatment.

@@ -55,7 +55,7 @@ class Processes:
         0: all end well, and each waits for the others first, for one may still need what another sent. What was
         registered for the exit is run. Then the process ends at once, with its process group and gloo's threads still
         there. Python's own exit frees tensors beside these threads, and now and then one of them aborts the process. To
-        destroy the group first is no way out: the garbage collection after that was seen to wait without end.
+        destroy the group first does not help: the garbage collection after that was seen to wait without end.
         """
         if self.count > 1:
             try:

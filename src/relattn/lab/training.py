@@ -63,8 +63,8 @@ def _first_signal_waits(watch: Watch) -> Iterator[None]:
     """Inside, the first SIGINT or SIGTERM lets the step end; a second one raises KeyboardInterrupt at once.
 
     Several processes would stop at different steps, so there every one raises at once. Outside of the main thread,
-    which alone gets signals, there is nothing to wait for. A signal that the process ignores, as one that a script
-    starts in the background ignores SIGINT, stays ignored.
+    which alone gets signals, there is nothing to wait for. A signal that the process ignores stays ignored: a process
+    that a script starts in the background ignores SIGINT.
     """
 
     def at_once(signum, frame) -> None:

@@ -42,8 +42,8 @@ def share(
     """sigmoid(lse - sink): the share of a row's weights that the sink leaves; any finite number where lse is -inf.
 
     A sink of -inf takes nothing. The gradient of sigmoid(x) is computed as s * (1 - s). Where the sink takes little, s
-    rounds to almost 1, and 1 - s would keep few of its digits. So the sigmoid is that of the smaller share, 1/2 at
-    most, and the other is 1 less it.
+    rounds to almost 1, and 1 - s would keep few of its digits. So the smaller share, 1/2 at most, is computed as a
+    sigmoid. The other share is 1 minus it.
     """
     sinks = sinks.to(lse.dtype)
     if sinks.dim() == 1:

@@ -14,7 +14,7 @@ import torch
 import relattn
 
 HOW_ELSE = "give another folder, or remove the file to measure all of it again"
-"""What to do with a file of figures that are another's."""
+"""What to do with a file of figures from another machine or run."""
 
 
 def machine() -> dict[str, Any]:
@@ -38,7 +38,7 @@ def versions(*packages: str) -> dict[str, str | None]:
 def check_measured_here(
     path: Path, its_machine: Mapping[str, Any], its_versions: Mapping[str, Any], *packages: str
 ) -> None:
-    """The figures of a file go on where they were begun; its_versions: of relattn, Python and the packages.
+    """Figures are added to a file only on the machine that began it; its_versions: of relattn, Python and the packages.
 
     Raises ValueError: on another machine, or with other versions.
     """
@@ -47,9 +47,9 @@ def check_measured_here(
 
 
 def check_begun_with(path: Path, there: Mapping[str, Any], here: Mapping[str, Any], where: str) -> None:
-    """What a file of figures was begun with is what it goes on with.
+    """Figures are added to a file only with the settings that it was begun with. where: what `here` describes.
 
-    Raises ValueError: for the first difference; `where` says whose the expectation is.
+    Raises ValueError: with the first difference.
     """
     for key in [*there, *here]:
         if there.get(key) != here.get(key):

@@ -5,8 +5,8 @@
 
 S and dP are computed again. One kernel owns a tile of queries: it sums dr on chip, and adds what a tile of pairs has
 for each row of a table to memory, by atomic instructions; for a bias, what each pair has. In a fixed order another
-kernel owns neighbouring rows of one table, and walks over all pairs; a tile of pairs none of which has such a row costs
-a look at its positions.
+kernel owns neighbouring rows of one table, and walks over all pairs. Of a tile of pairs without such a row it
+reads only the positions.
 """
 
 # pyright: reportGeneralTypeIssues=false

@@ -107,7 +107,7 @@ def part_kernel(
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
         weights, older = tl.exp2(scores - shift), tl.exp2(before - shift)
         total = total * older + tl.sum(weights, axis=0)
-        if x.dropout.seed is not None:
+        if x.dropout is not None:
             weights = tl.where(kept(x, batch, head, query, j), weights, 0.0)
         v = load_rows(v_at, x.v.row, key, x.keys, DV, TILE).to(tl.float32)
         if x.relative_values is not None:
@@ -115,7 +115,7 @@ def part_kernel(
         v = with_value_rows(x, batch, head, query, j, v, DV)
         weighted = weighted * older + tl.sum(weights[:, None] * v, axis=0)
 
-    if x.dropout.seed is not None:
+    if x.dropout is not None:
         weighted *= x.dropout.factor
     here, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded(DV))
     tl.store(maxima + here + tl.arange(0, 1), maximum)

@@ -23,29 +23,29 @@ FIRST, SECOND = (tl.constexpr(number) for number in philox.WEYL)
 
 
 class Dropout(NamedTuple):
-    """What decides which pairs are kept. No seed where all are.
+    """What decides which pairs are kept.
 
     seed: a pointer. limit: the words below it keep; a number without sign, in the bits of one with a sign. factor: of
     what is kept. query, key, head: the first ones in the whole call; heads: those of the whole call. in_fours: 1 where
     the first query is a multiple of 4, else None.
     """
 
-    seed: Tensor | None
-    limit: int | None
-    factor: float | None
-    query: int | None
-    key: int | None
-    head: int | None
-    heads: int | None
+    seed: Tensor
+    limit: int
+    factor: float
+    query: int
+    key: int
+    head: int
+    heads: int
     in_fours: int | None
 
 
-def dropout_of(call: Call) -> Dropout:
-    """The numbers of a call."""
+def dropout_of(call: Call) -> Dropout | None:
+    """The numbers of a call; None where all pairs are kept."""
     kept = 1.0 - call.dropout_p
     limit = int(kept * 2**32)
     if call.seed is None or limit == 2**32:
-        return Dropout(None, None, None, None, None, None, None, None)
+        return None
     limit -= 2**32 if limit >= 2**31 else 0
     return Dropout(
         call.seed, limit, 1.0 / kept if kept > 0.0 else 0.0, *call.part,
@@ -61,7 +61,7 @@ def kept(x, batch, head, i, j):
     is no multiple of 4.
     """
     keep = True
-    if x.dropout.seed is not None:
+    if x.dropout is not None:
         query = (i + x.dropout.query).to(tl.uint32)
         first, second, third, fourth = _words(x, batch, head, query // 4, j)
         word = query % 4
@@ -74,7 +74,7 @@ def kept_in_tile(x, batch, head, first_query, first_key, TILE: tl.constexpr):
     """`kept`, for a tile of queries and keys; its first query is a multiple of 4."""
     i, j = tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
     keep = True
-    if x.dropout.seed is not None:
+    if x.dropout is not None:
         if x.dropout.in_fours is None:
             keep = kept(x, batch, head, first_query + i, j)
         else:
@@ -90,8 +90,8 @@ def kept_in_tile(x, batch, head, first_query, first_key, TILE: tl.constexpr):
 def _of_each_row(numbers, TILE: tl.constexpr):
     """Numbers of the groups of four rows, as numbers of the rows: [T / 4, T] to [T, T].
 
-    The gather gives back what it is given. The compiler makes again what it can in the layout of a result; there each
-    of the four rows would make its own calls. It does not go beyond a gather.
+    The gather changes no number. Without it the compiler would make the words again for each of the four rows, because
+    it computes what it can in the layout of a result. It does not go beyond a gather.
     """
     of_groups = tl.reshape(numbers, (TILE // 4, 1, TILE))
     of_groups = tl.gather(of_groups, tl.zeros((TILE // 4, 1, TILE), tl.int32), 1)

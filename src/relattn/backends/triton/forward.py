@@ -82,7 +82,7 @@ def forward_kernel(
             shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
             weights, older = tl.exp2(scores - shift[:, None]), tl.exp2(before - shift)
             total = total * older + tl.sum(weights, axis=1)
-            if x.dropout.seed is not None:
+            if x.dropout is not None:
                 weights = tl.where(kept_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
             v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
             weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
@@ -99,7 +99,7 @@ def forward_kernel(
             half = shared_half(tl.zeros((TILE, TILE), tl.float32), joined, TILE).to(x.v.at.dtype.element_ty)
             weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
 
-    if x.dropout.seed is not None:
+    if x.dropout is not None:
         weighted *= x.dropout.factor
     query = first_query + tl.arange(0, TILE)
     numbers = row.to(tl.int64) * x.queries + query

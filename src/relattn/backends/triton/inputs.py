@@ -129,7 +129,7 @@ class Inputs(NamedTuple):
     offset: int
     scale: float
     softcap: float | None
-    dropout: Dropout
+    dropout: Dropout | None
     starts: Tensor | None
     axes: tuple[Listed, ...]
 
@@ -165,7 +165,7 @@ def inputs(call: Call) -> Inputs:
 def starts_of(call: Call) -> Int32[Tensor, "6"] | None:
     """The first offsets of the four tables, and the lowest and the highest visible offset, all less the origin.
 
-    None where the origin is an int. Far away they are cut off, where they mean the same, so that 32 bits hold them.
+    None where the origin is an int. Numbers far beyond the call are cut off: they mean the same, and 32 bits hold them.
     """
     if not isinstance(call.offset, Tensor):
         return None

@@ -93,11 +93,11 @@ def weights_of(known, scores, lse, share):
 
 @triton.jit
 def score_gradients(x, keep, weights, by_weight, delta):
-    """P and dS of a tile, above the cap, from the P of dS and from dP, pairs [i, j] in float32: both P differ by what
-    dropout takes. keep: what it leaves.
+    """P and dS of a tile, above the cap, pairs [i, j] in float32, from weights and by_weight, the P and dP without
+    dropout. keep: the pairs that dropout keeps.
     """
     dropped = weights
-    if x.dropout.seed is not None:
+    if x.dropout is not None:
         dropped = tl.where(keep, weights * x.dropout.factor, 0.0)
         by_weight = tl.where(keep, by_weight, 0.0) * x.dropout.factor
     return dropped, weights * (by_weight - delta[:, None])

@@ -27,7 +27,7 @@ def offsets_of(x, lists, batch, i, j):
 def row_of(table, offsets):
     """The row of each offset, and whether the table adds anything there.
 
-    An offset leaves int64 when it is less the first row's, and cut off at the table's ends.
+    The first row's offset is subtracted, and the result is cut off at the table's ends, in int64. Then 32 bits hold it.
     """
     index = offsets - table.first
     row = tl.minimum(tl.maximum(index, 0), tl.cast(table.rows - 1, tl.int64))

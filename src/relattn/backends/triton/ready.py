@@ -35,15 +35,27 @@ remembered: dict[tuple, Ready] = {}
 def specialization(arguments: tuple) -> Hashable:
     """What of the arguments decides the compiled code, as Triton has it.
 
-    For a named tuple Triton makes two more of its type, and that takes most of the time. So it gets plain tuples. What
-    lies deeper, the tables of listed axes, stays as it is.
+    For a named tuple Triton makes two more of its type, and that takes most of the time. So it gets one plain tuple of
+    what the bundles hold. A bundle that is there begins with a tensor, and one that is not is a None, so the row of
+    specializations tells which are there. What lies deeper, the tables of listed axes, stays as it is.
     """
-    plain = tuple([_plain(each) if isinstance(each, tuple) else each for each in arguments])
-    return native_specialize_impl(BaseBackend, plain, False, True, True)
+    return native_specialize_impl(BaseBackend, _opened(arguments), False, True, True)
 
 
-def _plain(bundle: tuple) -> tuple:
-    return tuple([tuple(each) if isinstance(each, tuple) else each for each in bundle])
+def _opened(arguments: tuple) -> tuple:
+    """The members of the bundles among the arguments, and of the bundles in these."""
+    members = []
+    add, add_all = members.append, members.extend
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            for member in argument:
+                if isinstance(member, tuple):
+                    add_all(member)
+                else:
+                    add(member)
+        else:
+            add(argument)
+    return tuple(members)
 
 
 def keep(key: tuple, launched: Any, constants: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ from relattn.bench.studies.workloads import RELATIVE, in_columns
 from relattn.bench.workload import Workload
 
 ROWS = in_columns("relative", RELATIVE)
-LENGTHS = (4096, 16384)
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 PATIENCE = 300.0
 SETTING = (
     "A table with a row for every offset, one sequence, H = 8, D = 64, float32, two threads. MiB of one step in a "

@@ -1,4 +1,4 @@
-"""SAM, SAM-HQ, ViTDet, SegGPT, GOT-OCR2's eye: S = scale q . k + q . RY[dy] + q . RX[dx], rows for y and for x."""
+"""SAM, SAM-HQ, ViTDet, SegGPT, GOT-OCR2's encoder of images: S = scale q . k + q . RY[dy] + q . RX[dx]."""
 
 from __future__ import annotations
 

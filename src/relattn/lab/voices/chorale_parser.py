@@ -23,7 +23,7 @@ def parse_chorale(path: Path) -> Piece | None:
 
     - A step holds the pitch that sounds when the step begins: a note covers the steps k with start <= k < end, in
       16ths. A 32nd note between two grid points is passed over; a triplet note counts at the grid points it covers.
-    - A note tied to the next goes on; so does one repeated at the same pitch, since the grid knows no onsets.
+    - A note tied to the next goes on; so does one repeated at the same pitch, since the grid stores no onsets.
     - Where several notes of a part sound at once (a chord, two voices on one staff) the highest counts.
     - Grace notes have no length and are left out. Fermatas are left out, and repeats are not played twice.
     - A short first measure is an upbeat. The metre is the first time signature's, also where it changes later (two

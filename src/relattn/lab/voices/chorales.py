@@ -25,7 +25,7 @@ def load_chorales(*, cache_dir: Path | None = None, progress: Callable[[int, int
 
     Of music21's .mxl files under Bach, 364 have exactly four parts; those with instruments or a second soprano beside
     the four voices are left out whole. Of pieces whose sopranos are the same from the first step to the last, as
-    intervals, the first in the catalogue (BWV) is kept: 352. How a score is read is told at `parse_chorale`.
+    intervals, the first in the catalogue (BWV) is kept: 352. `parse_chorale` says how a score is read.
 
     The first call reads the scores (about half a minute) and keeps the pieces in `cache_dir` (default ~/.cache/relattn)
     under a name with music21's version; `progress(done, total)` is then called after each file. Later calls read the

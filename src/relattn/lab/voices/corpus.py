@@ -44,6 +44,6 @@ class VoicesCorpus(Corpus):
         return evaluation_windows(self.data.split(split), self.vocabulary, length)
 
     def ngram_losses(self, *splits: str) -> list[list[np.ndarray]]:
-        """By `NGram`, which knows voices and beats."""
+        """By `NGram`, which reads voices and beats."""
         ngram = NGram.fit(self.data.train, self.vocabulary)
         return [[ngram.losses(piece) for piece in self.data.split(split)] for split in splits]

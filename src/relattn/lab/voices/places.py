@@ -11,7 +11,7 @@ from relattn.lab.voices.pieces import VOICES
 from relattn.lab.voices.vocabulary import Vocabulary
 
 FAR = 1000
-"""Tokens without a pitch stand as far from all others, and from one another: beyond every interval of two pitches."""
+"""The distance of a token without a pitch from every other token: beyond every interval of two pitches."""
 
 
 def places_of(
