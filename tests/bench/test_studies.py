@@ -363,12 +363,22 @@ def test_models_measure(monkeypatch):
     from relattn.bench.studies import hugging_face, hugging_face_table, whole_models
 
     monkeypatch.setattr(hugging_face, "SECONDS", 0.001)
-    found = {"t5, 64, training": hugging_face.measured("t5", 64, "training", timed=True)}
+    found = {"t5, 64, training": hugging_face.measured("t5", 64, "training")}
     assert found["t5, 64, training"]["pairs"] == timing.LEAST_PAIRS
     assert rows_of(hugging_face_table.markdown(found))[0][:3] == ["T5-base, encoder", "64 tokens", "training"]
     model = whole_models.of_the_lab(2, 16, 1, 2, (16,))
     found = {"lab, L=16": whole_models.measured(model, 16, 0.001)}
     assert rows_of(whole_models.markdown(found))[0][0] == "lab, L=16"
+
+
+@pytest.mark.parametrize(("seconds", "pairs"), [(3.7, 15), (3.8, None)])
+def test_the_time_of_long_calls_is_not_taken(monkeypatch, seconds, pairs):
+    from relattn.bench.studies import hugging_face
+
+    monkeypatch.setattr(hugging_face, "memory", lambda *which: {"mib": 1, "seconds": seconds})
+    monkeypatch.setattr(hugging_face, "times", lambda *which: {"ratio": [1.0, 1.0, 1.0], "pairs": 15})
+    assert hugging_face.measured("t5", 512, "forward").get("pairs") == pairs
+    assert hugging_face.measured("t5", 512, "forward")["patched"] == {"mib": 1, "seconds": seconds}
 
 
 @pytest.mark.slow

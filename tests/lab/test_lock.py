@@ -33,8 +33,8 @@ def holder(out: Path) -> subprocess.Popen[str]:
 
 def busy(out: Path) -> str:
     return (
-        f"out: got {out}, where another process is at work on a comparison; expected a folder for this one alone; wait "
-        "for the other to end, or choose another --out"
+        f"out: got {out}, where another process is at work; expected a folder for this one alone; wait for the other "
+        "to end, or choose another --out"
     )
 
 
@@ -54,6 +54,19 @@ def test_the_second_process_is_refused_until_the_first_is_gone(stop: signal.Sign
         assert [path.name for path in out.iterdir()] == [LOCK]
     assert call(*asked)[0] == 0
     assert LOCK not in {path.name for path in out.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("asked", "folder"),
+    [(["small"], ""), (["relative"], "relative"), (["--encodings", "t5", "--lengths", 64], "")],
+    ids=["a study", "a grid", "a benchmark"],
+)
+def test_two_benchmarks_in_one_folder(asked: list[str | int], folder: str, tmp_path: Path) -> None:
+    """Both would measure at once, and each would overwrite the file of the other."""
+    out = tmp_path / folder
+    first = holder(out)
+    assert refused("bench", *asked, "--out", tmp_path) == busy(out)
+    first.communicate("")
 
 
 def test_folders_that_were_made_for_nothing_are_removed(tmp_path: Path) -> None:

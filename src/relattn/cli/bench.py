@@ -18,13 +18,17 @@ from relattn.bench.studies.catalogue import GRIDS
 from relattn.bench.studies.study import carry_out
 from relattn.cli import STOPPED
 from relattn.cli.console import Bar, err, out
+from relattn.lab.lock import alone_in
 from relattn.support.files import write_text
 
 TABLE_FILE = "table.md"
 
 
 def run(given: dict[str, Any], folder: Path) -> None:
-    """Carry out a benchmark; on Ctrl-C say where the measurements done so far are, and exit with code 130."""
+    """Carry out a benchmark; on Ctrl-C say where the measurements done so far are, and exit with code 130.
+
+    Raises BlockingIOError: when another process is at work in the folder; so do the others here.
+    """
     _measure(Settings(**given), folder, None, "")
 
 
@@ -38,7 +42,7 @@ def run_grid(name: str, out: Path) -> None:
 
 def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None, heading: str) -> None:
     try:
-        with Bar() as bar:
+        with alone_in(folder), Bar() as bar:
             results = Benchmark(settings, folder, bar, candidates).run()
     except KeyboardInterrupt:
         _stop(folder / FILE)
@@ -54,7 +58,7 @@ def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None,
 def run_study(name: str, folder: Path) -> None:
     """Carry out a study; on Ctrl-C say where the measurements done so far are, and exit with code 130."""
     try:
-        with Bar() as bar:
+        with alone_in(folder), Bar() as bar:
             page = carry_out(name, folder, bar)
     except KeyboardInterrupt:
         _stop(folder / f"{name}.json")

@@ -1,4 +1,4 @@
-"""One process at a time in the folder of a comparison."""
+"""One process at a time in the folder of a comparison or a benchmark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def alone_in(out: Path) -> Iterator[None]:
             lock.acquire(timeout=0)
     except Timeout:
         raise BlockingIOError(
-            f"out: got {out}, where another process is at work on a comparison; expected a folder for this one alone; "
+            f"out: got {out}, where another process is at work; expected a folder for this one alone; "
             "wait for the other to end, or choose another --out"
         ) from None
     try:

@@ -20,8 +20,8 @@ from relattn.bench.studies import hugging_face_text as text
 class Subject:
     """A model of `layers` layers, an input of a length for it, the lengths that are measured, and their unit.
 
-    memory: lengths at which only memory is measured, because one step takes minutes. forward: lengths at which only the
-        forward pass is measured. warm: the length of a first call, which loads the libraries' pages.
+    forward: lengths at which only the forward pass is measured. warm: the length of a first call, which loads the
+        libraries' pages.
     """
 
     shown: str
@@ -29,7 +29,6 @@ class Subject:
     inputs: Callable[[int], dict[str, Any]]
     lengths: tuple[int, ...]
     unit: str = "tokens"
-    memory: tuple[int, ...] = ()
     forward: tuple[int, ...] = ()
     warm: int = 128
 
@@ -40,10 +39,10 @@ HOUR = 45_000
 
 SUBJECTS = {
     "t5": Subject("T5-base, encoder", text.t5, text.text, (512, 2048)),
-    "switch": Subject("Switch-base-8, encoder", text.switch, text.text, (512,), memory=(2048,)),
+    "switch": Subject("Switch-base-8, encoder", text.switch, text.text, (512, 2048)),
     "pix2struct": Subject("Pix2Struct-base, text", text.pix2struct, text.text, (512,)),
     "longt5": Subject("LongT5-base, encoder", text.longt5, text.text, (2048,)),
-    "mpnet": Subject("MPNet-base", text.mpnet, text.text, (512,), memory=(8192,)),
+    "mpnet": Subject("MPNet-base", text.mpnet, text.text, (512, 8192)),
     "prophetnet": Subject("ProphetNet-large", text.prophetnet, text.source_and_target, (510,)),
     "deberta": Subject("DeBERTa-base", text.deberta, text.text, (512,)),
     "deberta_v2": Subject("DeBERTa-v3-base", text.deberta_v3, text.text, (512, 2048)),
@@ -52,9 +51,9 @@ SUBJECTS = {
     "bloom": Subject("BLOOM-560m", text.bloom, text.text, (2048,)),
     "falcon": Subject("Falcon-RW-1B", text.falcon, text.text, (2048,)),
     "mpt": Subject("MPT-1B", text.mpt, text.text, (2048,)),
-    "gemma2": Subject("Gemma 2 2B", text.gemma2, text.text, (1024,), memory=(4096,)),
-    "inkling": Subject("Inkling, narrow MLP", text.inkling, text.text, (512,), memory=(2048,)),
-    "inkling2": Subject("Inkling 2, narrow MLP", text.inkling2, text.text, (512,), memory=(2048,)),
+    "gemma2": Subject("Gemma 2 2B", text.gemma2, text.text, (1024, 4096)),
+    "inkling": Subject("Inkling, narrow MLP", text.inkling, text.text, (512, 2048)),
+    "inkling2": Subject("Inkling 2, narrow MLP", text.inkling2, text.text, (512, 2048)),
     "layoutlm_v2": Subject("LayoutLMv2-base, encoder", text.layoutlm_v2, text.embedded_document, (512,)),
     "layoutlm": Subject("LayoutLMv3-base", text.layoutlm_v3, text.document, (512, 4096)),
     "wav2vec2_bert": Subject(
