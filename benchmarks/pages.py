@@ -196,8 +196,8 @@ def index() -> str:
         "# Figures", "",
         "One page per study. It names its command, its machine and its date; the figures lie beside it as JSON.",
         "Models, remarks on the goals and the comparison with the prototype say on their pages how their numbers were",
-        "made. Every page shows the code of its date. The kernel for few queries changed on 2026-11-25, after the pages",
-        "with AVX2 and on an Intel Xeon were taken.", "",
+        "made. Every page shows the code of its date. The kernel for few queries changed on 2026-11-25, after the",
+        "pages with AVX2 and on an Intel Xeon were taken.", "",
         "| page | |", "|---|---|",
         *(f"| [{page.removesuffix('.md').removesuffix('/README').removesuffix('/table')}]({page}) | {title} |"
           for page, title in there.items()),
