@@ -169,7 +169,6 @@ def places() -> Iterator[Place]:
 ELSEWHERE = {"avx2": "with AVX2", "xeon": "on an Intel Xeon"}
 """The folders of studies that were taken on other machines too."""
 OTHERS = {
-    "prototype.md": "The native backend beside the prototype that set its goals",
     "goals.md": "Which goals the native backend misses, and what limits it",
     "devices-model/model.md": "A model of 8 to 1,024 devices",
     "triton/README.md": "The Triton kernels as compiled for six generations of GPUs",
@@ -195,7 +194,7 @@ def index() -> str:
     lines = [
         "# Figures", "",
         "One page per study. It names its command, its machine and its date; the figures lie beside it as JSON.",
-        "Models, remarks on the goals and the comparison with the prototype say on their pages how their numbers were",
+        "Models, and the remarks on the goals, say on their pages how their numbers were",
         "made. Every page shows the code of its date. The kernel for few queries changed on 2026-11-25, after the",
         "pages with AVX2 and on an Intel Xeon were taken.", "",
         "| page | |", "|---|---|",
