@@ -193,10 +193,10 @@ def index() -> str:
     there = {page: title for page, title in found.items() if (RESULTS / page).exists()}
     lines = [
         "# Figures", "",
-        "One page per study. It names its command, its machine and its date; the figures lie beside it as JSON.",
-        "Models, and the remarks on the goals, say on their pages how their numbers were",
-        "made. Every page shows the code of its date. The kernel for few queries changed on 2026-11-25, after the",
-        "pages with AVX2 and on an Intel Xeon were taken.", "",
+        "One page per study. It names its command, its machine and its date, and shows the code of that date.",
+        "Its figures lie beside it as JSON. Two things changed on 2026-11-25, after the pages with AVX2 and on an",
+        "Intel Xeon were taken: the kernel for few queries, and the last group of up to four queries. The models of",
+        "many devices and of GPUs, and the remarks on the goals, are no studies.", "",
         "| page | |", "|---|---|",
         *(f"| [{page.removesuffix('.md').removesuffix('/README').removesuffix('/table')}]({page}) | {title} |"
           for page, title in there.items()),

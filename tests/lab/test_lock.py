@@ -62,7 +62,7 @@ def test_the_second_process_is_refused_until_the_first_is_gone(stop: signal.Sign
     ids=["a study", "a grid", "a benchmark"],
 )
 def test_two_benchmarks_in_one_folder(asked: list[str | int], folder: str, tmp_path: Path) -> None:
-    """Both would measure at once, and each would overwrite the file of the other."""
+    """Both would measure at once, and the same benchmark would overwrite the file of the other."""
     out = tmp_path / folder
     first = holder(out)
     assert refused("bench", *asked, "--out", tmp_path) == busy(out)

@@ -17,11 +17,9 @@ from triton.compiler.compiler import CompiledKernel, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from relattn.backends.triton import decoding, ready
-from relattn.backends.triton.across import Across
-from relattn.backends.triton.axes import Sums
-from relattn.backends.triton.dropout import Dropout
+from relattn.backends.triton.diagonals import Sums as SumsOfTables
 from relattn.backends.triton.inputs import Inputs, Listed, Mask, Rows
-from relattn.backends.triton.known import Known, Sides
+from relattn.backends.triton.known import Known
 
 NUMBERS = torch.zeros(64, dtype=torch.float32)
 ARGUMENTS: dict[str, Any] = {
@@ -59,9 +57,9 @@ def test_what_triton_tells_apart_is_told_apart() -> None:
 
 
 def test_a_bundle_that_may_be_absent_begins_with_a_tensor() -> None:
-    """So no two launches of a kernel have the same members in other bundles."""
+    """So its None, and what it begins with, tell its members from those of others in one row of all."""
     absent = 0
-    for bundle in (Inputs, Mask, Known, Listed, Across, Sides, Sums, Dropout):
+    for bundle in (Inputs, Mask, Known, Listed, SumsOfTables):
         for hint in get_type_hints(bundle).values():
             for of in get_args(hint):
                 if hasattr(of, "_fields"):

@@ -41,15 +41,16 @@ def run_grid(name: str, out: Path) -> None:
 
 
 def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None, heading: str) -> None:
-    try:
-        with alone_in(folder), Bar() as bar:
-            results = Benchmark(settings, folder, bar, candidates).run()
-    except KeyboardInterrupt:
-        _stop(folder / FILE)
-    for table in tables.terminal(results):
-        out.print(table)
-    write_text(folder / TABLE_FILE, heading + markdown.text(results))
-    pictures = draw(results, folder)
+    with alone_in(folder):
+        try:
+            with Bar() as bar:
+                results = Benchmark(settings, folder, bar, candidates).run()
+        except KeyboardInterrupt:
+            _stop(folder / FILE)
+        for table in tables.terminal(results):
+            out.print(table)
+        write_text(folder / TABLE_FILE, heading + markdown.text(results))
+        pictures = draw(results, folder)
     out.print(f"results  {folder / FILE}\nmarkdown {folder / TABLE_FILE}", soft_wrap=True)
     for picture in pictures:
         out.print(f"picture  {picture}", soft_wrap=True)

@@ -102,7 +102,7 @@ class RelativeEncoding(nn.Module, ABC):
             self.num_heads = count
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
-        """The name for the error where a visible offset has no row in the table called `table`, and the way out."""
+        """The name for the error where a visible offset has no row in the table called `table`, and what to do."""
         return more_rows(table, positions)
 
     def __add__(self, other: RelativeEncoding) -> EncodingSum:

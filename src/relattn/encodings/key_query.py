@@ -59,7 +59,7 @@ class KeyQueryEmbedding(RelativeEncoding):
         return ScoreTerms(relative_keys=table, relative_queries=table)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
-        """The name max_length, and the way out: a larger one."""
+        """The name max_length, and what to do about it: give a larger one."""
         return "KeyQueryEmbedding max_length", f"make it with a larger max_length than {self.max_length}"
 
     def extra_repr(self) -> str:

@@ -108,7 +108,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         return projected_terms(self, query, positions, u, v, self.linear_pos, self.interleaved)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
-        """The name max_length, and the way out: a larger one, or none, because sinusoids have rows for every offset."""
+        """The name max_length, and what to do: give a larger one, or none, for sinusoids have rows for all offsets."""
         way_out = f"make it with a larger max_length than {self.max_length}, or without, for sinusoids"
         return "TransformerXLEmbedding max_length", way_out
 

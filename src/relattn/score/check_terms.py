@@ -16,7 +16,7 @@ from relattn.spread import heads_elsewhere, is_dtensor, refuse_spread
 
 
 def more_rows(table: str, positions: Positions) -> tuple[str, str]:
-    """The name and the way out for a visible offset without a row in `table`, if the encoding gives no better ones."""
+    """The name, and what to do, for a visible offset without a row in `table`, if the encoding gives no better ones."""
     return table, "use beyond='clamp' or 'zero', or give more rows"
 
 

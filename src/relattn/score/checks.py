@@ -1,4 +1,4 @@
-"""Every check of arguments, and its wording: the argument, what came, what is expected, the way out."""
+"""Every check of arguments, and its wording: the argument, what came, what is expected, how to mend it."""
 
 from __future__ import annotations
 

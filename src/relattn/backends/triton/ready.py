@@ -36,8 +36,9 @@ def specialization(arguments: tuple) -> Hashable:
     """What of the arguments decides the compiled code, as Triton has it.
 
     For a named tuple Triton makes two more of its type, and that takes most of the time. So it gets one plain tuple of
-    what the bundles hold. A bundle that is there begins with a tensor, and one that is not is a None, so the row of
-    specializations tells which are there. What lies deeper, the tables of listed axes, stays as it is.
+    what the bundles hold. No two launches of a kernel have the same row of specializations: a bundle that may be absent
+    is one None then and begins with a tensor else, every other bundle is always there, and of the members one at most,
+    `log_width`, varies in length. What lies deeper, the tables of listed axes, stays as it is.
     """
     return native_specialize_impl(BaseBackend, _opened(arguments), False, True, True)
 

@@ -33,8 +33,8 @@ SECONDS = 4.0
 PATIENCE = 500.0
 """The seconds after which a call is given up."""
 LONGEST_PAIR = 7.5
-"""The seconds of a call and its patched one up to which their times are compared. Fifteen longer pairs, and their
-repeats, take hours.
+"""The seconds of the two calls for the memory, together, up to which their times are compared, too. With the longer
+ones the study would take hours more.
 """
 LIMIT, SPARE = 14 * GIB, 2 * GIB
 """The most memory that a call may add, and the memory that is left for other processes."""
