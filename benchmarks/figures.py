@@ -65,25 +65,17 @@ def added(model: str) -> list[str]:
     return [memory_of(found[which]) for which in ("original", "patched")]
 
 
-def patched(model: str, kind: str) -> str:
-    """A patched call's time over the original's."""
-    return shown(kept("hugging-face").figures[f"{model}, {kind}"]["ratio"])
-
-
-def row(model: str) -> list[str]:
-    """Memory of a training step, and the time of a forward pass."""
-    return [*added(model), patched(model, "forward")]
+def row(model: str, timed: str | None = None) -> list[str]:
+    """Memory of a training step, and the patched time of a forward pass over the original's. timed: the shorter length
+    that has a time, where this one has none.
+    """
+    return [*added(model), shown(kept("hugging-face").figures[f"{timed or model}, forward"]["ratio"])]
 
 
 def wavlm() -> list[str]:
     """The README's sentence."""
-    before, after = added("wavlm, 3000")
-    return [after, before, patched("wavlm, 3000", "forward")]
-
-
-def untimed(model: str, shorter: str) -> list[str]:
-    """Memory of a training step, and the time of a forward pass at a length that is timed."""
-    return [*added(model), patched(shorter, "forward")]
+    before, after, time = row("wavlm, 3000")
+    return [after, before, time]
 
 
 def all_models() -> list[str]:

@@ -59,12 +59,10 @@ MODELS = {
     "| WavLM-base, encoder | 60 s of audio | {} | {} | {} of the time |": partial(take.row, "wavlm, 3000"),
     "| SAM-B, vision encoder | 1,024 pixels | {} | {} | {} |": partial(take.row, "sam, 1024"),
     "| LayoutLMv3-base | 4,096 tokens | {} | {} | not timed; {} at 512 |": partial(
-        take.untimed, "layoutlm, 4096", "layoutlm, 512"
+        take.row, "layoutlm, 4096", "layoutlm, 512"
     ),
     "| XLNet-base | 2,048 tokens | {} | {} | {} |": partial(take.row, "xlnet, 2048"),
-    "| MPNet-base | 8,192 tokens | {} | {} | not timed; {} at 512 |": partial(
-        take.untimed, "mpnet, 8192", "mpnet, 512"
-    ),
+    "| MPNet-base | 8,192 tokens | {} | {} | not timed; {} at 512 |": partial(take.row, "mpnet, 8192", "mpnet, 512"),
 }
 JSB = {
     "| sinusoids | {} | 0.417 |": "sinusoid",

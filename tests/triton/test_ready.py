@@ -44,7 +44,10 @@ def kernel(a, b):
 
 
 def test_what_triton_tells_apart_is_told_apart() -> None:
-    """Any two arguments have one key where Triton's own binder gives them one specialization, and only there."""
+    """Any two of these arguments have one key where Triton's own binder gives them one specialization, and only there.
+
+    What no kernel is given is not among them: a bundle in one launch, and a tuple with that bundle alone in another.
+    """
     function = JITFunction(kernel)
     backend = make_backend(GPUTarget("cuda", 90, 32))
     bind = create_function_from_signature(function.signature, function.params, backend)
