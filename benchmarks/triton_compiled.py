@@ -24,7 +24,7 @@ from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
 from tests.triton.calls import SHARED_MEMORY, launching, meta_axis, meta_call, numbers
-from tests.triton.compiled import compiled
+from tests.triton.compiled import Cost, compiled
 
 FOLDER = Path(__file__).parent / "results" / "triton"
 LENGTH = 4096
@@ -122,12 +122,17 @@ def kernels(call: Call) -> dict[str, Launch]:
 
 def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call, capability: int) -> dict[str, Any]:
     """What the kernel costs in the size that is taken untimed."""
-    tile, warps, stages = sizes.candidates(launch.kernel.__name__, call)[0]
-    constants = {**widths_of(call), **launch.more, "TILE": tile}
-    cost = compiled(launch.kernel, launch.given, constants, warps, stages, capability, call.precision)
+    size = sizes.untimed(launch.kernel.__name__, call)
+    cost = cost_of(launch, call, size, capability)
     kind, width, dtype = workload
     place = {"tables": kind, "width": width, "dtype": dtype, "kernel": name, "capability": capability}
-    return place | {"size": [tile, warps, stages]} | cost._asdict()
+    return place | {"size": [size.tile, size.warps, size.stages]} | cost._asdict()
+
+
+def cost_of(launch: Launch, call: Call, size: sizes.Sizes, capability: int) -> Cost:
+    """Of the kernel of a launch in a size."""
+    constants = {**widths_of(call), **launch.more, **sizes.constants(launch.kernel, size)}
+    return compiled(launch.kernel, launch.given, constants, size.warps, size.stages, capability, call.precision)
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

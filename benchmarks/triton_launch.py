@@ -79,15 +79,15 @@ CALLS = {
 def cost(launch: Launch, call: Call) -> Cost:
     """Medians over launches, in turn."""
     kernel, given, more = launch
-    tile, warps, stages = sizes.candidates(kernel.__name__, call)[0]
-    constants = {**widths_of(call), **more, "TILE": tile}
+    size = sizes.untimed(kernel.__name__, call)
+    constants = {**widths_of(call), **more, **sizes.constants(kernel, size)}
 
     def ours() -> None:
-        sizes.launch(kernel, call, lambda tile: LENGTH // tile * BATCH * HEADS, given, more=more)
+        sizes.launch(kernel, call, lambda owned: LENGTH // owned * BATCH * HEADS, given, more=more)
 
     def theirs() -> None:
-        kernel[(LENGTH // tile * BATCH * HEADS,)](
-            *given, **constants, num_warps=warps, num_stages=stages, maxnreg=sizes.REGISTERS,
+        kernel[(LENGTH // size.tile * BATCH * HEADS,)](
+            *given, **constants, num_warps=size.warps, num_stages=size.stages, maxnreg=sizes.REGISTERS,
             default_dot_input_precision=call.precision,
         )  # fmt: skip
 

@@ -65,10 +65,10 @@ class Work(NamedTuple):
     tensor: float
 
 
-def work(kernel: Any, given: tuple, call: Call, capability: int, size: tuple[int, int, int], which: int) -> Work:
+def work(kernel: Any, given: tuple, call: Call, capability: int, size: sizes.Sizes, which: int) -> Work:
     """Of one step of the kernel's walk, in one of its loops."""
-    tile, warps, stages = size
-    constants = {**widths_of(call), "TILE": tile}
+    tile, warps, stages, groups = size
+    constants = {**widths_of(call), **sizes.constants(kernel, size)}
     result = compiled_for(GPUTarget("cuda", capability, 32), kernel, given, constants, warps, stages)
     loops, products = _loops(instructions(result.asm["cubin"])), products_in_its_loops(result.asm["ttir"])
     assert len(loops) == len(products), (kernel.__name__, len(loops), products)
@@ -76,7 +76,7 @@ def work(kernel: Any, given: tuple, call: Call, capability: int, size: tuple[int
     return Work(
         issue=len(loop) * warps / SCHEDULERS,
         l1=sum(bytes_of(name) for name, _ in loop) * 32 * warps / BYTES,
-        tensor=products * tile * tile * call.query.shape[3] / MULTIPLY_ADDS[capability],
+        tensor=products * groups * tile * tile * call.query.shape[3] / MULTIPLY_ADDS[capability],
     )
 
 
@@ -117,6 +117,8 @@ def bytes_of(name: str) -> int:
     kind, *endings = name.split(".")
     if kind == "SHFL":
         return 4
+    if kind == "LDGDEPBAR":  # counts copies, and moves nothing
+        return 0
     if kind in ("LDSM", "STSM"):
         return 4 * int(endings[-1]) if endings[-1].isdigit() else 4
     if kind.startswith(("LDS", "STS", "LDL", "STL", "LDG", "STG", "RED", "ATOM")):
@@ -134,8 +136,8 @@ def rows() -> list[list[str]]:
             for direction, products in FLASH.items():
                 kernel, given, _ = kernels(call)[direction]
                 best = None
-                for size in sizes.candidates(kernel.__name__, call):
-                    one, pairs = work(kernel, given, call, capability, size, which), size[0] ** 2
+                for size in sizes.candidates(kernel.__name__, call, capability):
+                    one, pairs = work(kernel, given, call, capability, size, which), size.groups * size.tile**2
                     per_pair, reference = max(one) / pairs, products * 64 / MULTIPLY_ADDS[capability]
                     if best is None or per_pair < best[0]:
                         best = per_pair, reference, size, one

@@ -140,9 +140,9 @@ def _repeated(layouts: str) -> int:
         name: [int(w) * int(s) for w, s in zip(*(side.split(",") for side in both), strict=False)]
         for name, *both in told
     }
-    results = re.findall(r"(?:tt\.dot|warp_group_dot) .*-> tensor<(\d+)x(\d+)xf32, (#\w+)>", layouts)
+    results = re.findall(r"(?:tt\.dot|warp_group_dot) .*-> tensor<((?:\d+x)+)f32, (#\w+)>", layouts)
     return sum(
-        covered[layout][0] > int(rows) or covered[layout][1] > int(columns)
-        for rows, columns, layout in results
+        any(of_warps > int(size) for of_warps, size in zip(covered[layout], shape.split("x"), strict=False))
+        for shape, layout in results
         if layout in covered
     )

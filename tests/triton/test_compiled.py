@@ -12,7 +12,7 @@ import torch
 from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
 from tests.triton.test_kernels import TABLES
 
-pytest.importorskip("triton", reason="Triton is a package for Linux")
+sizes = pytest.importorskip("relattn.backends.triton.sizes", reason="Triton is a package for Linux")
 pytestmark = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")
 
 LENGTH = 4096
@@ -74,16 +74,15 @@ def products_of(tables: str, kernel: str, **given: Any) -> list[int]:
 
     from benchmarks.triton_compiled import CALLS
     from benchmarks.triton_compiled import kernels as kernels_of
-    from relattn.backends.triton import sizes
     from relattn.backends.triton.inputs import widths_of
     from tests.triton.compiled import compiled_for, products_in_its_loops
 
     call = CALLS[tables](**given)
     launch = kernels_of(call)[kernel]
-    tile, warps, stages = sizes.candidates(launch.kernel.__name__, call)[0]
-    constants = {**widths_of(call), **launch.more, "TILE": tile}
+    size = sizes.untimed(launch.kernel.__name__, call)
+    constants = {**widths_of(call), **launch.more, **sizes.constants(launch.kernel, size)}
     target = GPUTarget("cuda", 80, 32)
-    result = compiled_for(target, launch.kernel, launch.given, constants, warps, stages, call.precision)
+    result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
     return products_in_its_loops(result.asm["ttir"])
 
 
@@ -115,12 +114,11 @@ def test_the_table_that_is_committed() -> None:
     """Every generation, kind and kernel is in it, in the sizes of today."""
     from benchmarks.triton_compiled import kernels as kernels_of
     from benchmarks.triton_compiled import workloads
-    from relattn.backends.triton import sizes
 
     rows = json.loads(TABLE.read_text())
     found = {(row["tables"], row["width"], row["dtype"], row["kernel"], row["capability"]): row for row in rows}
     expected = {
-        (*place, name, capability): list(sizes.candidates(launch.kernel.__name__, call)[0])
+        (*place, name, capability): list(sizes.untimed(launch.kernel.__name__, call)[:3])
         for *place, call in workloads()
         for name, launch in kernels_of(call).items()
         for capability in SHARED_MEMORY
@@ -181,12 +179,64 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(decoding, "part_kernel", Recorder(decoding.part_kernel))
     monkeypatch.setattr(decoding, "merge_kernel", Recorder(decoding.merge_kernel))
     for one in (call, replace(call, **shared), replace(call, **zero)):
-        constants = {"D": 64, "DV": 64, "DR": 64, "TILE": 16}
+        widths = {"D": 64, "DV": 64, "DR": 64}
         for kernel, given, more in launches(one, ordered=True):
-            atomics = compiled(kernel, given, constants | more, 4, 1).atomics
-            assert not atomics, kernel.__name__
+            constants = {**widths, **more, **sizes.constants(kernel, sizes.SMALLEST)}
+            assert not compiled(kernel, given, constants, 4, 1).atomics, kernel.__name__
         fused = next(given for kernel, given, _ in launches(one, ordered=False) if kernel is queries_kernel)
+        constants = {**widths, **sizes.constants(queries_kernel, sizes.SMALLEST)}
         assert compiled(queries_kernel, fused, constants, 4, 1).atomics
+
+
+KEYS, VALUES, BIAS = (("relative_keys",), ("relative_values",), ("bias",))
+SEVERAL = {
+    "relative keys": meta_call(KEYS, 2 * LENGTH - 1, length=LENGTH),
+    "clipped relative keys": meta_call(KEYS, 33, length=LENGTH, highest=None),
+    "relative values": meta_call(VALUES, 2 * LENGTH - 1, length=LENGTH, lowest=-300),
+    "clipped keys and values": meta_call((*KEYS, *VALUES), 33, length=LENGTH),
+    "a clipped bias": meta_call(BIAS, 33, length=LENGTH),
+    "clipped keys, values and bias": meta_call((*KEYS, *VALUES, *BIAS), 33, length=LENGTH, highest=None),
+    "a relative query of its own": meta_call(
+        KEYS, 33, length=LENGTH, relative_query=torch.empty(4, 16, LENGTH, 64, dtype=torch.bfloat16, device="meta")
+    ),
+    "masks": meta_call(
+        KEYS, 33, length=LENGTH, key_mask=mask_of(4, LENGTH), explicit_mask=mask_of(4, 1, LENGTH, LENGTH),
+        query_segments=numbers(4, LENGTH), key_segments=numbers(4, LENGTH),
+    ),
+    "a float mask": meta_call(
+        KEYS, 33, length=LENGTH, explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.float16, device="meta")
+    ),
+    "a cap and a key bias": meta_call(
+        (*KEYS, *BIAS), 33, length=LENGTH, softcap=30.0,
+        key_bias=torch.empty(4, 16, LENGTH, device="meta"), key_shift=torch.empty(4, 16, LENGTH, device="meta"),
+    ),
+    "a start that is a tensor": meta_call(KEYS, 33, length=LENGTH, lowest=-300, offset=numbers()),
+    "48 features in float16": meta_call(KEYS, 33, length=LENGTH, width=48, dtype=torch.float16),
+}  # fmt: skip
+"""Calls for which programs with several tiles of queries are timed on sm_80."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEVERAL)
+def test_programs_with_several_tiles_of_queries(name: str) -> None:
+    """They compile, fit, and compute nothing twice."""
+    from benchmarks.triton_compiled import cost_of, launches
+
+    call = SEVERAL[name]
+    zero = {table: getattr(call, table)._replace(zero=True) for table in TABLES if getattr(call, table)}
+    shared = {part: getattr(call, part)[:, ::4] for part in ("key", "value")}
+    for one in (call, replace(call, **zero, **shared)):
+        forward, backward, *_ = launches(one, ordered=False)
+        for launch, products in ((forward, 3), (backward, 8)):
+            size = sizes.candidates(launch.kernel.__name__, one, sizes.AMPERE)[-1]
+            assert (size.groups > 1) == (launch is backward or one.bias is None)
+            if size.groups > 1:
+                cost = cost_of(launch, one, size, sizes.AMPERE)
+                print(name, size, cost)
+                assert cost.shared <= SHARED_MEMORY[sizes.AMPERE] * 1024
+                assert not cost.repeated
+                if name == "relative keys":
+                    assert cost.products == products and cost.spilled <= 512
 
 
 @pytest.mark.slow

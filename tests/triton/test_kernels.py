@@ -251,6 +251,38 @@ def test_programs_that_own_two_tiles(name: str, device: str, in_order: None) -> 
     hold_to_the_equation(call if start is None else replace(call, offset=torch.tensor(start)))
 
 
+SEVERAL: dict[str, dict[str, Any]] = {
+    "no table": {"tables": (), "batch": 2, "highest": 0},
+    "relative keys": {"tables": (), "full": TABLES[:1], "batch": 2, "highest": 0},
+    "relative keys, the query itself": {"tables": TABLES[:1], "shared": True, "heads": (4, 2), "lowest": -30},
+    "relative values": {"tables": (), "full": TABLES[2:3], "masks": "ksp"},
+    "a bias": {"tables": (), "full": TABLES[3:], "batch": 2, "softcap": 1.5, "key_bias": True},
+    "clipped": {"tables": (TABLES[0], *TABLES[2:]), "lengths": (70, 150), "offset": -60, "key_bias": True},
+    "zero beyond": {"tables": (TABLES[0], *TABLES[2:]), "lengths": (70, 150), "offset": -60, "zero": True},
+    "a window": {"tables": TABLES[:1], "lowest": -7, "highest": 3, "heads": (6, 2)},
+    "rows that see nothing": {"tables": TABLES[:1], "lowest": -3, "highest": -1, "offset": -20},
+    "a float mask": {"tables": TABLES[:1], "added": "bhqk", "batch": 2, "highest": 7},
+    "a start that is a tensor": {"tables": (TABLES[0], TABLES[3]), "lowest": -30, "start": -35},
+}
+"""Of terms that programs with several tiles of queries take."""
+
+
+@everywhere
+@pytest.mark.parametrize("name", SEVERAL)
+def test_programs_that_own_several_tiles_of_queries(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More queries than a program has, and not a multiple."""
+    from relattn.backends.triton import sizes
+
+    size = sizes.Sizes(16, 2, 1, groups=2)
+    monkeypatch.setattr(
+        sizes, "candidates", lambda kernel, call, arch: [size if kernel in sizes.ALONG_KEYS else sizes.SMALLEST]
+    )
+    given = {"lengths": (50, 40), "rows": 9, "first": -4, "offset": -5} | SEVERAL[name]
+    start = given.pop("start", None)
+    call = make_call(**given)
+    hold_to_the_equation(call if start is None else replace(call, offset=torch.tensor(start)))
+
+
 @everywhere
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision(dtype: torch.dtype, device: str) -> None:

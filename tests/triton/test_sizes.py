@@ -22,7 +22,7 @@ from triton.compiler.compiler import CompiledKernel
 sizes = pytest.importorskip("relattn.backends.triton.sizes", reason="Triton is a package for Linux")
 
 LARGE, SMALL = meta_call(), meta_call(length=512)
-FIRST, LAST = (64, 4, 2), (128, 8, 2)
+FIRST, LAST = sizes.Sizes(64, 4, 2), sizes.Sizes(128, 8, 2)
 A_PAIR_OF_TABLES = ("relative_keys", "relative_values")
 ALONE = meta_call(A_PAIR_OF_TABLES, 33, width=256)
 """There is one size for it."""
@@ -61,7 +61,7 @@ class Kernel:
             *arguments: object, TILE: int, num_warps: int, num_stages: int, maxnreg: int,
             default_dot_input_precision: str, **widths: int,
         ) -> Compiled:  # fmt: skip
-            chosen = TILE, num_warps, num_stages
+            chosen = sizes.Sizes(TILE, num_warps, num_stages)
             assert (maxnreg, default_dot_input_precision) == (255, self.precision)
             if chosen in self.errors:
                 self.refused += 1
@@ -75,7 +75,7 @@ class Kernel:
 
     def launched(self, call: Any = LARGE, *arguments: object, **given: Any) -> Any:
         """The sizes in which a launch runs last: those whose numbers stay."""
-        sizes.launch(self, call, lambda tile: 4096 // tile, arguments, **given)
+        sizes.launch(self, call, lambda owned: 4096 // owned, arguments, **given)
         return self.runs[-1]
 
 
@@ -120,7 +120,7 @@ def clock(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def of(call: Any) -> list[Any]:
     """The sizes that the stand-in would be timed in."""
-    return sizes.candidates(Kernel.__name__, call)
+    return sizes.candidates(Kernel.__name__, call, 90)
 
 
 def out_of_shared_memory() -> Exception:
@@ -247,13 +247,13 @@ def test_another_kind_is_timed_on_its_own(
             call = meta_call(width=80)
         case "precision":
             call, clock.kernel.precision = replace(LARGE, precision="tf32x3"), "tf32x3"
-            monkeypatch.setattr(sizes, "candidates", lambda kernel, call: [FIRST, LAST])
+            monkeypatch.setattr(sizes, "candidates", lambda kernel, call, arch: [FIRST, LAST])
         case "length":
             call = meta_call(length=8192)
         case "candidates":
-            monkeypatch.setattr(sizes, "candidates", lambda kernel, call: [LAST, FIRST])
+            monkeypatch.setattr(sizes, "candidates", lambda kernel, call, arch: [LAST, FIRST])
     clock.kernel.launched(call, argument)
-    assert clock == sizes.candidates(Kernel.__name__, call)
+    assert clock == sizes.candidates(Kernel.__name__, call, machine.arch)
 
 
 def test_what_another_process_found_meanwhile_is_taken(
@@ -384,4 +384,4 @@ IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
 )
 def test_what_is_timed(kernel: str, changes: dict[str, Any], expected: list[Any], machine: SimpleNamespace) -> None:
     """Two, the first of which holds on every chip: see benchmarks/results/triton."""
-    assert sizes.candidates(kernel, meta_call(**changes)) == expected
+    assert sizes.candidates(kernel, meta_call(**changes), 90) == [sizes.Sizes(*each) for each in expected]

@@ -30,12 +30,16 @@ SOURCES = {
 
 
 @triton.jit
-def rotated_kernel(into, WHICH: tl.constexpr, TILE: tl.constexpr):
-    """A tile of its own places in shared memory, rotated, from and into tiles that are told apart: 1 + the place in the
-    first, -1 - the place in the second.
+def rotated_kernel(into, WHICH: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr):
+    """A tile of its own places in shared memory, or several, rotated, from and into tiles that are told apart: 1 + the
+    place in the first, -1 - the place in the second.
     """
     row, column = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    first, second = 1 + shared_place(row, column, TILE), -1 - shared_place(row, column, TILE)
+    place, at = shared_place(row, column, TILE), into + row * TILE + column
+    if GROUPS > 1:
+        number = tl.arange(0, GROUPS)[:, None, None] * (TILE * TILE)
+        place, at = number + place[None, :, :], number + at[None, :, :]
+    first, second = 1 + place, -1 - place
     if WHICH == "pairs from rows":
         first = pairs_from_rows(first, second, TILE)
     elif WHICH == "joined from pairs":
@@ -50,13 +54,13 @@ def rotated_kernel(into, WHICH: tl.constexpr, TILE: tl.constexpr):
     elif WHICH == "tiles from diagonals":
         near, far = tiles_from_diagonals(first, TILE)
         first = near - far
-    tl.store(into + row * TILE + column, first)
+    tl.store(at, first)
 
 
-def rotated(which: str, size: int, device: str) -> np.ndarray:
-    into = torch.empty(size, size, dtype=torch.int32, device=device)
-    rotated_kernel[(1,)](into, WHICH=which, TILE=size)
-    return into.cpu().numpy()
+def rotated(which: str, size: int, device: str, groups: int = 1) -> np.ndarray:
+    into = torch.empty(groups, size, size, dtype=torch.int32, device=device)
+    rotated_kernel[(1,)](into, WHICH=which, TILE=size, GROUPS=groups, num_warps=4)
+    return into.cpu().numpy() if groups > 1 else into[0].cpu().numpy()
 
 
 def moved_at_a_time(places: np.ndarray) -> np.ndarray:
@@ -82,3 +86,13 @@ def test_every_number_comes_to_its_place_from_a_bank_of_its_own(which: str, size
     expected = places[row, column]
     np.testing.assert_array_equal(found, expected if first is None else np.where(first, expected, -expected))
     assert all(len(set(move % 32)) == 32 for move in moved_at_a_time(abs(found) - 1))
+
+
+@everywhere
+@pytest.mark.parametrize("size", [16, 32])
+@pytest.mark.parametrize("which", ["pairs from rows", "joined from pairs"])
+def test_several_tiles_rotate_as_one_does(which: str, size: int, device: str) -> None:
+    """Their places are written by digits, and each tile keeps to itself."""
+    one, several = rotated(which, size, device), rotated(which, size, device, groups=4)
+    for number, found in enumerate(several):
+        np.testing.assert_array_equal(found, one + np.sign(one) * number * size * size)

@@ -25,7 +25,6 @@ from tests.triton.ptx.program import read
 AMPERE = GPUTarget("cuda", 80, 32)
 SCRATCH = [0, 0]
 """Two pointers that Triton adds to every kernel's parameters, to memory that ours do not ask for."""
-Sizes = tuple[int, int, int]  # tile, warps, stages
 BY_DEFAULT = 4, 3  # warps and stages of a launch that names none
 
 
@@ -61,18 +60,19 @@ class Launched:
         return lambda *arguments, **constants: launch(self.kernel, arguments, constants, *grid, *BY_DEFAULT)
 
 
-def emulate(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on every kernel of the triton backend runs here, those along tiles in tiles of these sizes."""
-    from relattn.backends.triton import decoding
+def emulate(given: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on every kernel of the triton backend runs here, those along tiles in these `Sizes`."""
+    from relattn.backends.triton import decoding, sizes
 
-    tile, warps, stages = sizes
+    size = sizes.Sizes(*given)
 
     def in_tiles(
         kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, *,
         more: Mapping[str, int] = MappingProxyType({}), **given: Any,
     ) -> None:  # fmt: skip
-        constants = {**widths_of(call), **more, "TILE": tile}
-        launch(kernel, arguments, constants, programs(tile), warps, stages, precision=call.precision)
+        owned = size.tile * (size.groups if kernel.__name__ in sizes.ALONG_KEYS else 1)
+        constants = {**widths_of(call), **more, **sizes.constants(kernel, size)}
+        launch(kernel, arguments, constants, programs(owned), size.warps, size.stages, precision=call.precision)
 
     for module in launching():
         monkeypatch.setattr(module, "launch", in_tiles)

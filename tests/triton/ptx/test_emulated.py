@@ -26,6 +26,7 @@ pytestmark = [
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
 STAGES, MANY_WARPS, TWO_WARPS, ONE_WARP = (64, 4, 3), (32, 8, 1), (16, 2, 2), (16, 1, 2)
+SEVERAL, MORE = (32, 4, 2, 4), (32, 8, 2, 8)  # tiles of queries of a program
 SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 2)  # of float32, and of listed axes
 ONE_OF_LISTS, TWO_OF_LISTS = (16, 1, 1), (16, 2, 1)
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
@@ -39,9 +40,14 @@ BLOCKS = {"rows": 70, "first": -35}
 OTHER = {"number": 1, "own": 8}
 SEQUENCE = {"number": 0, "lowest": -9, "highest": 12, "far": 2**40}
 
-EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] = {
+EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, ...], dict[str, Any]]] = {
     "no table": (BF16, MIDDLE, {**SQUARE, "tables": ()}),
     "relative keys": (BF16, MIDDLE, {**SQUARE, **FULL, "tables": TABLES[:1], "shared": True, "highest": 0}),
+    "relative keys, several tiles of queries": (
+        BF16,
+        SEVERAL,
+        {**SQUARE, **ONE, "lengths": (140, 70), "offset": -60, "tables": TABLES[:1], "rows": 300, "first": -220},
+    ),
     "relative keys, eight warps": (BF16, MANY_WARPS, {**SQUARE, **FULL, **ONE, "tables": TABLES[:1]}),
     "relative queries": (BF16, NARROW, {**SQUARE, **ONE, "tables": ("relative_queries",), "rows": 33, "first": -16}),
     "relative values": (BF16, MIDDLE, {**SQUARE, **ONE, "tables": ("relative_values",), "rows": 33, "first": -16}),
@@ -111,7 +117,7 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] 
 }
 """Run by `make test-all`."""
 
-NOW_AND_THEN: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]] = {
+NOW_AND_THEN: dict[str, tuple[torch.dtype, tuple[int, ...], dict[str, Any]]] = {
     f"{name} in {str(dtype).removeprefix('torch.')}, {sizes}": (dtype, sizes, {**SQUARE, "tables": tables, **extent})
     for name, tables, extent in (
         ("clipped relative keys", TABLES[:1], {"rows": 33, "first": -16}),
@@ -122,6 +128,20 @@ NOW_AND_THEN: dict[str, tuple[torch.dtype, tuple[int, int, int], dict[str, Any]]
         ("all tables", TABLES, {**FULL, "highest": 0}),
     )
     for dtype, sizes in ((BF16, MIDDLE), (BF16, STAGES), (F16, NARROW), (F32, SMALL))
+}
+NOW_AND_THEN |= {
+    f"{name}, {sizes[3]} tiles of queries": (F16, sizes, {**SQUARE, "lengths": (280, 70), "offset": -200, **given})
+    for name, given in {
+        "no table": {"tables": (), "highest": 0},
+        "relative keys": {"tables": TABLES[:1], "rows": 500, "first": -490, "highest": 0, "batch": 2},
+        "clipped relative keys": {"tables": TABLES[:1], "rows": 33, "first": -16, "heads": (4, 2), "shared": True},
+        "a bias": {"tables": TABLES[3:], "rows": 33, "first": -16, "lowest": -90, "highest": 60, "masks": "k"},
+        "clipped keys, values and bias": {"tables": (TABLES[0], *TABLES[2:]), "rows": 33, "first": -16, **ONE},
+        "a cap, a key bias, masks": {"tables": TABLES[:1], "softcap": 1.5, "key_bias": True, "masks": "sp"},
+        "a float mask": {"tables": TABLES[:1], "added": "hqk", "zero": True},
+        "a start that is a tensor": {"tables": TABLES[:1], "offset": torch.tensor(-200), "widths": (48, 40, 64)},
+    }.items()
+    for sizes in (SEVERAL, MORE)
 }
 NOW_AND_THEN |= {
     "zero beyond": (BF16, MIDDLE, {"lengths": (70, 100), "rows": 20, "first": -11, "zero": True}),

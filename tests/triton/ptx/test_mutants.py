@@ -129,8 +129,18 @@ def test_masks_taken_out_are_found(masks: str, name: str, launches) -> None:
     hold_to_its_masks(MASKS[masks], launches[name])
 
 
-def test_masks_of_additions_taken_out_are_found(launches) -> None:
-    hold_to_its_masks(r"@!?%p\d+ (?=atom\.global)", launches["every gradient"])
+def test_bounds_of_additions_taken_out_are_found(launches) -> None:
+    """What belongs to no row is added to the row before the first, or to the one after the last."""
+
+    def without_bounds(ptx: str) -> str:
+        bounded = set(re.findall(r"max\.s32\s+(%r\d+), %r\d+, -1;", ptx))
+        assert bounded
+        ptx = re.sub(r"max\.s32(\s+%r\d+, %r\d+), -1;", r"mov.b32\1;", ptx)
+        return re.sub(
+            r"min\.s32(\s+%r\d+, (%r\d+)), %r\d+;", lambda m: f"mov.b32{m[1]};" if m[2] in bounded else m[0], ptx
+        )
+
+    assert OUTSIDE in fault_of(launches["every gradient"], without_bounds)
 
 
 def hold_to_its_masks(pattern: str, given: tuple) -> None:

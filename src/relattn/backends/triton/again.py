@@ -69,15 +69,13 @@ def first_halves(
 
 
 @triton.jit
-def pairs_again(
-    x, known, queries, halves, first_key, k, v, STRETCH: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+def weights_again(
+    x, known, queries, of_keys, first_key, k, STRETCH: tl.constexpr, D: tl.constexpr, DR: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
-    """P and dS above the cap, pairs [i, j] in float32; the slope of the cap; the halves for the next tile of keys."""
-    batch, head, first_query, q, r, grad_output, delta, lse, share = queries
-    of_keys, of_values = halves
+    """P without dropout, pairs [i, j] in float32; the slope of the cap; what `Halves.keys` is for the next tile."""
+    batch, head, first_query, q, r, _, _, lse, share = queries
     band = x.offset + first_key - first_query - (TILE - 1)
-    keep = kept_in_tile(x, batch, head, first_query, first_key, TILE)
     products = dot(q, tl.trans(k))
     if x.relative_keys is not None:
         products, of_keys = with_band(products, of_keys, r, x.relative_keys, head, band, STRETCH, DR, TILE)
@@ -85,7 +83,16 @@ def pairs_again(
         products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
     products = with_products(x, batch, head, first_query, first_key, q, k, products, D, TILE)
     scores, slope = finished_tile(x, batch, head, first_query, first_key, products, STRETCH, TILE)
-    weights = weights_of(known, scores, lse, share)
+    return weights_of(known, scores, lse, share), slope, of_keys
+
+
+@triton.jit
+def gradients_again(
+    x, queries, of_values, first_key, keep, weights, v, STRETCH: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """P and dS above the cap, from P without dropout; what `Halves.values` is for the next tile of keys."""
+    batch, head, first_query, _, _, grad_output, delta, _, _ = queries
+    band = x.offset + first_key - first_query - (TILE - 1)
     by_weight = dot(grad_output, tl.trans(v))
     if x.relative_values is not None:
         by_weight, of_values = with_band(
@@ -93,4 +100,19 @@ def pairs_again(
         )
     by_weight = with_values(x, batch, head, first_query, first_key, grad_output, by_weight, DV, TILE)
     weights, scores = score_gradients(x, keep, weights, by_weight, delta)
+    return weights, scores, of_values
+
+
+@triton.jit
+def pairs_again(
+    x, known, queries, halves, first_key, k, v, STRETCH: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """P and dS above the cap, pairs [i, j] in float32; the slope of the cap; the halves for the next tile of keys."""
+    keep = kept_in_tile(x, queries.batch, queries.head, queries.first, first_key, TILE)
+    of_keys, of_values = halves
+    weights, slope, of_keys = weights_again(x, known, queries, of_keys, first_key, k, STRETCH, D, DR, TILE)
+    weights, scores, of_values = gradients_again(
+        x, queries, of_values, first_key, keep, weights, v, STRETCH, DV, TILE
+    )  # fmt: skip
     return weights, scores, slope, Halves(of_keys, of_values)

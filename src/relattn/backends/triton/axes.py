@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.problem_arguments import on_axis
+from relattn.backends.triton.across import memory_of_rows, rows_of_memory
 from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import dot, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.blocks import add_numbers, add_products, by_row, rows_of_pairs, sums_of
@@ -39,7 +40,9 @@ from relattn.score.problem import TABLES
 
 
 class Sums(NamedTuple):
-    """Memory for the sums of each table, [Hq, R, width], or [Hq, R] for a bias, in float32; None where not computed."""
+    """Memory for the sums of each table, in float32; None where not computed. What is added to: [Hq, 1 + R + 1, width],
+    as in `Across`; what one program stores: [Hq, R, width]. For a bias [Hq, R].
+    """
 
     relative_keys: Tensor | None
     relative_queries: Tensor | None
@@ -68,19 +71,20 @@ def _of_axis(
         relative = axis.relative_query.new_empty(axis.relative_query.shape)
     tables = {name: getattr(axis, name) for name in TABLES if on_axis(name, axis.number) in wanted}
     tables = {name: table for name, table in tables.items() if table is not None}
-    sums = {
-        name: call.query.new_zeros(heads, *table.values.shape[1:], dtype=torch.float32)
-        for name, table in tables.items()
-    }
-    into = Sums(**{name: None if ordered else sums.get(name) for name in TABLES})
-    if relative is not None or (sums and not ordered):
+    of_heads = {name: table.values.expand(heads, *table.values.shape[1:]) for name, table in tables.items()}
+    memory = {} if ordered else {name: memory_of_rows(name, values) for name, values in of_heads.items()}
+    if relative is not None or memory:
 
         def programs(tile: int) -> int:
             return math.ceil(queries / tile) * batch * heads
 
-        added = [] if ordered else list(sums.values())
+        into = Sums(**{name: memory.get(name) for name in TABLES})
         arguments, more = (x, known, listed, relative, into), {"DA": relative_width}
-        launch(axis_kernel, call, programs, arguments, added=added, more=more)
+        launch(axis_kernel, call, programs, arguments, added=list(memory.values()), more=more)
+    if ordered:
+        sums = {name: values.new_zeros(values.shape, dtype=torch.float32) for name, values in of_heads.items()}
+    else:
+        sums = {name: rows_of_memory(name, each) for name, each in memory.items()}
     if ordered:
         for name, table in tables.items():
             _sum_rows(call, x, known, listed, name, table, sums[name])
@@ -120,7 +124,7 @@ def axis_kernel(
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
     by_relative = tl.zeros((TILE, padded(DA)), tl.float32)
 
-    first_key, end_key = key_tiles(x, first_query, TILE)
+    first_key, end_key = key_tiles(x, first_query, TILE, TILE)
     queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
     halves = first_halves(x, queries, first_key, WITHIN, DV, DR, TILE)
     for start in range(first_key, end_key, TILE):
@@ -170,7 +174,7 @@ def rows_kernel(
         batch = head * 0 + batch_number
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
         for first_query in range(0, x.queries, TILE):
-            start, end_key = key_tiles(x, first_query, TILE)
+            start, end_key = key_tiles(x, first_query, TILE, TILE)
             for first_key in range(start, end_key, TILE):
                 rows = rows_of_pairs(x, axis, table, batch, first_query, first_key, TILE)
                 u = rows - first

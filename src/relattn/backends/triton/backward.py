@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.triton.across import Across, memory_for
+from relattn.backends.triton.across import Across, memory_for, rows_of_memory
 from relattn.backends.triton.axes import gradients_of_axes
 from relattn.backends.triton.call import Answers, Call, Gradients
 from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
@@ -69,6 +69,7 @@ def backward(
     arguments = x, known, sides, query, relative, Across.of(found)
     added = [*found.values(), *([] if sides.relative_queries is None else [sides.relative_queries])]
     launch(queries_kernel, call, programs, arguments, added=added)
+    found = {name: rows_of_memory(name, each) for name, each in found.items()}
     if ordered:
         found = gradients_of_keys(call, x, known, sides, wanted)
         found |= sums_of_tables(call, x, known, wanted)

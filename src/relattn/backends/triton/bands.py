@@ -1,4 +1,9 @@
-"""On-chip pieces that every kernel shares: rows of a tensor, rows of a table, and their products."""
+"""On-chip pieces that every kernel shares: rows of a tensor, rows of a table, and their products.
+
+A program that walks over keys owns one tile of queries, [T, ...], or GROUPS of them, one below another,
+[GROUPS, T, ...]. Each of several has a warp of its own, with 32 rows in place of 16. So a warp reads k, v and rows of a
+table for twice as many queries.
+"""
 
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
@@ -8,6 +13,7 @@ import triton
 import triton.knobs
 import triton.language as tl
 
+ONE = tl.constexpr(1)
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -36,10 +42,61 @@ def in_parts():
 
 
 @triton.jit
+def each_query(TILE: tl.constexpr, GROUPS: tl.constexpr):
+    """The queries of a program, counted from its first: [T] or [GROUPS, T]."""
+    number = tl.arange(0, TILE)
+    if GROUPS > 1:
+        number = tl.arange(0, GROUPS)[:, None] * TILE + number[None, :]
+    return number
+
+
+@triton.jit
+def zeros_of_rows(WIDTH: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr):
+    """Zeros for a row of each query of a program [T, WIDTH] or [GROUPS, T, WIDTH]."""
+    return rows_in_groups(tl.zeros((GROUPS * TILE, WIDTH), tl.float32), GROUPS)
+
+
+@triton.jit
+def may_own_several(x):
+    """Whether a program can own several tiles of queries: not with terms that are computed for one tile at a time."""
+    return x.relative_queries is None and x.dropout is None and len(x.axes) == 0
+
+
+@triton.constexpr_function
+def groups_of(shape):
+    """The number of tiles of queries that a tensor of this shape is for."""
+    return shape[0] if len(shape) == 3 else 1
+
+
+@triton.jit
+def all_rows(values):
+    """Rows of several tiles [GROUPS, T, n] as [GROUPS T, n]."""
+    if len(values.shape) == 3:
+        values = tl.reshape(values, (values.shape[0] * values.shape[1], values.shape[2]))
+    return values
+
+
+@triton.jit
+def rows_in_groups(values, GROUPS: tl.constexpr):
+    """The inverse of `all_rows`."""
+    if GROUPS > 1:
+        values = tl.reshape(values, (GROUPS, values.shape[0] // GROUPS, values.shape[1]))
+    return values
+
+
+@triton.jit
+def transposed(values):
+    """The last two axes exchanged."""
+    return tl.permute(values, (0, 2, 1)) if len(values.shape) == 3 else tl.trans(values)
+
+
+@triton.jit
 def dot(a, b):
-    """a @ b, summed in float32. float32 factors are not rounded, or split in two as the launch asks; beside half
-    precision they are always split.
+    """a @ b, summed in float32; for each of several a, if b is one. float32 factors are not rounded, or split in two as
+    the launch asks; beside half precision they are always split.
     """
+    if len(a.shape) == 3 and len(b.shape) == 2:
+        b = tl.broadcast_to(b[None, :, :], (a.shape[0], b.shape[0], b.shape[1]))
     if INTERPRETED:  # its matrix product reads the bits of a bfloat16 as an integer
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif a.dtype != b.dtype:
@@ -62,15 +119,17 @@ def head_of(at, row, count, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def load_rows(at, step, first, count, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """Rows first .. first + TILE - 1 [TILE, padded width]; zero where a row lies outside of 0 .. count - 1."""
-    return load_padded_rows(at, step, first, count, WIDTH, padded(WIDTH), TILE)
+def load_rows(at, step, first, count, WIDTH: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
+    """Rows from `first` [TILE, padded width], of GROUPS tiles; zero where a row lies outside of 0 .. count - 1."""
+    return load_padded_rows(at, step, first, count, WIDTH, padded(WIDTH), TILE, GROUPS)
 
 
 @triton.jit
-def load_padded_rows(at, step, first, count, width, PADDED: tl.constexpr, TILE: tl.constexpr):
+def load_padded_rows(
+    at, step, first, count, width, PADDED: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE
+):  # fmt: skip
     """`load_rows`, of a width that is no constant [TILE, PADDED]."""
-    row = first + tl.arange(0, TILE)[:, None]
+    row = tl.expand_dims(first + each_query(TILE, GROUPS), -1)
     column = tl.arange(0, PADDED)[None, :]
     inside = (row >= 0) & (row < count) & (column < width)
     return tl.load(at + row.to(tl.int64) * step + column, mask=inside, other=0.0)
@@ -79,23 +138,28 @@ def load_padded_rows(at, step, first, count, width, PADDED: tl.constexpr, TILE: 
 @triton.jit
 def store_rows(at, step, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """The inverse of `load_rows`."""
-    row = first + tl.arange(0, TILE)[:, None]
+    row = tl.expand_dims(first + each_query(TILE, groups_of(values.shape)), -1)
     column = tl.arange(0, padded(WIDTH))[None, :]
     inside = (row >= 0) & (row < count) & (column < WIDTH)
     tl.store(at + row.to(tl.int64) * step + column, values.to(at.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def load_numbers(at, first, count, TILE: tl.constexpr):
-    """Numbers first .. first + TILE - 1 of a contiguous row; zero from count on."""
-    row = first + tl.arange(0, TILE)
+def load_numbers(at, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
+    """Numbers from `first` of a contiguous row, of GROUPS tiles; zero from count on."""
+    row = first + each_query(TILE, GROUPS)
     return tl.load(at + row, mask=(row >= 0) & (row < count), other=0.0)
 
 
 @triton.jit
-def load_band(table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """The table's rows of the offsets offset .. offset + TILE - 1 [TILE, padded width]."""
-    index = offset + tl.arange(0, TILE)[:, None] - table.first
+def load_band(table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
+    """The table's rows of the offsets offset .. offset + TILE - 1 [TILE, padded width]; for each further tile of
+    queries TILE offsets less.
+    """
+    column_of_band = tl.arange(0, TILE)
+    if GROUPS > 1:
+        column_of_band = column_of_band[None, :] - tl.arange(0, GROUPS)[:, None] * TILE
+    index = tl.expand_dims(offset + column_of_band, -1) - table.first
     column = tl.arange(0, padded(WIDTH))[None, :]
     inside = column < WIDTH
     if table.zero is not None:
@@ -121,13 +185,13 @@ def load_edge(table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
 @triton.jit
 def edge_product(rows, table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
     """x_i . the row beyond the table, one number per row."""
-    return tl.sum(rows.to(tl.float32) * load_edge(table, head, LAST, WIDTH)[None, :], axis=1)
+    return tl.sum(rows.to(tl.float32) * load_edge(table, head, LAST, WIDTH)[None, :], axis=-1)
 
 
 @triton.jit
 def edge_sum(weights, table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
     """The sums of weights [i, j] along j, times the row beyond the table."""
-    return tl.sum(weights, axis=1)[:, None] * load_edge(table, head, LAST, WIDTH)[None, :]
+    return tl.expand_dims(tl.sum(weights, axis=-1), -1) * load_edge(table, head, LAST, WIDTH)[None, :]
 
 
 @triton.jit
@@ -153,10 +217,10 @@ def load_edge_bias(table, head, LAST: tl.constexpr):
 @triton.jit
 def band_product(rows, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """x_i . table[offset + c] over rows x_i [i] and columns c."""
-    return dot(rows, tl.trans(load_band(table, head, offset, WIDTH, TILE)))
+    return dot(rows, transposed(load_band(table, head, offset, WIDTH, TILE, groups_of(rows.shape))))
 
 
 @triton.jit
 def band_sum(weights, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """sum_c weights[i, c] * table[offset + c]."""
-    return dot(weights, load_band(table, head, offset, WIDTH, TILE))
+    return dot(weights, load_band(table, head, offset, WIDTH, TILE, groups_of(weights.shape)))

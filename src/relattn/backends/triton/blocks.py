@@ -14,10 +14,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.across import add_rows
+from relattn.backends.triton.across import add_rows, first_row
 from relattn.backends.triton.bands import dot, load_padded_rows, padded
 from relattn.backends.triton.listed import offsets_of, row_of, vectors_of
-from relattn.backends.triton.skew import moved
+from relattn.backends.triton.skew import moved, shared_place
 
 TOGETHER = tl.constexpr(4)
 """How many rows' sums are computed at once: four need fewer barriers than one, and eight spill registers."""
@@ -47,7 +47,8 @@ def products_of(vectors, table, head, rows, width, OF_KEYS: tl.constexpr, TILE: 
     for start in range(first, end, TILE):
         products = dot(vectors, tl.trans(_block(table, head, start, width, vectors.shape[1], TILE)))
         u = rows - start
-        pairs += tl.where((u >= 0) & (u < TILE), moved(products, n, u & (TILE - 1), TILE), 0.0)
+        places = shared_place(n, u & (TILE - 1), TILE)
+        pairs += tl.where((u >= 0) & (u < TILE), moved(products, places, TILE), 0.0)
     return pairs
 
 
@@ -69,8 +70,8 @@ def sums_of(
 def add_products(
     into, vectors, weights, table, head, rows, OF_KEYS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Add weights[i, j] x_n to the row of each pair, by atomic instructions; into: [H, rows, WIDTH]."""
-    at = into + head.to(tl.int64) * table.rows * WIDTH
+    """Add weights[i, j] x_n to the row of each pair, by atomic instructions; into: [H, 1 + rows + 1, WIDTH]."""
+    at = first_row(into, head, table.rows, WIDTH)
     rows = tl.where(weights != 0.0, rows, -1)
     first, end = extent_of(rows, table)
     for start in range(first, end, TILE):

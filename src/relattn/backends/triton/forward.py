@@ -10,12 +10,16 @@ import triton.language as tl
 from relattn.backends.triton.bands import (
     band_sum,
     dot,
+    each_query,
     edge_sum,
     head_of,
     load_rows,
+    may_own_several,
     padded,
     place,
+    rows_in_groups,
     store_rows,
+    zeros_of_rows,
 )
 from relattn.backends.triton.blocks import with_products, with_value_sums
 from relattn.backends.triton.call import Answers, Call
@@ -42,32 +46,37 @@ def forward(call: Call) -> Answers:
 
 @triton.jit
 def forward_kernel(
-    x, output, lse, maxima, totals, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
+    x, output, lse, maxima, totals,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries in one head; x: `Inputs`; the others: `Answers`."""
+    """GROUPS tiles of queries in one head; x: `Inputs`; the others: `Answers`."""
+    tl.static_assert(GROUPS == 1 or may_own_several(x))
     x = started(x)
-    tiles = tl.cdiv(x.queries, TILE)
+    QUERIES: tl.constexpr = GROUPS * TILE
+    programs = tl.cdiv(x.queries, QUERIES)
     program = tl.program_id(0)
-    row = program // tiles
+    row = program // programs
     batch, head = row // x.heads, row % x.heads
-    first_query = (tiles - 1 - program % tiles) * TILE  # with causality the longest rows first
+    first_query = (programs - 1 - program % programs) * QUERIES  # with causality the longest rows first
 
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
-    q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
-    maximum = tl.full((TILE,), float("-inf"), tl.float32)
-    total = tl.zeros((TILE,), tl.float32)
-    weighted = tl.zeros((TILE, padded(DV)), tl.float32)
+    q = rows_in_groups(load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, QUERIES), GROUPS)
+    query = first_query + each_query(TILE, GROUPS)
+    maximum = tl.full(query.shape, float("-inf"), tl.float32)
+    total = tl.zeros(query.shape, tl.float32)
+    weighted = zeros_of_rows(padded(DV), TILE, GROUPS)
 
     r = q
     if x.r is not None:
-        r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
+        r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, QUERIES)
+        r = rows_in_groups(r, GROUPS)
     for STRETCH in tl.static_range(first_stretch(x), 3):
-        first_key, end_key = keys_of(x, first_query, STRETCH, TILE)
+        first_key, end_key = keys_of(x, first_query, STRETCH, QUERIES, TILE)
         band = x.offset + first_key - first_query - (TILE - 1)
         if x.relative_keys is not None:
             left = first_half(r, x.relative_keys, head, band, STRETCH, DR, TILE)
         if x.relative_values is not None and not is_constant(x.relative_values, STRETCH):
-            joined = tl.zeros((TILE, TILE), tl.float32)
+            joined = zeros_of_rows(TILE, TILE, GROUPS)
         for start in range(first_key, end_key, TILE):
             k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
             products = dot(q, tl.trans(k))
@@ -78,34 +87,34 @@ def forward_kernel(
             products = with_products(x, batch, head, first_query, start, q, k, products, D, TILE)
             scores, _ = finished_tile(x, batch, head, first_query, start, products, STRETCH, TILE)
 
-            before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=1))
+            before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=-1))
             shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
-            weights, older = tl.exp2(scores - shift[:, None]), tl.exp2(before - shift)
-            total = total * older + tl.sum(weights, axis=1)
+            weights, older = tl.exp2(scores - tl.expand_dims(shift, -1)), tl.exp2(before - shift)
+            total = total * older + tl.sum(weights, axis=-1)
             if x.dropout is not None:
                 weights = tl.where(kept_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
             v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
-            weighted = weighted * older[:, None] + dot(weights.to(v.dtype), v)
+            weighted = weighted * tl.expand_dims(older, -1) + dot(weights.to(v.dtype), v)
             weighted = with_value_sums(x, batch, head, first_query, start, weights, weighted, DV, TILE)
             if x.relative_values is not None:
                 if is_constant(x.relative_values, STRETCH):
                     weighted += edge_sum(weights, x.relative_values, head, STRETCH == AFTER, DV)
                 else:
-                    last, joined = joined * older[:, None], joined_from_pairs(weights, TILE)
+                    last, joined = joined * tl.expand_dims(older, -1), joined_from_pairs(weights, TILE)
                     half = shared_half(joined, last, TILE).to(v.dtype)
                     weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
             band += TILE
         if x.relative_values is not None and not is_constant(x.relative_values, STRETCH) and first_key < end_key:
-            half = shared_half(tl.zeros((TILE, TILE), tl.float32), joined, TILE).to(x.v.at.dtype.element_ty)
+            half = shared_half(tl.zeros_like(joined), joined, TILE).to(x.v.at.dtype.element_ty)
             weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
 
     if x.dropout is not None:
         weighted *= x.dropout.factor
-    query = first_query + tl.arange(0, TILE)
     numbers = row.to(tl.int64) * x.queries + query
     if maxima is not None:
         tl.store(maxima + numbers, maximum, mask=query < x.queries)
         tl.store(totals + numbers, total, mask=query < x.queries)
     total = tl.where(total == 0.0, 1.0, total)  # a row that saw no key: output 0, lse -inf
-    store_rows(head_of(output, row, x.queries, DV), DV, first_query, x.queries, weighted / total[:, None], DV, TILE)
+    weighted /= tl.expand_dims(total, -1)
+    store_rows(head_of(output, row, x.queries, DV), DV, first_query, x.queries, weighted, DV, TILE)
     tl.store(lse + numbers, (maximum + tl.log2(total)) / LOG2_E, mask=query < x.queries)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relattn.backends.triton.bands import load_numbers
+from relattn.backends.triton.bands import ONE, each_query, groups_of, load_numbers
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import Rows, beyond
 from relattn.backends.triton.scores import LOG2_E
@@ -65,18 +65,18 @@ def sides_of(call: Call, wanted: Collection[str]) -> Sides:
 
 
 @triton.jit
-def load_lse(known, start, first, count, TILE: tl.constexpr):
+def load_lse(known, start, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
     """m and n, for P = 2^(S - m) * n, of the rows from `first` of the head at `start`: lse in base 2, and 1.
 
     Where a mask is added they are the maximum, and 1 / total. m is 0 where a row saw no key (its S are -inf).
     """
     if known.maximum is not None:
-        lse = load_numbers(known.maximum + start, first, count, TILE)
-        total = load_numbers(known.total + start, first, count, TILE)
+        lse = load_numbers(known.maximum + start, first, count, TILE, GROUPS)
+        total = load_numbers(known.total + start, first, count, TILE, GROUPS)
         share = 1.0 / tl.where(total == 0.0, 1.0, total)
         lse = tl.where(lse == float("-inf"), 0.0, lse)
     else:
-        lse = load_numbers(known.lse + start, first, count, TILE)
+        lse = load_numbers(known.lse + start, first, count, TILE, GROUPS)
         share = 1.0
         lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
     return lse, share
@@ -85,9 +85,9 @@ def load_lse(known, start, first, count, TILE: tl.constexpr):
 @triton.jit
 def weights_of(known, scores, lse, share):
     """P from S and the numbers of `load_lse`."""
-    weights = tl.exp2(scores - lse[:, None])
+    weights = tl.exp2(scores - tl.expand_dims(lse, -1))
     if known.maximum is not None:
-        weights *= share[:, None]
+        weights *= tl.expand_dims(share, -1)
     return weights
 
 
@@ -100,7 +100,7 @@ def score_gradients(x, keep, weights, by_weight, delta):
     if x.dropout is not None:
         dropped = tl.where(keep, weights * x.dropout.factor, 0.0)
         by_weight = tl.where(keep, by_weight, 0.0) * x.dropout.factor
-    return dropped, weights * (by_weight - delta[:, None])
+    return dropped, weights * (by_weight - tl.expand_dims(delta, -1))
 
 
 @triton.jit
@@ -118,19 +118,20 @@ def side_sums(
     elif STRETCH == AFTER:
         after += tl.sum(values, axis=AXIS)
     else:
-        if offset - (TILE - 1) < table.first:
-            offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
+        GROUPS: tl.constexpr = groups_of(values.shape)
+        if offset - (GROUPS * TILE - 1) < table.first:
+            offsets = offset + tl.arange(0, TILE)[None, :] - tl.expand_dims(each_query(TILE, GROUPS), -1)
             before += tl.sum(tl.where(offsets < table.first, values, 0.0), axis=AXIS)
         if offset + TILE - 1 >= table.first + table.rows:
-            offsets = offset + tl.arange(0, TILE)[None, :] - tl.arange(0, TILE)[:, None]
+            offsets = offset + tl.arange(0, TILE)[None, :] - tl.expand_dims(each_query(TILE, GROUPS), -1)
             after += tl.sum(tl.where(offsets >= table.first + table.rows, values, 0.0), axis=AXIS)
     return before, after
 
 
 @triton.jit
-def store_sides(at, before, after, row, all_rows, first, count, TILE: tl.constexpr):
+def store_sides(at, before, after, row, all_rows, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
     """The sums of the rows from `first`; `row` counts the heads of all batch elements."""
-    place = first + tl.arange(0, TILE)
+    place = first + each_query(TILE, GROUPS)
     start = at + row.to(tl.int64) * count
     tl.store(start + place, before, mask=place < count)
     tl.store(start + all_rows.to(tl.int64) * count + place, after, mask=place < count)

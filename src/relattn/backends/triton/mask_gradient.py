@@ -67,7 +67,7 @@ def mask_kernel(
         for first_query in range(own_query, end_query, TILE):
             queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
             for STRETCH in tl.static_range(first_stretch(x), 3):
-                start, end_key = keys_of(x, first_query, STRETCH, TILE)
+                start, end_key = keys_of(x, first_query, STRETCH, TILE, TILE)
                 if into.key is not None:
                     start, end_key = tl.maximum(start, own_key), tl.minimum(end_key, own_key + TILE)
                 if start < end_key:

@@ -61,13 +61,13 @@ def in_reach(x, last_query, first_key, last_key, lowest, highest):
 
 
 @triton.jit
-def key_tiles(x, first_query, TILE: tl.constexpr):
-    """The first key (a multiple of TILE) that a tile of queries can see by its offsets, and the key after the last."""
+def key_tiles(x, first_query, QUERIES: tl.constexpr, TILE: tl.constexpr):
+    """The first key (a multiple of TILE) that QUERIES queries can see by their offsets, and the key after the last."""
     first, end = 0, x.keys
     if x.mask.lowest is not None:
         first = tl.maximum(x.mask.lowest - x.offset + first_query, 0) // TILE * TILE
     if x.mask.highest is not None:
-        last_query = tl.minimum(first_query + TILE, x.queries) - 1
+        last_query = tl.minimum(first_query + QUERIES, x.queries) - 1
         end = tl.minimum(x.mask.highest - x.offset + last_query + 1, x.keys)
     return first, end
 

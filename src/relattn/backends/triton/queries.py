@@ -13,21 +13,27 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.across import add_band, add_bias, add_rows, add_sides
-from relattn.backends.triton.again import Queries, first_halves, pairs_again
+from relattn.backends.triton.across import add_band, add_bias, add_rows, add_sides, first_row
+from relattn.backends.triton.again import Queries, first_halves, gradients_again, weights_again
 from relattn.backends.triton.bands import (
+    INTERPRETED,
+    all_rows,
     band_sum,
     dot,
+    each_query,
     edge_sum,
     head_of,
     load_edge,
     load_numbers,
     load_rows,
+    may_own_several,
     padded,
     place,
     store_rows,
+    zeros_of_rows,
 )
 from relattn.backends.triton.blocks import with_key_gradient, with_query_gradient
+from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.known import load_lse, side_sums, store_sides
 from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, shared_half
 from relattn.backends.triton.starts import started
@@ -50,40 +56,48 @@ class Sums(NamedTuple):
 @triton.jit
 def queries_kernel(
     x, known, sides, grad_query, grad_relative, across,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """dq, dr and delta of one tile of queries under one head, and its share of what is summed `across` programs."""
+    """dq, dr and delta of GROUPS tiles of queries in one head, and their share of what is summed `across` programs."""
+    tl.static_assert(GROUPS == 1 or may_own_several(x))
     x = started(x)
-    tiles = tl.cdiv(x.queries, TILE)
+    QUERIES: tl.constexpr = GROUPS * TILE
+    programs = tl.cdiv(x.queries, QUERIES)
     program = tl.program_id(0)
-    row, rows = program // tiles, tl.num_programs(0) // tiles
+    row, rows = program // programs, tl.num_programs(0) // programs
     batch, head = row // x.heads, row % x.heads
-    first_query = (tiles - 1 - program % tiles) * TILE
+    first_query = (programs - 1 - program % programs) * QUERIES
 
-    q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE)
+    q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, TILE, GROUPS)
     r, by_relative = q, None
     if x.r is not None:
-        r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE)
-        by_relative = tl.zeros((TILE, padded(DR)), tl.float32)
-    output = load_rows(head_of(known.output, row, x.queries, DV), DV, first_query, x.queries, DV, TILE)
+        r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE, GROUPS)
+        by_relative = zeros_of_rows(padded(DR), TILE, GROUPS)
+    output_at = head_of(known.output, row, x.queries, DV)
+    output = load_rows(output_at, DV, first_query, x.queries, DV, TILE, GROUPS)
     grad_at = place(known.grad_output, batch, head)
-    grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, TILE)
+    grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, TILE, GROUPS)
 
     numbers = row.to(tl.int64) * x.queries
-    query = first_query + tl.arange(0, TILE)
-    delta = tl.sum(output.to(tl.float32) * grad_output.to(tl.float32), axis=1)
-    delta -= load_numbers(known.grad_lse + numbers, first_query, x.queries, TILE)
+    query = first_query + each_query(TILE, GROUPS)
+    delta = tl.sum(output.to(tl.float32) * grad_output.to(tl.float32), axis=-1)
+    delta -= load_numbers(known.grad_lse + numbers, first_query, x.queries, TILE, GROUPS)
     if known.delta is not None:
         tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
-    lse, share = load_lse(known, numbers, first_query, x.queries, TILE)
+    lse, share = load_lse(known, numbers, first_query, x.queries, TILE, GROUPS)
 
     queries = Queries(batch, head, first_query, q, r, grad_output, delta, lse, share)
-    nothing = tl.zeros((TILE,), tl.float32)
+    if GROUPS > 1:  # once more, as the factors of a product over all rows
+        q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, QUERIES)
+        grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, QUERIES)
+    nothing = tl.zeros_like(delta)
     sums = Sums(
-        tl.zeros((TILE, padded(D)), tl.float32), by_relative, nothing, nothing, nothing, nothing, nothing, nothing
+        zeros_of_rows(padded(D), TILE, GROUPS), by_relative, nothing, nothing, nothing, nothing, nothing, nothing
     )
     for STRETCH in tl.static_range(first_stretch(x), 3):
-        sums = walked(x, known, sides, across, queries, sums, rows, STRETCH, D, DV, DR, TILE)
+        sums = walked(
+            x, known, sides, across, queries, q, grad_output, sums, rows, STRETCH, D, DV, DR, TILE, GROUPS
+        )  # fmt: skip
 
     at = head_of(grad_query, row, x.queries, D)
     store_rows(at, D, first_query, x.queries, sums.query * x.scale, D, TILE)
@@ -91,67 +105,92 @@ def queries_kernel(
         at = head_of(grad_relative, row, x.queries, DR)
         store_rows(at, DR, first_query, x.queries, sums.relative * x.scale, DR, TILE)
     if sides.relative_keys is not None:
-        store_sides(sides.relative_keys, sums.keys_before, sums.keys_after, row, rows, first_query, x.queries, TILE)
+        store_sides(
+            sides.relative_keys, sums.keys_before, sums.keys_after, row, rows, first_query, x.queries, TILE, GROUPS
+        )
     if sides.relative_values is not None:
         store_sides(
-            sides.relative_values, sums.values_before, sums.values_after, row, rows, first_query, x.queries, TILE
+            sides.relative_values,
+            sums.values_before,
+            sums.values_after,
+            row,
+            rows,
+            first_query,
+            x.queries,
+            TILE,
+            GROUPS,
         )
     if sides.bias is not None:
-        store_sides(sides.bias, sums.bias_before, sums.bias_after, row, rows, first_query, x.queries, TILE)
+        store_sides(sides.bias, sums.bias_before, sums.bias_after, row, rows, first_query, x.queries, TILE, GROUPS)
+
+
+@triton.jit
+def _zeros_for(half):
+    """Zeros instead of the products of a band's half. They lie over the threads as products do, and so do then the
+    tiles that are rotated into their place: a product takes these from registers.
+    """
+    return tl.zeros_like(half) if INTERPRETED else tl.minimum(tl.abs(half), 0.0)
 
 
 @triton.jit
 def walked(
-    x, known, sides, across, queries, sums, rows,
-    STRETCH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    x, known, sides, across, queries, all_q, all_grad_output, sums, rows, STRETCH: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """The sums, with those over the keys of one stretch; rows: the heads of all batch elements."""
-    batch, head, first_query, q, r, grad_output, _, _, _ = queries
+    """The sums, with those over the keys of one stretch. all_q, all_grad_output: rows of all queries, [n, width]; rows:
+    the heads of all batch elements.
+    """
+    batch, head, first_query, _, r, grad_output, _, _, _ = queries
     by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after = sums
     row = batch * x.heads + head
     key_row = row // x.group  # of all batch elements' heads of keys
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
-    first_key, end_key = keys_of(x, first_query, STRETCH, TILE)
+    first_key, end_key = keys_of(x, first_query, STRETCH, GROUPS * TILE, TILE)
     band = x.offset + first_key - first_query - (TILE - 1)
 
-    halves = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE)
+    of_keys, of_values = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE)
     if x.relative_keys is not None:
-        constant = tl.zeros((TILE,), tl.float32)  # the share of a row that holds for all pairs
-        scores_joined = tl.zeros((TILE, TILE), k_at.dtype.element_ty)
-    if x.relative_values is not None:
-        weights_joined = tl.zeros((TILE, TILE), v_at.dtype.element_ty)
-    bias_joined = tl.zeros((TILE, TILE), tl.float32)
+        if is_constant(x.relative_keys, STRETCH):
+            constant = tl.zeros_like(queries.delta)  # the share of a row that holds for all pairs
+        else:
+            scores_joined = _zeros_for(of_keys).to(k_at.dtype.element_ty)
+    if x.relative_values is not None and not is_constant(x.relative_values, STRETCH):
+        weights_joined = _zeros_for(of_values).to(v_at.dtype.element_ty)
+    if x.bias is not None and not is_constant(x.bias, STRETCH):
+        bias_joined = zeros_of_rows(TILE, TILE, GROUPS)
     for start in range(first_key, end_key, TILE):
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
-        v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
-        weights, scores, slope, halves = pairs_again(
-            x, known, queries, halves, start, k, v, STRETCH, D, DV, DR, TILE
+        keep = kept_in_tile(x, batch, head, first_query, start, TILE)
+        weights, slope, of_keys = weights_again(x, known, queries, of_keys, start, k, STRETCH, D, DR, TILE)
+        v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)  # not before: registers would be held for it
+        weights, scores, of_values = gradients_again(
+            x, queries, of_values, start, keep, weights, v, STRETCH, DV, TILE
         )  # fmt: skip
         if across.key_bias is not None:
             key = start + tl.arange(0, TILE)
             at = across.key_bias + row.to(tl.int64) * x.keys + key
-            tl.atomic_add(at, tl.sum(scores, axis=0), mask=key < x.keys, sem="relaxed")
+            tl.atomic_add(at, tl.sum(all_rows(scores), axis=0), mask=key < x.keys, sem="relaxed")
         if x.softcap is not None:
             scores *= slope
 
         offset = x.offset + start - first_query
         if sides.relative_keys is not None:
             keys_before, keys_after = side_sums(
-                keys_before, keys_after, scores, x.relative_keys, offset, STRETCH, 1, TILE
+                keys_before, keys_after, scores, x.relative_keys, offset, STRETCH, -1, TILE
             )
         if sides.relative_values is not None:
             values_before, values_after = side_sums(
-                values_before, values_after, weights, x.relative_values, offset, STRETCH, 1, TILE
+                values_before, values_after, weights, x.relative_values, offset, STRETCH, -1, TILE
             )
         if sides.bias is not None:
-            bias_before, bias_after = side_sums(bias_before, bias_after, scores, x.bias, offset, STRETCH, 1, TILE)
+            bias_before, bias_after = side_sums(bias_before, bias_after, scores, x.bias, offset, STRETCH, -1, TILE)
         if across.bias is not None and not is_constant(x.bias, STRETCH):
             last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
             add_bias(across.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
         if across.value is not None:
             weights = weights.to(v.dtype)
-            at = head_of(across.value, key_row, x.keys, DV)
-            add_rows(at, start, x.keys, dot(tl.trans(weights), grad_output), DV, TILE)
+            at = first_row(across.value, key_row, x.keys, DV)
+            add_rows(at, start, x.keys, dot(tl.trans(all_rows(weights)), all_grad_output), DV, TILE)
         if across.relative_values is not None and not is_constant(x.relative_values, STRETCH):
             last, weights_joined = weights_joined, joined_from_pairs(weights, TILE)
             half = shared_half(weights_joined, last, TILE)
@@ -168,9 +207,21 @@ def walked(
             if is_constant(x.relative_queries, STRETCH):
                 by_key += edge_sum(tl.trans(scores), x.relative_queries, head, STRETCH == AFTER, D)
         scores = scores.to(k.dtype)
+        if across.key is not None:
+            by_key += dot(tl.trans(all_rows(scores)), all_q)
+            if x.relative_queries is not None and not is_constant(x.relative_queries, STRETCH):
+                near, far = columns_from_pairs(scores, TILE)
+                near, far = tl.trans(near), tl.trans(far)
+                by_key += band_sum(near, x.relative_queries, head, band, D, TILE)
+                by_key += band_sum(far, x.relative_queries, head, band + TILE, D, TILE)
+                if across.relative_queries is not None:
+                    add_band(across.relative_queries, x.relative_queries, head, band, near, k, D, TILE)
+                    add_band(across.relative_queries, x.relative_queries, head, band + TILE, far, k, D, TILE)
+            at = first_row(across.key, key_row, x.keys, D)
+            add_rows(at, start, x.keys, by_key * x.scale, D, TILE)
         by_query += dot(scores, k)
         if is_constant(x.relative_keys, STRETCH):
-            constant += tl.sum(scores.to(tl.float32), axis=1)
+            constant += tl.sum(scores.to(tl.float32), axis=-1)
         elif x.relative_keys is not None:
             last, scores_joined = scores_joined, joined_from_pairs(scores, TILE)
             half = shared_half(scores_joined, last, TILE)
@@ -181,26 +232,14 @@ def walked(
                 by_query += step
             if across.relative_keys is not None:
                 add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
-        if across.key is not None:
-            by_key += dot(tl.trans(scores), q)
-            if x.relative_queries is not None and not is_constant(x.relative_queries, STRETCH):
-                near, far = columns_from_pairs(scores, TILE)
-                near, far = tl.trans(near), tl.trans(far)
-                by_key += band_sum(near, x.relative_queries, head, band, D, TILE)
-                by_key += band_sum(far, x.relative_queries, head, band + TILE, D, TILE)
-                if across.relative_queries is not None:
-                    add_band(across.relative_queries, x.relative_queries, head, band, near, k, D, TILE)
-                    add_band(across.relative_queries, x.relative_queries, head, band + TILE, far, k, D, TILE)
-            at = head_of(across.key, key_row, x.keys, D)
-            add_rows(at, start, x.keys, by_key * x.scale, D, TILE)
         band += TILE
 
     if first_key < end_key:  # what is left: the right half of the last band, or the share of a constant row
         if x.relative_keys is not None:
             if is_constant(x.relative_keys, STRETCH):
-                step = constant[:, None] * load_edge(x.relative_keys, head, STRETCH == AFTER, DR)[None, :]
+                step = tl.expand_dims(constant, -1) * load_edge(x.relative_keys, head, STRETCH == AFTER, DR)[None, :]
             else:
-                half = shared_half(tl.zeros((TILE, TILE), scores_joined.dtype), scores_joined, TILE)
+                half = shared_half(tl.zeros_like(scores_joined), scores_joined, TILE)
                 step = band_sum(half, x.relative_keys, head, band, DR, TILE)
                 if across.relative_keys is not None:
                     add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
@@ -209,9 +248,9 @@ def walked(
             else:
                 by_query += step
         if across.relative_values is not None and not is_constant(x.relative_values, STRETCH):
-            half = shared_half(tl.zeros((TILE, TILE), weights_joined.dtype), weights_joined, TILE)
+            half = shared_half(tl.zeros_like(weights_joined), weights_joined, TILE)
             add_band(across.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
         if across.bias is not None and not is_constant(x.bias, STRETCH):
-            half = shared_half(tl.zeros((TILE, TILE), tl.float32), bias_joined, TILE)
+            half = shared_half(tl.zeros_like(bias_joined), bias_joined, TILE)
             add_bias(across.bias, x.bias, head, band, half, TILE)
     return Sums(by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after)

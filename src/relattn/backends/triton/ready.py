@@ -18,10 +18,13 @@ from triton.runtime.jit import native_specialize_impl
 
 
 class Ready(NamedTuple):
-    """A kernel as compiled, and its constants: the last of its parameters, in their order."""
+    """A kernel as compiled; its constants: the last of its parameters, in their order; and how many queries, keys or
+    rows of a table a program owns.
+    """
 
     kernel: CompiledKernel
     constants: tuple[int, ...]
+    owned: int = 1
 
     def launch(self, programs: int, arguments: tuple) -> None:
         """On the current device; the arguments have the specialization that the kernel was compiled for."""
@@ -59,7 +62,7 @@ def _opened(arguments: tuple) -> tuple:
     return tuple(members)
 
 
-def keep(key: tuple, launched: Any, constants: tuple[int, ...]) -> None:
+def keep(key: tuple, launched: Any, constants: tuple[int, ...], owned: int = 1) -> None:
     """Remember what kernel[grid](...) returned; Triton's interpreter compiles nothing, and returns None."""
     if isinstance(launched, CompiledKernel):
-        remembered[key] = Ready(launched, constants)
+        remembered[key] = Ready(launched, constants, owned)

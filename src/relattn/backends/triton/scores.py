@@ -5,7 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.bands import band_product, edge_product, load_bias, load_edge_bias
+from relattn.backends.triton.bands import (
+    band_product,
+    each_query,
+    edge_product,
+    groups_of,
+    load_bias,
+    load_edge_bias,
+)
 from relattn.backends.triton.listed import with_biases
 from relattn.backends.triton.masks import in_reach, pairs_at, visible
 from relattn.backends.triton.skew import pairs_from_columns, pairs_from_rows
@@ -21,7 +28,7 @@ def first_half(rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constex
     holds for all its pairs [i, 1]. band: the offset of the last query and the first key.
     """
     if is_constant(table, STRETCH):
-        half = edge_product(rows, table, head, STRETCH == AFTER, WIDTH)[:, None]
+        half = tl.expand_dims(edge_product(rows, table, head, STRETCH == AFTER, WIDTH), -1)
     else:
         half = band_product(rows, table, head, band, WIDTH, TILE)
     return half
@@ -103,9 +110,11 @@ def finished(x, batch, head, i, j, products, every, STRETCH: tl.constexpr = WITH
 
 @triton.jit
 def finished_tile(x, batch, head, first_query, first_key, products, STRETCH: tl.constexpr, TILE: tl.constexpr):
-    """`finished`, for a tile of queries and keys."""
-    i, j = first_query + tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
-    last_query, last_key = first_query + TILE - 1, first_key + TILE - 1
+    """`finished`, for a tile of keys and one of queries, or several."""
+    GROUPS: tl.constexpr = groups_of(products.shape)
+    i = tl.expand_dims(first_query + each_query(TILE, GROUPS), -1)
+    j = first_key + tl.arange(0, TILE)[None, :]
+    last_query, last_key = first_query + GROUPS * TILE - 1, first_key + TILE - 1
     lowest, highest = x.offset + first_key - last_query, x.offset + last_key - first_query
     every = in_reach(x, last_query, first_key, last_key, lowest, highest)
     return finished(x, batch, head, i, j, products, every, STRETCH)

@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,13 +34,31 @@ from relattn.backends.triton.inputs import has_wide_tables, widest_of, widths_of
 from relattn.backends.triton.ready import keep, remembered, specialization
 from relattn.score.problem import TABLES
 
-Sizes = tuple[int, int, int]  # tile, warps, stages
-SMALLEST: Sizes = (16, 4, 1)
+
+class Sizes(NamedTuple):
+    """How many keys, queries or offsets a tile has on each side; warps; stages; and how many tiles of queries a program
+    owns that walks over keys. Of several each has a warp of its own.
+    """
+
+    tile: int
+    warps: int
+    stages: int
+    groups: int = 1
+
+
+SMALLEST = Sizes(16, 4, 1)
 """Where no candidate fits."""
 REGISTERS = 255
 """What a thread may have at most. ptxas is told so, for on some chips it would else stop at 32 and spill the rest."""
 WORTH_TIMING = 2**20
 """The pairs per head from which on a call is large, and its time worth a search."""
+AMPERE = 80
+"""The compute capability of A100 and A30, where reading both factors of a product through L1 takes longer than the
+product. There programs with several tiles of queries are timed. GeForce GPUs have slower tensor cores and less shared
+memory. Hopper's tensor cores read shared memory themselves, but not for products with three axes.
+"""
+ALONG_KEYS = ("forward_kernel", "queries_kernel")
+"""The kernels whose programs own tiles of queries, and walk over the keys."""
 ENOUGH = 20.0
 """The milliseconds of runs for the timing of a size."""
 TOO_LARGE = (OutOfResources, PTXASError)
@@ -53,8 +71,9 @@ def launch(
     kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, added: Sequence[Tensor] = (),
     more: Mapping[str, int] = MappingProxyType({}),
 ) -> None:  # fmt: skip
-    """Run the kernel with the best known sizes of tiles, and time some first where that is allowed. programs: the
-    number of programs for a tile. more: constants that the kernel has beside the widths of the call.
+    """Run the kernel with the best known sizes of tiles, and time some first where that is allowed. programs: their
+    number, if each owns so many queries, keys or offsets. more: constants that the kernel has beside the widths of the
+    call.
 
     While sizes are timed the kernel runs several times, so it must not read its own outputs. added: those that it adds
     to; they are zero before, and made zero again after the timing.
@@ -69,19 +88,19 @@ def launch(
         kernel.__name__, device, *widths.values(), call.precision, magnitude, is_large, specialization(arguments)
     )  # fmt: skip
     if (again := remembered.get(known)) is not None:
-        again.launch(programs(again.constants[-1]), arguments)
+        again.launch(programs(again.owned), arguments)
         return
     kind = *widths.values(), call.precision, magnitude, _kinds(arguments)
     key = kernel, device, kind
 
     def run(sizes: Sizes) -> Any:
-        tile, warps, stages = sizes
-        return kernel[(programs(tile),)](
-            *arguments, **widths, TILE=tile, num_warps=warps, num_stages=stages, maxnreg=REGISTERS,
-            default_dot_input_precision=call.precision,
+        return kernel[(programs(sizes.tile * sizes.groups),)](
+            *arguments, **widths, **constants(kernel, sizes), num_warps=sizes.warps, num_stages=sizes.stages,
+            maxnreg=REGISTERS, default_dot_input_precision=call.precision,
         )  # fmt: skip
 
-    several, fastest = candidates(kernel.__name__, call), None
+    arch = 0 if INTERPRETED else _target().arch
+    several, fastest = candidates(kernel.__name__, call, arch), None
     is_timed = is_large and len(several) > 1
     if is_timed:
         fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, several, run, added)
@@ -92,23 +111,54 @@ def launch(
         launched = run(sizes)
     (_first if fastest is None else _fastest)[key] = sizes
     if fastest is not None or not is_timed:  # else a graph is captured, and a later call is timed
-        keep(known, launched, (*widths.values(), sizes[0]))
+        keep(known, launched, (*widths.values(), *constants(kernel, sizes).values()), sizes.tile * sizes.groups)
 
 
-def candidates(kernel: str, call: Call) -> list[Sizes]:
-    """Two sizes, or one. The first is taken where nothing is timed: it fits on every chip and spills 256 bytes at most.
+def constants(kernel: Any, sizes: Sizes) -> dict[str, int]:
+    """What the kernel is compiled for, of its sizes."""
+    of_groups = {"GROUPS": sizes.groups} if kernel.__name__ in ALONG_KEYS else {}
+    return {"TILE": sizes.tile, **of_groups}
 
-    Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation.
-    """
+
+def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
+    """Two sizes, or one, for a GPU of compute capability arch / 10. The first is taken where nothing is timed."""
+    first, *second = _on_every_chip(kernel, call)
+    if second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(kernel, call):
+        warps = 8 if kernel == "forward_kernel" else 4
+        second = [Sizes(32, warps, 2, groups=warps)]
+    return [first, *second]
+
+
+def untimed(kernel: str, call: Call) -> Sizes:
+    """The size that is taken where nothing is timed. It fits on every chip, and spills 256 bytes at most."""
+    return _on_every_chip(kernel, call)[0]
+
+
+def _has_room_for_groups(kernel: str, call: Call) -> bool:
+    """Whether programs that own several tiles of queries take all terms of the call, and need less of L1 for it."""
+    has_tables = any(getattr(call, name) is not None for name in ("relative_keys", "relative_values", "bias"))
+    others = call.relative_queries is not None or call.axes or call.dropout_p > 0.0
+    # The numbers of a bias go by shuffles to the threads that add them: too many without a backward pass' products.
+    reads_bias = kernel == "forward_kernel" and call.bias is not None
+    fits = all(32 < width <= 64 for width in widths_of(call).values()) and call.query.dtype != torch.float32
+    return has_tables and not others and not reads_bias and fits
+
+
+def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
+    return [Sizes(*sizes) for sizes in _sizes(kernel, call)]
+
+
+def _sizes(kernel: str, call: Call) -> list[tuple[int, int, int]]:
+    """Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation."""
     if INTERPRETED:
-        return [SMALLEST]
+        return [SMALLEST[:3]]
     is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
     vectors = _vectors(call)
     tables = vectors + (call.bias is not None)
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
     if call.axes:
-        return [SMALLEST if is_float32 or doublings else _of_lists(kernel, call)]
+        return [SMALLEST[:3] if is_float32 or doublings else _of_lists(kernel, call)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
         return [(16, 2 if kernel == "keys_kernel" else 1, 2), (32, 4, 2)]
@@ -141,7 +191,7 @@ def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
     """
     beside = _doublings(call) + max(_vectors(call) - 1, 0) + (call.dropout_p > 0.0)
     has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes
-    return 2 if has_room and extent > candidates(kernel.__name__, call)[0][0] else 1
+    return 2 if has_room and extent > untimed(kernel.__name__, call).tile else 1
 
 
 def _vectors(call: Call) -> int:
@@ -154,7 +204,7 @@ def _doublings(call: Call) -> int:
     return max((widest_of(call) - 1).bit_length() - 6, 0)
 
 
-def _of_lists(kernel: str, call: Call) -> Sizes:
+def _of_lists(kernel: str, call: Call) -> tuple[int, int, int]:
     """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
     warps would compute products twice.
     """
@@ -169,11 +219,16 @@ def _is_worth_timing(pairs: int) -> bool:
     return pairs >= WORTH_TIMING and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
 
 
+def _target() -> Any:
+    """The generation of GPUs that Triton compiles for."""
+    return driver.active.get_current_target()
+
+
 def _find_the_fastest(
     kernel: Any, call: Call, kind: tuple, several: list[Sizes], run: Callable[[Sizes], Any], added: Sequence[Tensor]
 ) -> Sizes | None:
     """The sizes from Triton's cache on disk, or timed and stored there; None if unknown while a graph is captured."""
-    target = make_backend(driver.active.get_current_target()).hash()  # pyright: ignore[reportArgumentType]
+    target = make_backend(_target()).hash()
     gpu = torch.cuda.get_device_name(call.query.device)
     told = triton_key(), target, gpu, kernel.cache_key, kind, several
     cache = get_cache_manager(hashlib.sha256(repr(told).encode()).hexdigest())
@@ -198,8 +253,7 @@ def _read(cache: Any, name: str) -> Sizes | None:
     path = cache.get_file(name)
     if path is None:
         return None
-    tile, warps, stages = json.loads(Path(path).read_text())
-    return tile, warps, stages
+    return Sizes(*json.loads(Path(path).read_text()))
 
 
 def _milliseconds(run: Callable[[Sizes], Any], sizes: Sizes) -> float:

@@ -5,12 +5,18 @@ plus c, and pair (i, j) lies at c = j - i + T - 1. The band has two halves of T 
 columns c >= T - 1 - i, and the right half in the others. So one [T, T] tensor holds all that it needs of both:
 
     joined[i, c] = (left if c >= T - 1 - i else right)[i, c]        pairs[i, j] = joined[i, (j - i - 1) mod T]
+
+Where a program owns several tiles of queries, [GROUPS, T, T], each has a band of its own, and all rotate at once.
 """
+
+# pyright: reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from relattn.backends.triton.bands import groups_of
 
 
 @triton.jit
@@ -26,37 +32,81 @@ def shared_place(row, column, TILE: tl.constexpr):
 
 
 @triton.jit
-def moved(tile, row, column, TILE: tl.constexpr):
-    """tile[row, column] for each pair of them, [T, T].
+def moved(tile, places, TILE: tl.constexpr):
+    """The elements of a tile, or of several, at these places: those of each tile after those of the one before.
 
     `tl.gather` along one of two axes lays the tile out anew, turns it by shuffles, and lays it out as before: three
     times the bytes. Of a tensor with one axis it goes through shared memory once.
     """
-    parts = tl.permute(tl.reshape(tile, (TILE // 8, 8, TILE // 8, 4, 2)), (0, 2, 4, 1, 3))
-    places = tl.reshape(shared_place(row, column, TILE), (TILE * TILE,))
-    return tl.reshape(tl.gather(tl.reshape(parts, (TILE * TILE,)), places, 0), (TILE, TILE))
+    COUNT: tl.constexpr = groups_of(tile.shape) * TILE * TILE
+    parts = tl.reshape(tile, (COUNT // (8 * TILE), 8, TILE // 8, 4, 2))
+    parts = tl.reshape(tl.permute(parts, (0, 2, 4, 1, 3)), (COUNT,))
+    return tl.reshape(tl.gather(parts, tl.reshape(places, (COUNT,)), 0), tile.shape)
+
+
+@triton.jit
+def _digits(GROUPS: tl.constexpr, TILE: tl.constexpr):
+    """The number of a tile, and the digits m, r, n, t, b of a row 8 m + r and a column 8 n + 2 t + b, to be broadcast.
+
+    Each of several tiles lies in one warp. For a product of tensor cores m and n then tell which of a thread's numbers
+    is meant; r, t and b tell the thread, and one of two neighbours. By digits a place is a sum of a few numbers that
+    differ from thread to thread, and of constants, and most conditions are constant. By rows and columns the compiler
+    keeps an address per number in registers.
+    """
+    number = tl.reshape(tl.arange(0, GROUPS), (GROUPS, 1, 1, 1, 1, 1))
+    m = tl.reshape(tl.arange(0, TILE // 8), (1, TILE // 8, 1, 1, 1, 1))
+    r = tl.reshape(tl.arange(0, 8), (1, 1, 8, 1, 1, 1))
+    n = tl.reshape(tl.arange(0, TILE // 8), (1, 1, 1, TILE // 8, 1, 1))
+    t = tl.reshape(tl.arange(0, 4), (1, 1, 1, 1, 4, 1))
+    b = tl.reshape(tl.arange(0, 2), (1, 1, 1, 1, 1, 2))
+    return number, m, r, n, t, b
+
+
+@triton.jit
+def _rows_rotated(tile, SIGN: tl.constexpr, SHIFT: tl.constexpr, TILE: tl.constexpr):
+    """tile[i, (j + SIGN i + SHIFT) mod T] as [i, j]; SIGN: 1 or -1; SHIFT: SIGN or 0."""
+    GROUPS: tl.constexpr = groups_of(tile.shape)
+    if GROUPS > 1:
+        number, m, r, n, t, b = _digits(GROUPS, TILE)
+        column = 2 * t + b + SIGN * r + SHIFT + 8 * (SIGN < 0)  # 0 .. 15: in this block of 8, or over its end
+        block, over = (n + SIGN * m - (SIGN < 0)) & (TILE // 8 - 1), column >> 3
+        within = 32 * (column & 1) + 4 * r + (column >> 1 & 3)
+        over_the_last = tl.where(over == 0, 64 * (TILE // 8 - 1), 0)
+        first = tl.where(block == TILE // 8 - 1, over_the_last, 64 * over + 64 * block)
+        places = first + (within + TILE * TILE * number) + 8 * TILE * m
+    else:
+        i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+        places = shared_place(i, (j + SIGN * i + SHIFT + TILE) & (TILE - 1), TILE)
+    return moved(tile, places, TILE)
+
+
+@triton.jit
+def _has_left(GROUPS: tl.constexpr, TILE: tl.constexpr):
+    """c >= T - 1 - i: where row i needs the left half of its band."""
+    if GROUPS > 1:
+        _, m, r, n, t, b = _digits(1, TILE)
+        left = tl.reshape(m + n + (r + 2 * t + b + 1 >> 3) >= TILE // 8, (TILE, TILE))
+    else:
+        left = tl.arange(0, TILE)[None, :] >= TILE - 1 - tl.arange(0, TILE)[:, None]
+    return left
 
 
 @triton.jit
 def pairs_from_rows(left, right, TILE: tl.constexpr):
     """The halves [i, c] of the queries' products by offset, as pairs [i, j]."""
-    i, c = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    joined = tl.where(c >= TILE - 1 - i, left, right)
-    return moved(joined, i, (c - i + TILE - 1) & (TILE - 1), TILE)
+    return _rows_rotated(tl.where(_has_left(groups_of(left.shape), TILE), left, right), -1, -1, TILE)
 
 
 @triton.jit
 def joined_from_pairs(pairs, TILE: tl.constexpr):
     """Pairs [i, j] as both halves joined, [i, c]: the inverse of the rotation above."""
-    i, c = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    return moved(pairs, i, (c + i + 1) & (TILE - 1), TILE)
+    return _rows_rotated(pairs, 1, 1, TILE)
 
 
 @triton.jit
 def shared_half(joined, before, TILE: tl.constexpr):
     """The left half [i, c] of a tile's band, which is the right half of the band of the tile of keys before."""
-    i, c = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    return tl.where(c >= TILE - 1 - i, joined, before)
+    return tl.where(_has_left(groups_of(joined.shape), TILE), joined, before)
 
 
 @triton.jit
@@ -64,14 +114,14 @@ def pairs_from_columns(left, right, TILE: tl.constexpr):
     """The halves [c, j] of the keys' products by offset, as pairs [i, j]; key j needs the left half in rows c >= j."""
     c, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     joined = tl.where(c >= j, left, right)
-    return moved(joined, (j - c + TILE - 1) & (TILE - 1), j, TILE)
+    return moved(joined, shared_place((j - c + TILE - 1) & (TILE - 1), j, TILE), TILE)
 
 
 @triton.jit
 def columns_from_pairs(pairs, TILE: tl.constexpr):
     """Pairs [i, j] as the halves [c, j], zero where a key does not have an offset: the transpose of the above."""
     c, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    joined = moved(pairs, (j - c + TILE - 1) & (TILE - 1), j, TILE)
+    joined = moved(pairs, shared_place((j - c + TILE - 1) & (TILE - 1), j, TILE), TILE)
     return tl.where(c >= j, joined, 0.0), tl.where(c < j, joined, 0.0)
 
 
@@ -79,13 +129,12 @@ def columns_from_pairs(pairs, TILE: tl.constexpr):
 def diagonals_from_tiles(near, far, TILE: tl.constexpr):
     """Two neighbouring tiles [i, n] and [i, T + n] as diagonals [i, c]: the element at n = i + c."""
     i, n = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    joined = tl.where(n >= i, near, far)
-    return moved(joined, i, (i + n) & (TILE - 1), TILE)
+    return _rows_rotated(tl.where(n >= i, near, far), 1, 0, TILE)
 
 
 @triton.jit
 def tiles_from_diagonals(diagonals, TILE: tl.constexpr):
     """Diagonals [i, c] as two neighbouring tiles, zero elsewhere: the transpose of the above."""
     i, n = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    joined = moved(diagonals, i, (n - i + TILE) & (TILE - 1), TILE)
+    joined = _rows_rotated(diagonals, -1, 0, TILE)
     return tl.where(n >= i, joined, 0.0), tl.where(n < i, joined, 0.0)

@@ -70,14 +70,14 @@ def clipped_rows(x):
 
 
 @triton.jit
-def keys_of(x, first_query, STRETCH: tl.constexpr, TILE: tl.constexpr):
-    """The first key of the stretch (a multiple of TILE), for a tile of queries, and the key after the last."""
-    begin, end = key_tiles(x, first_query, TILE)
+def keys_of(x, first_query, STRETCH: tl.constexpr, QUERIES: tl.constexpr, TILE: tl.constexpr):
+    """The first key of the stretch (a multiple of TILE), for QUERIES queries, and the key after the last."""
+    begin, end = key_tiles(x, first_query, QUERIES, TILE)
     if any_clipped(x):
         first, last = clipped_rows(x)
-        # The tile's first query has its largest offsets, the last one its smallest.
+        # The first query has the largest offsets, the last one the smallest.
         within = tl.minimum(tl.maximum(first - x.offset + first_query, begin) // TILE * TILE, end)
-        after = tl.minimum(last - x.offset, x.keys) + first_query + TILE - 1
+        after = tl.minimum(last - x.offset, x.keys) + first_query + QUERIES - 1
         after = tl.cdiv(tl.maximum(after, within), TILE) * TILE
         after = tl.minimum(after, end)
         if STRETCH == BEFORE:
