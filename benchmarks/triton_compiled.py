@@ -18,12 +18,12 @@ from unittest.mock import patch
 
 import torch
 
-from relattn.backends.triton import backward, forward, sizes
+from relattn.backends.triton import backward, candidates, forward
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
-from tests.triton.calls import SHARED_MEMORY, launching, meta_axis, meta_call, numbers
+from tests.triton.calls import SHARED_MEMORY, WIDTH, launching, meta_axis, meta_call, numbers
 from tests.triton.compiled import Cost, compiled
 
 FOLDER = Path(__file__).parent / "results" / "triton"
@@ -53,17 +53,27 @@ CALLS: dict[str, Callable[..., Call]] = {
 }
 WIDTHS = {
     64: tuple(CALLS),
-    128: ("no table", "relative keys", "clipped relative keys and values", "a bias"),
+    128: (
+        "no table",
+        "relative keys",
+        "clipped relative keys and values",
+        "relative keys and queries",
+        "a bias",
+        "relative keys, a float mask",
+        "relative keys, dropout",
+        "listed: every table",
+    ),
     256: ("no table", "relative keys"),
 }
 IN_FLOAT32 = ("no table", "relative keys")
 IN_PARTS = ("no table", "a bias")
 
 
-def _listed(tables: tuple[str, ...], **given: Any) -> Call:
+def _listed(tables: tuple[str, ...], *, width: int = WIDTH, **given: Any) -> Call:
     """A causal call whose positions are listed, as they are on any other axis."""
-    axis = meta_axis(0, CLIPPED, length=LENGTH, highest=0)._replace(**dict.fromkeys(set(TABLES) - set(tables)))
-    return meta_call(length=LENGTH, highest=None, axes=(axis,), **given)
+    every = meta_axis(0, CLIPPED, length=LENGTH, width=width, highest=0)
+    axis = every._replace(**dict.fromkeys(set(TABLES) - set(tables)))
+    return meta_call(length=LENGTH, width=width, highest=None, axes=(axis,), **given)
 
 
 def workloads() -> Iterator[tuple[str, int, str, Call]]:
@@ -114,24 +124,24 @@ def kernels(call: Call) -> dict[str, Launch]:
     rows = [into for into in TABLES if call.axes and getattr(call.axes[0], into) is not None]
     for each in launches(call, ordered=True)[1:]:
         name = each.kernel.__name__.removesuffix("_kernel")
-        if name == "rows":
-            name += f" of {rows.pop(0)}"
+        if name in ("rows", "bias_rows"):
+            name = f"rows of {rows.pop(0)}"
         named[name if name == "mask" else f"{name}, in order"] = each
     return named
 
 
 def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call, capability: int) -> dict[str, Any]:
     """What the kernel costs in the size that is taken untimed."""
-    size = sizes.untimed(launch.kernel.__name__, call)
+    size = candidates.untimed(launch.kernel.__name__, call)
     cost = cost_of(launch, call, size, capability)
     kind, width, dtype = workload
     place = {"tables": kind, "width": width, "dtype": dtype, "kernel": name, "capability": capability}
     return place | {"size": [size.tile, size.warps, size.stages]} | cost._asdict()
 
 
-def cost_of(launch: Launch, call: Call, size: sizes.Sizes, capability: int) -> Cost:
+def cost_of(launch: Launch, call: Call, size: candidates.Sizes, capability: int) -> Cost:
     """Of the kernel of a launch in a size."""
-    constants = {**widths_of(call), **launch.more, **sizes.constants(launch.kernel, size)}
+    constants = {**widths_of(call), **launch.more, **candidates.constants(launch.kernel, size)}
     return compiled(launch.kernel, launch.given, constants, size.warps, size.stages, capability, call.precision)
 
 

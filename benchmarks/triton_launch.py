@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from benchmarks.triton_compiled import FOLDER, Launch, launches
-from relattn.backends.triton import sizes
+from relattn.backends.triton import candidates, sizes
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.bench.studies.study import figures_of, quartiles
@@ -79,8 +79,8 @@ CALLS = {
 def cost(launch: Launch, call: Call) -> Cost:
     """Medians over launches, in turn."""
     kernel, given, more = launch
-    size = sizes.untimed(kernel.__name__, call)
-    constants = {**widths_of(call), **more, **sizes.constants(kernel, size)}
+    size = candidates.untimed(kernel.__name__, call)
+    constants = {**widths_of(call), **more, **candidates.constants(kernel, size)}
 
     def ours() -> None:
         sizes.launch(kernel, call, lambda owned: LENGTH // owned * BATCH * HEADS, given, more=more)

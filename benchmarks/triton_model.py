@@ -28,7 +28,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from benchmarks.triton_compiled import CALLS, FOLDER, kernels
-from relattn.backends.triton import sizes
+from relattn.backends.triton import candidates
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.support.machine import versions
@@ -65,10 +65,10 @@ class Work(NamedTuple):
     tensor: float
 
 
-def work(kernel: Any, given: tuple, call: Call, capability: int, size: sizes.Sizes, which: int) -> Work:
+def work(kernel: Any, given: tuple, call: Call, capability: int, size: candidates.Sizes, which: int) -> Work:
     """Of one step of the kernel's walk, in one of its loops."""
     tile, warps, stages, groups = size
-    constants = {**widths_of(call), **sizes.constants(kernel, size)}
+    constants = {**widths_of(call), **candidates.constants(kernel, size)}
     result = compiled_for(GPUTarget("cuda", capability, 32), kernel, given, constants, warps, stages)
     loops, products = _loops(instructions(result.asm["cubin"])), products_in_its_loops(result.asm["ttir"])
     assert len(loops) == len(products), (kernel.__name__, len(loops), products)
@@ -136,7 +136,7 @@ def rows() -> list[list[str]]:
             for direction, products in FLASH.items():
                 kernel, given, _ = kernels(call)[direction]
                 best = None
-                for size in sizes.candidates(kernel.__name__, call, capability):
+                for size in candidates.candidates(kernel.__name__, call, capability):
                     one, pairs = work(kernel, given, call, capability, size, which), size.groups * size.tile**2
                     per_pair, reference = max(one) / pairs, products * 64 / MULTIPLY_ADDS[capability]
                     if best is None or per_pair < best[0]:

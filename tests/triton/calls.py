@@ -43,12 +43,12 @@ def meta_call(
 
 
 def meta_axis(
-    number: int, rows: int, *, length: int = 4096, own: int | None = None, **limits: int | None
+    number: int, rows: int, *, length: int = 4096, width: int = WIDTH, own: int | None = None, **limits: int | None
 ) -> ListedAxis:
     """A listed axis with every table; each batch element has its own queries' positions. own: the width of its r, None
     where r is q.
     """
-    call = meta_call(TABLES, rows, length=length)
+    call = meta_call(TABLES, rows, length=length, width=width)
     query, key = numbers(BATCH, length), numbers(length)
     tables = {name: getattr(call, name) for name in TABLES}
     if own is None:

@@ -12,25 +12,26 @@ import torch
 from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
 from tests.triton.test_kernels import TABLES
 
-sizes = pytest.importorskip("relattn.backends.triton.sizes", reason="Triton is a package for Linux")
+candidates = pytest.importorskip("relattn.backends.triton.candidates", reason="Triton is a package for Linux")
 pytestmark = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")
 
 LENGTH = 4096
 SPILLED = 256
 """Bytes per thread, at most, beside the 1020 in registers."""
-EIGHT_WARPS = 32, 8, 1
-"""The only size in which two warps compute the same part of a product, of those as wide as the tile."""
 TABLE = Path("benchmarks/results/triton/compiled.json")
 KINDS = ("no table", "relative keys", "clipped relative keys", "clipped relative keys and values",
          "relative keys and queries", "a bias", "relative keys, a start as a tensor",
          "listed: every table", "no table, dropout", "relative keys, dropout")  # fmt: skip
 WORKLOADS = [(kind, 64, "bfloat16") for kind in KINDS]
-WORKLOADS += [("relative keys", 128, "bfloat16"), ("relative keys", 256, "bfloat16"), ("relative keys", 64, "float32")]
+WORKLOADS += [
+    ("clipped relative keys and values", 128, "bfloat16"),
+    ("relative keys", 128, "bfloat16"),
+    ("relative keys", 256, "bfloat16"),
+    ("relative keys", 64, "float32"),
+]
 WORKLOADS += [("no table", 64, "tf32x3"), ("a bias", 64, "tf32x3")]
-FIRST_HALVES = [("clipped relative keys and values", name) for name in ("backward", "queries, in order")]
-"""Two products before the walk, the first halves of the bands, are computed by two warps each."""
-BIAS_OF_LISTS = "rows of bias, in order"
-"""Its two products are computed by two warps where the lists have tables of vectors as well: one warp would spill."""
+BIAS_ROWS = "rows of bias, in order"
+"""Its two products are computed by two warps beside tables wider than 64: one warp would spill."""
 ATOMIC = ("backward", "axis")
 """The kernels that add atomically."""
 CAPABILITIES = (80, 90, 120)
@@ -46,8 +47,8 @@ def hold(row: dict[str, Any], room: int) -> None:
     assert row["spilled"] <= SPILLED, row
     assert row["shared"] <= room * 1024, row
     assert (row["atomics"] > 0) == (row["kernel"] in ATOMIC), "sums would be added in another order each time"
-    once = 2 if (row["tables"], row["kernel"]) in FIRST_HALVES else 0
-    assert row["repeated"] <= once or tuple(row["size"]) == EIGHT_WARPS or row["kernel"] == BIAS_OF_LISTS, row
+    of_wide_lists = row["tables"].startswith("listed") and row["width"] > 64 and row["kernel"] == BIAS_ROWS
+    assert row["repeated"] <= (2 if of_wide_lists else 0), row
     if (row["tables"], row["width"], row["dtype"]) == ("relative keys", 64, "bfloat16"):
         assert row["products"] == PRODUCTS[row["kernel"]], row
 
@@ -79,8 +80,8 @@ def products_of(tables: str, kernel: str, **given: Any) -> list[int]:
 
     call = CALLS[tables](**given)
     launch = kernels_of(call)[kernel]
-    size = sizes.untimed(launch.kernel.__name__, call)
-    constants = {**widths_of(call), **launch.more, **sizes.constants(launch.kernel, size)}
+    size = candidates.untimed(launch.kernel.__name__, call)
+    constants = {**widths_of(call), **launch.more, **candidates.constants(launch.kernel, size)}
     target = GPUTarget("cuda", 80, 32)
     result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
     return products_in_its_loops(result.asm["ttir"])
@@ -118,7 +119,7 @@ def test_the_table_that_is_committed() -> None:
     rows = json.loads(TABLE.read_text())
     found = {(row["tables"], row["width"], row["dtype"], row["kernel"], row["capability"]): row for row in rows}
     expected = {
-        (*place, name, capability): list(sizes.untimed(launch.kernel.__name__, call)[:3])
+        (*place, name, capability): list(candidates.untimed(launch.kernel.__name__, call)[:3])
         for *place, call in workloads()
         for name, launch in kernels_of(call).items()
         for capability in SHARED_MEMORY
@@ -181,10 +182,10 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     for one in (call, replace(call, **shared), replace(call, **zero)):
         widths = {"D": 64, "DV": 64, "DR": 64}
         for kernel, given, more in launches(one, ordered=True):
-            constants = {**widths, **more, **sizes.constants(kernel, sizes.SMALLEST)}
+            constants = {**widths, **more, **candidates.constants(kernel, candidates.SMALLEST)}
             assert not compiled(kernel, given, constants, 4, 1).atomics, kernel.__name__
         fused = next(given for kernel, given, _ in launches(one, ordered=False) if kernel is queries_kernel)
-        constants = {**widths, **sizes.constants(queries_kernel, sizes.SMALLEST)}
+        constants = {**widths, **candidates.constants(queries_kernel, candidates.SMALLEST)}
         assert compiled(queries_kernel, fused, constants, 4, 1).atomics
 
 
@@ -228,12 +229,12 @@ def test_programs_with_several_tiles_of_queries(name: str) -> None:
     for one in (call, replace(call, **zero, **shared)):
         forward, backward, *_ = launches(one, ordered=False)
         for launch, products in ((forward, 3), (backward, 8)):
-            size = sizes.candidates(launch.kernel.__name__, one, sizes.AMPERE)[-1]
+            size = candidates.candidates(launch.kernel.__name__, one, candidates.AMPERE)[-1]
             assert (size.groups > 1) == (launch is backward or one.bias is None)
             if size.groups > 1:
-                cost = cost_of(launch, one, size, sizes.AMPERE)
+                cost = cost_of(launch, one, size, candidates.AMPERE)
                 print(name, size, cost)
-                assert cost.shared <= SHARED_MEMORY[sizes.AMPERE] * 1024
+                assert cost.shared <= SHARED_MEMORY[candidates.AMPERE] * 1024
                 assert not cost.repeated
                 if name == "relative keys":
                     assert cost.products == products and cost.spilled <= 512

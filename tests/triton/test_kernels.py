@@ -240,8 +240,8 @@ TWO_TILES: dict[str, dict[str, Any]] = {
 @everywhere
 @pytest.mark.parametrize("name", TWO_TILES)
 def test_programs_that_own_two_tiles(name: str, device: str, in_order: None) -> None:
+    from relattn.backends.triton.candidates import tiles_of_a_program
     from relattn.backends.triton.diagonals import tables_kernel
-    from relattn.backends.triton.sizes import tiles_of_a_program
 
     given = {"lengths": (50, 100), "offset": -35} | TWO_TILES[name]
     start = given.pop("start", None)
@@ -271,16 +271,20 @@ SEVERAL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SEVERAL)
 def test_programs_that_own_several_tiles_of_queries(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More queries than a program has, and not a multiple."""
-    from relattn.backends.triton import sizes
+    from relattn.backends.triton import candidates, sizes
 
-    size = sizes.Sizes(16, 2, 1, groups=2)
-    monkeypatch.setattr(
-        sizes, "candidates", lambda kernel, call, arch: [size if kernel in sizes.ALONG_KEYS else sizes.SMALLEST]
-    )
+    def only_several(kernel: str, call: Call, arch: int) -> list[Any]:
+        several = kernel in candidates.ALONG_KEYS
+        return [candidates.Sizes(16, 2, 1, groups=2) if several else candidates.SMALLEST]
+
+    monkeypatch.setattr(sizes, "candidates", only_several)
+    monkeypatch.setattr(sizes, "_first", {})
     given = {"lengths": (50, 40), "rows": 9, "first": -4, "offset": -5} | SEVERAL[name]
     start = given.pop("start", None)
     call = make_call(**given)
     hold_to_the_equation(call if start is None else replace(call, offset=torch.tensor(start)))
+    groups = {kernel.__name__: size.groups for (kernel, *_), size in sizes._first.items()}
+    assert [groups[name] for name in candidates.ALONG_KEYS] == [2, 2]
 
 
 @everywhere
@@ -330,6 +334,16 @@ def test_only_wanted_tables_get_a_gradient(ordered: bool, device: str, monkeypat
     assert found.bias is not None and every.bias is not None
     torch.testing.assert_close(found.bias, every.bias, **({"rtol": 0, "atol": 0} if ordered else {}))
     assert [found.relative_keys, found.relative_queries, found.relative_values] == [None] * 3
+
+
+@everywhere
+def test_gradients_are_contiguous(device: str) -> None:
+    """In float32 too, where nothing converts what was added up beside spare rows: a compiled graph counts on it."""
+    call = make_call(lengths=(12, 20), axes=({"number": 1, "own": 8},))
+    found = run(call, *random_cotangents(call))
+    assert {"key", "value", "bias", *TABLES} < set(found)
+    assert len(found) > 2 + 8 + len(TABLES)
+    assert all(each.is_contiguous() and each.dtype == torch.float32 for each in found.values())
 
 
 @everywhere

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.triton.calls import meta_call
+from tests.triton.calls import meta_axis, meta_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 from triton.compiler.compiler import CompiledKernel
 
 sizes = pytest.importorskip("relattn.backends.triton.sizes", reason="Triton is a package for Linux")
+candidates = pytest.importorskip("relattn.backends.triton.candidates", reason="Triton is a package for Linux")
 
 LARGE, SMALL = meta_call(), meta_call(length=512)
-FIRST, LAST = sizes.Sizes(64, 4, 2), sizes.Sizes(128, 8, 2)
+FIRST, LAST = candidates.Sizes(64, 4, 2), candidates.Sizes(128, 8, 2)
 A_PAIR_OF_TABLES = ("relative_keys", "relative_values")
 ALONE = meta_call(A_PAIR_OF_TABLES, 33, width=256)
 """There is one size for it."""
@@ -61,7 +62,7 @@ class Kernel:
             *arguments: object, TILE: int, num_warps: int, num_stages: int, maxnreg: int,
             default_dot_input_precision: str, **widths: int,
         ) -> Compiled:  # fmt: skip
-            chosen = sizes.Sizes(TILE, num_warps, num_stages)
+            chosen = candidates.Sizes(TILE, num_warps, num_stages)
             assert (maxnreg, default_dot_input_precision) == (255, self.precision)
             if chosen in self.errors:
                 self.refused += 1
@@ -99,6 +100,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
     state = SimpleNamespace(capturing=False, arch=90, gpu="H200")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sizes, "INTERPRETED", False)
+    monkeypatch.setattr(candidates, "INTERPRETED", False)
     active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", state.arch, 32))
     monkeypatch.setattr(sizes, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: state.gpu)
@@ -120,7 +122,7 @@ def clock(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def of(call: Any) -> list[Any]:
     """The sizes that the stand-in would be timed in."""
-    return sizes.candidates(Kernel.__name__, call, 90)
+    return candidates.candidates(Kernel.__name__, call, 90)
 
 
 def out_of_shared_memory() -> Exception:
@@ -192,7 +194,7 @@ def test_what_does_not_fit_is_passed_over(clock: Clock, machine: SimpleNamespace
 def test_smaller_tiles_where_no_candidate_fits(clock: Clock) -> None:
     clock.kernel.errors = {refused: out_of_shared_memory() for refused in of(LARGE)}
     for call in (LARGE, SMALL, LARGE):
-        assert clock.kernel.launched(call) == sizes.SMALLEST
+        assert clock.kernel.launched(call) == candidates.SMALLEST
     assert clock == []
 
 
@@ -200,7 +202,7 @@ def test_smaller_tiles_where_no_candidate_fits(clock: Clock) -> None:
 def test_what_fits_in_no_size_raises(call: Any, clock: Clock) -> None:
     from triton.runtime.errors import OutOfResources
 
-    refused = [*of(call), sizes.SMALLEST]
+    refused = [*of(call), candidates.SMALLEST]
     clock.kernel.errors = {each: out_of_shared_memory() for each in refused}
     with pytest.raises(OutOfResources, match="shared memory"):
         clock.kernel.launched(call)
@@ -300,7 +302,7 @@ def test_without_a_clock_the_first_that_fits_is_taken(
     """It runs once, and keeps no later call from being timed."""
     with monkeypatch.context() as patches:
         call = no_clock(machine, patches, why)
-        first, *others = [*of(call), sizes.SMALLEST]
+        first, *others = [*of(call), candidates.SMALLEST]
         if why != "interpreted":
             clock.kernel.errors, first = {first: out_of_shared_memory()}, others[0]
         assert [clock.kernel.launched(call), clock.kernel.launched(call)] == [first, first] == clock.kernel.runs
@@ -377,11 +379,81 @@ IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
         ("queries_kernel", {}, [(64, 4, 2), (128, 8, 2)]),
         ("queries_kernel", {"tables": BIAS, "dtype": HALF}, [(32, 4, 2), (64, 4, 2)]),
         ("queries_kernel", {"tables": KEYS, "rows": 8191}, [(32, 4, 2), (64, 4, 2)]),
-        ("keys_kernel", {"tables": KEYS, "width": 128}, [(32, 8, 1), (64, 4, 2)]),
+        ("keys_kernel", {"tables": KEYS, "width": 128}, [(32, 4, 2), (64, 4, 2)]),
+        ("queries_kernel", {"tables": KEYS, "width": 128}, [(32, 4, 2), (64, 4, 2)]),
+        ("queries_kernel", {"tables": A_PAIR_OF_TABLES, "width": 128}, [(16, 2, 2), (32, 4, 2)]),
+        ("queries_kernel", {"tables": KEYS, "width": 72, "dropout_p": 0.1}, [(16, 2, 2), (32, 4, 2)]),
+        ("mask_kernel", {"tables": KEYS, "width": 128}, [(16, 1, 2), (32, 4, 2)]),
         ("tables_kernel", {"tables": A_PAIR_OF_TABLES, "width": 256}, [(16, 2, 2)]),
         ("queries_kernel", {"width": 128}, [(32, 4, 2), (64, 4, 2)]),
     ],
 )
 def test_what_is_timed(kernel: str, changes: dict[str, Any], expected: list[Any], machine: SimpleNamespace) -> None:
     """Two, the first of which holds on every chip: see benchmarks/results/triton."""
-    assert sizes.candidates(kernel, meta_call(**changes), 90) == [sizes.Sizes(*each) for each in expected]
+    assert candidates.candidates(kernel, meta_call(**changes), 90) == [candidates.Sizes(*each) for each in expected]
+
+
+SEVERAL = {"forward_kernel": [(64, 4, 2), (32, 8, 2, 8)], "queries_kernel": [(32, 4, 2), (32, 4, 2, 4)]}
+
+
+@pytest.mark.parametrize("kernel", SEVERAL)
+@pytest.mark.parametrize(
+    ("changes", "arch", "are_timed"),
+    [
+        ({"tables": KEYS}, 80, True),
+        ({"tables": KEYS, "dtype": HALF, "width": 40}, 80, True),
+        ({"tables": KEYS}, 86, False),
+        ({"tables": KEYS}, 90, False),
+        ({}, 80, False),
+        ({"tables": KEYS, "dtype": torch.float32}, 80, False),
+        ({"tables": KEYS, "width": 72}, 80, False),
+        ({"tables": KEYS, "width": 32}, 80, False),
+        ({"tables": KEYS, "dropout_p": 0.1}, 80, False),
+        ({"tables": ("relative_keys", "relative_queries")}, 80, False),
+        ({"tables": KEYS, "axes": (meta_axis(1, 33),)}, 80, False),
+        ({"tables": KEYS, "relative_query": torch.empty(4, 16, 4096, 72, device="meta")}, 80, False),
+        ({"tables": BIAS}, 80, None),
+        ({"tables": (*KEYS, *BIAS)}, 80, None),
+    ],
+    ids=str,
+)
+def test_where_programs_own_several_tiles_of_queries(
+    kernel: str, changes: dict[str, Any], arch: int, are_timed: bool | None, machine: SimpleNamespace
+) -> None:
+    """None: in the backward pass alone."""
+    found = candidates.candidates(kernel, meta_call(**changes), arch)
+    expected = kernel == "queries_kernel" if are_timed is None else are_timed
+    assert (found[-1].groups > 1) == expected
+    if expected and changes["tables"] == KEYS:
+        assert found == [candidates.Sizes(*each) for each in SEVERAL[kernel]]
+
+
+def test_a_program_owns_several_tiles(clock: Clock, machine: SimpleNamespace) -> None:
+    """The kernel gets their number, and there are fewer programs: in a search, and when it is launched again."""
+    launched: list[tuple[int, dict[str, Any]]] = []
+
+    class Grouped(Kernel):
+        __name__ = "queries_kernel"
+
+        def running(self, grid: tuple[int]) -> Callable[..., Compiled]:
+            def run(*arguments: object, GROUPS: int, **given: Any) -> Compiled:
+                launched.append((grid[0], {"GROUPS": GROUPS, "TILE": given["TILE"]}))
+                self.runs.append(candidates.Sizes(given["TILE"], given["num_warps"], given["num_stages"], GROUPS))
+                return Again(self, self.runs[-1])
+
+            return run
+
+    class Again(Compiled):
+        def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+            def run(*arguments: object) -> None:
+                launched.append((grid[0], {"GROUPS": arguments[-1], "TILE": arguments[-2]}))
+                self.stand_in.runs.append(self.chosen)
+
+            return run
+
+    several, machine.arch = candidates.Sizes(*SEVERAL["queries_kernel"][-1]), 80
+    clock.kernel = Grouped({several: 1.0})
+    call = meta_call(KEYS)
+    for _ in range(2):
+        assert clock.kernel.launched(call, 16) == several
+        assert launched[-1] == (4096 // 128, {"GROUPS": 4, "TILE": 32})

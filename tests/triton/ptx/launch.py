@@ -62,16 +62,16 @@ class Launched:
 
 def emulate(given: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every kernel of the triton backend runs here, those along tiles in these `Sizes`."""
-    from relattn.backends.triton import decoding, sizes
+    from relattn.backends.triton import candidates, decoding
 
-    size = sizes.Sizes(*given)
+    size = candidates.Sizes(*given)
 
     def in_tiles(
         kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, *,
         more: Mapping[str, int] = MappingProxyType({}), **given: Any,
     ) -> None:  # fmt: skip
-        owned = size.tile * (size.groups if kernel.__name__ in sizes.ALONG_KEYS else 1)
-        constants = {**widths_of(call), **more, **sizes.constants(kernel, size)}
+        owned = size.tile * (size.groups if kernel.__name__ in candidates.ALONG_KEYS else 1)
+        constants = {**widths_of(call), **more, **candidates.constants(kernel, size)}
         launch(kernel, arguments, constants, programs(owned), size.warps, size.stages, precision=call.precision)
 
     for module in launching():

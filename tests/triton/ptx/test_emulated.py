@@ -25,7 +25,7 @@ pytestmark = [
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
-STAGES, MANY_WARPS, TWO_WARPS, ONE_WARP = (64, 4, 3), (32, 8, 1), (16, 2, 2), (16, 1, 2)
+STAGES, TWO_WARPS, ONE_WARP = (64, 4, 3), (16, 2, 2), (16, 1, 2)
 SEVERAL, MORE = (32, 4, 2, 4), (32, 8, 2, 8)  # tiles of queries of a program
 SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 2)  # of float32, and of listed axes
 ONE_OF_LISTS, TWO_OF_LISTS = (16, 1, 1), (16, 2, 1)
@@ -48,7 +48,11 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, ...], dict[str, Any]]] = {
         SEVERAL,
         {**SQUARE, **ONE, "lengths": (140, 70), "offset": -60, "tables": TABLES[:1], "rows": 300, "first": -220},
     ),
-    "relative keys, eight warps": (BF16, MANY_WARPS, {**SQUARE, **FULL, **ONE, "tables": TABLES[:1]}),
+    "keys and values, 128 wide": (
+        BF16,
+        TWO_WARPS,
+        {**SQUARE, **ONE, "lengths": (34, 40), "widths": (128,) * 3, "tables": TABLES[:3:2], "rows": 21, "first": -10},
+    ),
     "relative queries": (BF16, NARROW, {**SQUARE, **ONE, "tables": ("relative_queries",), "rows": 33, "first": -16}),
     "relative values": (BF16, MIDDLE, {**SQUARE, **ONE, "tables": ("relative_values",), "rows": 33, "first": -16}),
     "a bias": (BF16, STAGES, {**SQUARE, "tables": ("bias",), "highest": 0}),

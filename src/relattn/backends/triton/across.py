@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relattn.backends.triton.bands import dot, groups_of, padded, transposed
+from relattn.backends.triton.bands import NO, dot, groups_of, padded, transposed
 from relattn.backends.triton.call import Call
+from relattn.backends.triton.stretches import is_clipped
 from relattn.score.problem import TABLES
 
 NUMBERS = ("bias", "key_bias")
@@ -24,8 +25,8 @@ class Across(NamedTuple):
     """Where a program adds what it knows of a gradient; None where it adds nothing.
 
     key, value: [B, Hk, 1 + Lk + 1, width]. Of a table: [Hq, 1 + rows + 1, width], or [Hq, rows] for a bias. key_bias:
-    [B, Hq, Lk]. All float32 and contiguous. Nothing is read of the rows before and after, which take what belongs to no
-    row: so no addition waits for a condition.
+    [B, Hq, Lk]. All float32 and contiguous. Nothing is read of the spare rows before and after. They take what
+    belongs to no row, so that such an addition waits for no condition.
     """
 
     key: Tensor | None
@@ -44,23 +45,23 @@ class Across(NamedTuple):
 
 def memory_for(call: Call, wanted: Collection[str]) -> dict[str, Tensor]:
     """Zeros for dk, dv, the wanted tables and a wanted key bias, in float32."""
-    memory = {name: memory_of_rows(name, getattr(call, name)) for name in ("key", "value")}
+    memory = {name: with_spare_rows(name, getattr(call, name)) for name in ("key", "value")}
     for name in TABLES:
         if name in wanted and (table := getattr(call, name)) is not None:
             of_heads = table.values.expand(call.query.shape[1], *table.values.shape[1:])
-            memory[name] = memory_of_rows(name, of_heads)
+            memory[name] = with_spare_rows(name, of_heads)
     if "key_bias" in wanted and call.key_bias is not None:
-        memory["key_bias"] = memory_of_rows("key_bias", call.key_bias)
+        memory["key_bias"] = with_spare_rows("key_bias", call.key_bias)
     return memory
 
 
-def memory_of_rows(name: str, like: Tensor) -> Tensor:
+def with_spare_rows(name: str, like: Tensor) -> Tensor:
     """Zeros in float32: with a row before and a row after for rows of vectors, of the shape itself for numbers."""
     shape = like.shape if name in NUMBERS else (*like.shape[:-2], like.shape[-2] + 2, like.shape[-1])
     return like.new_zeros(shape, dtype=torch.float32)
 
 
-def rows_of_memory(name: str, memory: Tensor) -> Tensor:
+def without_spare_rows(name: str, memory: Tensor) -> Tensor:
     """What was added to rows that are there."""
     return memory if name in NUMBERS else memory[..., 1:-1, :]
 
@@ -81,9 +82,10 @@ def _warps_of(groups, tile, width):
 
 
 @triton.jit
-def add_rows(at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr):
+def add_rows(at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr, MANY_OUTSIDE: tl.constexpr = NO):
     """Add values [TILE, padded width] to the rows from `first`, contiguous ones; each of several tiles begins TILE rows
-    before the one before it. What is for rows outside of 0 .. count - 1 goes to the row before, or to the row after.
+    before the one before it. What is for rows outside of 0 .. count - 1 goes to the row before, or to the row after;
+    with MANY_OUTSIDE nowhere, for programs would wait for each other at these two rows.
 
     Of a product of tensor cores a thread has columns 2 t and 2 t + 1 of a row, four threads have 8 columns, and one
     instruction adds one number of each thread. So threads of neighbouring rows exchange a number each. Then one
@@ -113,25 +115,29 @@ def add_rows(at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr):
     of_upper, of_lower = tl.where(lower == 1, taken, even), tl.where(lower == 1, odd, taken)
     row = first - warp // (DOWN * ALONG) * TILE + warp // ALONG % DOWN * 16 + 2 * r + (16 * DOWN * m + 8 * h)
     column = warp % ALONG * 8 + 2 * t + lower  # a thread of a lower row has the odd columns now
-    _add(at, row, count, column, n * (8 * ALONG), of_upper, WIDTH)
-    _add(at, row + 1, count, column, n * (8 * ALONG), of_lower, WIDTH)
+    _add(at, row, count, column, n * (8 * ALONG), of_upper, WIDTH, MANY_OUTSIDE)
+    _add(at, row + 1, count, column, n * (8 * ALONG), of_lower, WIDTH, MANY_OUTSIDE)
 
 
 @triton.jit
-def _add(at, row, count, column, more, numbers, WIDTH: tl.constexpr):
-    """Add the numbers of these rows, at column + more; more: of one thread's numbers."""
+def _add(at, row, count, column, more, numbers, WIDTH: tl.constexpr, MANY_OUTSIDE: tl.constexpr):
+    """Add the numbers of these rows, at column + more; more: what differs among the numbers of a thread."""
     place = at + (tl.minimum(tl.maximum(row, -1), count).to(tl.int64) * WIDTH + column)
-    if padded(WIDTH) == WIDTH:
-        tl.atomic_add(place + more, numbers, sem="relaxed")
-    else:
+    if MANY_OUTSIDE:
+        inside = (row >= 0) & (row < count) & (column < WIDTH - more)
+        tl.atomic_add(place + more, numbers, mask=inside, sem="relaxed")
+    elif padded(WIDTH) > WIDTH:
         tl.atomic_add(place + more, numbers, mask=column < WIDTH - more, sem="relaxed")
+    else:
+        tl.atomic_add(place + more, numbers, sem="relaxed")
 
 
 @triton.jit
 def add_band(sums, table, head, offset, left, right, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """Add left^T @ right to the rows of the offsets from `offset`, where the table has them."""
     at = first_row(sums, head, table.rows, WIDTH)
-    add_rows(at, offset - table.first, table.rows, dot(transposed(left), right), WIDTH, TILE)
+    products = dot(transposed(left), right)
+    add_rows(at, offset - table.first, table.rows, products, WIDTH, TILE, is_clipped(table))
 
 
 @triton.jit

@@ -1,5 +1,7 @@
 """P and dS of one tile of queries and keys, computed again."""
 
+# pyright: reportAssignmentType=false
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -7,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.bands import dot, load_numbers, load_rows, place
+from relattn.backends.triton.bands import NO, dot, load_numbers, load_rows, place
 from relattn.backends.triton.blocks import with_products, with_values
 from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.known import load_lse, score_gradients, weights_of
@@ -56,15 +58,19 @@ def load_queries(
 
 @triton.jit
 def first_halves(
-    x, queries, first_key, STRETCH: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
+    x, queries, first_key, STRETCH: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    ALONE: tl.constexpr = NO,
 ):  # fmt: skip
-    """What a walk over the keys from `first_key` begins with. STRETCH: where it lies beside the clipped tables."""
+    """What a walk over the keys from `first_key` begins with. STRETCH: where it lies beside the clipped tables. ALONE:
+    whether no other products are computed in the same place.
+    """
     band = x.offset + first_key - queries.first - (TILE - 1)
     of_keys, of_values = None, None
+    TALL: tl.constexpr = ALONE and x.relative_keys is not None and x.relative_values is not None
     if x.relative_keys is not None:
-        of_keys = first_half(queries.r, x.relative_keys, queries.head, band, STRETCH, DR, TILE)
+        of_keys = first_half(queries.r, x.relative_keys, queries.head, band, STRETCH, DR, TILE, TALL)
     if x.relative_values is not None:
-        of_values = first_half(queries.grad_output, x.relative_values, queries.head, band, STRETCH, DV, TILE)
+        of_values = first_half(queries.grad_output, x.relative_values, queries.head, band, STRETCH, DV, TILE, TALL)
     return Halves(of_keys, of_values)
 
 

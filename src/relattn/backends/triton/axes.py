@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.problem_arguments import on_axis
-from relattn.backends.triton.across import memory_of_rows, rows_of_memory
+from relattn.backends.triton.across import with_spare_rows, without_spare_rows
 from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import dot, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.blocks import add_numbers, add_products, by_row, rows_of_pairs, sums_of
@@ -72,7 +72,7 @@ def _of_axis(
     tables = {name: getattr(axis, name) for name in TABLES if on_axis(name, axis.number) in wanted}
     tables = {name: table for name, table in tables.items() if table is not None}
     of_heads = {name: table.values.expand(heads, *table.values.shape[1:]) for name, table in tables.items()}
-    memory = {} if ordered else {name: memory_of_rows(name, values) for name, values in of_heads.items()}
+    memory = {} if ordered else {name: with_spare_rows(name, values) for name, values in of_heads.items()}
     if relative is not None or memory:
 
         def programs(tile: int) -> int:
@@ -84,7 +84,7 @@ def _of_axis(
     if ordered:
         sums = {name: values.new_zeros(values.shape, dtype=torch.float32) for name, values in of_heads.items()}
     else:
-        sums = {name: rows_of_memory(name, each) for name, each in memory.items()}
+        sums = {name: without_spare_rows(name, each) for name, each in memory.items()}
     if ordered:
         for name, table in tables.items():
             _sum_rows(call, x, known, listed, name, table, sums[name])
@@ -100,14 +100,16 @@ def _sum_rows(
     into = Sums(**{each: sums if each == name else None for each in TABLES})
     arguments = x, known, listed, getattr(listed, name), into, call.query.shape[0]
     width = 1 if sums.dim() == 2 else sums.shape[2]
-    launch(rows_kernel, call, lambda tile: math.ceil(count / tile) * heads, arguments, more={"DA": width})
+    kernel = bias_rows_kernel if name == "bias" else rows_kernel
+    launch(kernel, call, lambda tile: math.ceil(count / tile) * heads, arguments, more={"DA": width})
 
 
 def _finished(call: Call, name: str, table: Table, sums: Float[Tensor, "Hq R *W"]) -> Float[Tensor, "H R *W"]:
     """The gradient by the values of a table, in their dtype."""
     if name in ("relative_keys", "relative_queries"):
         sums = sums * call.scale
-    return (sums.sum(0, keepdim=True) if table.values.shape[0] == 1 else sums).to(table.values.dtype)
+    sums = sums.sum(0, keepdim=True) if table.values.shape[0] == 1 else sums
+    return sums.to(table.values.dtype).contiguous()
 
 
 @triton.jit
@@ -164,6 +166,23 @@ def rows_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sums of one block of a table's rows under one head; into: `Sums`, of which one is there."""
+    _sum_block(x, known, axis, table, into, batches, D, DV, DR, DA, TILE)
+
+
+@triton.jit
+def bias_rows_kernel(
+    x, known, axis, table, into, batches,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """`rows_kernel` for a bias. It multiplies less, and has other sizes."""
+    _sum_block(x, known, axis, table, into, batches, D, DV, DR, DA, TILE)
+
+
+@triton.jit
+def _sum_block(
+    x, known, axis, table, into, batches,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     x = started(x)
     blocks = tl.cdiv(table.rows, TILE)
     first, head = tl.program_id(0) % blocks * TILE, tl.program_id(0) // blocks

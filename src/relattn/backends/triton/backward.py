@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.triton.across import Across, memory_for, rows_of_memory
+from relattn.backends.triton.across import Across, memory_for, without_spare_rows
 from relattn.backends.triton.axes import gradients_of_axes
 from relattn.backends.triton.call import Answers, Call, Gradients
 from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
@@ -63,19 +63,19 @@ def backward(
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
     found = {} if ordered else memory_for(call, wanted)
 
-    def programs(tile: int) -> int:
-        return math.ceil(queries / tile) * batch * heads
+    def programs(owned: int) -> int:
+        return math.ceil(queries / owned) * batch * heads
 
     arguments = x, known, sides, query, relative, Across.of(found)
     added = [*found.values(), *([] if sides.relative_queries is None else [sides.relative_queries])]
     launch(queries_kernel, call, programs, arguments, added=added)
-    found = {name: rows_of_memory(name, each) for name, each in found.items()}
+    found = {name: without_spare_rows(name, each) for name, each in found.items()}
     if ordered:
         found = gradients_of_keys(call, x, known, sides, wanted)
         found |= sums_of_tables(call, x, known, wanted)
     key_bias = found.get("key_bias")
     tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
-    key, value = found["key"].to(call.key.dtype), found["value"].to(call.value.dtype)
+    key, value = (found[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
     mask = mask_gradient(call, x, known) if of_mask else None
     axes = gradients_of_axes(call, x, known, wanted, ordered=ordered)
     return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=mask, axes=axes)

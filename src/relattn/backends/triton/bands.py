@@ -13,7 +13,7 @@ import triton
 import triton.knobs
 import triton.language as tl
 
-ONE = tl.constexpr(1)
+NO, ONE = tl.constexpr(False), tl.constexpr(1)
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 

@@ -76,7 +76,7 @@ def add_products(
     first, end = extent_of(rows, table)
     for start in range(first, end, TILE):
         sums = by_row(weights, rows - start, OF_KEYS, TILE).to(vectors.dtype)
-        add_rows(at, start, table.rows, dot(tl.trans(sums), vectors), WIDTH, TILE)
+        add_rows(at, start, table.rows, dot(tl.trans(sums), vectors), WIDTH, TILE, True)
 
 
 @triton.jit

@@ -40,7 +40,7 @@ def forward(call: Call) -> Answers:
     batch, heads, queries = call.query.shape[:3]
     answers = Answers.of(call)
     arguments = inputs(call), *answers
-    launch(forward_kernel, call, lambda tile: math.ceil(queries / tile) * batch * heads, arguments)
+    launch(forward_kernel, call, lambda owned: math.ceil(queries / owned) * batch * heads, arguments)
     return answers
 
 
@@ -50,7 +50,7 @@ def forward_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """GROUPS tiles of queries in one head; x: `Inputs`; the others: `Answers`."""
-    tl.static_assert(GROUPS == 1 or may_own_several(x))
+    tl.static_assert(GROUPS == 1 or may_own_several(x), "these terms are computed for one tile of queries")
     x = started(x)
     QUERIES: tl.constexpr = GROUPS * TILE
     programs = tl.cdiv(x.queries, QUERIES)

@@ -59,7 +59,7 @@ def queries_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """dq, dr and delta of GROUPS tiles of queries in one head, and their share of what is summed `across` programs."""
-    tl.static_assert(GROUPS == 1 or may_own_several(x))
+    tl.static_assert(GROUPS == 1 or may_own_several(x), "these terms are computed for one tile of queries")
     x = started(x)
     QUERIES: tl.constexpr = GROUPS * TILE
     programs = tl.cdiv(x.queries, QUERIES)
@@ -148,7 +148,7 @@ def walked(
     first_key, end_key = keys_of(x, first_query, STRETCH, GROUPS * TILE, TILE)
     band = x.offset + first_key - first_query - (TILE - 1)
 
-    of_keys, of_values = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE)
+    of_keys, of_values = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE, True)
     if x.relative_keys is not None:
         if is_constant(x.relative_keys, STRETCH):
             constant = tl.zeros_like(queries.delta)  # the share of a row that holds for all pairs

@@ -6,10 +6,13 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import (
+    NO,
     band_product,
+    dot,
     each_query,
     edge_product,
     groups_of,
+    load_band,
     load_bias,
     load_edge_bias,
 )
@@ -23,12 +26,21 @@ LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 @triton.jit
-def first_half(rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
+def first_half(
+    rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    TALL: tl.constexpr = NO,
+):  # fmt: skip
     """What a walk over keys begins with: x_i . table[d] for the left half of its first band [i, c], or for the row that
     holds for all its pairs [i, 1]. band: the offset of the last query and the first key.
+
+    TALL: computed as [c, i], together with the right half. Where there are two products in one place, the compiler lays
+    all warps along the rows. A square one has too few rows, and warps would compute the same part of it.
     """
     if is_constant(table, STRETCH):
         half = tl.expand_dims(edge_product(rows, table, head, STRETCH == AFTER, WIDTH), -1)
+    elif TALL and groups_of(rows.shape) == 1:
+        both = dot(load_band(table, head, band, WIDTH, 2 * TILE), tl.trans(rows))
+        half, _ = tl.split(tl.permute(tl.reshape(both, (2, TILE, TILE)), (2, 1, 0)))
     else:
         half = band_product(rows, table, head, band, WIDTH, TILE)
     return half

@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,35 +30,14 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import has_wide_tables, widest_of, widths_of
+from relattn.backends.triton.candidates import SMALLEST, Sizes, candidates, constants
+from relattn.backends.triton.inputs import widths_of
 from relattn.backends.triton.ready import keep, remembered, specialization
-from relattn.score.problem import TABLES
 
-
-class Sizes(NamedTuple):
-    """How many keys, queries or offsets a tile has on each side; warps; stages; and how many tiles of queries a program
-    owns that walks over keys. Of several each has a warp of its own.
-    """
-
-    tile: int
-    warps: int
-    stages: int
-    groups: int = 1
-
-
-SMALLEST = Sizes(16, 4, 1)
-"""Where no candidate fits."""
 REGISTERS = 255
 """What a thread may have at most. ptxas is told so, for on some chips it would else stop at 32 and spill the rest."""
 WORTH_TIMING = 2**20
 """The pairs per head from which on a call is large, and its time worth a search."""
-AMPERE = 80
-"""The compute capability of A100 and A30, where reading both factors of a product through L1 takes longer than the
-product. There programs with several tiles of queries are timed. GeForce GPUs have slower tensor cores and less shared
-memory. Hopper's tensor cores read shared memory themselves, but not for products with three axes.
-"""
-ALONG_KEYS = ("forward_kernel", "queries_kernel")
-"""The kernels whose programs own tiles of queries, and walk over the keys."""
 ENOUGH = 20.0
 """The milliseconds of runs for the timing of a size."""
 TOO_LARGE = (OutOfResources, PTXASError)
@@ -112,106 +91,6 @@ def launch(
     (_first if fastest is None else _fastest)[key] = sizes
     if fastest is not None or not is_timed:  # else a graph is captured, and a later call is timed
         keep(known, launched, (*widths.values(), *constants(kernel, sizes).values()), sizes.tile * sizes.groups)
-
-
-def constants(kernel: Any, sizes: Sizes) -> dict[str, int]:
-    """What the kernel is compiled for, of its sizes."""
-    of_groups = {"GROUPS": sizes.groups} if kernel.__name__ in ALONG_KEYS else {}
-    return {"TILE": sizes.tile, **of_groups}
-
-
-def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
-    """Two sizes, or one, for a GPU of compute capability arch / 10. The first is taken where nothing is timed."""
-    first, *second = _on_every_chip(kernel, call)
-    if second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(kernel, call):
-        warps = 8 if kernel == "forward_kernel" else 4
-        second = [Sizes(32, warps, 2, groups=warps)]
-    return [first, *second]
-
-
-def untimed(kernel: str, call: Call) -> Sizes:
-    """The size that is taken where nothing is timed. It fits on every chip, and spills 256 bytes at most."""
-    return _on_every_chip(kernel, call)[0]
-
-
-def _has_room_for_groups(kernel: str, call: Call) -> bool:
-    """Whether programs that own several tiles of queries take all terms of the call, and need less of L1 for it."""
-    has_tables = any(getattr(call, name) is not None for name in ("relative_keys", "relative_values", "bias"))
-    others = call.relative_queries is not None or call.axes or call.dropout_p > 0.0
-    # The numbers of a bias go by shuffles to the threads that add them: too many without a backward pass' products.
-    reads_bias = kernel == "forward_kernel" and call.bias is not None
-    fits = all(32 < width <= 64 for width in widths_of(call).values()) and call.query.dtype != torch.float32
-    return has_tables and not others and not reads_bias and fits
-
-
-def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
-    return [Sizes(*sizes) for sizes in _sizes(kernel, call)]
-
-
-def _sizes(kernel: str, call: Call) -> list[tuple[int, int, int]]:
-    """Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation."""
-    if INTERPRETED:
-        return [SMALLEST[:3]]
-    is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
-    vectors = _vectors(call)
-    tables = vectors + (call.bias is not None)
-    beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
-    doublings = _doublings(call)
-    if call.axes:
-        return [SMALLEST[:3] if is_float32 or doublings else _of_lists(kernel, call)]
-    if call.precision == "tf32x3":
-        # Two warps would compute some products twice, and one would spill where a program owns the keys.
-        return [(16, 2 if kernel == "keys_kernel" else 1, 2), (32, 4, 2)]
-    if doublings == 2 or is_float32:
-        is_full = beside > 0 or kernel == "keys_kernel"
-        first = (16, 4 if is_float32 else 2, 2) if is_full else (32, 4, 2)
-        if is_float32 and kernel == "keys_kernel" and vectors:  # a second stage would spill 550 bytes
-            first = (16, 4, 1)
-    elif beside + doublings <= (0 if is_backward else 1):
-        return [(64, 4, 2), (64, 4, 3) if tables else (128, 8, 2)]
-    elif is_backward and vectors and doublings:
-        first = (32, 8, 1)
-    elif call.dropout_p > 0.0 and kernel == "mask_kernel" and vectors:
-        first = (16, 1, 2)
-    elif call.dropout_p > 0.0 and kernel == "queries_kernel" and vectors > 1:
-        first = (16, 2, 2)
-    else:
-        # Two warps where every product is as wide as a tile: four would compute some of it twice.
-        of_pairs = kernel == "mask_kernel" or (kernel == "tables_kernel" and not vectors)
-        first = (32, 2 if of_pairs else 4, 2)
-    if has_wide_tables(call):  # the kernels are four there, and larger tiles spill thousands of bytes
-        return [first]
-    return [first, (2 * first[0], 4, 2)]
-
-
-def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
-    """How many tiles of keys, or blocks of offsets, a program owns, of `extent` in all: 2 need fewer products.
-
-    1 where there is no more than a tile, and where the sums of two leave no registers.
-    """
-    beside = _doublings(call) + max(_vectors(call) - 1, 0) + (call.dropout_p > 0.0)
-    has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes
-    return 2 if has_room and extent > untimed(kernel.__name__, call).tile else 1
-
-
-def _vectors(call: Call) -> int:
-    """The number of tables of vectors."""
-    return sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
-
-
-def _doublings(call: Call) -> int:
-    """Of a width of 64, up to that of the call."""
-    return max((widest_of(call) - 1).bit_length() - 6, 0)
-
-
-def _of_lists(kernel: str, call: Call) -> tuple[int, int, int]:
-    """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
-    warps would compute products twice.
-    """
-    has_vectors = any(getattr(axis, name) is not None for axis in call.axes for name in TABLES[:3])
-    if kernel == "axis_kernel" or (kernel == "rows_kernel" and not has_vectors):
-        return (16, 1, 1)
-    return (16, 2, 1) if kernel == "rows_kernel" else (32, 4, 2)
 
 
 def _is_worth_timing(pairs: int) -> bool:

@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.candidates import tiles_of_a_program
 from relattn.backends.triton.diagonals import Into, Sums, tables_kernel
 from relattn.backends.triton.inputs import Inputs, visible_offsets
 from relattn.backends.triton.known import Known, Sides
-from relattn.backends.triton.sizes import launch, tiles_of_a_program
+from relattn.backends.triton.sizes import launch
 from relattn.score.problem import TABLES
 
 BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fewer, queries are divided, too
@@ -94,7 +95,7 @@ def table_gradient(call: Call, known: Known, sides: Sides, name: str, total: Flo
         total *= call.scale
     if table.values.shape[0] == 1:
         total = total.sum(0, keepdim=True)
-    return total.to(table.values.dtype)
+    return total.to(table.values.dtype).contiguous()
 
 
 def _beyond(call: Call, known: Known, name: str, edges: Float[Tensor, "2 B Hq L"]) -> Float[Tensor, "2 Hq *width"]:

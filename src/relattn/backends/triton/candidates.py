@@ -1,0 +1,130 @@
+"""Which sizes of tiles suit a call: one or two, the first of which is taken where nothing is timed.
+
+A program of `forward_kernel` or `queries_kernel` owns one tile of queries, or several.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from relattn.backends.triton.bands import INTERPRETED
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.inputs import has_wide_tables, widest_of, widths_of
+
+
+class Sizes(NamedTuple):
+    """How many keys, queries or offsets a tile has on each side; warps; stages; and how many tiles of queries a program
+    owns that walks over keys. Of several each has a warp of its own.
+    """
+
+    tile: int
+    warps: int
+    stages: int
+    groups: int = 1
+
+
+SMALLEST = Sizes(16, 4, 1)
+"""Where no candidate fits."""
+AMPERE = 80
+"""The compute capability of A100 and A30, where reading both factors of a product through L1 takes longer than the
+product. There programs with several tiles of queries are timed. GeForce GPUs have slower tensor cores and less shared
+memory. Hopper's tensor cores read shared memory themselves, but not for products with three axes.
+"""
+ALONG_KEYS = ("forward_kernel", "queries_kernel")
+"""The kernels whose programs own tiles of queries, and walk over the keys."""
+
+
+def constants(kernel: Any, sizes: Sizes) -> dict[str, int]:
+    """What the kernel is compiled for, of its sizes."""
+    of_groups = {"GROUPS": sizes.groups} if kernel.__name__ in ALONG_KEYS else {}
+    return {"TILE": sizes.tile, **of_groups}
+
+
+def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
+    """Two sizes, or one, for a GPU of compute capability arch / 10. The first is taken where nothing is timed."""
+    first, *second = _on_every_chip(kernel, call)
+    if second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(kernel, call):
+        warps = 8 if kernel == "forward_kernel" else 4
+        second = [Sizes(32, warps, 2, groups=warps)]
+    return [first, *second]
+
+
+def untimed(kernel: str, call: Call) -> Sizes:
+    """The size that is taken where nothing is timed. It fits on every chip, and spills 256 bytes at most."""
+    return _on_every_chip(kernel, call)[0]
+
+
+def _has_room_for_groups(kernel: str, call: Call) -> bool:
+    """Whether programs that own several tiles of queries take all terms of the call, and need less of L1 for it."""
+    tables = [table for table in (call.relative_keys, call.relative_values, call.bias) if table is not None]
+    others = call.relative_queries is not None or call.axes or call.dropout_p > 0.0
+    # The numbers of a bias go by shuffles to the threads that add them: too many without a backward pass' products.
+    reads_bias = kernel == "forward_kernel" and call.bias is not None
+    fits = all(32 < width <= 64 for width in widths_of(call).values())
+    is_half = all(each.dtype != torch.float32 for each in (call.query, *(table.values for table in tables)))
+    return bool(tables) and is_half and fits and not others and not reads_bias
+
+
+def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
+    """Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation."""
+    if INTERPRETED:
+        return [SMALLEST]
+    is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
+    vectors = _vectors(call)
+    tables = vectors + (call.bias is not None)
+    beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
+    doublings = _doublings(call)
+    if call.axes:
+        return [SMALLEST if is_float32 or doublings > 1 else _of_lists(kernel, doublings)]
+    if call.precision == "tf32x3":
+        # Two warps would compute some products twice, and one would spill where a program owns the keys.
+        return [Sizes(16, 2 if kernel == "keys_kernel" else 1, 2), Sizes(32, 4, 2)]
+    if doublings == 2 or is_float32:
+        is_full = beside > 0 or kernel == "keys_kernel"
+        first = Sizes(16, 4 if is_float32 else 2, 2) if is_full else Sizes(32, 4, 2)
+        if is_float32 and kernel == "keys_kernel" and vectors:  # a second stage would spill 550 bytes
+            first = Sizes(16, 4, 1)
+    elif beside + doublings <= (0 if is_backward else 1):
+        return [Sizes(64, 4, 2), Sizes(64, 4, 3) if tables else Sizes(128, 8, 2)]
+    elif kernel == "queries_kernel" and (beside > 1 if doublings else vectors > 1 and call.dropout_p > 0.0):
+        first = Sizes(16, 2, 2)
+    elif kernel == "mask_kernel" and vectors and (doublings or call.dropout_p > 0.0):
+        first = Sizes(16, 1, 2)
+    else:
+        # Two warps where every product is as wide as a tile: four would compute some of it twice.
+        of_pairs = kernel == "mask_kernel" or (kernel == "tables_kernel" and not vectors)
+        first = Sizes(32, 2 if of_pairs else 4, 2)
+    if has_wide_tables(call):  # the kernels are four there, and larger tiles spill thousands of bytes
+        return [first]
+    return [first, Sizes(2 * first.tile, 4, 2)]
+
+
+def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
+    """How many tiles of keys, or blocks of offsets, a program owns, of `extent` in all: 2 need fewer products.
+
+    1 where there is no more than a tile, and where the sums of two leave no registers.
+    """
+    beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + (call.dropout_p > 0.0)
+    has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes
+    return 2 if has_room and extent > untimed(kernel.__name__, call).tile else 1
+
+
+def _vectors(call: Call) -> int:
+    """The number of tables of vectors."""
+    return sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
+
+
+def _doublings(call: Call) -> int:
+    """Of a width of 64, up to that of the call."""
+    return max((widest_of(call) - 1).bit_length() - 6, 0)
+
+
+def _of_lists(kernel: str, doublings: int) -> Sizes:
+    """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
+    warps would compute products twice.
+    """
+    if kernel == "axis_kernel" or (kernel == "bias_rows_kernel" and not doublings):
+        return Sizes(16, 1, 1)
+    return Sizes(16, 2, 1) if doublings or kernel == "rows_kernel" else Sizes(32, 4, 2)
