@@ -74,9 +74,9 @@ def work(kernel: Any, given: tuple, call: Call, capability: int, size: candidate
     assert len(loops) == len(products), (kernel.__name__, len(loops), products)
     loop, products = loops[which], products[which]
     return Work(
-        issue=len(loop) * warps / SCHEDULERS,
-        l1=sum(bytes_of(name) for name, _ in loop) * 32 * warps / BYTES,
-        tensor=products * groups * tile * tile * call.query.shape[3] / MULTIPLY_ADDS[capability],
+        issue=len(loop) * warps / groups / SCHEDULERS,
+        l1=sum(bytes_of(name) for name, _ in loop) * 32 * warps / groups / BYTES,
+        tensor=products * tile * tile * call.query.shape[3] / MULTIPLY_ADDS[capability],
     )
 
 
@@ -137,7 +137,7 @@ def rows() -> list[list[str]]:
                 kernel, given, _ = kernels(call)[direction]
                 best = None
                 for size in candidates.candidates(kernel.__name__, call, capability):
-                    one, pairs = work(kernel, given, call, capability, size, which), size.groups * size.tile**2
+                    one, pairs = work(kernel, given, call, capability, size, which), size.tile**2
                     per_pair, reference = max(one) / pairs, products * 64 / MULTIPLY_ADDS[capability]
                     if best is None or per_pair < best[0]:
                         best = per_pair, reference, size, one
@@ -146,7 +146,8 @@ def rows() -> list[list[str]]:
                 total, flash = total + per_pair, flash + reference
                 unit = max(Work._fields, key=lambda unit, one=one: getattr(one, unit))
                 figures = " / ".join(f"{cycles:.0f}" for cycles in one)
-                cells += [", ".join(map(str, size)), figures, unit, f"{per_pair / reference:.1f}"]
+                several = f", {size.groups} tiles" if size.groups > 1 else ""
+                cells += [", ".join(map(str, size[:3])) + several, figures, unit, f"{per_pair / reference:.1f}"]
             found.append([f"sm_{capability}", kind, *cells, f"{total / flash:.1f}"])
             print(*found[-1], flush=True)
     return found
@@ -160,8 +161,8 @@ def main() -> None:
         "No GPU ran, and no speed is claimed. Per pair of tiles, at a width of 64 in bfloat16: the cycles that a",
         "multiprocessor needs at least to issue the instructions / for L1 (memory of all kinds, and shuffles) / on the",
         "tensor cores; which of them is the bound; and the bound over the tensor cycles of FlashAttention-2's products",
-        "for the same pairs. The last column is a training step. Of the two sizes that are timed, the one with the",
-        "lower bound.",
+        "for the same pairs. The last column is a training step. Two sizes are timed: tile, warps, stages, and how",
+        "many tiles of queries a program owns, where they are several. The one with the lower bound is shown.",
         "`benchmarks/triton_model.py` says what the model leaves out.",
         "",
         "```sh",

@@ -1,6 +1,7 @@
 """The stretches of a walk: each tile lies in the one to which the offsets of its pairs belong, counted pair by pair."""
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,26 +22,41 @@ from tests.triton.calls import meta_call  # noqa: E402
 TILE = 16
 
 
+class Walk(NamedTuple):
+    """Over which side a program walks in tiles, and how many of the other it owns."""
+
+    over_keys: bool
+    owned: int
+
+
+WALKS = {
+    "over keys": Walk(True, TILE),
+    "over keys, four tiles of queries": Walk(True, 4 * TILE),
+    "over queries": Walk(False, TILE),
+    "over queries, two tiles of keys": Walk(False, 2 * TILE),
+}
+
+
 @triton.jit
-def bounds_kernel(x, into, KEYS: tl.constexpr, TILE: tl.constexpr):
-    """The ends of the three stretches, and of the whole walk: over the keys, for each tile of queries, or over the
-    queries, for KEYS keys.
+def bounds_kernel(x, into, OVER_KEYS: tl.constexpr, OWNED: tl.constexpr, TILE: tl.constexpr):
+    """The ends of the three stretches, and of the whole walk: over the keys for OWNED queries, or over the queries for
+    OWNED keys.
     """
     x = started(x)
-    tile = tl.program_id(0)
+    program = tl.program_id(0)
     for STRETCH in tl.static_range(3):
-        if KEYS == 0:
-            begin, end = keys_of(x, tile * TILE, STRETCH, TILE)
+        if OVER_KEYS:
+            begin, end = keys_of(x, program * OWNED, STRETCH, OWNED, TILE)
         else:
-            begin, end = queries_of(x, tile * KEYS, STRETCH, KEYS, TILE)
-        tl.store(into + tile * 8 + 2 * STRETCH, begin)
-        tl.store(into + tile * 8 + 2 * STRETCH + 1, end)
-    if KEYS == 0:
-        begin, end = key_tiles(x, tile * TILE, TILE)
+            begin, end = queries_of(x, program * OWNED, STRETCH, OWNED, TILE)
+        tl.store(into + program * 8 + 2 * STRETCH, begin)
+        tl.store(into + program * 8 + 2 * STRETCH + 1, end)
+    if OVER_KEYS:
+        begin, end = key_tiles(x, program * OWNED, OWNED, TILE)
     else:
-        begin, end = query_tiles(x, tile * KEYS, KEYS, TILE)
-    tl.store(into + tile * 8 + 6, begin)
-    tl.store(into + tile * 8 + 7, end)
+        begin, end = query_tiles(x, program * OWNED, OWNED, TILE)
+    tl.store(into + program * 8 + 6, begin)
+    tl.store(into + program * 8 + 7, end)
 
 
 def call_of(
@@ -66,17 +82,16 @@ def clipped(call: Call) -> tuple[int, int] | None:
     return min(table.first for table in tables), max(table.first + table.values.shape[1] for table in tables)
 
 
-def check(found: list[int], tile: int, keys: int, offset: int, first: int, last: int) -> None:
-    """Every step of the walk is in one stretch, and that is the one of its pairs. keys: 0 for a walk over the keys."""
+def check(found: list[int], program: int, walk: Walk, offset: int, first: int, last: int) -> None:
+    """Every step of the walk is in one stretch, and that is the one of its pairs."""
     stretches = {which: found[2 * which : 2 * which + 2] for which in (BEFORE.value, AFTER.value, WITHIN.value)}
     begin, end = found[6:]
     steps = [start for low, high in stretches.values() for start in range(low, high, TILE)]
     assert sorted(steps) == list(range(begin, end, TILE))
-    owned = keys or TILE
-    own, other = tile * owned + np.arange(owned), np.arange(TILE)
+    own, other = program * walk.owned + np.arange(walk.owned), np.arange(TILE)
     for which, (low, high) in stretches.items():
         for start in range(low, high, TILE):
-            i, j = (start + other, own) if keys else (own, start + other)
+            i, j = (own, start + other) if walk.over_keys else (start + other, own)
             offsets = offset + j[None, :] - i[:, None]
             if (offsets < first).all():
                 expected = BEFORE.value
@@ -84,31 +99,31 @@ def check(found: list[int], tile: int, keys: int, offset: int, first: int, last:
                 expected = AFTER.value
             else:
                 expected = WITHIN.value
-            assert which == expected, (tile, start, offsets.min(), offsets.max(), first, last)
+            assert which == expected, (program, start, offsets.min(), offsets.max(), first, last)
 
 
-def check_all(call: Call, offset: int, keys: int, device: str) -> None:
-    """Every tile of queries, or every block of so many keys."""
+def check_all(call: Call, offset: int, walk: Walk, device: str) -> None:
+    """Every program."""
     extent = clipped(call)
     assert extent is not None
-    blocks = -(-call.key.shape[2] // keys) if keys else -(-call.query.shape[2] // TILE)
-    into = torch.full((blocks, 8), -1, dtype=torch.int32, device=device)
-    bounds_kernel[(len(into),)](inputs(call), into, KEYS=keys, TILE=TILE)
-    for tile, found in enumerate(into.tolist()):
-        check(found, tile, keys, offset, *extent)
+    programs = -(-(call.query if walk.over_keys else call.key).shape[2] // walk.owned)
+    into = torch.full((programs, 8), -1, dtype=torch.int32, device=device)
+    bounds_kernel[(programs,)](inputs(call), into, OVER_KEYS=walk.over_keys, OWNED=walk.owned, TILE=TILE)
+    for program, found in enumerate(into.tolist()):
+        check(found, program, walk, offset, *extent)
 
 
 @everywhere
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["an int", "a tensor"])
-@pytest.mark.parametrize("keys", [0, TILE, 2 * TILE], ids=["over keys", "of a tile of keys", "of two tiles of keys"])
-def test_every_tile_lies_in_its_stretch(keys: int, as_tensor: bool, device: str) -> None:
+@pytest.mark.parametrize("walk", WALKS)
+def test_every_tile_lies_in_its_stretch(walk: str, as_tensor: bool, device: str) -> None:
     extents = [(first, 18) for first in range(-24, -8)] + [(-1, 1), (32, 16), (-300, 5), (300, 5)]
     ends = itertools.cycle(itertools.product(TABLES, TABLES))
     for lengths, offset, extent, highest in itertools.product(((70, 100), (5, 90)), (0, -37), extents, (None, 3)):
         at = torch.tensor(offset, device=device) if as_tensor else offset
         call = call_of(device, lengths, at, *extent, highest, next(ends))
         if clipped(call) is not None:
-            check_all(call, offset, keys, device)
+            check_all(call, offset, WALKS[walk], device)
 
 
 @everywhere
@@ -116,5 +131,5 @@ def test_every_tile_lies_in_its_stretch(keys: int, as_tensor: bool, device: str)
 @pytest.mark.parametrize("offset", [FARTHEST - 75, 75 - FARTHEST])
 @pytest.mark.parametrize("lengths", [(70, 5), (5, 70)])
 def test_offsets_near_the_ends_of_32_bits(lengths: tuple[int, int], offset: int, first: int, device: str) -> None:
-    for keys in (0, TILE, 2 * TILE):
-        check_all(call_of(device, lengths, offset, first, 1, None, ("bias", "bias")), offset, keys, device)
+    for walk in WALKS.values():
+        check_all(call_of(device, lengths, offset, first, 1, None, ("bias", "bias")), offset, walk, device)

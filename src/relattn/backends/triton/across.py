@@ -12,7 +12,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relattn.backends.triton.bands import NO, dot, groups_of, padded, transposed
+from relattn.backends.triton.bands import (
+    INTERPRETED,
+    NO,
+    asked_arch,
+    asked_warps,
+    dot,
+    groups_of,
+    padded,
+    transposed,
+)
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.stretches import is_clipped
 from relattn.score.problem import TABLES
@@ -73,11 +82,18 @@ def first_row(at, row, count, WIDTH: tl.constexpr):
 
 
 @triton.constexpr_function
-def _warps_of(groups, tile, width):
-    """How the compiler lays a product [tile, width] over four warps, down and along; each of several tiles has one."""
+def _warps_of(groups, tile, width, warps, arch):
+    """How the compiler lays a product [tile, width] over the warps, down and along; each of several tiles has one."""
     if groups > 1:
         return 1, 1
-    down, along = (2, 2) if tile >= width else (1, 4)
+    down, along = 1, 1
+    if arch == "sm90" and tile >= 64:
+        down = warps
+    elif tile < width:
+        along = warps
+    else:
+        while down * along < warps:
+            down, along = (2 * down, along) if tile * along >= width * down else (down, 2 * along)
     return min(down, tile // 16), min(along, width // 8)
 
 
@@ -93,8 +109,9 @@ def add_rows(at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr, 
     warps as assumed, nothing goes through shared memory; elsewhere the compiler lays it out so before.
     """
     GROUPS: tl.constexpr = groups_of(values.shape)
-    DOWN: tl.constexpr = _warps_of(GROUPS, TILE, padded(WIDTH))[0]
-    ALONG: tl.constexpr = _warps_of(GROUPS, TILE, padded(WIDTH))[1]
+    IN_PLACE: tl.constexpr = (4, "") if INTERPRETED else (asked_warps(), asked_arch())
+    DOWN: tl.constexpr = _warps_of(GROUPS, TILE, padded(WIDTH), IN_PLACE[0], IN_PLACE[1])[0]
+    ALONG: tl.constexpr = _warps_of(GROUPS, TILE, padded(WIDTH), IN_PLACE[0], IN_PLACE[1])[1]
     WARPS: tl.constexpr = GROUPS * DOWN * ALONG
     M: tl.constexpr = TILE // (16 * DOWN)
     N: tl.constexpr = padded(WIDTH) // (8 * ALONG)

@@ -35,6 +35,18 @@ def asked_precision(_semantic=None):
     return tl.constexpr(_semantic.builder.options.default_dot_input_precision)  # pyright: ignore
 
 
+@tl.core.builtin
+def asked_warps(_semantic=None):
+    """The number of warps of the launch."""
+    return tl.constexpr(_semantic.builder.options.num_warps)  # pyright: ignore
+
+
+@tl.core.builtin
+def asked_arch(_semantic=None):
+    """The generation of GPUs that the launch is compiled for: "sm80", ..."""
+    return tl.constexpr(_semantic.builder.options.arch)  # pyright: ignore
+
+
 @triton.jit
 def in_parts():
     """Whether the launch asks for products of float32 in three parts."""
