@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from relattn.backends.triton.call import Table
 from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
 from tests.triton.test_kernels import TABLES
 
@@ -190,12 +191,11 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 KEYS, VALUES, BIAS = (("relative_keys",), ("relative_values",), ("bias",))
+ZERO = {"relative_keys": Table(torch.empty(16, 33, 64, dtype=torch.bfloat16, device="meta"), -16, True)}
+SHARED = {part: torch.empty(4, 4, LENGTH, 64, dtype=torch.bfloat16, device="meta") for part in ("key", "value")}
 SEVERAL = {
     "relative keys": meta_call(KEYS, 2 * LENGTH - 1, length=LENGTH),
-    "clipped relative keys": meta_call(KEYS, 33, length=LENGTH, highest=None),
-    "relative values": meta_call(VALUES, 2 * LENGTH - 1, length=LENGTH, lowest=-300),
     "clipped keys and values": meta_call((*KEYS, *VALUES), 33, length=LENGTH),
-    "a clipped bias": meta_call(BIAS, 33, length=LENGTH),
     "clipped keys, values and bias": meta_call((*KEYS, *VALUES, *BIAS), 33, length=LENGTH, highest=None),
     "a relative query of its own": meta_call(
         KEYS, 33, length=LENGTH, relative_query=torch.empty(4, 16, LENGTH, 64, dtype=torch.bfloat16, device="meta")
@@ -212,6 +212,7 @@ SEVERAL = {
         key_bias=torch.empty(4, 16, LENGTH, device="meta"), key_shift=torch.empty(4, 16, LENGTH, device="meta"),
     ),
     "a start that is a tensor": meta_call(KEYS, 33, length=LENGTH, lowest=-300, offset=numbers()),
+    "zero beyond, heads that share keys": meta_call(KEYS, 33, length=LENGTH, highest=None, **ZERO, **SHARED),
     "48 features in float16": meta_call(KEYS, 33, length=LENGTH, width=48, dtype=torch.float16),
 }  # fmt: skip
 """Calls for which programs with several tiles of queries are timed on sm_80."""
@@ -224,20 +225,17 @@ def test_programs_with_several_tiles_of_queries(name: str) -> None:
     from benchmarks.triton_compiled import cost_of, launches
 
     call = SEVERAL[name]
-    zero = {table: getattr(call, table)._replace(zero=True) for table in TABLES if getattr(call, table)}
-    shared = {part: getattr(call, part)[:, ::4] for part in ("key", "value")}
-    for one in (call, replace(call, **zero, **shared)):
-        forward, backward, *_ = launches(one, ordered=False)
-        for launch, products in ((forward, 3), (backward, 8)):
-            size = candidates.candidates(launch.kernel.__name__, one, candidates.AMPERE)[-1]
-            assert (size.groups > 1) == (launch is backward or one.bias is None)
-            if size.groups > 1:
-                cost = cost_of(launch, one, size, candidates.AMPERE)
-                print(name, size, cost)
-                assert cost.shared <= SHARED_MEMORY[candidates.AMPERE] * 1024
-                assert not cost.repeated
-                if name == "relative keys":
-                    assert cost.products == products and cost.spilled <= 512
+    forward, backward, *_ = launches(call, ordered=False)
+    for launch, products in ((forward, 3), (backward, 8)):
+        size = candidates.candidates(launch.kernel.__name__, call, candidates.AMPERE)[-1]
+        assert (size.groups > 1) == (launch is backward or call.bias is None)
+        if size.groups > 1:
+            cost = cost_of(launch, call, size, candidates.AMPERE)
+            print(name, size, cost)
+            assert cost.shared <= SHARED_MEMORY[candidates.AMPERE] * 1024
+            assert not cost.repeated
+            if name == "relative keys":
+                assert cost.products == products and cost.spilled <= 512
 
 
 @pytest.mark.slow

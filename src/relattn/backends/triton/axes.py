@@ -183,6 +183,7 @@ def _sum_block(
     x, known, axis, table, into, batches,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
+    """What `rows_kernel` computes."""
     x = started(x)
     blocks = tl.cdiv(table.rows, TILE)
     first, head = tl.program_id(0) % blocks * TILE, tl.program_id(0) // blocks
