@@ -2,6 +2,8 @@
 bias.
 """
 
+# pyright: reportAssignmentType=false
+
 from __future__ import annotations
 
 from collections.abc import Collection
