@@ -166,24 +166,6 @@ def rows_kernel(
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sums of one block of a table's rows under one head; into: `Sums`, of which one is there."""
-    _sum_block(x, known, axis, table, into, batches, D, DV, DR, DA, TILE)
-
-
-@triton.jit
-def bias_rows_kernel(
-    x, known, axis, table, into, batches,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """`rows_kernel` for a bias. It multiplies less, and has other sizes."""
-    _sum_block(x, known, axis, table, into, batches, D, DV, DR, DA, TILE)
-
-
-@triton.jit
-def _sum_block(
-    x, known, axis, table, into, batches,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """What `rows_kernel` computes."""
     x = started(x)
     blocks = tl.cdiv(table.rows, TILE)
     first, head = tl.program_id(0) % blocks * TILE, tl.program_id(0) // blocks
@@ -228,3 +210,12 @@ def _sum_block(
         store_rows(into.relative_queries + start_of_head * DA, DA, first, table.rows, total, DA, TILE)
     if into.relative_values is not None:
         store_rows(into.relative_values + start_of_head * DA, DA, first, table.rows, total, DA, TILE)
+
+
+@triton.jit
+def bias_rows_kernel(
+    x, known, axis, table, into, batches,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, DA: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """`rows_kernel` for a bias. It multiplies less, and has other sizes."""
+    rows_kernel(x, known, axis, table, into, batches, D, DV, DR, DA, TILE)

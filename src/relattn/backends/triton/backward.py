@@ -69,10 +69,11 @@ def backward(
     arguments = x, known, sides, query, relative, Across.of(found)
     added = [*found.values(), *([] if sides.relative_queries is None else [sides.relative_queries])]
     launch(queries_kernel, call, programs, arguments, added=added)
-    found = {name: without_spare_rows(name, each) for name, each in found.items()}
     if ordered:
         found = gradients_of_keys(call, x, known, sides, wanted)
         found |= sums_of_tables(call, x, known, wanted)
+    else:
+        found = {name: without_spare_rows(name, each) for name, each in found.items()}
     key_bias = found.get("key_bias")
     tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
     key, value = (found[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
