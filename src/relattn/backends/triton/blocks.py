@@ -99,6 +99,17 @@ def by_row(weights, u, OF_KEYS: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def numbers_by_row(weights, u, TILE: tl.constexpr):
+    """[u]: the sum of the weights of all pairs whose place is u, one place after the other: few registers."""
+    place = tl.arange(0, TILE)
+    sums = tl.zeros((TILE,), tl.float32)
+    for each in range(0, TILE):
+        of_each = tl.sum(tl.sum(tl.where(u == each, weights, 0.0), axis=1), axis=0)
+        sums += tl.where(place == each, of_each, 0.0)
+    return sums
+
+
+@triton.jit
 def with_products(x, batch, head, first_query, first_key, q, k, products, D: tl.constexpr, TILE: tl.constexpr):
     """The products of the pairs, with those of all listed axes."""
     for n in tl.static_range(len(x.axes)):

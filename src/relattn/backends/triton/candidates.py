@@ -125,6 +125,6 @@ def _of_lists(kernel: str, doublings: int) -> Sizes:
     """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
     warps would compute products twice.
     """
-    if kernel == "axis_kernel" or (kernel == "bias_rows_kernel" and not doublings):
+    if kernel in ("axis_kernel", "bias_rows_kernel"):
         return Sizes(16, 1, 1)
     return Sizes(16, 2, 1) if doublings or kernel == "rows_kernel" else Sizes(32, 4, 2)
