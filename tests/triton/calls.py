@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from relattn.backends.triton.call import Call, ListedAxis, Table
+from relattn.score.position import Listed
 from relattn.score.problem import TABLES, Part
 
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
@@ -49,7 +50,7 @@ def meta_axis(
     where r is q.
     """
     call = meta_call(TABLES, rows, length=length, width=width)
-    query, key = numbers(BATCH, length), numbers(length)
+    query, key = Listed(numbers(BATCH, length)), Listed(numbers(length))
     tables = {name: getattr(call, name) for name in TABLES}
     if own is None:
         return ListedAxis(number, query, key, **tables, **limits)

@@ -16,6 +16,7 @@ from torch import Tensor
 from relattn import UnsupportedError
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
+from relattn.score.position import Listed, Run
 from relattn.score.problem import Part
 from tests.oracle.budget import EPS, REFUSAL_CHANCE, assert_within_budget, max_error
 from tests.oracle.philox import dropout_factors
@@ -139,7 +140,7 @@ def random_axis(
     widths = (d if own is None else own, d, call.value.shape[3])
     found = dict.fromkeys(TABLES) | random_tables(tables, heads, widths, call.query.dtype, rows, first, zero)
     query, key = torch.randint(0, keys, (batch, queries)) + far, torch.randint(0, keys, (keys,)) + far
-    return ListedAxis(number, query, key, relative, **found, **limits)
+    return ListedAxis(number, Listed(query), Listed(key), relative, **found, **limits)
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -478,7 +479,7 @@ def scored(call: Call, tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     key, value = (tensors[name].repeat_interleave(group, 1) for name in ("key", "value"))
     products, biases, values = query @ key.mT, [], value.unsqueeze(-3)
     for axis in axes_of(call):
-        relative_keys, relative_queries, relative_values, bias = (rows_of(axis, name, tensors) for name in TABLES)
+        relative_keys, relative_queries, relative_values, bias = (rows_of(call, axis, name, tensors) for name in TABLES)
         if relative_keys is not None:
             r = tensors.get(on_axis("relative_query", axis.number), query)
             products = products + (r.unsqueeze(-2) * relative_keys).sum(-1)
@@ -503,10 +504,9 @@ def axes_of(call: Call) -> list[ListedAxis]:
     """All axes; a sequence of starts by its lists."""
     if call.listed_sequence is not None:
         return list(call.axes)
-    queries, keys = torch.arange(call.query.shape[2]), call.offset + torch.arange(call.key.shape[2])
     tables = {name: getattr(call, name) for name in TABLES}
     limits = {"lowest": call.lowest, "highest": call.highest}
-    return [ListedAxis(0, queries, keys, call.relative_query, **tables, **limits), *call.axes]
+    return [ListedAxis(0, Run(0), Run(call.offset), call.relative_query, **tables, **limits), *call.axes]
 
 
 def tensors_of(axis: ListedAxis) -> dict[str, Tensor]:
@@ -516,18 +516,20 @@ def tensors_of(axis: ListedAxis) -> dict[str, Tensor]:
     return {on_axis(name, axis.number): tensor for name, tensor in found.items() if tensor is not None}
 
 
-def offsets_of(axis: ListedAxis) -> Tensor:
+def offsets_of(call: Call, axis: ListedAxis) -> Tensor:
     """d_ij, [B, 1, Lq, Lk] or what broadcasts to it."""
-    found = axis.keys.unsqueeze(-2) - axis.queries.unsqueeze(-1)
+    device = call.query.device
+    keys, queries = axis.keys.expand(call.key.shape[2], device), axis.queries.expand(call.query.shape[2], device)
+    found = keys.unsqueeze(-2) - queries.unsqueeze(-1)
     return found.reshape(-1, 1, *found.shape[-2:])
 
 
-def rows_of(axis: ListedAxis, name: str, tensors: dict[str, Tensor]) -> Tensor | None:
+def rows_of(call: Call, axis: ListedAxis, name: str, tensors: dict[str, Tensor]) -> Tensor | None:
     """The row of a table for each pair, [B, H, Lq, Lk, width], or of a bias without the width."""
     table = getattr(axis, name)
     if table is None:
         return None
-    index = (offsets_of(axis) - table.first).squeeze(1)
+    index = (offsets_of(call, axis) - table.first).squeeze(1)
     found = tensors[on_axis(name, axis.number)][:, index.clamp(0, table.values.shape[1] - 1)].transpose(0, 1)
     inside = (index >= 0) & (index < table.values.shape[1]) | (not table.zero)
     inside = inside.unsqueeze(1)
@@ -537,7 +539,7 @@ def rows_of(axis: ListedAxis, name: str, tensors: dict[str, Tensor]) -> Tensor |
 def visible(call: Call) -> Tensor:
     """True where a pair attends, [B, Hq, Lq, Lk] or what broadcasts to it."""
     sequence = axes_of(call)[0]
-    offsets = offsets_of(sequence)
+    offsets = offsets_of(call, sequence)
     allowed = torch.ones_like(offsets, dtype=torch.bool)
     if sequence.lowest is not None:
         allowed = allowed & (offsets >= sequence.lowest)

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relattn.errors import UnsupportedError
+from relattn.score.position import Position
 from relattn.score.problem import TABLES, Part
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
@@ -39,14 +40,13 @@ class Table(NamedTuple):
 class ListedAxis(NamedTuple):
     """An axis on which every token has its own position, and what its offsets add.
 
-    number: that of the axis in the problem, for the names of its gradients. queries [Lq] or [B, Lq], keys [Lk] or
-    [B, Lk]: positions, int64. relative_query: None where it is the query. lowest, highest:
-    the limits of visible offsets, as in `Call`.
+    number: that of the axis in the problem, for the names of its gradients. queries, keys: where they stand.
+    relative_query: None where it is the query. lowest, highest: the limits of visible offsets, as in `Call`.
     """
 
     number: int
-    queries: Int[Tensor, "*B Lq"]
-    keys: Int[Tensor, "*B Lk"]
+    queries: Position
+    keys: Position
     relative_query: Float[Tensor, "B Hq Lq Dr"] | None = None
     relative_keys: Table | None = None
     relative_queries: Table | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int32
@@ -11,6 +11,7 @@ from torch import Tensor
 from relattn.backends.triton.bands import padded
 from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
 from relattn.backends.triton.dropout import Dropout, dropout_of
+from relattn.backends.triton.positions import Side, side_of
 from relattn.score.problem import TABLES
 
 
@@ -50,15 +51,10 @@ class Pairs(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """The positions on an axis, int64, with the steps from batch element to batch element; 0 where all share them.
+    """The positions on an axis, and the limits of visible offsets."""
 
-    lowest, highest: the limits of visible offsets.
-    """
-
-    queries: Tensor
-    queries_batch: int
-    keys: Tensor
-    keys_batch: int
+    queries: Side
+    keys: Side
     lowest: int | None
     highest: int | None
 
@@ -70,10 +66,8 @@ class Listed(NamedTuple):
     r: q where the axis has no own; owns_r: None there.
     """
 
-    queries: Tensor
-    queries_batch: int
-    keys: Tensor
-    keys_batch: int
+    queries: Side
+    keys: Side
     r: Rows
     owns_r: int | None
     relative_keys: Band | None
@@ -257,7 +251,7 @@ def _listed(call: Call, axis: ListedAxis) -> Listed:
         band = _band(call, table)
         bands[name] = None if band is None else band._replace(first=table.first, zero=1 if table.zero else None)
     return Listed(
-        **_sides(axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
+        **_sides(call, axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
         relative_width=r.shape[3], log_width=(None,) * (int(padded(r.shape[3])).bit_length() - 1),
     )  # fmt: skip
 
@@ -266,16 +260,13 @@ def _listed_limits(call: Call) -> Lists | None:
     axis = call.listed_sequence
     if axis is None or (axis.lowest is None and axis.highest is None):
         return None
-    return Lists(**_sides(axis), lowest=axis.lowest, highest=axis.highest)
+    return Lists(**_sides(call, axis), lowest=axis.lowest, highest=axis.highest)
 
 
-def _sides(axis: ListedAxis) -> dict[str, Any]:
-    """The positions of both sides, contiguous along the tokens, and the steps between batch elements."""
-    sides = {}
-    for name, positions in (("queries", axis.queries), ("keys", axis.keys)):
-        each = positions if positions.stride(-1) == 1 else positions.contiguous()
-        sides |= {name: each, f"{name}_batch": 0 if each.dim() == 1 or each.shape[0] == 1 else each.stride(0)}
-    return sides
+def _sides(call: Call, axis: ListedAxis) -> dict[str, Side]:
+    lengths, device = (call.query.shape[2], call.key.shape[2]), call.query.device
+    queries, keys = (side_of(each, n, device) for each, n in zip((axis.queries, axis.keys), lengths, strict=True))
+    return {"queries": queries, "keys": keys}
 
 
 def _mask(call: Call) -> Mask:

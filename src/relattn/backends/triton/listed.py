@@ -12,15 +12,13 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import load_padded_rows, padded, place, two_to_the
+from relattn.backends.triton.positions import positions_of
 
 
 @triton.jit
 def offsets_of(x, lists, batch, i, j):
     """d_ij in int64, from the positions of a batch element; any number where a token does not exist."""
-    batch = batch.to(tl.int64)
-    query_at, key_at = lists.queries + batch * lists.queries_batch, lists.keys + batch * lists.keys_batch
-    p_i = tl.load(query_at + i, mask=(i >= 0) & (i < x.queries), other=0)
-    return tl.load(key_at + j, mask=(j >= 0) & (j < x.keys), other=0) - p_i
+    return positions_of(lists.keys, batch, j, x.keys) - positions_of(lists.queries, batch, i, x.queries)
 
 
 @triton.jit

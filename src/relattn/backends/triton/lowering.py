@@ -43,8 +43,7 @@ def call_of(problem: Problem, seed: Tensor | None) -> Call:
 
 
 def _listed(axis: Axis, number: int, dtype: torch.dtype) -> ListedAxis:
-    query, key = axis.positions.query_positions(), axis.positions.key_positions()
-    return ListedAxis(number, query, key, **_terms(axis, dtype))
+    return ListedAxis(number, axis.positions.query, axis.positions.key, **_terms(axis, dtype))
 
 
 def _terms(axis: Axis, dtype: torch.dtype) -> dict[str, Any]:

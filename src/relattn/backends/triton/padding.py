@@ -16,7 +16,7 @@ from torch import Tensor
 from relattn.backends.triton.call import Call
 from relattn.score.mask import Mask
 from relattn.score.padding import Sight, keys_in_reach, with_zeros
-from relattn.score.position import Listed, Run
+from relattn.score.position import Run
 from relattn.score.positions import Positions
 
 
@@ -61,7 +61,7 @@ def _positions(call: Call) -> Positions:
     lengths = call.query.shape[2], call.key.shape[2]
     sequence = call.listed_sequence
     if sequence is not None:
-        sides, limits = (Listed(sequence.queries), Listed(sequence.keys)), (sequence.lowest, sequence.highest)
+        sides, limits = (sequence.queries, sequence.keys), (sequence.lowest, sequence.highest)
     else:
         sides, limits = (Run(0), Run(call.offset)), (call.lowest, call.highest)
     return Positions(*sides, *lengths, call.query.device, *limits)
@@ -88,5 +88,5 @@ def _within_reach(call: Call, first: int, end: int) -> Call:
         key_segments=None if call.key_segments is None else call.key_segments[:, first:end],
         explicit_mask=explicit_mask,
         key_bias=None if call.key_bias is None else call.key_bias[..., first:end],
-        axes=tuple(axis._replace(keys=axis.keys[..., first:end]) for axis in call.axes),
+        axes=tuple(axis._replace(keys=axis.keys.part(slice(first, end))) for axis in call.axes),
     )
