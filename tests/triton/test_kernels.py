@@ -16,6 +16,7 @@ from torch import Tensor
 from relattn import UnsupportedError
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
+from relattn.score.digits import Digits
 from relattn.score.position import Listed, Run
 from relattn.score.problem import Part
 from tests.oracle.budget import EPS, REFUSAL_CHANCE, assert_within_budget, max_error
@@ -129,18 +130,22 @@ def random_tables(
 
 def random_axis(
     call: Call, number: int, *, tables: tuple[str, ...] = TABLES, rows: int = 9, first: int = -4, zero: bool = False,
-    own: int | None = None, far: int = 0, **limits: int,
+    own: int | None = None, far: int = 0, digits: Digits | None = None, **limits: int,
 ) -> ListedAxis:  # fmt: skip
     """Positions in any order, some of them twice, those of the queries of each batch element; far: where they lie.
 
-    own: the width of the axis' own relative query; None where that is the query.
+    own: the width of the axis' own relative query; None where that is the query. digits: where the keys stand, and the
+    queries as the last of them.
     """
     (batch, heads, queries, d), keys = call.query.shape, call.key.shape[2]
     relative = None if own is None else random_rows(batch, heads, queries, own, dtype=call.query.dtype)
     widths = (d if own is None else own, d, call.value.shape[3])
     found = dict.fromkeys(TABLES) | random_tables(tables, heads, widths, call.query.dtype, rows, first, zero)
-    query, key = torch.randint(0, keys, (batch, queries)) + far, torch.randint(0, keys, (keys,)) + far
-    return ListedAxis(number, Listed(query), Listed(key), relative, **found, **limits)
+    if digits is not None:
+        sides = digits.part(slice(keys - queries, keys)), digits
+    else:
+        sides = Listed(torch.randint(0, keys, (batch, queries)) + far), Listed(torch.randint(0, keys, (keys,)) + far)
+    return ListedAxis(number, *sides, relative, **found, **limits)
 
 
 CALLS: dict[str, dict[str, Any]] = {

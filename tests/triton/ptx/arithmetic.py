@@ -48,8 +48,8 @@ def high_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def wide_product(a: np.ndarray, b: np.ndarray, c: np.ndarray | int = 0) -> np.ndarray:
-    """a * b + c in 64 bits, of factors of 32."""
-    wide = np.dtype(f"{a.dtype.kind}8")
+    """a * b + c in twice as many bits as a factor has."""
+    wide = np.dtype(f"{a.dtype.kind}{2 * a.dtype.itemsize}")
     return a.astype(wide) * b.astype(wide) + np.asarray(c).astype(wide)
 
 
@@ -76,5 +76,6 @@ STEPS |= {f"{name}.{kind}": elementwise(function, kind, kind, kind) for kind in 
                                  "max": np.maximum}.items()}  # fmt: skip
 STEPS |= {f"mad.lo.{kind}": elementwise(lambda a, b, c: a * b + c, kind, kind, kind, kind) for kind in INTEGERS}
 for kind in ("u", "s"):
+    STEPS[f"mul.wide.{kind}16"] = elementwise(wide_product, f"{kind}32", f"{kind}16", f"{kind}16")
     STEPS[f"mul.wide.{kind}32"] = elementwise(wide_product, f"{kind}64", f"{kind}32", f"{kind}32")
     STEPS[f"mad.wide.{kind}32"] = elementwise(wide_product, f"{kind}64", f"{kind}32", f"{kind}32", f"{kind}64")

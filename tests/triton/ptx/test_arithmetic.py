@@ -67,6 +67,11 @@ def test_a_product_and_a_sum_are_rounded_once(rng: np.random.Generator) -> None:
         )
 
 
+@pytest.mark.parametrize("kind", ["u16", "s16"])
+def test_products_in_32_bits(kind: str, rng: np.random.Generator) -> None:
+    hold_to(f"mul.wide.{kind}", lambda a, b: a * b, kind.replace("16", "32"), (kind, kind), rng)
+
+
 @pytest.mark.parametrize("kind", ["u32", "s32"])
 def test_products_in_64_bits(kind: str, rng: np.random.Generator) -> None:
     wide = kind.replace("32", "64")
@@ -103,5 +108,5 @@ def test_a_division_by_0_is_a_fault() -> None:
 TESTED = {
     *(f"{name}.{kind}" for name in WHOLE for kind in INTEGERS), *REAL, "fma.rn.f32", "fma.rn.ftz.f32",
     *("neg.s32", "neg.s64", "mul.hi.u32", "div.s32", "div.u32"),
-    *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"),
+    *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"), "mul.wide.u16", "mul.wide.s16",
 }  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from relattn.score.digits import Digits, grid
 from relattn.score.problem import Part
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call
 
@@ -38,6 +39,8 @@ LISTED = {"lengths": (18, 21), "widths": (16, 16, 16), "tables": ()}
 BLOCKS = {"rows": 70, "first": -35}
 """More rows than a tile has at once, none of them beyond."""
 OTHER = {"number": 1, "own": 8}
+ROWS, COLUMNS = ({"number": n, "digits": grid(6, 7, leading=2)[name]} for n, name in enumerate("yx", start=1))
+FAR = Digits(((1, 3, 5), (5, 15, 2**60)), first=2**61 + 11, start=-(2**50), leading=3, nowhere=2**55)
 SEQUENCE = {"number": 0, "lowest": -9, "highest": 12, "far": 2**40}
 
 EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, ...], dict[str, Any]]] = {
@@ -113,6 +116,7 @@ EVERY_TIME: dict[str, tuple[torch.dtype, tuple[int, ...], dict[str, Any]]] = {
         LARGER,
         {**LISTED, "lengths": (34, 35), "tables": TABLES[:1], "highest": 0, "axes": ({"number": 1, **BLOCKS},)},
     ),
+    "rows of a grid": (BF16, SMALLEST, {**LISTED, "tables": TABLES[:1], "axes": (ROWS,)}),
     "a start that is a tensor": (
         BF16,
         NARROW,
@@ -205,6 +209,9 @@ NOW_AND_THEN |= {
     "another axis, masks and dropout": (F32, SMALLEST, {**LISTED, "masks": "ksp", "dropout_p": 0.3, "seed": 4,
                                                         "axes": (OTHER,)}),
     "another axis, a float mask": (BF16, SMALLEST, {**LISTED, "added": "hk", "axes": ({"number": 2, "zero": True},)}),
+    "columns of a grid": (BF16, ONE_OF_LISTS, {**LISTED, "heads": (4, 2), "axes": ({**COLUMNS, "own": 8},)}),
+    "rows and columns of a grid, few queries": (F16, MIDDLE, {**LISTED, "lengths": (3, 40), "axes": (ROWS, COLUMNS)}),
+    "digits, far along": (F32, SMALLEST, {**LISTED, "axes": ({"number": 0, "digits": FAR, "highest": 0},)}),
     "a start that is a tensor, few queries": (BF16, MIDDLE, {"lengths": (3, 140), "offset": torch.tensor(-135),
                                                              "highest": 0, "lowest": -90}),
     "a start that is a tensor, in float32": (F32, SMALLEST, {"lengths": (20, 37), "offset": torch.tensor(4),

@@ -25,11 +25,10 @@ from torch import Tensor
 
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.across import with_spare_rows, without_spare_rows
-from relattn.backends.triton.again import first_halves, gradients_again, load_queries, pairs_again, weights_again
+from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import dot, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.blocks import add_numbers, add_products, by_row, numbers_by_row, rows_of_pairs, sums_of
 from relattn.backends.triton.call import Call, ListedAxis, Table
-from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.inputs import Inputs, Listed
 from relattn.backends.triton.known import Known
 from relattn.backends.triton.listed import vectors_of
@@ -178,20 +177,17 @@ def rows_kernel(
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
         for first_query in range(0, x.queries, TILE):
             start, end_key = key_tiles(x, first_query, TILE, TILE)
-            for first_key in range(start, end_key, TILE):
+            # What does not change from tile to tile is computed in each: it would spill.
+            for first_key in tl.range(start, end_key, TILE, disable_licm=True):
                 rows = rows_of_pairs(x, axis, table, batch, first_query, first_key, TILE)
                 u = rows - first
                 if tl.max(tl.max(tl.where(u < TILE, u, -1), axis=1), axis=0) >= 0:
                     k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
+                    v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
                     queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
-                    of_keys, of_values = first_halves(x, queries, first_key, WITHIN, DV, DR, TILE)
-                    keep = kept_in_tile(x, batch, head, first_query, first_key, TILE)
-                    weights, slope, _ = weights_again(
-                        x, known, queries, of_keys, first_key, k, WITHIN, D, DR, TILE
-                    )  # fmt: skip
-                    v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)  # earlier, it would spill
-                    weights, scores, _ = gradients_again(
-                        x, queries, of_values, first_key, keep, weights, v, WITHIN, DV, TILE
+                    halves = first_halves(x, queries, first_key, WITHIN, DV, DR, TILE)
+                    weights, scores, slope, _ = pairs_again(
+                        x, known, queries, halves, first_key, k, v, WITHIN, D, DV, DR, TILE
                     )  # fmt: skip
                     if x.softcap is not None:
                         scores *= slope

@@ -88,6 +88,7 @@ def _computed(digits: Digits, length: int) -> Computed | None:
 
 
 def divisor_of(size: int | None) -> Divisor | None:
+    """None for 1, and for None."""
     if size is None or size == 1:
         return None
     shift = (size - 1).bit_length() - 1
