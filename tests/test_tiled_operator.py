@@ -15,6 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from relattn import relative_attention
 from relattn.backends import problem_arguments, problem_operator
 from relattn.backends.tiled import TiledBackend
+from relattn.score.mask import Mask
+from relattn.score.position import Run
+from relattn.score.positions import Positions
+from relattn.score.problem import Axis, Problem
 from tests import seeds
 from tests.contract.axes import AXES_CASES, grid_bias, of, on
 from tests.contract.calls import assert_equal, gradients, self_attention
@@ -100,6 +104,16 @@ def test_every_kind_of_argument_is_checked(monkeypatch) -> None:
     given = [{name for name, value in zip(names, call, strict=True) if value is not None} for call in calls]
     assert set.union(*given) == set(names)
     assert {"relative_query", "starts_tensor", "seed", "lowest"}.isdisjoint(set.intersection(*given))
+
+
+def test_a_start_on_the_cpu_goes_to_the_query_s_device() -> None:
+    """A call may have it there, and a kernel reads it."""
+    query, key = (torch.empty(1, 2, length, 4, device="meta") for length in (3, 5))
+    for start, other in ((torch.tensor(7), 0), (torch.tensor(7), torch.tensor(2, device="meta"))):
+        positions = Positions(Run(start), Run(other), 3, 5, query.device)
+        problem = Problem(query, key, key, (Axis(positions),), Mask(positions), 1.0, query.dtype)
+        starts = problem_arguments.named(problem_arguments.flat(problem, None))["starts_tensor"]
+        assert starts.device == query.device
 
 
 # --- what it refuses

@@ -115,8 +115,10 @@ def problem_of(
 
 
 def _on(device: torch.device, start: int | Tensor) -> Tensor:
-    """A start as a tensor; written by the device, because a CUDA graph that is captured can copy nothing to it."""
-    return start if isinstance(start, Tensor) else torch.full((), start, dtype=torch.int64, device=device)
+    """A start as a tensor on the device. That of an int is written by the device, because a CUDA graph that is captured
+    can copy nothing to it.
+    """
+    return start.to(device) if isinstance(start, Tensor) else torch.full((), start, dtype=torch.int64, device=device)
 
 
 def named(arguments: Sequence[Any]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import torch
 
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_arguments import on_axis
-from relattn.backends.triton.call import WIDEST
-from relattn.score.problem import Problem
+from relattn.backends.triton.call import FARTHEST, WIDEST
+from relattn.score.certainty import certainly
+from relattn.score.problem import Axis, Problem
 from relattn.watched import constant_in_graphs
 
 TRIED = "3.7"
@@ -48,6 +49,21 @@ def _of_the_call(problem: Problem) -> list[str]:
     wide = [name for name, width in widths.items() if width > WIDEST]
     if wide:
         reasons.append(f"it holds at most {WIDEST} features of a row on chip, and {wide[0]} has {widths[wide[0]]}")
+    return reasons + _of_offsets(sequence)
+
+
+def _of_offsets(sequence: Axis) -> list[str]:
+    """Where they are listed, any will do."""
+    positions, reasons = sequence.positions, []
+    if positions.origin is None:
+        return reasons
+    origin = FARTHEST // 2 if isinstance(positions.origin, torch.Tensor) else abs(positions.origin)
+    farthest = positions.query_length + positions.key_length + origin
+    if certainly(farthest > FARTHEST):
+        reasons.append(f"it takes offsets up to {FARTHEST} on the sequence, and those of this call reach {farthest}")
+    for name, table in sequence.tables().items():
+        if not isinstance(table.first, torch.Tensor) and certainly(abs(table.first) + table.values.shape[1] > FARTHEST):
+            reasons.append(f"it takes tables of offsets up to {FARTHEST}, and {name} begins at offset {table.first}")
     return reasons
 
 
