@@ -67,6 +67,7 @@ CASES: dict[str, tuple[tuple[str, ...], int | None, dict[str, Any]]] = {
     "every table, all offsets visible": (TABLES, None, {"highest": None}),
     "every table, clipped": (TABLES, CLIPPED, {}),
     "a window": (TABLES, None, {"lowest": -4096}),
+    "a float mask for all queries": ((), None, {"explicit_mask": True}),
     "a listed sequence": ((), None, {"axes": {0: None}}),
     "another axis": (("relative_keys",), None, {"axes": {1: CLIPPED}}),
     "a listed sequence and two axes": ((), None, {"axes": {0: CLIPPED, 1: CLIPPED, 2: CLIPPED}}),
@@ -81,12 +82,18 @@ def case(name: str, length: int) -> Call:
         meta_axis(number, rows or every, length=length, own=64, highest=None if number else 0)
         for number, rows in changes.get("axes", {}).items()
     )
-    return meta_call(tables, rows or every, length=length, **changes | {"axes": axes})
+    call = meta_call(tables, rows or every, length=length, **changes | {"axes": axes, "explicit_mask": None})
+    mask = call.query.new_empty(call.query.shape[0], 1, 1, length) if "explicit_mask" in changes else None
+    return replace(call, explicit_mask=mask)
 
 
+@pytest.mark.parametrize("ordered", [False, True], ids=["atomic", "in order"])
 @pytest.mark.parametrize("name", CASES)
-def test_memory_is_linear_in_the_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_linear_in_the_length(name: str, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a million tokens, and twice that of half as many."""
+    from relattn.backends.triton import backward
+
+    monkeypatch.setattr(backward, "is_ordered", lambda call: ordered)
     call = case(name, LENGTH)
     count, half = made(call, monkeypatch), made(case(name, LENGTH // 2), monkeypatch)
     assert count.bytes <= allowed(call), f"{count.bytes / allowed(call):.2f} of what is allowed; most: {count.most}"
