@@ -117,17 +117,24 @@ def _registers(ptx: str, capability: int) -> tuple[int, int]:
 
 def products_in_its_loops(text: str) -> list[int]:
     """Of each loop that has products of its own, in the order of what Triton makes of the source first."""
-    counts, around = [], []
+    return counted_in_its_loops(text, r"tt\.dot ")
+
+
+def counted_in_its_loops(text: str, pattern: str) -> list[int]:
+    """How many lines match, in each loop that has products of its own."""
+    counts: list[list[int]] = []
+    around: list[tuple[int, list[int]]] = []
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
         while around and indent <= around[-1][0] and line.strip():
             around.pop()
         if "scf.for" in line:
-            around.append((indent, len(counts)))
-            counts.append(0)
+            counts.append([0, 0])
+            around.append((indent, counts[-1]))
         elif around:
-            counts[around[-1][1]] += "tt.dot " in line
-    return [count for count in counts if count]
+            around[-1][1][0] += "tt.dot " in line
+            around[-1][1][1] += bool(re.search(pattern, line))
+    return [count for products, count in counts if products]
 
 
 def _repeated(layouts: str) -> int:

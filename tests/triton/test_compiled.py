@@ -67,14 +67,14 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
         assert row in committed, "what a call does not have costs it no register"
 
 
-def products_of(tables: str, kernel: str, **given: Any) -> list[int]:
-    """The products of two tiles in each loop of a kernel in the size that is taken untimed."""
+def texts_of(tables: str, kernel: str, **given: Any) -> dict[str, str]:
+    """What Triton makes of a kernel for sm_80, in the size that is taken untimed."""
     from triton.backends.compiler import GPUTarget
 
     from benchmarks.triton_compiled import CALLS
     from benchmarks.triton_compiled import kernels as kernels_of
     from relattn.backends.triton.inputs import widths_of
-    from tests.triton.compiled import compiled_for, products_in_its_loops
+    from tests.triton.compiled import compiled_for
 
     call = CALLS[tables](**given)
     launch = kernels_of(call)[kernel]
@@ -82,7 +82,7 @@ def products_of(tables: str, kernel: str, **given: Any) -> list[int]:
     constants = {**widths_of(call), **launch.more, **candidates.constants(launch.kernel, size)}
     target = GPUTarget("cuda", 80, 32)
     result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
-    return products_in_its_loops(result.asm["ttir"])
+    return result.asm
 
 
 @pytest.mark.slow
@@ -101,12 +101,38 @@ def test_tiles_beyond_a_clipped_table_have_no_products_with_it(
     tables: str, given: dict[str, Any], kernel: str, products: list[int]
 ) -> None:
     """The loops before its rows, after them, and along them; one where float32 is multiplied in parts."""
-    assert products_of(tables, kernel, **given) == products
+    from tests.triton.compiled import products_in_its_loops
+
+    assert products_in_its_loops(texts_of(tables, kernel, **given)["ttir"]) == products
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["forward", "backward"])
+def test_tiles_beyond_a_clipped_bias_read_one_number(kernel: str) -> None:
+    """Along its rows a number for each pair."""
+    from tests.triton.compiled import counted_in_its_loops
+
+    text = texts_of("a bias", kernel)["ttir"]
+    assert counted_in_its_loops(text, r"tt\.load .*: !tt\.ptr<bf16>") == [1, 1, 0]
+    assert counted_in_its_loops(text, r"tt\.load .*: tensor<(\d+)x(\1|64)x!tt\.ptr<bf16>>") == [2, 2, 3], "k, v, bias"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "rows"), [("forward", [2, 2, 3]), ("backward", [2, 2, 4])])
+def test_rows_are_copied_while_the_tile_before_is_computed(kernel: str, rows: list[int]) -> None:
+    """Those of k and v, and along the rows of a clipped table its own, for r . RK and for dr."""
+    from tests.triton.compiled import counted_in_its_loops
+
+    text = texts_of("clipped relative keys", kernel)["ttgir"]
+    assert counted_in_its_loops(text, "async_copy_global_to_local") == rows
+    assert counted_in_its_loops(text, r"tt\.load ") == [0, 0, 0]
 
 
 def test_rows_of_lists_are_multiplied_as_matrices() -> None:
     """q . k and P . v in the walk over keys, and in a loop inside of it a product with a block of the table."""
-    assert products_of("listed: relative keys", "forward") == [2, 1]
+    from tests.triton.compiled import products_in_its_loops
+
+    assert products_in_its_loops(texts_of("listed: relative keys", "forward")["ttir"]) == [2, 1]
 
 
 def test_the_table_that_is_committed() -> None:
