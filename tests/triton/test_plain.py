@@ -1,0 +1,96 @@
+"""What a call does not have costs it nothing: its kernels are the same as if they could not do it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import relattn
+
+pytest.importorskip("triton", reason="Triton is a package for Linux")
+
+TERMS = {"softcap", "key_bias", "grad_key_bias", "added", "maximum", "maxima", "starts", "listed", "axes"}
+"""What holds a cap, a key bias (sinks are one), a float mask, starts as tensors, listed positions and other axes."""
+KERNELS = ("forward", "backward", "keys, in order")
+PRINT_THEM = """
+import json, sys
+from tests.triton.test_plain import code_of_plain_kernels
+json.dump(code_of_plain_kernels(), sys.stdout)
+"""
+
+
+class Without(ast.NodeTransformer):
+    """Takes the branches and loops of TERMS out of the kernels' functions, and counts them."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Others than those of Triton stay."""
+        return self.generic_visit(node) if "triton.jit" in map(ast.unparse, node.decorator_list) else node
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """`if x.softcap is not None` becomes its `else`."""
+        test = ast.unparse(node.test)
+        if test.endswith(" is not None") and test.split(" ")[0].split(".")[-1] in TERMS:
+            self.taken += 1
+            return node.orelse
+        return self.generic_visit(node)
+
+    def visit_For(self, node: ast.For) -> ast.AST | None:
+        """`for n in tl.static_range(len(x.axes))` goes."""
+        if ast.unparse(node.iter) == "tl.static_range(len(x.axes))":
+            self.taken += 1
+            return None
+        return self.generic_visit(node)
+
+
+def code_of_plain_kernels() -> dict[str, str]:
+    """The PTX for sm_80 of a call with relative keys, without what names the lines of the source."""
+    from triton.backends.compiler import GPUTarget
+
+    from benchmarks.triton_compiled import CALLS, kernels
+    from relattn.backends.triton.candidates import constants, untimed
+    from relattn.backends.triton.inputs import widths_of
+    from tests.triton.compiled import compiled_for
+
+    call, found = CALLS["relative keys"](), {}
+    for name, (kernel, given, more) in kernels(call).items():
+        if name in KERNELS:
+            size = untimed(kernel.__name__, call)
+            of_size = {**widths_of(call), **more, **constants(kernel, size)}
+            result = compiled_for(GPUTarget("cuda", 80, 32), kernel, given, of_size, size.warps, size.stages)
+            code = re.sub(r"\.file.*|\.loc.*|//.*", "", result.asm["ptx"].split(".section")[0])
+            found[name] = "\n".join(line for line in code.splitlines() if line.strip())
+    return found
+
+
+def printed_by(source: Path) -> dict[str, str]:
+    """`code_of_plain_kernels` of the package in a folder."""
+    path = os.pathsep.join([str(source), str(Path(__file__).parents[2])])
+    environment = os.environ | {"PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"}
+    command = [sys.executable, "-c", PRINT_THEM]
+    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+
+
+@pytest.mark.slow
+def test_a_plain_call_is_compiled_as_if_there_were_nothing_else(tmp_path: Path) -> None:
+    """Instruction by instruction: so it has the same registers, too."""
+    package = Path(relattn.__file__).parent
+    whole = printed_by(package.parent)
+    assert set(whole) == set(KERNELS)
+    assert all(".entry" in code for code in whole.values())
+    shutil.copytree(package, tmp_path / "relattn")
+    without = Without()
+    for file in (tmp_path / "relattn/backends/triton").glob("*.py"):
+        file.write_text(ast.unparse(without.visit(ast.parse(file.read_text()))))
+    assert without.taken >= 20
+    assert printed_by(tmp_path) == whole
