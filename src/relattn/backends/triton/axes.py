@@ -1,4 +1,5 @@
-"""Gradients by what the listed axes have: their r, and their tables. Each axis has its own launches.
+"""Gradients by what axes have on which every token has its own position: their r, and their tables. Each axis has its
+own launches.
 
     dr_i = scale * sum_j dS_ij RK[d]        dRK[d] = scale * sum dS_ij r_i        dRQ[d] = scale * sum dS_ij k_j
                                             dRV[d] = sum P_ij dO_i                db[d]  = sum dS_ij

@@ -4,7 +4,7 @@ S_ij  =  cap( scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d] )  
 cap(S)  =  softcap * tanh(S / softcap)
 O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] ),   d = offset + j - i
 
-The axes of `ListedAxis` add the same terms of their own offsets, d = p(j) - p(i) of their lists.
+The axes of `ListedAxis` add the same terms of their own offsets, d = p(j) - p(i).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Call:
         whose pairs dropout counts.
     in_float32: whether the output is in float32, whatever the query is in.
     precision: of products of float32 with float32, "ieee" or "tf32x3".
-    axes: the axes with lists. Where the sequence is one of them, its limits stand there, and offset means nothing.
+    axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there, and offset means nothing.
 
     Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not support.
     """
@@ -118,7 +118,7 @@ class Call:
 
     @property
     def listed_sequence(self) -> ListedAxis | None:
-        """The sequence, where its positions are lists."""
+        """The sequence, where it is one of the axes."""
         return self.axes[0] if self.axes and self.axes[0].number == 0 else None
 
     @property
