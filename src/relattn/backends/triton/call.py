@@ -69,7 +69,8 @@ class Call:
         whose pairs dropout counts.
     in_float32: whether the output is in float32, whatever the query is in.
     precision: of products of float32 with float32, "ieee" or "tf32x3".
-    axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there, and offset means nothing.
+    axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there,
+        and offset means nothing.
 
     Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not support.
     """
