@@ -18,7 +18,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from benchmarks.triton_compiled import FOLDER, Launch, launches
+from benchmarks.triton_compiled import CLIPPED, FOLDER, Launch, launches
 from relattn.backends.triton import candidates, sizes
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
@@ -26,10 +26,12 @@ from relattn.bench.studies.study import figures_of, quartiles
 from relattn.bench.timing import Spread
 from relattn.score.problem import TABLES
 from relattn.support.machine import machine, versions
-from tests.triton.calls import BATCH, HEADS, meta_call
+from tests.triton.calls import BATCH, HEADS, WIDTH, meta_axis, meta_call, numbers
 from tests.triton.compiled import given_at_run_time
 
 LENGTH, PAIRS, LAUNCHES = 256, 25, 400
+NAMES = "forward", "backward", "axis"
+"""The launches of a training step; of several axes the first stands for all."""
 TARGET = GPUTarget("cuda", 90, 32)
 
 
@@ -69,10 +71,27 @@ class Cost(NamedTuple):
 
 SHAPE = {"rows": 2 * LENGTH - 1, "length": LENGTH, "highest": None}
 MASK = torch.empty(BATCH, LENGTH, dtype=torch.bool, device="meta")
+EVERYTHING = {
+    "key_mask": MASK,
+    "explicit_mask": MASK[:, None, None].expand(BATCH, 1, LENGTH, LENGTH),
+    "query_segments": (segments := torch.empty(BATCH, LENGTH, dtype=torch.int64, device="meta")),
+    "key_segments": segments,
+    "dropout_p": 0.1,
+    "seed": numbers(),
+    "softcap": 30.0,
+    "key_bias": (numbers_of_keys := torch.empty(BATCH, HEADS, LENGTH, device="meta")),
+    "key_shift": numbers_of_keys,
+}
+LISTED = {"length": LENGTH, "highest": None}
 CALLS = {
     "no table": meta_call(**SHAPE),
     "relative keys": meta_call(TABLES[:1], **SHAPE),
     "every table and a key mask": meta_call(TABLES, key_mask=MASK, **SHAPE),
+    "every table, masks, dropout, softcap and key bias": meta_call(TABLES, **EVERYTHING, **SHAPE),
+    "listed positions with every table": meta_call(axes=(meta_axis(0, CLIPPED, length=LENGTH),), **LISTED),
+    "two listed axes with own r and every table": meta_call(
+        axes=tuple(meta_axis(number, CLIPPED, length=LENGTH, own=WIDTH) for number in (0, 1)), **LISTED
+    ),
 }
 
 
@@ -127,7 +146,7 @@ def markdown() -> str:
         "|---|---:|---:|---:|",
     ]
     for kind, call in CALLS.items():
-        for name, launch in zip(("forward", "backward"), launches(call, ordered=False), strict=True):
+        for name, launch in zip(NAMES, launches(call, ordered=False), strict=False):
             found = cost(launch, call)
             lines.append(f"| {name}, {kind} | {found.arguments} | {found.ours} | {found.theirs} |")
     return "\n".join(lines) + "\n"

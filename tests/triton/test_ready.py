@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, get_args, get_type_hints
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from tests.triton.calls import meta_call
+from relattn.score.problem import TABLES
+from tests.triton.calls import BATCH, meta_axis, meta_call, numbers
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
-from triton.backends.compiler import GPUTarget
+from triton import knobs
+from triton.backends.compiler import BaseBackend, GPUTarget
 from triton.compiler.compiler import CompiledKernel, make_backend
-from triton.runtime.jit import JITFunction, create_function_from_signature
+from triton.runtime.jit import JITFunction, create_function_from_signature, native_specialize_impl
 
+from benchmarks.triton_compiled import launches
 from relattn.backends.triton import decoding, ready
-from relattn.backends.triton.diagonals import Sums as SumsOfTables
-from relattn.backends.triton.inputs import Inputs, Listed, Mask, Rows
-from relattn.backends.triton.known import Known
+from relattn.backends.triton.call import ListedAxis
+from relattn.backends.triton.inputs import Rows
+from relattn.backends.triton.opened import opened
 
 NUMBERS = torch.zeros(64, dtype=torch.float32)
 ARGUMENTS: dict[str, Any] = {
@@ -59,16 +64,148 @@ def test_what_triton_tells_apart_is_told_apart() -> None:
     assert len(set(ours.values())) < len(ours), "some are alike"
 
 
-def test_a_bundle_that_may_be_absent_begins_with_a_tensor() -> None:
-    """So its None, and what it begins with, tell its members from those of others in one row of all."""
-    absent = 0
-    for bundle in (Inputs, Mask, Known, Listed, SumsOfTables):
-        for hint in get_type_hints(bundle).values():
-            for of in get_args(hint):
-                if hasattr(of, "_fields"):
-                    absent += 1
-                    assert next(iter(get_type_hints(of).values())) is torch.Tensor, (bundle, of)
-    assert absent > 10
+def shapes(**changes: Any) -> dict[str, Any]:
+    return {"length": 256, "highest": None, **changes}
+
+
+def axis(number: int, rows: int = 33, **changes: Any) -> ListedAxis:
+    """A listed axis; a table of the changes may be None."""
+    own = changes.pop("own", None)
+    return meta_axis(number, rows, length=256, own=own)._replace(**changes)
+
+
+CALLS = {
+    "no table": meta_call(**shapes()),
+    "other numbers": meta_call(**shapes(length=512)),
+    "odd numbers": meta_call(**shapes(length=257)),
+    "key mask": meta_call(**shapes(key_mask=torch.empty(BATCH, 256, dtype=torch.bool, device="meta"))),
+    "mask": meta_call(**shapes(explicit_mask=torch.empty(1, 1, 256, 256, dtype=torch.bool, device="meta"))),
+    "added mask": meta_call(**shapes(explicit_mask=torch.empty(1, 1, 256, 256, device="meta"))),
+    "dropout": meta_call(**shapes(dropout_p=0.1, seed=numbers())),
+    "softcap": meta_call(**shapes(softcap=30.0)),
+    "a start as a tensor": meta_call(TABLES[:1], 33, **shapes(offset=numbers())),
+    **{name: meta_call((name,), 33, **shapes()) for name in TABLES},
+    "every table": meta_call(TABLES, 33, **shapes()),
+    "an axis": meta_call(**shapes(axes=(axis(0),))),
+    "odd rows": meta_call(**shapes(axes=(axis(0, 31),))),
+    "it is not the sequence": meta_call(**shapes(axes=(axis(1),))),
+    "an axis with limits": meta_call(**shapes(axes=(axis(0, highest=3),))),
+    **{f"no {name} of an axis": meta_call(**shapes(axes=(axis(0, **{name: None}),))) for name in TABLES},
+    **{f"own r of width {own}": meta_call(**shapes(axes=(axis(0, own=own),))) for own in (16, 32, 48, 64)},
+    "an axis and a table": meta_call(TABLES[:1], 33, **shapes(axes=(axis(0),))),
+    "two axes": meta_call(**shapes(axes=(axis(0), axis(1)))),
+    "of which the first has own r": meta_call(**shapes(axes=(axis(0, own=32), axis(1)))),
+    "of which the second has own r": meta_call(**shapes(axes=(axis(0), axis(1, own=32)))),
+    "of which the first has no bias": meta_call(**shapes(axes=(axis(0, bias=None), axis(1)))),
+    "of which the second has no bias": meta_call(**shapes(axes=(axis(0), axis(1, bias=None)))),
+    "three axes": meta_call(**shapes(axes=(axis(0), axis(1), axis(2)))),
+}
+
+
+def test_launches_of_one_key_have_one_specialization() -> None:
+    """Any two launches of a kernel, of calls with axes of several kinds and numbers: where the keys are equal, Triton
+    finds the arguments alike, opened by nobody.
+    """
+    given: dict[str, list[tuple[str, Any, Any]]] = {}
+    for name, call in CALLS.items():
+        for ordered in (False, True):
+            for launch in launches(call, ordered):
+                theirs = native_specialize_impl(BaseBackend, launch.given, False, True, True)
+                given.setdefault(launch.kernel.__name__, []).append((name, ready.specialization(launch.given), theirs))
+    told_apart = 0
+    for kernel_name, several in given.items():
+        for (one, ours, theirs), (other, our_other, their_other) in itertools.combinations(several, 2):
+            assert ours != our_other or theirs == their_other, (kernel_name, one, other)
+            told_apart += theirs != their_other
+    assert told_apart > 1000
+
+
+def test_the_same_launch_with_other_tensors_has_the_same_key() -> None:
+    """For every kernel, however many bundles it takes."""
+    for name, call in CALLS.items():
+        again = replace(call, **{each: torch.empty_like(getattr(call, each)) for each in ("query", "key", "value")})
+        for one, other in zip(launches(call, False), launches(again, False), strict=True):
+            assert ready.specialization(one.given) == ready.specialization(other.given), name
+
+
+class Place(NamedTuple):
+    at: int | None
+    step: int | None
+
+
+class Grid(NamedTuple):
+    """A bundle with a tuple of any length, and no bundle in it."""
+
+    terms: tuple[tuple[int, int], ...]
+    first: int | None
+
+
+class Axis(NamedTuple):
+    side: Place | Grid
+    other: Place | None
+    doublings: tuple[None, ...]
+
+
+class Every(NamedTuple):
+    """Each way in which a bundle may hold another."""
+
+    place: Place
+    axis: Axis
+    or_number: Place | int | None
+    or_deeper: Axis | None
+    axes: tuple[Axis, ...]
+    more: tuple[Place, ...] | None
+
+
+PLACES = [Place(None, None), Place(1, None), Place(None, 1), Place(1, 1)]
+GRIDS = [Grid((), 1), Grid(((1, 1),), None), Grid(((1, 1),), 1), Grid(((1, 1), (1, 1)), 1)]
+AXES = [
+    Axis(side, other, (None,) * doublings)
+    for side in (*PLACES, *GRIDS)
+    for other in (None, *PLACES[::3])
+    for doublings in (0, 1, 2)
+]
+FIRST = Every(PLACES[0], AXES[0], None, None, (), None)
+ROWS = [
+    *(FIRST._replace(place=place, or_number=other) for place in PLACES for other in (None, 1, *PLACES)),
+    *(FIRST._replace(axis=axis, or_deeper=other) for axis in AXES[::2] for other in (None, *AXES[::3])),
+    *(FIRST._replace(axes=axes) for count in (1, 2, 3) for axes in itertools.product(AXES[::9], repeat=count)),
+    *(FIRST._replace(axes=(one, other)) for one in AXES[:20] for other in AXES[:20]),
+    *(FIRST._replace(more=more) for count in (0, 1, 2) for more in itertools.product(PLACES, repeat=count)),
+]
+
+
+def test_form_and_leaves_tell_what_the_row_was() -> None:
+    """No two rows of bundles, other in members, Nones, lengths or kinds, have the same; `repr` says what differs."""
+    rows: list[tuple] = [(), (None,), (1,), ((),), ((1,),), ((1, 1),), ((1,), 1), ((), 1), (1, ()), ((1, (1,)),)]
+    rows += [(each,) for each in ROWS] + [(each, None, 1) for each in ROWS[::5]] + [(1, each) for each in ROWS[::5]]
+    rows += [(one, other) for one in (*PLACES, *GRIDS, None, 1) for other in (*PLACES, *GRIDS, None, 1)]
+    rows += [((one, other),) for one in (*PLACES, *GRIDS, None, 1) for other in (*PLACES, *GRIDS, None, 1)]
+    told = {opened(row): repr(row) for row in rows}
+    assert all(told[opened(row)] == repr(row) for row in rows)
+    assert len(rows) > 1000
+
+
+def test_leaves_are_of_no_named_tuple() -> None:
+    """That is what Triton takes its time for."""
+
+    def holds_bundles(leaf: object) -> bool:
+        return isinstance(leaf, tuple) and (hasattr(leaf, "_fields") or any(map(holds_bundles, leaf)))
+
+    given = [launch.given for call in CALLS.values() for ordered in (False, True) for launch in launches(call, ordered)]
+    for row in [*given, *((each,) for each in ROWS)]:
+        assert not any(map(holds_bundles, opened(row)[1]))
+
+
+def test_an_axis_of_the_call_is_not_opened_twice() -> None:
+    """But its number is in the form, and one that only looks like it is opened."""
+    one, other, alike = Axis(Place(2, 3), None, ()), Axis(Place(2, 3), None, ()), Axis(Place(2, 3), None, ())
+    bundle = FIRST._replace(axes=(one, other))
+    (form, leaves), (form_of_other, same) = opened((bundle, one)), opened((bundle, other))
+    assert leaves == same == opened((bundle, None))[1]
+    assert form != form_of_other
+    assert len(opened((bundle, alike))[1]) == len(leaves) + 2
+    assert opened((bundle, alike))[0] not in (form, form_of_other)
 
 
 class Compiled(CompiledKernel):
@@ -76,9 +213,41 @@ class Compiled(CompiledKernel):
 
     def __init__(self) -> None:
         self.launched: list[tuple] = []
+        self.hooked: list[tuple] = []
+        self.function = self.packed_metadata = None
+
+    def run(self, *given: Any) -> None:
+        assert given[3:9] == ("stream 7", None, None, None, None, None)
+        self.launched.append((given[:3], given[9:]))
 
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        return lambda *arguments: self.launched.append((grid, arguments))
+        return lambda *arguments: self.hooked.append((grid, arguments))
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current one of the current device, the seventh."""
+    active = SimpleNamespace(get_current_device=lambda: 7, get_current_stream=lambda device: f"stream {device}")
+    monkeypatch.setattr(ready, "driver", SimpleNamespace(active=active))
+
+
+@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
+def test_hooks_of_triton_are_called(hook: str, stream: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Triton's own launch, as long as there are any: in the chain, or in its place."""
+    kernel = Compiled()
+    again = ready.Ready(kernel, (64,))
+    again.launch(3, (1, 2))
+    assert (kernel.launched, kernel.hooked) == ([((3, 1, 1), (1, 2, 64))], [])
+    chain = getattr(knobs.runtime, hook)
+    chain.add(print)
+    try:
+        again.launch(3, (1, 2))
+    finally:
+        chain.remove(print)
+    assert kernel.hooked == kernel.launched
+    monkeypatch.setattr(knobs.runtime, hook, print)
+    again.launch(3, (1, 2))
+    assert (len(kernel.launched), len(kernel.hooked)) == (1, 2)
 
 
 class Searched:
@@ -95,7 +264,7 @@ class Searched:
         return run
 
 
-def test_few_queries_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_queries_are_looked_up_once(stream: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And again where the number of keys is a multiple of 16 no more, or another width is asked for."""
     part, merge = Searched("part_kernel"), Searched("merge_kernel")
     monkeypatch.setattr(decoding, "part_kernel", part)

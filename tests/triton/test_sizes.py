@@ -21,6 +21,7 @@ from triton.compiler.compiler import CompiledKernel
 
 sizes = pytest.importorskip("relattn.backends.triton.sizes", reason="Triton is a package for Linux")
 candidates = pytest.importorskip("relattn.backends.triton.candidates", reason="Triton is a package for Linux")
+ready = pytest.importorskip("relattn.backends.triton.ready", reason="Triton is a package for Linux")
 
 LARGE, SMALL = meta_call(), meta_call(length=512)
 FIRST, LAST = candidates.Sizes(64, 4, 2), candidates.Sizes(128, 8, 2)
@@ -34,14 +35,12 @@ class Compiled(CompiledKernel):
 
     def __init__(self, kernel: Kernel, chosen: Any) -> None:
         self.stand_in, self.chosen = kernel, chosen
+        self.function = self.packed_metadata = None
 
-    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        def run(*arguments: object) -> None:
-            assert grid == (4096 // self.chosen[0], 1, 1)
-            assert arguments[-1] == self.chosen[0], "the last constant is the tile"
-            self.stand_in.runs.append(self.chosen)
-
-        return run
+    def run(self, *given: object) -> None:
+        assert given[:3] == (4096 // self.chosen[0], 1, 1)
+        assert given[-1] == self.chosen[0], "the last constant is the tile"
+        self.stand_in.runs.append(self.chosen)
 
 
 class Kernel:
@@ -101,8 +100,11 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sizes, "INTERPRETED", False)
     monkeypatch.setattr(candidates, "INTERPRETED", False)
-    active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", state.arch, 32))
-    monkeypatch.setattr(sizes, "driver", SimpleNamespace(active=active))
+    active = SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", state.arch, 32), get_current_device=int, get_current_stream=int
+    )
+    for module in (sizes, ready):
+        monkeypatch.setattr(module, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: state.gpu)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
     state.forget = lambda: [memory.clear() for memory in (sizes._fastest, sizes._first, sizes.remembered)]
@@ -444,12 +446,9 @@ def test_a_program_owns_several_tiles(clock: Clock, machine: SimpleNamespace) ->
             return run
 
     class Again(Compiled):
-        def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-            def run(*arguments: object) -> None:
-                launched.append((grid[0], {"GROUPS": arguments[-1], "TILE": arguments[-2]}))
-                self.stand_in.runs.append(self.chosen)
-
-            return run
+        def run(self, *given: Any) -> None:
+            launched.append((given[0], {"GROUPS": given[-1], "TILE": given[-2]}))
+            self.stand_in.runs.append(self.chosen)
 
     several, machine.arch = candidates.Sizes(*SEVERAL["queries_kernel"][-1]), 80
     clock.kernel = Grouped({several: 1.0})

@@ -54,7 +54,7 @@ def few_queries(call: Call) -> Answers:
 
 def _launch(kernel: Any, programs: int, arguments: tuple, constants: dict[str, int]) -> None:
     """With as many warps and stages as Triton takes by itself."""
-    known = kernel.__name__, arguments[1].device, *constants.values(), specialization(arguments)
+    known = kernel.__name__, arguments[1].get_device(), *constants.values(), specialization(arguments)
     if (again := remembered.get(known)) is not None:
         again.launch(programs, arguments)
     else:

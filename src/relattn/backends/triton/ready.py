@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
+from triton import knobs
 from triton.backends.compiler import BaseBackend
 from triton.compiler.compiler import CompiledKernel
+from triton.runtime.driver import driver
 from triton.runtime.jit import native_specialize_impl
+
+from relattn.backends.triton.opened import opened
 
 
 class Ready(NamedTuple):
@@ -27,8 +31,28 @@ class Ready(NamedTuple):
     owned: int = 1
 
     def launch(self, programs: int, arguments: tuple) -> None:
-        """On the current device; the arguments have the specialization that the kernel was compiled for."""
-        self.kernel[programs, 1, 1](*arguments, *self.constants)
+        """On the current device; the arguments have the specialization that the kernel was compiled for.
+
+        What Triton does for its hooks is left out while nobody has added one.
+        """
+        if _has_hooks():
+            self.kernel[programs, 1, 1](*arguments, *self.constants)
+            return
+        kernel: Any = self.kernel
+        active: Any = driver.active
+        stream = active.get_current_stream(active.get_current_device())
+        kernel.run(
+            programs, 1, 1, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments,
+            *self.constants,
+        )  # fmt: skip
+
+
+def _has_hooks() -> bool:
+    """Whether Triton was given something to call at each launch."""
+    for hook in (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook):
+        if not isinstance(hook, knobs.HookChain) or hook.calls:
+            return True
+    return False
 
 
 remembered: dict[tuple, Ready] = {}
@@ -39,27 +63,10 @@ def specialization(arguments: tuple) -> Hashable:
     """What of the arguments decides the compiled code, as Triton has it.
 
     For a named tuple Triton makes two more of its type, and that takes most of the time. So it gets one plain tuple of
-    what the bundles hold. No two launches of a kernel have the same row of specializations: a bundle that may be absent
-    is one None then and begins with a tensor else, every other bundle is always there, and of the members one at most,
-    `log_width`, varies in length. What lies deeper, the tables of listed axes, stays as it is.
+    what the bundles hold, and their form stands beside it.
     """
-    return native_specialize_impl(BaseBackend, _opened(arguments), False, True, True)
-
-
-def _opened(arguments: tuple) -> tuple:
-    """The members of the bundles among the arguments, and of the bundles in these."""
-    members = []
-    add, add_all = members.append, members.extend
-    for argument in arguments:
-        if isinstance(argument, tuple):
-            for member in argument:
-                if isinstance(member, tuple):
-                    add_all(member)
-                else:
-                    add(member)
-        else:
-            add(argument)
-    return tuple(members)
+    form, leaves = opened(arguments)
+    return form, native_specialize_impl(BaseBackend, leaves, False, True, True)
 
 
 def keep(key: tuple, launched: Any, constants: tuple[int, ...], owned: int = 1) -> None:

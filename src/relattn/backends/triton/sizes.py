@@ -59,18 +59,21 @@ def launch(
 
     Raises OutOfResources: when the smallest tiles do not fit on the device.
     """
-    widths, device = {**widths_of(call), **more}, call.query.device
-    (batch, heads, queries, _), keys = call.query.shape, call.key.shape[2]
+    query, relative = call.query, call.relative_query
+    (batch, heads, queries, width), keys = query.shape, call.key.shape[2]
     is_large = _is_worth_timing(queries * keys)
     magnitude = (batch * heads * queries * keys).bit_length() // 2  # to a power of four
     known = (
-        kernel.__name__, device, *widths.values(), call.precision, magnitude, is_large, specialization(arguments)
+        kernel.__name__, query.get_device(), width, call.value.shape[3],
+        None if relative is None else relative.shape[3], *more.values(), call.precision, magnitude, is_large,
+        specialization(arguments),
     )  # fmt: skip
     if (again := remembered.get(known)) is not None:
         again.launch(programs(again.owned), arguments)
         return
+    widths = {**widths_of(call), **more}
     kind = *widths.values(), call.precision, magnitude, _kinds(arguments)
-    key = kernel, device, kind
+    key = kernel, query.device, kind
 
     def run(sizes: Sizes) -> Any:
         return kernel[(programs(sizes.tile * sizes.groups),)](
