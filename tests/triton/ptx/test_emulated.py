@@ -226,7 +226,6 @@ NOW_AND_THEN |= {
     "a float mask and dropout in float32": (F32, SMALL, {**ONE, "lengths": (20, 37), "tables": TABLES[3:],
                                                          "added": "hqk", "dropout_p": 0.3, "seed": 13}),
     "a bias, two warps": (BF16, OF_PAIRS, {**SQUARE, "tables": TABLES[3:], "rows": 33, "first": -16}),
-    "every table, two warps": (BF16, OF_PAIRS, {"lengths": (40, 50)}),
     "float32 in parts, two warps": (F32, TWO_WARPS, {"lengths": (35, 40), "precision": "tf32x3"}),
     "float32 in parts, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "added": "hqk",
                                                      "precision": "tf32x3"}),
