@@ -43,8 +43,8 @@ def _taken() -> Iterator[Compiled]:
         NUMBERS, (64, 128, 256), BESIDE, (0.0, 0.3), ((), ({"number": 1},))
     ):
         call = make_call(
-            dtype, lengths=(2, 3), widths=(width,) * 3, tables=tables, dropout_p=dropout_p, precision=precision,
-            axes=axes, added="hqk", seed=1,
+            dtype, lengths=(2, 3), widths=(width, width, width), tables=tables, dropout_p=dropout_p, seed=1,
+            precision=precision, axes=axes, added="hqk",
         )  # fmt: skip
         for kernel in (*ALWAYS, *(("tables_kernel",) if tables else ()), *(OF_LISTS if axes else ())):
             for sizes in candidates(kernel, call, AMPERE):
