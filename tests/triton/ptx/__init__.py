@@ -8,9 +8,10 @@ the tensor cores, the shuffles, the masks of every load, the copies that run bes
     launch.py                 Triton's compiler before it          instructions.py every instruction, by its name
 
 One file has one family of instructions: `arithmetic`, `bits`, `comparisons`, `conversions`, `moves`, `access`,
-`copies`, `matrices`, `lanes`, `control`. What is not in them is a `Fault`, as is everything that a GPU need not do as
-it is meant: an address outside of what was handed over, a misaligned one, threads of a program that take a branch two
-ways, a byte of shared memory where two warps meet with no barrier between, one that a copy has not brought yet.
+`atomics`, `copies`, `matrices`, `lanes`, `control`. What is not in them is a `Fault`, as is everything that a GPU need
+not do as it is meant: an address outside of what was handed over, a misaligned one, threads of a program that take a
+branch two ways, a byte of shared memory where two warps meet with no barrier between, one that a copy has not brought
+yet, a division by 0.
 
 Not modelled: what comes after the PTX (ptxas: registers, spills, the order of instructions); how a GPU rounds inside
 of a matrix product, and its approximate functions (here exact, rounded once); instructions of later generations, as

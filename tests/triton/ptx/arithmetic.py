@@ -1,13 +1,17 @@
-"""Sums, products, quotients, smallest and largest; integers wrap around, float32 is rounded once."""
+"""Sums, products, quotients, remainders, smallest and largest; integers wrap around, float32 is rounded once."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 from tests.triton.ptx.elementwise import elementwise
 from tests.triton.ptx.fault import Fault
 from tests.triton.ptx.kinds import INTEGERS, flushed
+from tests.triton.ptx.operands import Operand
 from tests.triton.ptx.program import Step
+from tests.triton.ptx.threads import Threads
 
 
 def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -27,14 +31,21 @@ def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 def quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of integers, rounded towards 0.
+    """Of integers, rounded towards 0."""
+    return (a - np.fmod(a, b)) // b
 
-    Raises Fault: where b is 0.
-    """
-    if not b.all():
-        raise Fault("a division by 0")
-    wide, divisor = a.astype(np.int64), b.astype(np.int64)
-    return np.sign(wide) * np.sign(divisor) * (np.abs(wide) // np.abs(divisor))
+
+def dividing(function: Callable[[np.ndarray, np.ndarray], np.ndarray], kind: str) -> Step:
+    """The first operand becomes the function of the others, integers; a divisor of 0 gives no number that PTX says."""
+
+    def step(threads: Threads, operands: tuple[Operand, ...]) -> None:
+        target, dividend, divisor = operands
+        a, b = (threads.everywhere(threads.read(operand, kind)) for operand in (dividend, divisor))
+        if (b[threads.lanes()] == 0).any():
+            raise Fault("a division by 0")
+        threads.write(target, function(a, np.where(b == 0, b.dtype.type(1), b)), kind)
+
+    return step
 
 
 def power_of_two(x: np.ndarray) -> np.ndarray:
@@ -55,8 +66,6 @@ def wide_product(a: np.ndarray, b: np.ndarray, c: np.ndarray | int = 0) -> np.nd
 
 STEPS: dict[str, Step] = {
     "mul.hi.u32": elementwise(high_bits, "u32", "u32", "u32"),
-    "div.s32": elementwise(quotient, "s32", "s32", "s32"),
-    "div.u32": elementwise(quotient, "u32", "u32", "u32"),
     "neg.s32": elementwise(np.negative, "s32", "s32"),
     "neg.s64": elementwise(np.negative, "s64", "s64"),
     "neg.f32": elementwise(np.negative, "f32", "f32"),
@@ -74,6 +83,8 @@ STEPS |= {f"{name}.f32": elementwise(function, "f32", "f32", "f32")
 STEPS |= {f"{name}.{kind}": elementwise(function, kind, kind, kind) for kind in INTEGERS
           for name, function in {"add": np.add, "sub": np.subtract, "mul.lo": np.multiply, "min": np.minimum,
                                  "max": np.maximum}.items()}  # fmt: skip
+STEPS |= {f"{name}.{kind}": dividing(function, kind) for kind in ("s32", "u32", "s64", "u64")
+          for name, function in {"div": quotient, "rem": np.fmod}.items()}  # fmt: skip
 STEPS |= {f"mad.lo.{kind}": elementwise(lambda a, b, c: a * b + c, kind, kind, kind, kind) for kind in INTEGERS}
 for kind in ("u", "s"):
     STEPS[f"mul.wide.{kind}16"] = elementwise(wide_product, f"{kind}32", f"{kind}16", f"{kind}16")

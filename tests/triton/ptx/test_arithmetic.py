@@ -1,4 +1,4 @@
-"""Sums, products and quotients, each instruction alone, against Python's integers and fractions."""
+"""Sums, products, quotients and remainders, each instruction alone, against Python's integers and fractions."""
 
 import math
 from collections.abc import Callable
@@ -7,11 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.triton.ptx.drawn import drawn, flushed, hold_to, rounded, wrapped
+from tests.triton.ptx.drawn import drawn, flushed, hold_to, prefix, rounded, wrapped
 from tests.triton.ptx.fault import Fault
-from tests.triton.ptx.kinds import INTEGERS
-from tests.triton.ptx.snippets import execute
+from tests.triton.ptx.kinds import INTEGERS, KINDS
+from tests.triton.ptx.snippets import PROGRAMS, THREADS, execute
 
+DIVIDED = ("s32", "u32", "s64", "u64")
 WHOLE: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -88,25 +89,61 @@ def test_the_negative_of_an_integer(kind: str, rng: np.random.Generator) -> None
     hold_to(f"neg.{kind}", lambda a: wrapped(-a, kind), kind, (kind,), rng)
 
 
-@pytest.mark.parametrize("kind", ["s32", "u32"])
+def quotient(a: int, b: int) -> int:
+    """Rounded towards 0."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def divisors(kind: str, rng: np.random.Generator) -> np.ndarray:
+    """Numbers but 0, many of them so small that they go into others more than once, also below 0."""
+    small = rng.integers(-100 if kind[0] == "s" else 1, 100, (PROGRAMS, THREADS)).astype(KINDS[kind])
+    found = np.where(rng.random(small.shape) < 0.5, drawn(kind, rng), small)
+    found[found == 0] = 3
+    return found
+
+
+@pytest.mark.parametrize("kind", DIVIDED)
 def test_quotients_are_rounded_towards_0(kind: str, rng: np.random.Generator) -> None:
-    divisor = drawn(kind, rng)
-    divisor[divisor == 0] = 3
-
-    def quotient(a: int, b: int) -> int:
-        return wrapped(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1), kind)
-
-    hold_to(f"div.{kind}", quotient, kind, (kind, kind), rng, at_1=divisor)
+    """The lowest number over -1 is no number of its kind: it wraps around."""
+    divisor = divisors(kind, rng)
+    hold_to(f"div.{kind}", lambda a, b: wrapped(quotient(a, b), kind), kind, (kind, kind), rng, at_1=divisor)
 
 
-def test_a_division_by_0_is_a_fault() -> None:
+@pytest.mark.parametrize("kind", DIVIDED)
+def test_remainders_are_what_such_quotients_leave(kind: str, rng: np.random.Generator) -> None:
+    divisor = divisors(kind, rng)
+    hold_to(f"rem.{kind}", lambda a, b: a - quotient(a, b) * b, kind, (kind, kind), rng, at_1=divisor)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "quotient", "remainder"),
+    [(7, 3, 2, 1), (-7, 3, -2, -1), (7, -3, -2, 1), (-7, -3, 2, -1), (-6, 3, -2, 0), (-(2**31), -1, -(2**31), 0)],
+)
+def test_signs_of_quotients_and_remainders(a: int, b: int, quotient: int, remainder: int) -> None:
+    given = {"%r3": np.int32(a), "%r4": np.int32(b)}
+    found = execute("div.s32 %r1, %r3, %r4; rem.s32 %r2, %r3, %r4;", given)
+    assert set(found["%r1"].view(np.int32).flat) == {quotient}
+    assert set(found["%r2"].view(np.int32).flat) == {remainder}
+
+
+@pytest.mark.parametrize("name", ["div", "rem"])
+@pytest.mark.parametrize("kind", DIVIDED)
+def test_a_division_by_0_is_a_fault(kind: str, name: str) -> None:
+    register = prefix(kind)
     with pytest.raises(Fault) as fault:
-        execute("div.s32 %r1, %r2, 0;", {"%r2": np.int32(7)})
-    assert str(fault.value) == "a division by 0: `div.s32 %r1, %r2, 0`, in programs 0, 1, 2"
+        execute(f"{name}.{kind} {register}1, {register}2, 0;", {f"{register}2": KINDS[kind].type(7)})
+    assert str(fault.value) == f"a division by 0: `{name}.{kind} {register}1, {register}2, 0`, in programs 0, 1, 2"
+
+
+def test_threads_that_take_no_part_may_have_a_divisor_of_0() -> None:
+    divisor = np.arange(THREADS, dtype=np.int32) % 4
+    registers = {"%r1": np.int32(5), "%r2": np.int32(-8), "%r3": divisor, "%p1": divisor > 0}
+    found = execute("@%p1 rem.s32 %r1, %r2, %r3;", registers)["%r1"].view(np.int32)
+    assert found.tolist() == [[5, 0, 0, -2] * (THREADS // 4)] * PROGRAMS
 
 
 TESTED = {
     *(f"{name}.{kind}" for name in WHOLE for kind in INTEGERS), *REAL, "fma.rn.f32", "fma.rn.ftz.f32",
-    *("neg.s32", "neg.s64", "mul.hi.u32", "div.s32", "div.u32"),
+    *("neg.s32", "neg.s64", "mul.hi.u32"), *(f"{name}.{kind}" for name in ("div", "rem") for kind in DIVIDED),
     *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"), "mul.wide.u16", "mul.wide.s16",
 }  # fmt: skip

@@ -30,6 +30,7 @@ STAGES, TWO_WARPS, ONE_WARP = (64, 4, 3), (16, 2, 2), (16, 1, 2)
 SEVERAL, MORE = (32, 4, 2, 4), (32, 8, 2, 8)  # tiles of queries of a program
 SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 2)  # of float32, and of listed axes
 ONE_OF_LISTS, TWO_OF_LISTS = (16, 1, 1), (16, 2, 1)
+OF_PAIRS = (32, 2, 2)  # where every product is as wide as a tile
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
 FULL = {"rows": 141, "first": -69}
 """A row for every offset of 70 by 70, whichever table: nothing is beyond."""
@@ -220,6 +221,28 @@ NOW_AND_THEN |= {
                                                          "rows": 20, "masks": "k"}),
     "three stages, many tiles": (BF16, STAGES, {**SQUARE, **ONE, "lengths": (70, 400), "offset": -330, "rows": 600,
                                                "first": -400, "tables": TABLES[:1], "shared": True, "highest": 0}),
+    "a float mask, one head": (BF16, OF_PAIRS, {**SQUARE, **ONE, "tables": TABLES[:1], "added": "hqk"}),
+    "a float mask and dropout, one warp": (BF16, ONE_WARP, {**SQUARE, **ONE, "lengths": (34, 40), "tables": TABLES[:1],
+                                                            "added": "hqk", "dropout_p": 0.3, "seed": 11}),
+    "a float mask and dropout, two warps": (BF16, TWO_WARPS, {**ONE, "widths": (250, 256, 130), "lengths": (33, 40),
+                                                              "tables": TABLES[3:], "added": "bhqk", "dropout_p": 0.3,
+                                                              "seed": 12}),
+    "a float mask, 128 rows": (BF16, WIDE, {**SQUARE, **ONE, "lengths": (140, 150), "tables": (), "added": "qk"}),
+    "a float mask in float32, in parts": (F32, ONE_WARP, {**ONE, "lengths": (20, 37), "tables": TABLES[:1],
+                                                          "added": "hqk", "precision": "tf32x3"}),
+    "a float mask and dropout in float32": (F32, SMALL, {**ONE, "lengths": (20, 37), "tables": TABLES[3:],
+                                                         "added": "hqk", "dropout_p": 0.3, "seed": 13}),
+    "a bias, two warps": (BF16, OF_PAIRS, {**SQUARE, "tables": TABLES[3:], "rows": 33, "first": -16}),
+    "float32 in parts, two warps": (F32, TWO_WARPS, {"lengths": (35, 40), "precision": "tf32x3"}),
+    "float32 in parts, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "added": "hqk",
+                                                     "precision": "tf32x3"}),
+    "float32, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "tables": (), "added": "hqk"}),
+    "every table in float32, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "added": "hqk"}),
+    "float32, tiles of 64": (F32, MIDDLE, {**SQUARE, **ONE, "tables": (), "added": "hqk"}),
+    "128 wide beside lists": (BF16, TWO_OF_LISTS, {**LISTED, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1],
+                                                   "added": "hqk", "axes": ({"number": 1, "tables": TABLES[:1]},)}),
+    "lists in parts": (F32, SMALLEST, {**LISTED, **ONE, "tables": TABLES[:1], "added": "hqk", "precision": "tf32x3",
+                                       "axes": ({**OTHER, "tables": (TABLES[0], TABLES[3])},)}),
 }  # fmt: skip
 """Run with the others by `make test-ptx`."""
 

@@ -1,0 +1,80 @@
+"""Each size that a kernel is given for sm_80, timed or not, is one in which a case of `test_emulated` runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from relattn.backends.triton.call import Call
+from tests.triton.calls import launching
+from tests.triton.test_kernels import TABLES, make_call, random_cotangents, run
+
+pytest.importorskip("triton", reason="Triton is a package for Linux")
+pytestmark = pytest.mark.ptx
+
+NUMBERS = [(torch.bfloat16, "ieee"), (torch.float32, "ieee"), (torch.float32, "tf32x3")]
+BESIDE = [(), TABLES[:1], TABLES[3:], (TABLES[0], TABLES[2]), TABLES]
+OF_LISTS = ("axis_kernel", "rows_kernel", "bias_rows_kernel")
+ALWAYS = ("forward_kernel", "queries_kernel", "keys_kernel", "mask_kernel")
+
+
+class Compiled(NamedTuple):
+    """A kernel, its tile, warps, stages and tiles of queries, whether for float32, and the precision of products."""
+
+    kernel: str
+    sizes: tuple[int, ...]
+    in_float32: bool
+    precision: str
+
+
+def test_every_size_that_may_be_taken_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(_taken()) <= _run_by_cases(monkeypatch)
+
+
+def _taken() -> Iterator[Compiled]:
+    """By calls of each kind that `candidates` tells from others."""
+    from relattn.backends.triton.candidates import AMPERE, candidates
+
+    for (dtype, precision), width, tables, dropout_p, axes in product(
+        NUMBERS, (64, 128, 256), BESIDE, (0.0, 0.3), ((), ({"number": 1},))
+    ):
+        call = make_call(
+            dtype, lengths=(2, 3), widths=(width, width, width), tables=tables, dropout_p=dropout_p, seed=1,
+            precision=precision, axes=axes, added="hqk",
+        )  # fmt: skip
+        for kernel in (*ALWAYS, *(("tables_kernel",) if tables else ()), *(OF_LISTS if axes else ())):
+            for sizes in candidates(kernel, call, AMPERE):
+                yield _compiled(kernel, tuple(sizes), call)
+
+
+def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
+    """What they would launch: nothing runs here."""
+    from relattn.backends.triton import backward, decoding
+    from relattn.backends.triton.candidates import Sizes
+    from tests.triton.ptx.test_emulated import EVERY_TIME, NOW_AND_THEN
+
+    found: set[Compiled] = set()
+    monkeypatch.setattr(decoding, "_launch", lambda *given: None)
+    for dtype, sizes, given in (EVERY_TIME | NOW_AND_THEN).values():
+
+        def noted(kernel: Any, call: Call, *others: Any, sizes: tuple[int, ...] = sizes, **more: Any) -> None:
+            found.add(_compiled(kernel.__name__, tuple(Sizes(*sizes)), call))
+
+        for module in launching():
+            monkeypatch.setattr(module, "launch", noted)
+        call = make_call(dtype, **given)
+        for ordered in (False, True):
+            monkeypatch.setattr(backward, "is_ordered", lambda call, ordered=ordered: ordered)
+            run(call, *random_cotangents(call))
+    return found
+
+
+def _compiled(kernel: str, sizes: tuple[int, ...], call: Call) -> Compiled:
+    from relattn.backends.triton.candidates import ALONG_KEYS
+
+    owned = sizes[3] if kernel in ALONG_KEYS else 1
+    return Compiled(kernel, (*sizes[:3], owned), call.query.dtype == torch.float32, call.precision)
