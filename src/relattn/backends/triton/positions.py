@@ -73,17 +73,22 @@ def side_of(position: Position, length: int, device: torch.device) -> Side:
 
 
 def _computed(digits: Digits, length: int) -> Computed | None:
+    """None where a number of tokens does not fit into 31 bits. `first` is left as it is if it does: Triton compiles
+    anew for numbers of other kinds.
+    """
     start, terms = digits.start, []
     for step, repeat, count in digits.terms:
-        turns, first = divmod(digits.first, repeat)
-        if turns + (first + length - 1) // repeat < count:  # no token reaches the end of the digit
-            start, count = start + step * turns, None
-        else:
-            first += turns % count * repeat
+        first = digits.first
+        starts_again = (first + length - 1) // repeat >= count
+        if first + length >= 2**31 and starts_again:
+            first %= repeat * count
+        elif first + length >= 2**31:
+            start += first // repeat * step
+            first %= repeat
         if first + length >= 2**31:
             return None
         if count != 1:
-            terms.append(Term(step, first, divisor_of(repeat), divisor_of(count)))
+            terms.append(Term(step, first, divisor_of(repeat), divisor_of(count if starts_again else None)))
     return Computed(start, digits.leading or None, digits.nowhere, tuple(terms))
 
 
