@@ -116,7 +116,8 @@ def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
 
     1 where there is no more than a tile, and where the sums of two leave no registers.
     """
-    beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + (call.dropout_p > 0.0)
+    others = call.dropout_p > 0.0 or call.softcap is not None
+    beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + others
     has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes
     return 2 if has_room and extent > untimed(kernel.__name__, call).tile else 1
 
