@@ -34,11 +34,20 @@ FUSED = {"queries_kernel": "backward", "axis_kernel": "axis"}
 KEYS, VALUES = TABLES[:1], ("relative_keys", "relative_values")
 MASK = torch.empty(4, 1, LENGTH, LENGTH, dtype=torch.bfloat16, device="meta")
 DROPOUT = {"dropout_p": 0.1, "seed": numbers()}
+CAPPED = {
+    "softcap": 30.0, "key_bias": torch.empty(4, 16, LENGTH, device="meta"),
+    "key_shift": torch.empty(4, 16, LENGTH, device="meta"),
+    "query_segments": numbers(4, LENGTH), "key_segments": numbers(4, LENGTH),
+}  # fmt: skip
 CALLS: dict[str, Callable[..., Call]] = {
     "no table": lambda **given: meta_call(length=LENGTH, **given),
     "relative keys": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **given),
     "clipped relative keys": lambda **given: meta_call(KEYS, CLIPPED, length=LENGTH, **given),
     "clipped relative keys and values": lambda **given: meta_call(VALUES, CLIPPED, length=LENGTH, **given),
+    "clipped relative keys and values, a cap, a key bias, segments": lambda **given: meta_call(
+        VALUES, CLIPPED, length=LENGTH, **CAPPED, **given
+    ),
+    "every table, clipped": lambda **given: meta_call(TABLES, CLIPPED, length=LENGTH, **given),
     "relative keys and queries": lambda **given: meta_call(TABLES[:2], EVERY, length=LENGTH, **given),
     "a bias": lambda **given: meta_call(("bias",), 129, length=LENGTH, **given),
     "relative keys, a float mask": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, explicit_mask=MASK, **given),
@@ -57,6 +66,7 @@ WIDTHS = {
         "no table",
         "relative keys",
         "clipped relative keys and values",
+        "every table, clipped",
         "relative keys and queries",
         "a bias",
         "relative keys, a float mask",
@@ -65,7 +75,7 @@ WIDTHS = {
     ),
     256: ("no table", "relative keys"),
 }
-IN_FLOAT32 = ("no table", "relative keys")
+IN_FLOAT32 = {64: ("no table", "relative keys", "every table, clipped"), 128: ("relative keys",)}
 IN_PARTS = ("no table", "a bias")
 
 
@@ -81,8 +91,9 @@ def workloads() -> Iterator[tuple[str, int, str, Call]]:
     for width, kinds in WIDTHS.items():
         for kind in kinds:
             yield kind, width, "bfloat16", CALLS[kind](width=width)
-    for kind in IN_FLOAT32:
-        yield kind, 64, "float32", CALLS[kind](dtype=torch.float32)
+    for width, kinds in IN_FLOAT32.items():
+        for kind in kinds:
+            yield kind, width, "float32", CALLS[kind](width=width, dtype=torch.float32)
     for kind in IN_PARTS:
         yield kind, 64, "tf32x3", CALLS[kind](dtype=torch.float32, precision="tf32x3")
 

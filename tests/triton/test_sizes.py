@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from relattn.score.problem import TABLES
 from tests.triton.calls import meta_axis, meta_call
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -354,6 +355,7 @@ def test_what_a_kernel_adds_to_is_zero_before_the_run_that_stays(call: Any, cloc
 
 HALF, KEYS, BIAS = torch.float16, ("relative_keys",), ("bias",)
 IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
+A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, device="meta")}
 
 
 @pytest.mark.parametrize(
@@ -375,6 +377,9 @@ IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
         ("forward_kernel", {"dtype": torch.float32, "tables": KEYS}, [(16, 4, 2), (32, 4, 2)]),
         ("keys_kernel", {"dtype": torch.float32, "tables": KEYS}, [(16, 4, 1), (32, 4, 2)]),
         ("keys_kernel", {"dtype": torch.float32, "tables": BIAS}, [(16, 4, 2), (32, 4, 2)]),
+        ("forward_kernel", {"dtype": torch.float32, "tables": KEYS, "width": 128}, [(16, 8, 1), (16, 8, 2)]),
+        ("queries_kernel", {"dtype": torch.float32, "tables": A_PAIR_OF_TABLES}, [(16, 8, 1), (16, 8, 2)]),
+        ("keys_kernel", {"dtype": torch.float32, "tables": KEYS, "width": 136}, [(16, 8, 1)]),
         ("keys_kernel", IN_PARTS, [(16, 2, 2), (32, 4, 2)]),
         ("forward_kernel", IN_PARTS, [(16, 1, 2), (32, 4, 2)]),
         ("tables_kernel", {"tables": BIAS, **IN_PARTS}, [(16, 1, 2), (32, 4, 2)]),
@@ -385,7 +390,14 @@ IN_PARTS = {"dtype": torch.float32, "precision": "tf32x3"}
         ("queries_kernel", {"tables": KEYS, "width": 128}, [(32, 4, 2), (64, 4, 2)]),
         ("queries_kernel", {"tables": A_PAIR_OF_TABLES, "width": 128}, [(16, 2, 2), (32, 4, 2)]),
         ("queries_kernel", {"tables": KEYS, "width": 72, "dropout_p": 0.1}, [(16, 2, 2), (32, 4, 2)]),
-        ("mask_kernel", {"tables": KEYS, "width": 128}, [(16, 1, 2), (32, 4, 2)]),
+        ("keys_kernel", {"tables": A_PAIR_OF_TABLES, "width": 128, "dropout_p": 0.1}, [(16, 2, 2), (32, 4, 2)]),
+        ("queries_kernel", {"tables": TABLES}, [(16, 2, 2), (32, 4, 2)]),
+        ("forward_kernel", {"tables": TABLES, "width": 128}, [(16, 2, 2)]),
+        ("tables_kernel", {"tables": TABLES, "width": 128}, [(16, 2, 2)]),
+        ("forward_kernel", {"tables": KEYS, **A_FLOAT_MASK}, [(64, 4, 2), (64, 4, 3)]),
+        ("queries_kernel", {"tables": KEYS, **A_FLOAT_MASK}, [(32, 4, 2)]),
+        ("mask_kernel", {"tables": KEYS, **A_FLOAT_MASK}, [(32, 2, 2)]),
+        ("mask_kernel", {"tables": KEYS, "width": 128, **A_FLOAT_MASK}, [(16, 1, 2)]),
         ("tables_kernel", {"tables": A_PAIR_OF_TABLES, "width": 256}, [(16, 2, 2)]),
         ("queries_kernel", {"width": 128}, [(32, 4, 2), (64, 4, 2)]),
     ],
@@ -456,3 +468,63 @@ def test_a_program_owns_several_tiles(clock: Clock, machine: SimpleNamespace) ->
     for _ in range(2):
         assert clock.kernel.launched(call, 16) == several
         assert launched[-1] == (4096 // 128, {"GROUPS": 4, "TILE": 32})
+
+
+class Counted(Kernel):
+    """Notes how it is run, in any grid."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.__name__ = name
+
+    def running(self, grid: tuple[int]) -> Callable[..., None]:
+        def run(*arguments: object, num_warps: int, num_stages: int, **constants: Any) -> None:
+            self.runs.append(candidates.Sizes(constants["TILE"], num_warps, num_stages, constants.get("GROUPS", 1)))
+
+        return run
+
+
+@pytest.fixture
+def forgetful(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A GPU that has nothing on disk, ever."""
+    monkeypatch.setattr(sizes, "_read", lambda cache, name: None)
+    return machine
+
+
+def compilations(call: Any, ordered: bool, clock: Clock, machine: SimpleNamespace) -> dict[str, int]:
+    """How many sizes each launch of a first training step runs in, under the kernel's name and the launch's number."""
+    from benchmarks.triton_compiled import launches
+
+    counts = {}
+    for number, launch in enumerate(launches(call, ordered)):
+        machine.forget()
+        clock.kernel = Counted(launch.kernel.__name__)
+        sizes.launch(clock.kernel, call, lambda owned: 4096 // owned, (), more=launch.more)
+        counts[f"{launch.kernel.__name__} {number}"] = len(set(clock.kernel.runs))
+    return counts
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_a_first_training_step_compiles_four_kernels_at_most(
+    arch: int, clock: Clock, forgetful: SimpleNamespace
+) -> None:
+    """Of every kind in the committed table; a kernel for each listed axis is counted for each."""
+    from benchmarks.triton_compiled import workloads
+
+    forgetful.arch = arch
+    found = {tuple(place): compilations(call, False, clock, forgetful) for *place, call in workloads()}
+    assert {place: counts for place, counts in found.items() if sum(counts.values()) > 4} == {}
+    assert max(sum(counts.values()) for counts in found.values()) == 4
+
+
+def test_in_a_fixed_order_each_kernel_has_one_size(
+    clock: Clock, forgetful: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is compiled once."""
+    from benchmarks.triton_compiled import workloads
+
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    for *place, call in workloads():
+        counts = compilations(call, True, clock, forgetful)
+        assert set(counts.values()) == {1}, place
+    assert clock == []

@@ -29,6 +29,7 @@ WIDE, MIDDLE, NARROW = (128, 8, 2), (64, 4, 2), (32, 4, 2)
 STAGES, TWO_WARPS, ONE_WARP = (64, 4, 3), (16, 2, 2), (16, 1, 2)
 SEVERAL, MORE = (32, 4, 2, 4), (32, 8, 2, 8)  # tiles of queries of a program
 SMALL, SMALLEST, LARGER = (16, 4, 2), (16, 4, 1), (32, 4, 2)  # of float32, and of listed axes
+EIGHT_WARPS = (16, 8, 1)  # of float32 with more tables, or wider
 ONE_OF_LISTS, TWO_OF_LISTS = (16, 1, 1), (16, 2, 1)
 OF_PAIRS = (32, 2, 2)  # where every product is as wide as a tile
 SQUARE = {"lengths": (70, 70), "offset": 0, "widths": (64, 64, 64), "aligned": True}
@@ -189,6 +190,7 @@ NOW_AND_THEN |= {
     "narrow": (BF16, MIDDLE, {"widths": (16, 16, 16), "lengths": (70, 66)}),
     "uneven widths": (BF16, STAGES, {"widths": (40, 72, 56), "lengths": (66, 65), "heads": (2, 2)}),
     "128 wide": (BF16, MIDDLE, {**SQUARE, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1], "highest": 0}),
+    "float32 under eight warps": (F32, EIGHT_WARPS, {**ONE, "lengths": (20, 37)}),
     "a cap in float32": (F32, SMALL, {"lengths": (33, 40), "softcap": 20.0}),
     "a key bias, every table": (F16, MIDDLE, {"lengths": (70, 66), "key_bias": True, "softcap": 0.7, "masks": "k"}),
     "wide": (BF16, TWO_WARPS, {**ONE, "widths": (250, 256, 130), "lengths": (33, 40)}),

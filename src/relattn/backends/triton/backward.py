@@ -29,7 +29,8 @@ from torch import Tensor
 from relattn.backends.triton.across import Across, memory_for, without_spare_rows
 from relattn.backends.triton.axes import gradients_of_axes
 from relattn.backends.triton.call import Answers, Call, Gradients
-from relattn.backends.triton.inputs import has_wide_tables, inputs, rows
+from relattn.backends.triton.candidates import has_no_room_for_every_gradient
+from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.keys import gradients_of_keys
 from relattn.backends.triton.known import Known, sides_of
 from relattn.backends.triton.mask_gradient import mask_gradient
@@ -83,7 +84,7 @@ def backward(
 
 
 def is_ordered(call: Call) -> bool:
-    """Whether one program sums each number: where determinism is asked for, and where wide tables leave a program no
-    room for every gradient.
+    """Whether one program sums each number: where determinism is asked for, and where a program has no room for every
+    gradient.
     """
-    return has_wide_tables(call) or torch.are_deterministic_algorithms_enabled()
+    return has_no_room_for_every_gradient(call) or torch.are_deterministic_algorithms_enabled()

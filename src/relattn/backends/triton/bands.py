@@ -113,9 +113,19 @@ def dot(a, b):
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif a.dtype != b.dtype:
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
+    elif a.dtype == tl.float32 and not in_parts():
+        product = tl.dot(_kept_in_place(a), _kept_in_place(b), input_precision="ieee")
     else:
         product = tl.dot(a, b, input_precision=asked_precision())
     return product
+
+
+@triton.jit
+def _kept_in_place(values):
+    """float32 factors, by an instruction that the compiler moves out of no loop and shares between no two products.
+    Without tensor cores a thread holds whole rows of a factor: of several factors at a time they would spill.
+    """
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [values], tl.float32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -45,6 +45,9 @@ def constants(kernel: Any, sizes: Sizes) -> dict[str, int]:
 def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
     """Two sizes, or one, for a GPU of compute capability arch / 10. The first is taken where nothing is timed."""
     first, *second = _on_every_chip(kernel, call)
+    # A training step is to compile four kernels: where a pass has more than one, each has one size.
+    if has_no_room_for_every_gradient(call) or (call.adds_mask and kernel != "forward_kernel"):
+        return [first]
     if second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(kernel, call):
         warps = 8 if kernel == "forward_kernel" else 4
         second = [Sizes(32, warps, 2, groups=warps)]
@@ -54,6 +57,11 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
 def untimed(kernel: str, call: Call) -> Sizes:
     """The size that is taken where nothing is timed. It fits on every chip, and spills 256 bytes at most."""
     return _on_every_chip(kernel, call)[0]
+
+
+def has_no_room_for_every_gradient(call: Call) -> bool:
+    """Whether a program that owns queries would spill what it sums: each gradient has a kernel of its own there."""
+    return has_wide_tables(call) or (_doublings(call) > 0 and _vectors(call) > 2 and not call.axes)
 
 
 def _has_room_for_groups(kernel: str, call: Call) -> bool:
@@ -76,11 +84,15 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     tables = vectors + (call.bias is not None)
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
+    of_queries = kernel == "queries_kernel"  # which sums most
     if call.axes:
         return [SMALLEST if is_float32 or doublings > 1 else _of_lists(kernel, doublings)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
         return [Sizes(16, 2 if kernel == "keys_kernel" else 1, 2), Sizes(32, 4, 2)]
+    if is_float32 and (doublings or vectors > 1):
+        # Without tensor cores a thread holds the whole vectors of its pairs. Under eight warps it has one pair of 256.
+        return [Sizes(16, 8, 1), Sizes(16, 8, 2)]
     if doublings == 2 or is_float32:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = Sizes(16, 4 if is_float32 else 2, 2) if is_full else Sizes(32, 4, 2)
@@ -88,16 +100,14 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
             first = Sizes(16, 4, 1)
     elif beside + doublings <= (0 if is_backward else 1):
         return [Sizes(64, 4, 2), Sizes(64, 4, 3) if tables else Sizes(128, 8, 2)]
-    elif kernel == "queries_kernel" and (beside > 1 if doublings else vectors > 1 and call.dropout_p > 0.0):
-        first = Sizes(16, 2, 2)
     elif kernel == "mask_kernel" and vectors and (doublings or call.dropout_p > 0.0):
         first = Sizes(16, 1, 2)
+    elif beside > (1 if of_queries else 2) if doublings else of_queries and vectors + (call.dropout_p > 0.0) > 2:
+        first = Sizes(16, 2, 2)
     else:
         # Two warps where every product is as wide as a tile: four would compute some of it twice.
         of_pairs = kernel == "mask_kernel" or (kernel == "tables_kernel" and not vectors)
         first = Sizes(32, 2 if of_pairs else 4, 2)
-    if has_wide_tables(call):  # the kernels are four there, and larger tiles spill thousands of bytes
-        return [first]
     return [first, Sizes(2 * first.tile, 4, 2)]
 
 
@@ -106,7 +116,8 @@ def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
 
     1 where there is no more than a tile, and where the sums of two leave no registers.
     """
-    beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + (call.dropout_p > 0.0)
+    others = call.dropout_p > 0.0 or call.softcap is not None
+    beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + others
     has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes
     return 2 if has_room and extent > untimed(kernel.__name__, call).tile else 1
 
