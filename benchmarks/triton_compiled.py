@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from unittest.mock import patch
 
 import torch
 
+from relattn import grid
 from relattn.backends.triton import backward, candidates, forward
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
@@ -57,6 +59,7 @@ CALLS: dict[str, Callable[..., Call]] = {
     "listed: relative keys": lambda **given: _listed(KEYS, **given),
     "listed: a bias": lambda **given: _listed(("bias",), **given),
     "listed: every table": lambda **given: _listed(TABLES, **given),
+    "rows of a grid: every table": lambda **given: _on_rows(_listed(TABLES, **given)),
     "no table, dropout": lambda **given: meta_call(length=LENGTH, **DROPOUT, **given),
     "relative keys, dropout": lambda **given: meta_call(KEYS, EVERY, length=LENGTH, **DROPOUT, **given),
 }
@@ -72,6 +75,7 @@ WIDTHS = {
         "relative keys, a float mask",
         "relative keys, dropout",
         "listed: every table",
+        "rows of a grid: every table",
     ),
     256: ("no table", "relative keys"),
 }
@@ -84,6 +88,12 @@ def _listed(tables: tuple[str, ...], *, width: int = WIDTH, **given: Any) -> Cal
     every = meta_axis(0, CLIPPED, length=LENGTH, width=width, highest=0)
     axis = every._replace(**dict.fromkeys(set(TABLES) - set(tables)))
     return meta_call(length=LENGTH, width=width, highest=None, axes=(axis,), **given)
+
+
+def _on_rows(call: Call) -> Call:
+    """The same, on the rows of a grid behind a class token."""
+    (axis,), rows = call.axes, grid(39, 105, leading=1)["y"]
+    return replace(call, axes=(axis._replace(queries=rows, keys=rows),))
 
 
 def workloads() -> Iterator[tuple[str, int, str, Call]]:
