@@ -392,6 +392,7 @@ A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, devic
         ("queries_kernel", {"tables": TABLES}, [(16, 2, 2), (32, 4, 2)]),
         ("forward_kernel", {"tables": TABLES, "width": 128}, [(16, 2, 2)]),
         ("tables_kernel", {"tables": TABLES, "width": 128}, [(16, 2, 2)]),
+        ("queries_kernel", {"tables": TABLES, "width": 128, "dtype": torch.float32}, [(16, 8, 1), (16, 8, 2)]),
         ("forward_kernel", {"tables": KEYS, **A_FLOAT_MASK}, [(64, 4, 2), (64, 4, 3)]),
         ("queries_kernel", {"tables": KEYS, **A_FLOAT_MASK}, [(32, 4, 2)]),
         ("mask_kernel", {"tables": KEYS, **A_FLOAT_MASK}, [(32, 2, 2)]),

@@ -61,7 +61,8 @@ def untimed(kernel: str, call: Call) -> Sizes:
 
 def has_no_room_for_every_gradient(call: Call) -> bool:
     """Whether a program that owns queries would spill what it sums: each gradient has a kernel of its own there."""
-    return has_wide_tables(call) or (_doublings(call) > 0 and _vectors(call) > 2 and not call.axes)
+    is_half = call.query.dtype != torch.float32
+    return has_wide_tables(call) or (is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes)
 
 
 def _has_room_for_groups(kernel: str, call: Call) -> bool:
