@@ -373,7 +373,7 @@ A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, devic
         ("forward_kernel", {"tables": KEYS, "width": 136}, [(16, 2, 2)]),
         ("forward_kernel", {"dtype": torch.float32}, [(32, 4, 2), (64, 4, 2)]),
         ("forward_kernel", {"dtype": torch.float32, "tables": KEYS}, [(16, 4, 2), (32, 4, 2)]),
-        ("keys_kernel", {"dtype": torch.float32, "tables": KEYS}, [(16, 4, 1), (32, 4, 2)]),
+        ("keys_kernel", {"dtype": torch.float32, "tables": KEYS}, [(16, 4, 2), (32, 4, 2)]),
         ("keys_kernel", {"dtype": torch.float32, "tables": BIAS}, [(16, 4, 2), (32, 4, 2)]),
         ("forward_kernel", {"dtype": torch.float32, "tables": KEYS, "width": 128}, [(16, 8, 1), (16, 8, 2)]),
         ("queries_kernel", {"dtype": torch.float32, "tables": A_PAIR_OF_TABLES}, [(16, 8, 1), (16, 8, 2)]),

@@ -97,8 +97,6 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     if doublings == 2 or is_float32:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = Sizes(16, 4 if is_float32 else 2, 2) if is_full else Sizes(32, 4, 2)
-        if is_float32 and kernel == "keys_kernel" and vectors:  # a second stage would spill 550 bytes
-            first = Sizes(16, 4, 1)
     elif beside + doublings <= (0 if is_backward else 1):
         return [Sizes(64, 4, 2), Sizes(64, 4, 3) if tables else Sizes(128, 8, 2)]
     elif kernel == "mask_kernel" and vectors and (doublings or call.dropout_p > 0.0):
