@@ -61,7 +61,8 @@ def untimed(kernel: str, call: Call) -> Sizes:
 
 def has_no_room_for_every_gradient(call: Call) -> bool:
     """Whether a program that owns queries would spill what it sums: each gradient has a kernel of its own there."""
-    return has_wide_tables(call) or (_doublings(call) > 0 and _vectors(call) > 2 and not call.axes)
+    is_half = call.query.dtype != torch.float32
+    return has_wide_tables(call) or (is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes)
 
 
 def _has_room_for_groups(kernel: str, call: Call) -> bool:
@@ -96,8 +97,6 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     if doublings == 2 or is_float32:
         is_full = beside > 0 or kernel == "keys_kernel"
         first = Sizes(16, 4 if is_float32 else 2, 2) if is_full else Sizes(32, 4, 2)
-        if is_float32 and kernel == "keys_kernel" and vectors:  # a second stage would spill 550 bytes
-            first = Sizes(16, 4, 1)
     elif beside + doublings <= (0 if is_backward else 1):
         return [Sizes(64, 4, 2), Sizes(64, 4, 3) if tables else Sizes(128, 8, 2)]
     elif kernel == "mask_kernel" and vectors and (doublings or call.dropout_p > 0.0):
