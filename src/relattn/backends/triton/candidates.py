@@ -55,7 +55,7 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
 
 
 def untimed(kernel: str, call: Call) -> Sizes:
-    """The size that is taken where nothing is timed. It fits on every chip, and spills 256 bytes at most."""
+    """The size that is taken where nothing is timed. It fits on every chip, and is chosen to spill little."""
     return _on_every_chip(kernel, call)[0]
 
 
