@@ -38,8 +38,8 @@ ON_EVERY_CHIP = ("relative keys", 64, "bfloat16")
 compiled for some.
 """
 SOME = (80, 90)
-"""The oldest, and the first whose tensor cores read shared memory. Of 80, 86 and 89 the compiler writes the same PTX; what the
-assembler makes of it differs in registers.
+"""The oldest, and the first whose tensor cores read shared memory. Of 80, 86 and 89 the compiler writes the same PTX;
+what the assembler makes of it differs in registers.
 """
 COMPILED = [
     (workload, capability)
