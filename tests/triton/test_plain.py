@@ -19,11 +19,12 @@ pytest.importorskip("triton", reason="Triton is a package for Linux")
 
 TERMS = {"softcap", "key_bias", "grad_key_bias", "added", "maximum", "maxima", "starts", "listed", "axes"}
 """What holds a cap, a key bias (sinks are one), a float mask, starts as tensors, listed positions and other axes."""
-KERNELS = ("forward", "backward", "keys, in order")
+KERNELS = ("forward", "backward", "keys, in order", "tables, in order")
 PRINT_THEM = """
 import json, sys
+import relattn
 from tests.triton.test_plain import code_of_plain_kernels
-json.dump(code_of_plain_kernels(), sys.stdout)
+json.dump([relattn.__file__, code_of_plain_kernels()], sys.stdout)
 """
 
 
@@ -78,7 +79,9 @@ def printed_by(source: Path) -> dict[str, str]:
     path = os.pathsep.join([str(source), str(Path(__file__).parents[2])])
     environment = os.environ | {"PYTHONPATH": path, "TRITON_DISABLE_LINE_INFO": "1"}
     command = [sys.executable, "-c", PRINT_THEM]
-    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    file, code = json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    assert Path(file).is_relative_to(source), "the package of another place"
+    return code
 
 
 @pytest.mark.slow

@@ -39,6 +39,9 @@ CASES: dict[str, tuple[Position, int]] = {
     "a joint axis, far out": (Digits(((17, 8, 9), (-(2**33), 1, 8)), start=2**59, first=5), 72),
     "nowhere far out": (Digits(((1, 3, 4),), start=3, leading=2, nowhere=-(2**50)), 30),
     "far along": (Digits(((1, 3, 5), (1, 7, 2**60)), first=2**61 + 11), 66),
+    "close to 31 bits": (Digits(((1, 7, 2**30), (-3, 1, 7)), first=2**31 - 100), 66),
+    "all of them nowhere": (Digits(((-2, 3, 4),), leading=50, nowhere=7), 30),
+    "a digit that never counts": (Digits(((4, 2**40, 3), (1, 1, 9), (5, 2**35, 1)), first=2**33 + 4), 40),
     "powers of two": (Digits(((1, 16, 4), (1, 64, 2), (3, 1, 16)), first=100), 100),
 }
 
@@ -97,6 +100,9 @@ def test_a_divisor_is_left_out_where_nothing_is_divided() -> None:
     (term,) = side.digits.terms
     assert term.repeat is None
     assert isinstance(term.length, Divisor)
+    side = side_of(grid(5, 6, leading=1)["y"], 31, CPU)
+    assert side.digits is not None
+    assert side.digits.terms[0].length is None
     side = side_of(Run(3), 63, CPU)
     assert side.digits is not None
     (term,) = side.digits.terms

@@ -25,6 +25,8 @@ from relattn.backends.triton import decoding, ready
 from relattn.backends.triton.call import ListedAxis
 from relattn.backends.triton.inputs import Rows
 from relattn.backends.triton.opened import opened
+from relattn.score.digits import grid
+from relattn.score.position import Run
 
 NUMBERS = torch.zeros(64, dtype=torch.float32)
 ARGUMENTS: dict[str, Any] = {
@@ -98,6 +100,19 @@ CALLS = {
     "of which the second has own r": meta_call(**shapes(axes=(axis(0), axis(1, own=32)))),
     "of which the first has no bias": meta_call(**shapes(axes=(axis(0, bias=None), axis(1)))),
     "of which the second has no bias": meta_call(**shapes(axes=(axis(0), axis(1, bias=None)))),
+    **{
+        f"{name} of {digits}": meta_call(**shapes(axes=(axis(1, queries=sides[name], keys=sides[name]),)))
+        for digits, sides in {
+            "a grid": grid(15, 15),
+            "a grid of 16": grid(16, 16),
+            "a grid behind a token": grid(15, 16, leading=1),
+            "a later part": grid(99, 16, first=48, length=256),
+            "frames": grid(4, 8, 8),
+        }.items()
+        for name in ("y", "x")
+    },
+    "keys of a grid": meta_call(**shapes(axes=(axis(1, keys=grid(16, 16)["y"]),))),
+    "queries that follow one another": meta_call(**shapes(axes=(axis(1, queries=Run(5)),))),
     "three axes": meta_call(**shapes(axes=(axis(0), axis(1), axis(2)))),
 }
 

@@ -10,4 +10,6 @@ pytestmark = pytest.mark.triton
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_answers_and_gradients_are_pytorchs(dtype: torch.dtype) -> None:
-    check_samples("triton", samples(dtype), dtype)
+    taken = samples(dtype)
+    assert len(taken) >= 20
+    check_samples("triton", taken, dtype)

@@ -116,7 +116,7 @@ def problem_of(
 
 def _on(device: torch.device, start: int | Tensor) -> Tensor:
     """A start as a tensor on the device. That of an int is written by the device, because a CUDA graph that is captured
-    can copy nothing to it.
+    can copy nothing to it; a tensor of the CPU is copied, so that such a graph cannot have one.
     """
     return start.to(device) if isinstance(start, Tensor) else torch.full((), start, dtype=torch.int64, device=device)
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.ptx
 NUMBERS = [(torch.bfloat16, "ieee"), (torch.float32, "ieee"), (torch.float32, "tf32x3")]
 BESIDE = [(), TABLES[:1], TABLES[3:], (TABLES[0], TABLES[2]), TABLES]
 OF_LISTS = ("axis_kernel", "rows_kernel", "bias_rows_kernel")
-ALWAYS = ("forward_kernel", "queries_kernel", "keys_kernel", "mask_kernel")
+ALWAYS = ("forward_kernel", "queries_kernel", "keys_kernel")
 
 
 class Compiled(NamedTuple):
@@ -32,21 +32,24 @@ class Compiled(NamedTuple):
 
 
 def test_every_size_that_may_be_taken_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(_taken()) <= _run_by_cases(monkeypatch)
+    taken = set(_taken())
+    assert Compiled("queries_kernel", (32, 4, 2, 4), False, "ieee") in taken, "second sizes, too"
+    assert taken <= _run_by_cases(monkeypatch)
 
 
 def _taken() -> Iterator[Compiled]:
     """By calls of each kind that `candidates` tells from others."""
     from relattn.backends.triton.candidates import AMPERE, candidates
 
-    for (dtype, precision), width, tables, dropout_p, axes in product(
-        NUMBERS, (64, 128, 256), BESIDE, (0.0, 0.3), ((), ({"number": 1},))
+    for (dtype, precision), width, tables, dropout_p, axes, added in product(
+        NUMBERS, (64, 128, 256), BESIDE, (0.0, 0.3), ((), ({"number": 1},)), (None, "hqk")
     ):
         call = make_call(
             dtype, lengths=(2, 3), widths=(width, width, width), tables=tables, dropout_p=dropout_p, seed=1,
-            precision=precision, axes=axes, added="hqk",
+            precision=precision, axes=axes, added=added,
         )  # fmt: skip
-        for kernel in (*ALWAYS, *(("tables_kernel",) if tables else ()), *(OF_LISTS if axes else ())):
+        of_masks = ("mask_kernel",) if added else ()
+        for kernel in (*ALWAYS, *of_masks, *(("tables_kernel",) if tables else ()), *(OF_LISTS if axes else ())):
             for sizes in candidates(kernel, call, AMPERE):
                 yield _compiled(kernel, tuple(sizes), call)
 

@@ -11,7 +11,7 @@ import torch
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import has_wide_tables, widest_of, widths_of
+from relattn.backends.triton.inputs import widest_of, widths_of
 
 
 class Sizes(NamedTuple):
@@ -61,8 +61,10 @@ def untimed(kernel: str, call: Call) -> Sizes:
 
 def has_no_room_for_every_gradient(call: Call) -> bool:
     """Whether a program that owns queries would spill what it sums: each gradient has a kernel of its own there."""
+    if max(widths_of(call).values()) > 128:
+        return _vectors(call) > 0
     is_half = call.query.dtype != torch.float32
-    return has_wide_tables(call) or (is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes)
+    return is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes
 
 
 def _has_room_for_groups(kernel: str, call: Call) -> bool:
@@ -85,7 +87,6 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     tables = vectors + (call.bias is not None)
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
-    of_queries = kernel == "queries_kernel"  # which sums most
     if call.axes:
         return [SMALLEST if is_float32 or doublings > 1 else _of_lists(kernel, doublings)]
     if call.precision == "tf32x3":
@@ -101,7 +102,7 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
         return [Sizes(64, 4, 2), Sizes(64, 4, 3) if tables else Sizes(128, 8, 2)]
     elif kernel == "mask_kernel" and vectors and (doublings or call.dropout_p > 0.0):
         first = Sizes(16, 1, 2)
-    elif beside > (1 if of_queries else 2) if doublings else of_queries and vectors + (call.dropout_p > 0.0) > 2:
+    elif _holds_much(kernel, call):
         first = Sizes(16, 2, 2)
     else:
         # Two warps where every product is as wide as a tile: four would compute some of it twice.
@@ -119,6 +120,14 @@ def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
     beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + others
     has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes
     return 2 if has_room and extent > untimed(kernel.__name__, call).tile else 1
+
+
+def _holds_much(kernel: str, call: Call) -> bool:
+    """Whether tiles of 32 in half precision would spill. Programs that own queries sum most."""
+    of_queries, vectors, drops = kernel == "queries_kernel", _vectors(call), call.dropout_p > 0.0
+    if _doublings(call):
+        return vectors + (call.bias is not None) + drops > (1 if of_queries else 2)
+    return of_queries and vectors + drops > 2
 
 
 def _vectors(call: Call) -> int:

@@ -201,12 +201,6 @@ def widest_of(call: Call) -> int:
     return max(*widths_of(call).values(), *of_axes)
 
 
-def has_wide_tables(call: Call) -> bool:
-    """Whether rows wider than 128 have tables of vectors beside them."""
-    tables = (call.relative_keys, call.relative_queries, call.relative_values)
-    return max(widths_of(call).values()) > 128 and any(table is not None for table in tables)
-
-
 def visible_offsets(call: Call) -> tuple[int, int]:
     """The lowest and the highest offset that a pair of the call may have.
 

@@ -2,7 +2,7 @@
 
 p(n)  =  list[n]        or        start + sum_m step_m * ((n - leading + first_m) // repeat_m  mod  length_m)
 
-Rows, columns and frames of a grid are digits. No list is written for them.
+Rows, columns and frames of a grid are digits. No list is written for them on an axis beside the sequence.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -61,10 +61,11 @@ class Side(NamedTuple):
 
 def side_of(position: Position, length: int, device: torch.device) -> Side:
     """The positions of `length` tokens. Digits that 32 bits do not count are written as a list."""
-    digits = position
-    if isinstance(position, Run) and not isinstance(position.start, Tensor):
-        digits = Digits(((1, 1, max(length, 1)),), start=position.start)
-    computed = _computed(digits, length) if isinstance(digits, Digits) else None
+    computed = None
+    if isinstance(position, Digits):
+        computed = _computed(position, length)
+    elif isinstance(position, Run) and not isinstance(position.start, Tensor):
+        computed = _computed(Digits(((1, 1, max(length, 1)),), start=position.start), length)
     if computed is not None:
         return Side(None, None, computed)
     listed = position.expand(length, device)
@@ -77,18 +78,21 @@ def _computed(digits: Digits, length: int) -> Computed | None:
     anew for numbers of other kinds.
     """
     start, terms = digits.start, []
+    counted = max(length - digits.leading, 1)
     for step, repeat, count in digits.terms:
         first = digits.first
-        starts_again = (first + length - 1) // repeat >= count
-        if first + length >= 2**31 and starts_again:
+        turns = (first + counted - 1) // repeat
+        if count == 1 or turns == 0:  # always 0
+            continue
+        starts_again = turns >= count
+        if first + counted >= 2**31 and starts_again:
             first %= repeat * count
-        elif first + length >= 2**31:
+        elif first + counted >= 2**31:
             start += first // repeat * step
             first %= repeat
-        if first + length >= 2**31:
+        if first + counted >= 2**31:
             return None
-        if count != 1:
-            terms.append(Term(step, first, divisor_of(repeat), divisor_of(count if starts_again else None)))
+        terms.append(Term(step, first, divisor_of(repeat), divisor_of(count if starts_again else None)))
     return Computed(start, digits.leading or None, digits.nowhere, tuple(terms))
 
 

@@ -53,7 +53,7 @@ def _of_the_call(problem: Problem) -> list[str]:
 
 
 def _of_offsets(sequence: Axis) -> list[str]:
-    """Where they are listed, any will do."""
+    """Reasons of offsets that 32 bits do not hold. Listed positions have no such limit."""
     positions, reasons = sequence.positions, []
     if positions.origin is None:
         return reasons
