@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from benchmarks.triton_compiled import CLIPPED, FOLDER, Launch, launches
+from relattn import grid
 from relattn.backends.triton import candidates, sizes
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
@@ -83,12 +84,16 @@ EVERYTHING = {
     "key_shift": numbers_of_keys,
 }
 LISTED = {"length": LENGTH, "highest": None}
+ROWS = grid(16, 16)["y"]
 CALLS = {
     "no table": meta_call(**SHAPE),
     "relative keys": meta_call(TABLES[:1], **SHAPE),
     "every table and a key mask": meta_call(TABLES, key_mask=MASK, **SHAPE),
     "every table, masks, dropout, softcap and key bias": meta_call(TABLES, **EVERYTHING, **SHAPE),
     "listed positions with every table": meta_call(axes=(meta_axis(0, CLIPPED, length=LENGTH),), **LISTED),
+    "rows of a grid with every table": meta_call(
+        axes=(meta_axis(0, CLIPPED, length=LENGTH)._replace(queries=ROWS, keys=ROWS),), **LISTED
+    ),
     "two listed axes with own r and every table": meta_call(
         axes=tuple(meta_axis(number, CLIPPED, length=LENGTH, own=WIDTH) for number in (0, 1)), **LISTED
     ),

@@ -79,10 +79,10 @@ class _Text:
         elif kind is not NoneType:
             self.leaves.append(name)
 
-    def _open_as_row(self, row: str) -> None:
-        """A tuple whose length or types are not known yet."""
+    def _open_as_row(self, row: str, when: str = "") -> None:
+        """A tuple whose length or types are not known yet. when: the condition without which nothing is there."""
         form, leaves = self.new_names(2)
-        self.lines.append(f"{form}, {leaves} = opened({row})")
+        self.lines.append(f"{form}, {leaves} = opened({row})" + (f" if {when} else NOTHING" if when else ""))
         self.form.append(form)
         self.rows.append(leaves)
 
@@ -119,7 +119,7 @@ class _Text:
             self.form.append(f"{name}.__class__")
             self.rows.append(f"({name} or ())")
         else:
-            self._open_as_row(f"({name},)")
+            self._open_as_row(f"({name},)", when=f"{name} is not None")
 
 
 def alternatives(hint: Any) -> tuple:
