@@ -82,6 +82,7 @@ BESIDE = {
 }
 LAUNCH = (
     "a forward launch takes {} to {} microseconds of the host and a backward launch {} to {}. We aimed at 15 at most. "
+    "Longer take the backward launches with every table on a grid or on two other axes. "
     "By Triton's own look-up the same launches take {} to {} and {} to {} ([figures]"
 )
 WITH_DROPOUT = "without a table {} cycles for 64 queries and 64 keys, where a call without dropout has a bound of {}."
