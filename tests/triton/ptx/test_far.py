@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
+from relattn.score.position import Listed
 from tests.triton import test_kernels
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call, random_cotangents
 
@@ -68,10 +69,13 @@ def with_spread(call: Call, axis: int, step: int, folder: Path) -> Call:
 
 def _spread_axis(listed: ListedAxis, axis: int, step: int, folder: Path) -> ListedAxis:
     """Positions lie side by side, but for those of another batch element."""
-    names = ("relative_query", *TABLES, *(("queries",) if axis == BATCH else ()))
     folder = folder / str(listed.number)
     folder.mkdir()
-    return listed._replace(**_spread_fields(listed, names, axis, step, folder))
+    changed = _spread_fields(listed, ("relative_query", *TABLES), axis, step, folder)
+    if axis == BATCH:
+        assert isinstance(listed.queries, Listed)
+        changed["queries"] = Listed(spread(listed.queries.positions, axis, step, folder / "queries"))
+    return listed._replace(**changed)
 
 
 def _spread_fields(of: Call | ListedAxis, names: tuple[str, ...], axis: int, step: int, folder: Path) -> dict[str, Any]:
