@@ -162,8 +162,13 @@ def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call
 
 def cost_of(launch: Launch, call: Call, size: candidates.Sizes, capability: int) -> Cost:
     """Of the kernel of a launch in a size."""
-    constants = {**widths_of(call), **launch.more, **candidates.constants(launch.kernel, size)}
+    constants = constants_of(launch, call, size)
     return compiled(launch.kernel, launch.given, constants, size.warps, size.stages, capability, call.precision)
+
+
+def constants_of(launch: Launch, call: Call, size: candidates.Sizes) -> dict[str, int]:
+    """What the kernel of a launch is compiled for, in a size."""
+    return {**widths_of(call), **launch.more, **candidates.constants(launch.kernel, size)}
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

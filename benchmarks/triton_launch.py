@@ -18,11 +18,10 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from benchmarks.triton_compiled import CLIPPED, FOLDER, Launch, launches
+from benchmarks.triton_compiled import CLIPPED, FOLDER, Launch, constants_of, launches
 from relattn import grid
 from relattn.backends.triton import candidates, sizes
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import widths_of
 from relattn.bench.studies.study import figures_of, quartiles
 from relattn.bench.timing import Spread
 from relattn.score.problem import TABLES
@@ -104,7 +103,7 @@ def cost(launch: Launch, call: Call) -> Cost:
     """Medians over launches, in turn."""
     kernel, given, more = launch
     size = candidates.untimed(kernel.__name__, call)
-    constants = {**widths_of(call), **more, **candidates.constants(kernel, size)}
+    constants = constants_of(launch, call, size)
 
     def ours() -> None:
         sizes.launch(kernel, call, lambda owned: LENGTH // owned * BATCH * HEADS, given, more=more)

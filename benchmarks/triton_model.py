@@ -33,10 +33,9 @@ from typing import NamedTuple
 import triton
 from triton.backends.compiler import GPUTarget
 
-from benchmarks.triton_compiled import CALLS, FOLDER, Launch, kernels
+from benchmarks.triton_compiled import CALLS, FOLDER, Launch, constants_of, kernels
 from relattn.backends.triton import candidates
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import widths_of
 from relattn.support.machine import versions
 from tests.triton.compiled import compiled_for, products_in_its_loops
 
@@ -77,9 +76,8 @@ class Work(NamedTuple):
 def work(launch: Launch, call: Call, capability: int, size: candidates.Sizes, which: int) -> Work:
     """Of one step of the kernel's walk, in one of its loops; where a step takes two tiles of pairs, of one of them."""
     tile, warps, stages, groups = size
-    constants = {**widths_of(call), **launch.more, **candidates.constants(launch.kernel, size)}
     target = GPUTarget("cuda", capability, 32)
-    result = compiled_for(target, launch.kernel, launch.given, constants, warps, stages)
+    result = compiled_for(target, launch.kernel, launch.given, constants_of(launch, call, size), warps, stages)
     loops, products = loops_of(instructions(result.asm["cubin"])), products_in_its_loops(result.asm["ttir"])
     if launch.kernel.__name__ == "mask_kernel":  # a tile of the mask needs one step of each loop, one in the other
         products = [sum(products)]

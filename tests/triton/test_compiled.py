@@ -103,15 +103,14 @@ def texts_of(tables: str, kernel: str, **given: Any) -> dict[str, str]:
     """What Triton makes of a kernel for sm_80, in the size that is taken untimed."""
     from triton.backends.compiler import GPUTarget
 
-    from benchmarks.triton_compiled import CALLS
+    from benchmarks.triton_compiled import CALLS, constants_of
     from benchmarks.triton_compiled import kernels as kernels_of
-    from relattn.backends.triton.inputs import widths_of
     from tests.triton.compiled import compiled_for
 
     call = CALLS[tables](**given)
     launch = kernels_of(call)[kernel]
     size = candidates.untimed(launch.kernel.__name__, call)
-    constants = {**widths_of(call), **launch.more, **candidates.constants(launch.kernel, size)}
+    constants = constants_of(launch, call, size)
     target = GPUTarget("cuda", 80, 32)
     result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
     return result.asm

@@ -137,15 +137,13 @@ def test_the_products_of_a_compiled_kernel(capability):
     """
     from triton.backends.compiler import GPUTarget
 
-    from benchmarks.triton_compiled import CALLS, kernels
+    from benchmarks.triton_compiled import CALLS, constants_of, kernels
     from relattn.backends.triton.candidates import Sizes
-    from relattn.backends.triton.inputs import widths_of
     from tests.triton.compiled import compiled_for
 
     call, size = CALLS["no table"](), Sizes(64, 4, 2)
     launch = kernels(call)["forward"]
-    constants = {**widths_of(call), **model.candidates.constants(launch.kernel, size)}
-    target = GPUTarget("cuda", capability, 32)
+    constants, target = constants_of(launch, call, size), GPUTarget("cuda", capability, 32)
     compiled = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
     (loop,) = model.loops_of(model.instructions(compiled.asm["cubin"]))
     kinds = {90: "HGMMA.64x64x16", 100: "UTCHMMA"}

@@ -58,17 +58,16 @@ def code_of_plain_kernels() -> dict[str, str]:
     """The PTX for sm_80 of a call with relative keys, without what names the lines of the source."""
     from triton.backends.compiler import GPUTarget
 
-    from benchmarks.triton_compiled import CALLS, kernels
-    from relattn.backends.triton.candidates import constants, untimed
-    from relattn.backends.triton.inputs import widths_of
+    from benchmarks.triton_compiled import CALLS, constants_of, kernels
+    from relattn.backends.triton.candidates import untimed
     from tests.triton.compiled import compiled_for
 
     call, found = CALLS["relative keys"](), {}
-    for name, (kernel, given, more) in kernels(call).items():
+    for name, launch in kernels(call).items():
         if name in KERNELS:
-            size = untimed(kernel.__name__, call)
-            of_size = {**widths_of(call), **more, **constants(kernel, size)}
-            result = compiled_for(GPUTarget("cuda", 80, 32), kernel, given, of_size, size.warps, size.stages)
+            size = untimed(launch.kernel.__name__, call)
+            constants, target = constants_of(launch, call, size), GPUTarget("cuda", 80, 32)
+            result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
             code = re.sub(r"\.file.*|\.loc.*|//.*", "", result.asm["ptx"].split(".section")[0])
             found[name] = "\n".join(line for line in code.splitlines() if line.strip())
     return found

@@ -107,8 +107,7 @@ class Call:
         for axis in self.axes:
             for name in ("relative_query", *TABLES):
                 self._check_numbers(name, getattr(axis, name))
-        farthest = self.query.shape[2] + self.key.shape[2]
-        farthest += FARTHEST // 2 if isinstance(self.offset, Tensor) else abs(self.offset)
+        farthest = farthest_offset(self.query.shape[2], self.key.shape[2], self.offset)
         if farthest > FARTHEST:
             raise UnsupportedError(f"offsets reach {farthest}; the Triton kernels take offsets up to {FARTHEST}")
 
@@ -128,9 +127,8 @@ class Call:
         return torch.float32 if self.in_float32 else self.query.dtype
 
     def _check(self, name: str, given: object) -> None:
-        first = given.first if isinstance(given, Table) else None
-        if isinstance(given, Table) and isinstance(first, int) and abs(first) + given.values.shape[1] > FARTHEST:
-            raise UnsupportedError(f"{name} starts at {first}; the Triton kernels take offsets up to {FARTHEST}")
+        if isinstance(given, Table) and farthest_row(given.first, given.values.shape[1]) > FARTHEST:
+            raise UnsupportedError(f"{name} starts at {given.first}; the Triton kernels take offsets up to {FARTHEST}")
         self._check_numbers(name, given)
 
     def _check_numbers(self, name: str, given: object) -> None:
@@ -141,6 +139,16 @@ class Call:
             raise UnsupportedError(f"{name} is {tensor.dtype}; the Triton kernels take float32, bfloat16 and float16")
         if tensor.dim() != 2 and name not in OF_PAIRS and tensor.shape[-1] > WIDEST:
             raise UnsupportedError(f"{name} is {tensor.shape[-1]} wide; the Triton kernels take widths up to {WIDEST}")
+
+
+def farthest_offset(queries: int, keys: int, origin: int | Tensor) -> int:
+    """How far offsets from this origin reach, at most; FARTHEST / 2 stands for an origin that is a tensor."""
+    return queries + keys + (FARTHEST // 2 if isinstance(origin, Tensor) else abs(origin))
+
+
+def farthest_row(first: int | Tensor, rows: int) -> int:
+    """How far a table of rows from `first` reaches, at most; 0 for a tensor, which is an offset of the call."""
+    return 0 if isinstance(first, Tensor) else abs(first) + rows
 
 
 def is_added(explicit_mask: Tensor | None) -> bool:

@@ -130,6 +130,7 @@ class Inputs(NamedTuple):
 
 def inputs(call: Call) -> Inputs:
     """The call's tensors, last axes made contiguous where they are not."""
+    axes = tuple(_listed(call, axis) for axis in call.axes)
     return Inputs(
         q=rows(call.query),
         k=rows(call.key),
@@ -139,7 +140,7 @@ def inputs(call: Call) -> Inputs:
         relative_queries=_band(call, call.relative_queries),
         relative_values=_band(call, call.relative_values),
         bias=_band(call, call.bias),
-        mask=_mask(call),
+        mask=_mask(call, axes),
         key_bias=rows_if_any(call.key_bias),
         key_shift=rows_if_any(call.key_shift),
         added=pairs(call, call.explicit_mask if call.adds_mask else None),
@@ -152,7 +153,7 @@ def inputs(call: Call) -> Inputs:
         softcap=call.softcap,
         dropout=dropout_of(call),
         starts=starts_of(call),
-        axes=tuple(_listed(call, axis) for axis in call.axes),
+        axes=axes,
     )
 
 
@@ -245,25 +246,21 @@ def _listed(call: Call, axis: ListedAxis) -> Listed:
         band = _band(call, table)
         bands[name] = None if band is None else band._replace(first=table.first, zero=1 if table.zero else None)
     return Listed(
-        **_sides(call, axis), r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
+        side_of(axis.queries, call.query.shape[2], call.query.device),
+        side_of(axis.keys, call.key.shape[2], call.query.device),
+        r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
         relative_width=r.shape[3], log_width=(None,) * (int(padded(r.shape[3])).bit_length() - 1),
     )  # fmt: skip
 
 
-def _listed_limits(call: Call) -> Lists | None:
+def _listed_limits(call: Call, axes: tuple[Listed, ...]) -> Lists | None:
     axis = call.listed_sequence
     if axis is None or (axis.lowest is None and axis.highest is None):
         return None
-    return Lists(**_sides(call, axis), lowest=axis.lowest, highest=axis.highest)
+    return Lists(axes[0].queries, axes[0].keys, axis.lowest, axis.highest)
 
 
-def _sides(call: Call, axis: ListedAxis) -> dict[str, Side]:
-    lengths, device = (call.query.shape[2], call.key.shape[2]), call.query.device
-    queries, keys = (side_of(each, n, device) for each, n in zip((axis.queries, axis.keys), lengths, strict=True))
-    return {"queries": queries, "keys": keys}
-
-
-def _mask(call: Call) -> Mask:
+def _mask(call: Call, axes: tuple[Listed, ...]) -> Mask:
     lowest, highest = _limits(call)
     keep = None if call.key_mask is None else call.key_mask.contiguous().view(torch.uint8)
     query_ids, key_ids = call.query_segments, call.key_segments
@@ -280,7 +277,7 @@ def _mask(call: Call) -> Mask:
         key_ids=key_ids,
         key_ids_batch=None if key_ids is None else key_ids.stride(0),
         pairs=pairs(call, boolean),
-        listed=_listed_limits(call),
+        listed=_listed_limits(call, axes),
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.problem_arguments import on_axis
-from relattn.backends.triton.call import FARTHEST, WIDEST
+from relattn.backends.triton.call import FARTHEST, WIDEST, farthest_offset, farthest_row
 from relattn.score.certainty import certainly
 from relattn.score.problem import Axis, Problem
 from relattn.watched import constant_in_graphs
@@ -57,12 +57,11 @@ def _of_offsets(sequence: Axis) -> list[str]:
     positions, reasons = sequence.positions, []
     if positions.origin is None:
         return reasons
-    origin = FARTHEST // 2 if isinstance(positions.origin, torch.Tensor) else abs(positions.origin)
-    farthest = positions.query_length + positions.key_length + origin
+    farthest = farthest_offset(positions.query_length, positions.key_length, positions.origin)
     if certainly(farthest > FARTHEST):
         reasons.append(f"it takes offsets up to {FARTHEST} on the sequence, and those of this call reach {farthest}")
     for name, table in sequence.tables().items():
-        if not isinstance(table.first, torch.Tensor) and certainly(abs(table.first) + table.values.shape[1] > FARTHEST):
+        if certainly(farthest_row(table.first, table.values.shape[1]) > FARTHEST):
             reasons.append(f"it takes tables of offsets up to {FARTHEST}, and {name} begins at offset {table.first}")
     return reasons
 
