@@ -40,7 +40,7 @@ def assert_equal(ours: Any, expected: Any, **tolerance: float) -> None:
 
 def gradients(answers: tuple[Tensor, ...], arrays: list[Tensor]) -> tuple[Tensor, ...]:
     """Of a fixed sum of the answers, with no part for an lse of -inf."""
-    weights = [torch.arange(a.numel(), dtype=a.dtype).reshape(a.shape).cos() for a in answers]
+    weights = [torch.arange(a.numel(), dtype=a.dtype, device=a.device).reshape(a.shape).cos() for a in answers]
     return torch.autograd.grad(answers, arrays, weights, allow_unused=True, materialize_grads=True)
 
 

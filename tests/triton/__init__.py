@@ -5,8 +5,24 @@ TRITON_INTERPRET=1 set (which Triton reads when a kernel is defined), and takes 
 microseconds. The one on "cuda" carries the marker `gpu` and is run by `make test-gpu`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
+import torch
 
 INTERPRETED = pytest.param("cpu", marks=pytest.mark.triton)
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 everywhere = pytest.mark.parametrize("device", [INTERPRETED, GPU])
+
+
+@contextmanager
+def one_order(device: str) -> Iterator[None]:
+    """On a GPU programs run side by side: atomic additions have another order each time. In the interpreter one runs
+    after another.
+    """
+    torch.use_deterministic_algorithms(device == "cuda", warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)

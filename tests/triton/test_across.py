@@ -7,7 +7,7 @@ import torch
 triton = pytest.importorskip("triton")
 tl = triton.language
 
-from relattn.backends.triton.across import add_rows, first_row  # noqa: E402
+from relattn.backends.triton.adding import add_rows, first_row  # noqa: E402
 from relattn.backends.triton.bands import padded  # noqa: E402
 from tests.triton import everywhere  # noqa: E402
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.log_steps import log_steps
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
@@ -128,14 +129,12 @@ def disentangled_table(
 def _delta(
     relative: Int64[Tensor, "n"], max_distance: int, num_buckets: int | None, num_rows: int
 ) -> Int64[Tensor, "n"]:
-    """delta of every i - j, in float32 arithmetic, as DeBERTa-v2's code computes the buckets."""
+    """delta of every i - j."""
     if num_buckets is None:
         bucket = relative
     else:
         middle = num_buckets // 2
-        distance = relative.abs().clamp(min=middle).float()
-        furthest = torch.tensor((max_distance - 1) / middle, dtype=torch.float32)
-        steps = torch.log(distance / middle) / torch.log(furthest) * (middle - 1)
+        steps = log_steps(relative.abs().clamp(min=middle), middle, max_distance - 1, middle - 1)
         logarithmic = steps.ceil().long() + middle
         bucket = torch.where(relative.abs() <= middle, relative, logarithmic * relative.sign())
     return (bucket + num_rows // 2).clamp(0, num_rows - 1)

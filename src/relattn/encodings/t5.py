@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import MappingProxyType
 
 import torch
@@ -14,6 +13,7 @@ from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
 from relattn.encodings.constants import MOST, constant
+from relattn.encodings.log_steps import log_steps
 from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, wide
@@ -100,7 +100,7 @@ def _buckets(
     size = num_buckets // 2 if bidirectional else num_buckets
     exact = size // 2
     distance = offsets.abs() if bidirectional else offsets.neg().clamp(min=0)
-    ratio = torch.log(distance.clamp(min=exact).float() / exact) / math.log(max_distance / exact)
-    logarithmic = (ratio * (size - exact)).long().clamp(max=size - 1 - exact)
+    steps = log_steps(distance.clamp(min=exact), exact, max_distance, size - exact)
+    logarithmic = steps.long().clamp(max=size - 1 - exact)
     bucket = distance.clamp(max=exact) + logarithmic
     return torch.add(bucket, offsets > 0, alpha=size) if bidirectional else bucket

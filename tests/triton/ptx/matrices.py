@@ -1,4 +1,4 @@
-"""ldmatrix, and the products of the tensor cores; who holds which element is drawn in the PTX manual's chapter on mma.
+"""ldmatrix, stmatrix, and the products of the tensor cores; the PTX manual's chapter on mma draws who holds which element.
 
 Thread t of a warp holds neighbouring elements of row t // 4, in columns 2 (t % 4) and the next one.
 """
@@ -34,6 +34,26 @@ def load_matrices(count: int, transposed: bool) -> Step:
         pairs = np.ascontiguousarray(found).view(np.uint32)  # [programs, warps, matrices, rows, 4]
         for n, register in enumerate(targets.parts):
             threads.write(register, pairs[:, :, n].reshape(threads.shape), "b32")
+
+    return step
+
+
+def store_matrices(count: int, transposed: bool) -> Step:
+    """The inverse of `load_matrices`."""
+
+    def step(threads: Threads, operands: tuple[Operand, ...]) -> None:
+        address, sources = operands
+        assert isinstance(sources, Group)
+        threads.all_take_part()
+        programs, warps = len(threads.programs), threads.shape[1] // WARP
+        held = [threads.everywhere(threads.read(part, "b32")) for part in sources.parts]
+        pairs = np.stack([register.reshape(programs, warps, 8, 4) for register in held], 2)
+        matrices = np.ascontiguousarray(pairs).view(np.uint16)  # [programs, warps, matrices, rows, 8]
+        if transposed:
+            matrices = matrices.swapaxes(3, 4)
+        rows, lanes = np.nonzero(np.tile(np.arange(WARP) < 8 * count, (programs, warps)))
+        access = accessed(threads, rows, lanes, threads.addresses(address)[rows, lanes], 16)
+        threads.launch.shared.store(threads.epoch, access, np.ascontiguousarray(matrices).reshape(-1, 8))
 
     return step
 
@@ -81,7 +101,8 @@ def _halves(bits: np.ndarray) -> np.ndarray:
 
 
 STEPS: dict[str, Step] = {
-    f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16": load_matrices(count, bool(trans))
+    f"{name}.sync.aligned.m8n8.x{count}{trans}.shared.b16": make(count, bool(trans))
+    for name, make in {"ldmatrix": load_matrices, "stmatrix": store_matrices}.items()
     for count in (1, 2, 4)
     for trans in ("", ".trans")
 }

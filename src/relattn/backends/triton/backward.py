@@ -29,13 +29,13 @@ from torch import Tensor
 from relattn.backends.triton.across import Across, memory_for, without_spare_rows
 from relattn.backends.triton.axes import gradients_of_axes
 from relattn.backends.triton.call import Answers, Call, Gradients
-from relattn.backends.triton.candidates import has_no_room_for_every_gradient
+from relattn.backends.triton.candidates import has_no_room_for_every_gradient, is_faster_in_order
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.keys import gradients_of_keys
 from relattn.backends.triton.known import Known, sides_of
 from relattn.backends.triton.mask_gradient import mask_gradient
 from relattn.backends.triton.queries import queries_kernel
-from relattn.backends.triton.sizes import launch
+from relattn.backends.triton.sizes import architecture, launch
 from relattn.backends.triton.tables import sums_of_tables, table_gradient
 from relattn.score.problem import TABLES
 
@@ -84,7 +84,9 @@ def backward(
 
 
 def is_ordered(call: Call) -> bool:
-    """Whether one program sums each number: where determinism is asked for, and where a program has no room for every
-    gradient.
+    """Whether one program sums each number: where determinism is asked for, where a program has no room for every
+    gradient, and where that is faster.
     """
-    return has_no_room_for_every_gradient(call) or torch.are_deterministic_algorithms_enabled()
+    if has_no_room_for_every_gradient(call) or torch.are_deterministic_algorithms_enabled():
+        return True
+    return is_faster_in_order(call, architecture())

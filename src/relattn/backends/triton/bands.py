@@ -112,12 +112,35 @@ def dot(a, b):
     if INTERPRETED:  # its matrix product reads the bits of a bfloat16 as an integer
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     elif a.dtype != b.dtype:
-        product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
+        product = _of_two_dtypes(a, b)
     elif a.dtype == tl.float32 and not in_parts():
         product = tl.dot(_kept_in_place(a), _kept_in_place(b), input_precision="ieee")
     else:
         product = tl.dot(a, b, input_precision=asked_precision())
     return product
+
+
+@triton.jit
+def _of_two_dtypes(a, b):
+    """a @ b where one is in float32: split into two numbers of bfloat16, beside bfloat16, or of 11 bits beside float16,
+    which bfloat16 does not hold.
+    """
+    if a.dtype == tl.bfloat16:
+        near, far = _halves(b)
+        product = tl.dot(a, near) + tl.dot(a, far)
+    elif b.dtype == tl.bfloat16:
+        near, far = _halves(a)
+        product = tl.dot(near, b) + tl.dot(far, b)
+    else:
+        product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
+    return product
+
+
+@triton.jit
+def _halves(values):
+    """float32 as a sum of two numbers of bfloat16, to 16 bits."""
+    near = values.to(tl.bfloat16)
+    return near, (values - near.to(tl.float32)).to(tl.bfloat16)
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.across import add_rows, first_row
+from relattn.backends.triton.adding import add_rows, first_row
 from relattn.backends.triton.bands import dot, load_padded_rows, padded
 from relattn.backends.triton.listed import offsets_of, row_of, vectors_of
 from relattn.backends.triton.skew import moved, shared_place

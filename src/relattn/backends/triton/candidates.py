@@ -32,6 +32,12 @@ AMPERE = 80
 product. There programs with several tiles of queries are timed. GeForce GPUs have slower tensor cores and less shared
 memory. Hopper's tensor cores read shared memory themselves, but not for products with three axes.
 """
+HOPPER = 90
+"""The compute capability of H100 and H200. Their tensor cores read factors of tiles of 64 and more from shared memory,
+by a descriptor: the place, and how long the rows are, 128 bytes at most. ptxas 12.8, which Triton 3.7 takes for these
+chips, was seen to compute a descriptor from a register that nothing had written. That was where two factors with rows
+of different lengths had stood at one place. So there are such tiles only where all factors have rows of 128 bytes.
+"""
 ALONG_KEYS = ("forward_kernel", "queries_kernel")
 """The kernels whose programs own tiles of queries, and walk over the keys."""
 
@@ -51,6 +57,8 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
     if second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(kernel, call):
         warps = 8 if kernel == "forward_kernel" else 4
         second = [Sizes(32, warps, 2, groups=warps)]
+    if arch == HOPPER:
+        return _on_hopper(kernel, call, [first, *second])
     return [first, *second]
 
 
@@ -67,6 +75,16 @@ def has_no_room_for_every_gradient(call: Call) -> bool:
     return is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes
 
 
+def is_faster_in_order(call: Call, arch: int) -> bool:
+    """Whether the kernels of the fixed order are faster than one that adds across programs, by benchmarks/results/gpu:
+    on an H100 where rows are wide, and there is no table but a bias.
+    """
+    others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.explicit_mask)
+    has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes or _vectors(call) > 0
+    is_wide = call.query.dtype != torch.float32 and _has_whole_rows(call) and _doublings(call) == 1
+    return arch == HOPPER and is_wide and not has_others
+
+
 def _has_room_for_groups(kernel: str, call: Call) -> bool:
     """Whether programs that own several tiles of queries take all terms of the call, and need less of L1 for it."""
     tables = [table for table in (call.relative_keys, call.relative_values, call.bias) if table is not None]
@@ -76,6 +94,32 @@ def _has_room_for_groups(kernel: str, call: Call) -> bool:
     fits = all(32 < width <= 64 for width in widths_of(call).values())
     is_half = all(each.dtype != torch.float32 for each in (call.query, *(table.values for table in tables)))
     return bool(tables) and is_half and fits and not others and not reads_bias
+
+
+def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
+    """Chosen from benchmarks/results/gpu, of an H100."""
+    if call.query.dtype == torch.float32 or call.axes:
+        return sizes
+    if not _has_whole_rows(call):
+        return list(dict.fromkeys(size if size.tile < 64 else Sizes(32, 4, 2) for size in sizes))
+    if is_faster_in_order(call, HOPPER):  # by more kernels, each in one size
+        return [Sizes(64, 4, 2)]
+    vectors, doublings = _vectors(call), _doublings(call)
+    if kernel in ALONG_KEYS and call.bias is not None and not (vectors or doublings):
+        return [sizes[0], Sizes(128, 8, 2)]
+    is_full = doublings == 1 or (vectors > 1 and kernel != "forward_kernel")
+    if kernel in ALONG_KEYS and vectors and is_full:
+        return [sizes[0], Sizes(64, 4, 1)]
+    return sizes
+
+
+def _has_whole_rows(call: Call) -> bool:
+    """Whether every factor of a product in half precision has rows of at least 64 features: of 128 bytes and more. Of
+    float32 beside float16 the tensor cores get float32.
+    """
+    tables = (call.relative_keys, call.relative_queries, call.relative_values)
+    is_split = any(table.values.dtype == torch.float32 for table in tables if table is not None)
+    return min(widths_of(call).values()) > 32 and not (is_split and call.query.dtype == torch.float16)
 
 
 def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:

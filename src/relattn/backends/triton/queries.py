@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.across import add_band, add_bias, add_rows, add_sides, first_row
+from relattn.backends.triton.adding import add_band, add_bias, add_rows, add_sides, first_row
 from relattn.backends.triton.again import Queries, first_halves, gradients_again, weights_again
 from relattn.backends.triton.bands import (
     INTERPRETED,

@@ -81,8 +81,7 @@ def launch(
             maxnreg=REGISTERS, default_dot_input_precision=call.precision,
         )  # fmt: skip
 
-    arch = 0 if INTERPRETED else _target().arch
-    several, fastest = candidates(kernel.__name__, call, arch), None
+    several, fastest = candidates(kernel.__name__, call, architecture()), None
     is_timed = is_large and len(several) > 1
     if is_timed:
         fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, several, run, added)
@@ -101,8 +100,12 @@ def _is_worth_timing(pairs: int) -> bool:
     return pairs >= WORTH_TIMING and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
 
 
+def architecture() -> int:
+    """The generation of GPUs that Triton compiles for: ten times the compute capability; 0 for its interpreter."""
+    return 0 if INTERPRETED else _target().arch
+
+
 def _target() -> Any:
-    """The generation of GPUs that Triton compiles for."""
     return driver.active.get_current_target()
 
 
