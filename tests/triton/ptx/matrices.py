@@ -1,4 +1,4 @@
-"""ldmatrix, stmatrix, and the products of the tensor cores; the PTX manual's chapter on mma draws who holds which element.
+"""ldmatrix, stmatrix, and the products of the tensor cores: the PTX manual's chapter on mma draws who holds what.
 
 Thread t of a warp holds neighbouring elements of row t // 4, in columns 2 (t % 4) and the next one.
 """

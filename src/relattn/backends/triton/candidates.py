@@ -103,7 +103,7 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
     if not _has_whole_rows(call):
         return list(dict.fromkeys(size if size.tile < 64 else Sizes(32, 4, 2) for size in sizes))
     if is_faster_in_order(call, HOPPER):  # by more kernels, each in one size
-        return [Sizes(64, 4, 2)]
+        return [Sizes(64, 4, 1 if kernel == "keys_kernel" and call.bias is not None else 2)]
     vectors, doublings = _vectors(call), _doublings(call)
     if kernel in ALONG_KEYS and call.bias is not None and not (vectors or doublings):
         return [sizes[0], Sizes(128, 8, 2)]
