@@ -29,7 +29,11 @@ from torch import Tensor
 from relattn.backends.triton.across import Across, memory_for, without_spare_rows
 from relattn.backends.triton.axes import gradients_of_axes
 from relattn.backends.triton.call import Answers, Call, Gradients
-from relattn.backends.triton.candidates import has_no_room_for_every_gradient, is_faster_in_order
+from relattn.backends.triton.candidates import (
+    HOPPER,
+    has_no_room_for_every_gradient,
+    is_faster_in_order_on_hopper,
+)
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.keys import gradients_of_keys
 from relattn.backends.triton.known import Known, sides_of
@@ -89,4 +93,4 @@ def is_ordered(call: Call) -> bool:
     """
     if has_no_room_for_every_gradient(call) or torch.are_deterministic_algorithms_enabled():
         return True
-    return is_faster_in_order(call, architecture())
+    return call.query.is_cuda and is_faster_in_order_on_hopper(call) and architecture() == HOPPER

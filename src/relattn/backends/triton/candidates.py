@@ -75,14 +75,13 @@ def has_no_room_for_every_gradient(call: Call) -> bool:
     return is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes
 
 
-def is_faster_in_order(call: Call, arch: int) -> bool:
-    """Whether the kernels of the fixed order are faster than one that adds across programs, by benchmarks/results/gpu:
-    on an H100 where rows are wide, and there is no table but a bias.
+def is_faster_in_order_on_hopper(call: Call) -> bool:
+    """Whether the kernels of the fixed order are faster there than one that adds across programs: where rows are wide,
+    and there is no table but a bias.
     """
     others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.explicit_mask)
     has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes or _vectors(call) > 0
-    is_wide = call.query.dtype != torch.float32 and _has_whole_rows(call) and _doublings(call) == 1
-    return arch == HOPPER and is_wide and not has_others
+    return call.query.dtype != torch.float32 and _doublings(call) == 1 and _has_whole_rows(call) and not has_others
 
 
 def _has_room_for_groups(kernel: str, call: Call) -> bool:
@@ -102,7 +101,7 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
         return sizes
     if not _has_whole_rows(call):
         return list(dict.fromkeys(size if size.tile < 64 else Sizes(32, 4, 2) for size in sizes))
-    if is_faster_in_order(call, HOPPER):  # by more kernels, each in one size
+    if is_faster_in_order_on_hopper(call):  # by more kernels, each in one size
         return [Sizes(64, 4, 1 if kernel == "keys_kernel" and call.bias is not None else 2)]
     vectors, doublings = _vectors(call), _doublings(call)
     if kernel in ALONG_KEYS and call.bias is not None and not (vectors or doublings):
