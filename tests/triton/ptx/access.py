@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.triton.ptx.kinds import KINDS
-from tests.triton.ptx.operands import Group, Operand
+from tests.triton.ptx.operands import Operand, parts
 from tests.triton.ptx.program import Step
 from tests.triton.ptx.shared import Access
 from tests.triton.ptx.threads import WARP, Threads
@@ -31,7 +31,7 @@ def load(space: str, kind: str, count: int) -> Step:
         else:
             access = accessed(threads, rows, lanes, addresses, unit * count)
             bits = threads.launch.shared.load(threads.epoch, access, unit)
-        for n, register in enumerate(_parts(target)):
+        for n, register in enumerate(parts(target)):
             values = np.zeros(threads.shape, bits.dtype)
             values[rows, lanes] = bits[:, n]
             threads.write(register, values, kind)
@@ -47,7 +47,7 @@ def store(space: str, kind: str, count: int) -> Step:
         address, source = operands
         rows, lanes = threads.lanes()
         addresses = threads.addresses(address)[rows, lanes]
-        numbers = [threads.everywhere(threads.read(part, kind))[rows, lanes] for part in _parts(source)]
+        numbers = [threads.everywhere(threads.read(part, kind))[rows, lanes] for part in parts(source)]
         bits = np.stack(numbers, 1)
         if space == "global":
             threads.launch.memory.store(addresses, bits)
@@ -56,10 +56,6 @@ def store(space: str, kind: str, count: int) -> Step:
             threads.launch.shared.store(threads.epoch, access, bits)
 
     return step
-
-
-def _parts(operand: Operand) -> tuple[Operand, ...]:
-    return operand.parts if isinstance(operand, Group) else (operand,)
 
 
 STEPS: dict[str, Step] = {

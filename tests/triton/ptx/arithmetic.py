@@ -58,6 +58,11 @@ def high_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(32)
 
 
+def sums_of_halves(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of the lower 16 bits, and of the upper ones."""
+    return ((a + b) & np.uint32(0xFFFF)) | ((a >> np.uint32(16)) + (b >> np.uint32(16)) << np.uint32(16))
+
+
 def wide_product(a: np.ndarray, b: np.ndarray, c: np.ndarray | int = 0) -> np.ndarray:
     """a * b + c in twice as many bits as a factor has."""
     wide = np.dtype(f"{a.dtype.kind}{2 * a.dtype.itemsize}")
@@ -65,6 +70,7 @@ def wide_product(a: np.ndarray, b: np.ndarray, c: np.ndarray | int = 0) -> np.nd
 
 
 STEPS: dict[str, Step] = {
+    "add.s16x2": elementwise(sums_of_halves, "u32", "u32", "u32"),
     "mul.hi.u32": elementwise(high_bits, "u32", "u32", "u32"),
     "neg.s32": elementwise(np.negative, "s32", "s32"),
     "neg.s64": elementwise(np.negative, "s64", "s64"),

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.triton.ptx.operands import Operand
+from tests.triton.ptx.operands import Operand, parts
+from tests.triton.ptx.program import Step
 from tests.triton.ptx.threads import Threads
 
 
 def add(threads: Threads, operands: tuple[Operand, ...]) -> None:
-    """The third operand is added where the second says, one thread after the other: a GPU may take any order.
+    """The third operand's numbers are added side by side from where the second says, one thread after the other: a GPU
+    may take any order.
 
     The first operand would hold what stood there before, which depends on that order: here it holds NaN.
     """
+
     old, address, source = operands
     rows, lanes = threads.lanes()
     addresses = threads.addresses(address)[rows, lanes]
-    threads.launch.memory.add(addresses, threads.everywhere(threads.read(source, "f32"))[rows, lanes])
-    threads.write(old, np.full(threads.shape, np.nan, np.float32), "f32")
+    numbers = [threads.everywhere(threads.read(part, "f32"))[rows, lanes] for part in parts(source)]
+    threads.launch.memory.add(addresses, np.stack(numbers, 1))
+    for register in parts(old):
+        threads.write(register, np.full(threads.shape, np.nan, np.float32), "f32")
 
 
-STEPS = {"atom.global.gpu.relaxed.add.f32": add}
+STEPS: dict[str, Step] = {f"atom.global.gpu.relaxed.add{vector}.f32": add for vector in ("", ".v2", ".v4")}

@@ -1,4 +1,4 @@
-"""Branches, barriers, and the end."""
+"""Branches, barriers, a fence, and the end."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ def warp_barrier(threads: Threads, operands: tuple[Operand, ...]) -> None:
     threads.all_take_part()
 
 
+def fence(threads: Threads, operands: tuple[Operand, ...]) -> None:
+    """For what reads shared memory beside the threads, from Hopper on. None of it is modelled."""
+
+
 def end(threads: Threads, operands: tuple[Operand, ...]) -> None:
     """Raises Fault: where warps met since the last barrier."""
     threads.all_take_part()
@@ -54,5 +58,6 @@ def end(threads: Threads, operands: tuple[Operand, ...]) -> None:
 
 
 STEPS: dict[str, Step] = {
-    "bra": branch, "bra.uni": branch, "bar.sync": barrier, "bar.warp.sync": warp_barrier, "ret": end
+    "bra": branch, "bra.uni": branch, "bar.sync": barrier, "bar.warp.sync": warp_barrier, "ret": end,
+    "fence.proxy.async.shared::cta": fence,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What would be launched on a GPU, compiled by Triton for sm_80 and run here; ptxas, which comes after, is left out."""
+"""What would be launched on a GPU, compiled by Triton and run here; ptxas, which comes after, is left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.triton.ptx.machine import run
 from tests.triton.ptx.memory import Memory
 from tests.triton.ptx.program import read
 
-AMPERE = GPUTarget("cuda", 80, 32)
 SCRATCH = [0, 0]
 """Two pointers that Triton adds to every kernel's parameters, to memory that ours do not ask for."""
 BY_DEFAULT = 4, 3  # warps and stages of a launch that names none
@@ -37,13 +36,16 @@ def launch(
     stages: int,
     edit: Callable[[str], str] = str,
     precision: str = "ieee",
+    capability: int = 80,
 ) -> None:
     """kernel[(programs,)](*arguments, **constants), on tensors of the CPU; edit: what to make of the PTX before.
+    capability: of the GPU that the kernel is compiled for.
 
     Raises Fault: where the kernel does what no GPU owes a meaning.
     """
     with _without_ptxas():
-        found = compiled_for(AMPERE, kernel, arguments, constants, warps, stages, precision)
+        target = GPUTarget("cuda", capability, 32)
+        found = compiled_for(target, kernel, arguments, constants, warps, stages, precision)
     memory = Memory()
     given = [_bits(argument, memory) for argument in given_at_run_time(arguments)]
     program = read(edit(found.asm["ptx"]), STEPS)
@@ -60,8 +62,10 @@ class Launched:
         return lambda *arguments, **constants: launch(self.kernel, arguments, constants, *grid, *BY_DEFAULT)
 
 
-def emulate(given: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on every kernel of the triton backend runs here, those along tiles in these `Sizes`."""
+def emulate(given: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capability: int = 80) -> None:
+    """From now on every kernel of the triton backend runs here, those along tiles in these `Sizes` and as compiled for
+    GPUs of this capability.
+    """
     from relattn.backends.triton import candidates, decoding
 
     size = candidates.Sizes(*given)
@@ -72,7 +76,10 @@ def emulate(given: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> None:  # fmt: skip
         owned = size.tile * (size.groups if kernel.__name__ in candidates.ALONG_KEYS else 1)
         constants = {**widths_of(call), **more, **candidates.constants(kernel, size)}
-        launch(kernel, arguments, constants, programs(owned), size.warps, size.stages, precision=call.precision)
+        launch(
+            kernel, arguments, constants, programs(owned), size.warps, size.stages, precision=call.precision,
+            capability=capability,
+        )  # fmt: skip
 
     for module in launching():
         monkeypatch.setattr(module, "launch", in_tiles)

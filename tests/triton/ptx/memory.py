@@ -44,9 +44,9 @@ class Memory:
             units[index] = bits[rows]
 
     def add(self, addresses: np.ndarray, numbers: np.ndarray) -> None:
-        """float32 numbers, one after the other; faults are those of `load`."""
-        for rows, units, index in self._parts(addresses, 4, 1):
-            np.add.at(units.view(np.float32), index[:, 0], numbers[rows])
+        """float32 numbers [addresses, count], one address after the other; faults are those of `load`."""
+        for rows, units, index in self._parts(addresses, 4, numbers.shape[1]):
+            np.add.at(units.view(np.float32), index, numbers[rows])
 
     def _parts(self, addresses: np.ndarray, unit: int, count: int):
         """By storage: which addresses lie there, the storage in units, and the units [addresses, count] in it."""

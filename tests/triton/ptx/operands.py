@@ -44,6 +44,11 @@ Operand = Register | Number | Symbol | Address | Group
 SINK = "_"
 
 
+def parts(operand: Operand) -> tuple[Operand, ...]:
+    """Of a group; any other stands for itself."""
+    return operand.parts if isinstance(operand, Group) else (operand,)
+
+
 @cache
 def operands(text: str) -> tuple[Operand, ...]:
     """All that stand in the text, with commas between."""

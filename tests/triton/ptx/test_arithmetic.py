@@ -49,6 +49,13 @@ def test_integers_wrap_around(name: str, kind: str, rng: np.random.Generator) ->
     hold_to(f"{name}.{kind}", lambda *numbers: wrapped(WHOLE[name](*numbers), kind), kind, (kind,) * count, rng)
 
 
+def test_halves_of_a_register_wrap_around_alone(rng: np.random.Generator) -> None:
+    def added(a: int, b: int) -> int:
+        return (a + b) % 2**16 + ((a >> 16) + (b >> 16)) % 2**16 * 2**16
+
+    hold_to("add.s16x2", added, "u32", ("u32", "u32"), rng)
+
+
 @pytest.mark.parametrize("name", REAL)
 def test_real_numbers_are_rounded_once(name: str, rng: np.random.Generator) -> None:
     count = 1 if name[:3] in ("neg", "abs", "ex2") else 2
@@ -143,6 +150,7 @@ def test_threads_that_take_no_part_may_have_a_divisor_of_0() -> None:
 
 
 TESTED = {
+    "add.s16x2",
     *(f"{name}.{kind}" for name in WHOLE for kind in INTEGERS), *REAL, "fma.rn.f32", "fma.rn.ftz.f32",
     *("neg.s32", "neg.s64", "mul.hi.u32"), *(f"{name}.{kind}" for name in ("div", "rem") for kind in DIVIDED),
     *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"), "mul.wide.u16", "mul.wide.s16",

@@ -9,6 +9,7 @@ from tests.triton.ptx.fault import Fault
 from tests.triton.ptx.snippets import PROGRAMS, THREADS, execute
 
 PLACES = 7
+ADD = "atom.global.gpu.relaxed.add"
 
 
 def test_all_that_is_added_to_a_place_arrives(rng: np.random.Generator) -> None:
@@ -30,6 +31,20 @@ def test_all_that_is_added_to_a_place_arrives(rng: np.random.Generator) -> None:
     assert (old[~takes] == 7).all()
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_numbers_side_by_side(count: int, rng: np.random.Generator) -> None:
+    """From multiples of all their bytes on."""
+    place, numbers = rng.integers(0, PLACES, (PROGRAMS, THREADS)), rng.integers(-99, 99, (count, PROGRAMS, THREADS))
+    old, new = (", ".join(f"%r{first + n}" for n in range(count)) for first in (10, 20))
+    given = {f"%r{20 + n}": numbers[n].astype(np.float32) for n in range(count)}
+    addition = f"{ADD}.v{count}.f32 {{ {old} }}, [ %rd6 + 0 ], {{ {new} }};"
+    start, memory = "ld.param.b64 %rd5, [snippet_param_0]; add.s64 %rd6, %rd5, %rd7;", torch.zeros(count * PLACES)
+    execute(start + addition, {"%rd7": np.int64(place * 4 * count), **given}, memory)
+    assert memory.tolist() == [numbers[n][place == at].sum() for at in range(PLACES) for n in range(count)]
+    with pytest.raises(Fault, match=f"global address 0x10000000004 is no multiple of {4 * count}"):
+        execute(start + addition, {"%rd7": np.int64(4), **given}, memory)
+
+
 def test_an_address_outside_is_a_fault() -> None:
     with pytest.raises(Fault, match="4 bytes at global address 0x10000000010 lie outside of what was handed over"):
         execute(
@@ -39,4 +54,4 @@ def test_an_address_outside_is_a_fault() -> None:
         )
 
 
-TESTED = {"atom.global.gpu.relaxed.add.f32"}
+TESTED = {f"{ADD}.f32", f"{ADD}.v2.f32", f"{ADD}.v4.f32"}

@@ -56,4 +56,8 @@ def test_the_end_is_the_end() -> None:
     assert "%r1" not in execute("ret; mov.u32 %r1, 7;", {})
 
 
-TESTED = {"bra", "bra.uni", "bar.sync", "bar.warp.sync", "ret"}
+def test_a_fence_changes_nothing() -> None:
+    assert (execute("mov.u32 %r1, 7; fence.proxy.async.shared::cta;", {})["%r1"] == 7).all()
+
+
+TESTED = {"bra", "bra.uni", "bar.sync", "bar.warp.sync", "fence.proxy.async.shared::cta", "ret"}

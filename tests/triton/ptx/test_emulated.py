@@ -189,6 +189,8 @@ NOW_AND_THEN |= {
     "one head, one batch element": (BF16, STAGES, {**ONE, "lengths": (66, 130), "highest": 0, "offset": -64}),
     "narrow": (BF16, MIDDLE, {"widths": (16, 16, 16), "lengths": (70, 66)}),
     "uneven widths": (BF16, STAGES, {"widths": (40, 72, 56), "lengths": (66, 65), "heads": (2, 2)}),
+    "uneven widths, small tiles": (BF16, NARROW, {"widths": (40, 72, 56), "lengths": (34, 37), "heads": (2, 2),
+                                                  "tables": (TABLES[0], *TABLES[2:])}),
     "128 wide": (BF16, MIDDLE, {**SQUARE, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1], "highest": 0}),
     "float32 under eight warps": (F32, EIGHT_WARPS, {**ONE, "lengths": (20, 37), "added": "hqk"}),
     "float32 under eight warps, two stages": (F32, (16, 8, 2), {**ONE, "lengths": (20, 37)}),
@@ -266,6 +268,13 @@ IN_ORDER = (
 """Of these every time also the kernels of the deterministic backward pass."""
 
 
+ON_HOPPER = (
+    "relative queries", "uneven widths, small tiles", "keys and values, 128 wide", "several owners of two tiles",
+    "a float mask", "float32 in parts", "rows of a grid",
+)  # fmt: skip
+"""Of these the first runs every time as compiled for sm_90."""
+
+
 def now_and_then(names: Iterable[str]) -> Iterator[Any]:
     """Run by `make test-ptx` alone."""
     return (pytest.param(name, marks=pytest.mark.slow) for name in names)
@@ -293,13 +302,26 @@ def test_every_gradient_in_a_fixed_order(name: str, monkeypatch: pytest.MonkeyPa
     hold(name, monkeypatch, ordered=True)
 
 
+@pytest.mark.parametrize("name", [ON_HOPPER[0], *now_and_then(ON_HOPPER[1:])])
+def test_as_compiled_for_an_h100(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tiles that are too small for its newer products, which are not modelled. Additions of four numbers at once."""
+    from relattn.backends.triton import backward
+    from tests.triton.ptx.launch import emulate
+
+    dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]
+    emulate(sizes, monkeypatch, capability=90)
+    monkeypatch.setattr(backward, "is_ordered", lambda call: False)
+    hold_to_the_equation(make_call(dtype, **given))
+
+
 @pytest.mark.slow
-def test_tables_in_float32_beside_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of both are those of three parts on the tensor cores."""
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_tables_in_float32_beside_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is two numbers of bfloat16 beside bfloat16; beside float16 products have three parts of float32."""
     from tests.triton.ptx.launch import emulate
 
     emulate(NARROW, monkeypatch)
-    call = make_call(BF16, lengths=(35, 40))
+    call = make_call(dtype, lengths=(35, 40))
     tables = {name: getattr(call, name) for name in TABLES}
     wider = {name: table._replace(values=table.values.float()) for name, table in tables.items()}
     hold_to_the_equation(replace(call, **wider))

@@ -1,4 +1,4 @@
-"""ldmatrix and mma, each alone: fragments as the PTX manual draws them, products against NumPy's."""
+"""ldmatrix, stmatrix and mma, each alone: fragments as the PTX manual draws them, products against NumPy's."""
 
 import numpy as np
 import pytest
@@ -39,6 +39,30 @@ def test_rows_of_eight(count: int, trans: str, rng: np.random.Generator) -> None
             row, column = thread % 32 // 4, 2 * (thread % 4)
             expected = int(matrix[row, column]) | int(matrix[row, column + 1]) << 16
             assert (found[name][:, thread] == expected).all()
+
+
+@pytest.mark.parametrize("trans", ["", ".trans"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_rows_of_eight_are_stored(count: int, trans: str, rng: np.random.Generator) -> None:
+    """Each goes where the thread of its row says; read again by threads that lie otherwise."""
+    words = rng.integers(0, 2**32, (32, count), dtype=np.uint32)
+    at = rng.permutation(8 * count)
+    lane = np.arange(THREADS) % 32
+    address = np.where(lane < 8 * count, at[lane % (8 * count)] * 16, 10**6)
+    sources = ", ".join(f"%r{20 + n}" for n in range(count))
+    found = execute(
+        f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%r1], {{{sources}}}; bar.sync 0;"
+        f"ld.shared.v4.b32 {{{', '.join(REGISTERS)}}}, [%r2];",
+        {
+            "%r1": address.astype(np.uint32),
+            "%r2": np.uint32(lane % (8 * count) * 16),
+            **{f"%r{20 + n}": words[lane, n] for n in range(count)},
+        },
+    )
+    rows = np.stack([found[name][0, :32] for name in REGISTERS], 1)  # each as four pairs
+    matrices = rows.view(np.uint16)[at].reshape(count, 8, 8)
+    held = words.T.copy().view(np.uint16).reshape(count, 8, 8)  # thread by thread: row t // 4, a pair of columns
+    assert (matrices == (held.swapaxes(1, 2) if trans else held)).all()
 
 
 def bits_of(numbers: list[float], kind: str) -> int:
@@ -91,7 +115,12 @@ def test_what_a_tensor_core_does_not_see_of_float32() -> None:
 
 
 TESTED = {
-    *(f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16" for count in (1, 2, 4) for trans in ("", ".trans")),
+    *(
+        f"{name}.sync.aligned.m8n8.x{count}{trans}.shared.b16"
+        for name in ("ldmatrix", "stmatrix")
+        for count in (1, 2, 4)
+        for trans in ("", ".trans")
+    ),
     *(
         f"mma.sync.aligned.m16n8k{k}.row.col.f32.{kind}.{kind}.f32"
         for kind, k in {"bf16": 16, "f16": 16, "tf32": 8}.items()

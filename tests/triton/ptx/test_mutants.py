@@ -99,14 +99,14 @@ def _launches(scene: str) -> dict[str, tuple]:
     found: dict[str, tuple] = {}
     plain = launch.launch
 
-    def noted(kernel: Any, arguments: tuple, *others: Any, precision: str = "ieee") -> None:
+    def noted(kernel: Any, arguments: tuple, *others: Any, **given: Any) -> None:
         name = kernel.__name__
         if name == "queries_kernel" and not ordered:
             name = "every gradient"
         if name == "rows_kernel":
             name += ", " + next(table for table in TABLES if getattr(arguments[4], table) is not None)
         found[name] = (kernel, arguments, *others)
-        plain(kernel, arguments, *others, precision=precision)
+        plain(kernel, arguments, *others, **given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "launch", noted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import triton
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
@@ -33,10 +34,10 @@ product. There programs with several tiles of queries are timed. GeForce GPUs ha
 memory. Hopper's tensor cores read shared memory themselves, but not for products with three axes.
 """
 HOPPER = 90
-"""The compute capability of H100 and H200. Their tensor cores read factors of tiles of 64 and more from shared memory,
-by a descriptor: the place, and how long the rows are, 128 bytes at most. ptxas 12.8, which Triton 3.7 takes for these
-chips, was seen to compute a descriptor from a register that nothing had written. That was where two factors with rows
-of different lengths had stood at one place. So there are such tiles only where all factors have rows of 128 bytes.
+"""The compute capability of H100 and H200. Their tensor cores read factors of 64 rows and more from shared memory, by a
+descriptor: the place, and how long the rows are, 128 bytes at most. ptxas 12.8, which Triton 3.7 takes for these chips,
+was seen to compute a descriptor from a register that nothing had written. That was where two factors with rows of
+different lengths had stood at one place. So where lengths differ, tiles are too small for these products.
 """
 ALONG_KEYS = ("forward_kernel", "queries_kernel")
 """The kernels whose programs own tiles of queries, and walk over the keys."""
@@ -100,7 +101,8 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
     if call.query.dtype == torch.float32 or call.axes:
         return sizes
     if not _has_whole_rows(call):
-        return list(dict.fromkeys(size if size.tile < 64 else Sizes(32, 4, 2) for size in sizes))
+        tile = 32 if len(_rows_of_tables(call)) <= 1 else 16
+        return list(dict.fromkeys(size if size.tile <= tile else Sizes(tile, tile // 8, 2) for size in sizes))
     if is_faster_in_order_on_hopper(call):  # by more kernels, each in one size
         return [Sizes(64, 4, 1 if kernel == "keys_kernel" and call.bias is not None else 2)]
     vectors, doublings = _vectors(call), _doublings(call)
@@ -113,12 +115,20 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
 
 
 def _has_whole_rows(call: Call) -> bool:
-    """Whether every factor of a product in half precision has rows of at least 64 features: of 128 bytes and more. Of
-    float32 beside float16 the tensor cores get float32.
+    """Whether every factor of a product has rows of 128 bytes and more."""
+    return min(widths_of(call).values()) > 32 and _rows_of_tables(call) <= {128}
+
+
+def _rows_of_tables(call: Call) -> set[int]:
+    """How many bytes a row of a table of vectors has as a factor, 128 at most. Products of tables have twice as many
+    rows as others. Beside float16, float32 stays float32.
     """
     tables = (call.relative_keys, call.relative_queries, call.relative_values)
-    is_split = any(table.values.dtype == torch.float32 for table in tables if table is not None)
-    return min(widths_of(call).values()) > 32 and not (is_split and call.query.dtype == torch.float16)
+    widths = [table.values.shape[-1] for table in tables if table is not None]
+    is_wide = call.query.dtype == torch.float16 and any(
+        table.values.dtype == torch.float32 for table in tables if table is not None
+    )
+    return {min(128, (4 if is_wide else 2) * triton.next_power_of_2(max(width, 16))) for width in widths}
 
 
 def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
