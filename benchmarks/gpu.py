@@ -162,13 +162,18 @@ def growth(long: list[dict[str, object]]) -> str:
 
 
 def report(found: dict[str, Results], long: list[dict[str, object]]) -> str:
-    """README.md: goals, tables, long sequences."""
+    """README.md: goals, tables, long sequences; what was not measured is named."""
     rows = [["workload", "against", "at most", "found", ""], ["---", "---", "---:", "---:", "---"]]
     rows += [row for results in found.values() for row in verdicts(results)]
     lines = ["# `python benchmarks/gpu.py`", "", "Time of `triton` over that of each other candidate:", ""]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     for name, results in found.items():
         lines += ["", f"## {name.capitalize()}", "", markdown.text(results).rstrip()]
+    missing = [name for name in settings("cpu") if name not in found] + ([] if long else ["long sequences"])
+    if missing:
+        lines += ["", f"Not measured yet: {', '.join(missing)}."]
+    if not long:
+        return "\n".join(lines) + "\n"
     lines += ["", "## Long sequences", "", "Causal training steps over an unclipped table, one sequence, D = 64:", ""]
     lines += ["| length | heads | window | seconds | GiB beyond inputs, outputs and gradients |"]
     lines += ["| ---: | ---: | ---: | ---: | ---: |"]

@@ -42,6 +42,12 @@ def test_the_report_has_every_part():
         assert said in text
 
 
+def test_the_report_names_what_was_not_measured():
+    text = gpu.report({"grid": measured()}, [])
+    assert text.endswith("\nNot measured yet: decoding, peers, long sequences.\n")
+    assert "## Long sequences" not in text
+
+
 @pytest.mark.parametrize(
     ("beyond", "said"),
     [
