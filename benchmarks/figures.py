@@ -206,6 +206,20 @@ def launches() -> list[str]:
     return found
 
 
+def on_a_gpu(encoding: str) -> list[str]:
+    """The least and the most that a forward pass and a training step take there, in times of PyTorch's own."""
+    found = []
+    for mode in ("forward", "training"):
+        ratios = [
+            one["timing"]["ratio"]["median"]
+            for one in document("gpu/grid/results.json")["measurements"]
+            if one["candidate"] == "relattn triton" and one["workload"]["encoding"] == encoding
+            if one["workload"]["mode"] == mode
+        ]
+        found += [f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
+    return found
+
+
 def _on_an_a100(kind: str) -> list[str]:
     (row,) = (row for row in _rows("model") if row[:2] == ["sm_80", kind])
     return row

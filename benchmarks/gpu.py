@@ -142,11 +142,12 @@ def verdicts(found: Results) -> Iterator[list[str]]:
 
 
 def _verdict(ours: Measurement | None, other: Measurement, bound: float) -> list[str]:
+    """The floor's time is in every pair, so it is not divided by again."""
     for measurement in (ours, other):
         if measurement is None or measurement.timing is None:
             return ["", "not measured" if measurement is None else measurement.reason or "not measured"]
     assert ours is not None and ours.timing is not None and other.timing is not None
-    ratio = ours.timing.ratio.median / other.timing.ratio.median
+    ratio = ours.timing.ratio.median / (1.0 if other.candidate == FLOOR else other.timing.ratio.median)
     return [f"{ratio:.2f}", "reached" if ratio <= bound else "missed"]
 
 
@@ -165,7 +166,9 @@ def report(found: dict[str, Results], long: list[dict[str, object]]) -> str:
     """README.md: goals, tables, long sequences; what was not measured is named."""
     rows = [["workload", "against", "at most", "found", ""], ["---", "---", "---:", "---:", "---"]]
     rows += [row for results in found.values() for row in verdicts(results)]
-    lines = ["# `python benchmarks/gpu.py`", "", "Time of `triton` over that of each other candidate:", ""]
+    by = next(iter(found.values())).versions.get("triton")
+    lines = ["# `python benchmarks/gpu.py`", ""]
+    lines += [f"Time of `triton` (Triton {by}) over that of each other candidate:", ""]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     for name, results in found.items():
         lines += ["", f"## {name.capitalize()}", "", markdown.text(results).rstrip()]

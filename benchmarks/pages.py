@@ -85,6 +85,17 @@ LAUNCH = (
     "Longer take the backward launches with every table on a grid or on two other axes. "
     "By Triton's own look-up the same launches take {} to {} and {} to {} ([figures]"
 )
+ON_A_GPU = (
+    ("README.md", "relative", "a forward pass takes {} to {} times the time of that kernel, and a training step {} to {} times"),
+    (
+        "docs/triton.md",
+        "relative",
+        "With relative keys for every offset, a forward pass takes {} to {} times that time and a training step {} to {} times.",
+    ),
+    ("docs/triton.md", "shaw-keys", "With Shaw's clipped relative keys it is {} to {} and {} to {} times,"),
+    ("docs/triton.md", "alibi", "and with ALiBi's bias {} to {} and {} to {} times."),
+)
+"""The page, the encoding, and the sentence."""
 WITH_DROPOUT = "without a table {} cycles for 64 queries and 64 keys, where a call without dropout has a bound of {}."
 ROTATION = "For a tile of 64 that is {} cycles of L1. `tl.gather` from a tensor with one axis takes {},"
 MODEL = {
@@ -137,6 +148,8 @@ def places() -> Iterator[Place]:
         yield Place("docs/triton.md", template, partial(take.triton_model, *kinds))
     yield Place("docs/triton.md", WITH_DROPOUT, take.with_dropout)
     yield Place("docs/triton.md", LAUNCH, take.launches)
+    for page, encoding, template in ON_A_GPU:
+        yield Place(page, template, partial(take.on_a_gpu, encoding))
     yield Place("docs/triton.md", ROTATION, partial(take.rotation, 64))
     for backend, template in (
         ("tiled", "a causal training step at 1,024 positions takes {} times one without"),

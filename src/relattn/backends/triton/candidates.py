@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import triton
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
@@ -128,7 +127,7 @@ def _rows_of_tables(call: Call) -> set[int]:
     is_wide = call.query.dtype == torch.float16 and any(
         table.values.dtype == torch.float32 for table in tables if table is not None
     )
-    return {min(128, (4 if is_wide else 2) * triton.next_power_of_2(max(width, 16))) for width in widths}
+    return {min(128, (4 if is_wide else 2) * max(16, 1 << (width - 1).bit_length())) for width in widths}
 
 
 def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
