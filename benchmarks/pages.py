@@ -86,11 +86,16 @@ LAUNCH = (
     "By Triton's own look-up the same launches take {} to {} and {} to {} ([figures]"
 )
 ON_A_GPU = (
-    ("README.md", "relative", "a forward pass takes {} to {} times the time of that kernel, and a training step {} to {} times"),
+    (
+        "README.md",
+        "relative",
+        "a forward pass takes {} to {} times the time of that kernel, and a training step {} to {} times",
+    ),
     (
         "docs/triton.md",
         "relative",
-        "With relative keys for every offset, a forward pass takes {} to {} times that time and a training step {} to {} times.",
+        "With relative keys for every offset, a forward pass takes {} to {} times that time and a training step {} to {} "
+        "times.",
     ),
     ("docs/triton.md", "shaw-keys", "With Shaw's clipped relative keys it is {} to {} and {} to {} times,"),
     ("docs/triton.md", "alibi", "and with ALiBi's bias {} to {} and {} to {} times."),
