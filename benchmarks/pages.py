@@ -94,7 +94,7 @@ ON_A_GPU = (
     (
         "docs/triton.md",
         "relative",
-        "With relative keys for every offset, a forward pass takes {} to {} times that time and a training step {} to {}",
+        "a forward pass takes {} to {} times that time and a training step {} to {} times.",
     ),
     ("docs/triton.md", "shaw-keys", "With Shaw's clipped relative keys it is {} to {} and {} to {} times,"),
     ("docs/triton.md", "alibi", "and with ALiBi's bias {} to {} and {} to {} times."),
