@@ -98,6 +98,8 @@ def test_sizes_that_were_measured() -> None:
     assert sizes_of("forward_kernel", "relative_keys", width=128) == [(32, 4, 2), (64, 4, 1)]
     assert sizes_of("forward_kernel", "bias") == [(64, 4, 2), (128, 8, 2)]
     assert sizes_of("forward_kernel", "relative_keys", width=24) == [(32, 4, 2)]
+    assert sizes_of("queries_kernel", *TABLES) == [(16, 2, 2), (32, 4, 2)], "as elsewhere"
+    assert sizes_of("forward_kernel", "bias", dropout_p=0.1, seed=numbers()) == [(32, 4, 2), (64, 4, 2)]
 
 
 def test_a_bias_beside_wide_rows_takes_the_fixed_order_in_one_size() -> None:

@@ -97,7 +97,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
     """A GPU of which nothing is known yet; what a test changes of it: `capturing`, `arch`, `gpu`."""
     from triton.backends.compiler import GPUTarget
 
-    state = SimpleNamespace(capturing=False, arch=90, gpu="H200")
+    state = SimpleNamespace(capturing=False, arch=89, gpu="L40S")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sizes, "INTERPRETED", False)
     monkeypatch.setattr(candidates, "INTERPRETED", False)
@@ -404,8 +404,8 @@ A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, devic
     ],
 )
 def test_what_is_timed(kernel: str, changes: dict[str, Any], expected: list[Any], machine: SimpleNamespace) -> None:
-    """Two, the first of which holds on every chip: see benchmarks/results/triton."""
-    assert candidates.candidates(kernel, meta_call(**changes), 90) == [candidates.Sizes(*each) for each in expected]
+    """Two, the first of which holds on every chip: see benchmarks/results/triton. Of an H100 see test_hopper.py."""
+    assert candidates.candidates(kernel, meta_call(**changes), 89) == [candidates.Sizes(*each) for each in expected]
 
 
 SEVERAL = {"forward_kernel": [(64, 4, 2), (32, 8, 2, 8)], "queries_kernel": [(32, 4, 2), (32, 4, 2, 4)]}

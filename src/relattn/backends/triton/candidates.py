@@ -105,10 +105,11 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
     if is_faster_in_order_on_hopper(call):  # by more kernels, each in one size
         return [Sizes(64, 4, 1 if kernel == "keys_kernel" and call.bias is not None else 2)]
     vectors, doublings = _vectors(call), _doublings(call)
-    if kernel in ALONG_KEYS and call.bias is not None and not (vectors or doublings):
+    if kernel not in ALONG_KEYS or call.dropout_p > 0.0 or doublings > 1:
+        return sizes
+    if call.bias is not None and not (vectors or doublings):
         return [sizes[0], Sizes(128, 8, 2)]
-    is_full = doublings == 1 or (vectors > 1 and kernel != "forward_kernel")
-    if kernel in ALONG_KEYS and vectors and is_full:
+    if (vectors in (1, 2) and doublings) or (vectors == 2 and kernel == "queries_kernel"):
         return [sizes[0], Sizes(64, 4, 1)]
     return sizes
 
