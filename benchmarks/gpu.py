@@ -1,9 +1,10 @@
-"""The cost of the Triton kernels on a GPU: every figure of benchmarks/results/gpu, in one command; about ten minutes.
+"""The cost of the Triton kernels on a GPU: every figure of benchmarks/results/gpu, in one command.
 
 bf16, B=4, H=16, L=4096, against PyTorch's flash kernel without any encoding; for some also against compiled
 FlexAttention that looks up Q @ RK^T, and S handed to PyTorch's kernel as a mask; decoding; and sequences too long for
 quadratic memory. Each candidate is first checked against float64. It writes grid/, peers/, decoding/ and long.json, and
-README.md with the goals that were reached. Begun again, it measures what is missing.
+README.md with the goals that were reached, after each part. Begun again, it measures what is missing, and the long
+sequences again.
 
     python benchmarks/gpu.py
 """
@@ -197,6 +198,7 @@ def main(folder: Path = FOLDER) -> None:
     for name, (asked, candidates) in settings("cuda").items():
         print(f"{name}: {len(list(asked.workloads()))} workloads", flush=True)
         found[name] = Benchmark(asked, folder / name, Silent(), candidates).run()
+        (folder / "README.md").write_text(report(found, []), encoding="utf-8")
     long = long_figures("cuda")
     write_json(folder / "long.json", {"machine": machine(), "versions": versions(*PACKAGES), "figures": long})
     (folder / "README.md").write_text(report(found, long), encoding="utf-8")

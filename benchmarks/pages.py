@@ -192,6 +192,7 @@ OTHERS = {
     "triton/launch.md": "What a launch of them costs the host",
     "triton/rotation.md": "A tile's rotation in them, in three ways",
     "gpu/README.md": "On a GPU",
+    "gpu/sizes.md": "Sizes of tiles there",
     "jsb/README.md": "The table of Huang et al. 2018, carried out again",
 }
 

@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from relattn import offsets
 from relattn.encodings.log_steps import log_steps
 
 PLACES = [(first, last, steps) for first in (2, 3, 4, 8, 128) for last in (5, 12, 27, 64, 128, 511, 512) if last > first
@@ -22,11 +24,22 @@ def floor_of(distance: int, first: int, last: int, steps: int) -> int:
     return whole
 
 
+def ceil_of(distance: int, first: int, last: int, steps: int) -> int:
+    """The smallest c with (last / first)^c >= (distance / first)^steps."""
+    whole = floor_of(distance, first, last, steps)
+    return whole + (Fraction(last, first) ** whole < Fraction(distance, first) ** steps)
+
+
 @pytest.mark.parametrize(("first", "last", "steps"), PLACES)
-def test_floors_are_those_of_whole_numbers(first: int, last: int, steps: int) -> None:
-    distances = range(first, last + 1, max(1, (last - first) // 40))
-    found = log_steps(torch.tensor(distances), first, last, steps).floor().tolist()
-    assert found == [floor_of(distance, first, last, steps) for distance in distances]
+def test_whole_numbers_are_those_of_fractions(first: int, last: int, steps: int) -> None:
+    """Rounded down as in T5, and up as in DeBERTa; for torch and for NumPy."""
+    distances = np.arange(first, last + 1, max(1, (last - first) // 40))
+    below = [floor_of(int(distance), first, last, steps) for distance in distances]
+    above = [ceil_of(int(distance), first, last, steps) for distance in distances]
+    for found in (log_steps(torch.from_numpy(distances), first, last, steps).numpy(),
+                  offsets.log_steps(distances, first, last, steps)):  # fmt: skip
+        assert np.floor(found).tolist() == below
+        assert np.ceil(found).tolist() == above
 
 
 @pytest.mark.parametrize("off", [2.0**-50, -(2.0**-50)])

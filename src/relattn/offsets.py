@@ -29,7 +29,8 @@ def t5_buckets(
     Raises TypeError: for offsets that are not integers, or a `bidirectional` that is not a bool; ValueError: for sizes
     that do not split evenly.
 
-    Source: Raffel et al. 2020 (T5), section 2.1, as implemented in its published code, whose arithmetic is float32.
+    Source: Raffel et al. 2020 (T5), section 2.1, as implemented in its published code. That computes in float32, and
+    may differ by a bucket where float32 rounds a logarithm across a whole number.
     """
     num_buckets, max_distance = check_buckets(num_buckets, max_distance, bidirectional)
     offsets = _integers("offsets", offsets)
@@ -41,11 +42,24 @@ def t5_buckets(
         side = np.zeros_like(offsets)
         distance = np.maximum(-offsets, 0)
     exact = num_buckets // 2
-    ratio = np.log(np.maximum(distance, exact).astype(np.float32) / np.float32(exact)) / np.float32(
-        math.log(max_distance / exact)
-    )
-    logarithmic = np.minimum(exact + (ratio * np.float32(num_buckets - exact)).astype(np.int64), num_buckets - 1)
+    steps = log_steps(np.maximum(distance, exact), exact, max_distance, num_buckets - exact)
+    logarithmic = np.minimum(exact + steps.astype(np.int64), num_buckets - 1)
     return side + np.where(distance < exact, distance, logarithmic)
+
+
+NEAR = 1e-9
+"""A logarithm in float64 is off by far less."""
+
+
+def log_steps(distance: Int64[np.ndarray, "*n"], first: int, last: int, steps: int) -> Float64[np.ndarray, "*n"]:
+    """steps * log(distance / first) / log(last / first), and whole where that is a whole number.
+
+    first, last: below all distances, and above `first`. The published codes of T5 and DeBERTa compute this in float32,
+    and round it down or up.
+    """
+    found = np.log(distance / first) * (steps / math.log(last / first))
+    whole = np.round(found)
+    return np.where(np.abs(found - whole) < NEAR, whole, found)
 
 
 def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:

@@ -21,8 +21,9 @@ def one_order(device: str) -> Iterator[None]:
     """On a GPU programs run side by side: atomic additions have another order each time. In the interpreter one runs
     after another.
     """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(device == "cuda", warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])

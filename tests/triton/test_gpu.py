@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relattn import AlibiBias, RelativeEmbedding, RelativeEncoding, ShawEmbedding, explain, relative_attention
-from relattn.backends.triton import sizes
+from relattn.backends.triton import ready, sizes
 from tests import seeds
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula, check
@@ -181,18 +181,30 @@ def test_a_deterministic_process_times_nothing_whatever_the_disk_holds(tmp_path:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("place", [0, 1], ids=["first sizes", "second sizes"])
-@pytest.mark.parametrize("width", [40, 64, 128])
+@pytest.mark.parametrize("widths", [(24, 24), (24, 64), (64, 24), (40, 40), (64, 64), (128, 128)])
 @pytest.mark.parametrize("name", ["none", "relative", "relative_per_head", "shaw", "key_query", "t5", "terms_all"])
 def test_every_size_that_this_gpu_is_given(
-    name: str, width: int, place: int, dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    widths: tuple[int, int],
+    place: int,
+    dtype: str,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over some of its largest tiles, output, lse and every gradient."""
-    given = sizes.candidates
+    given, nothing = sizes.candidates, {}
     monkeypatch.setattr(sizes, "candidates", lambda *asked: given(*asked)[-1 if place else 0 :][:1])
-    monkeypatch.setattr(sizes, "remembered", {})
+    monkeypatch.setattr(sizes, "remembered", nothing)
+    monkeypatch.setattr(ready, "remembered", nothing)
     monkeypatch.setattr(sizes, "_first", {})
-    setting = Setting(2, 4, 2, 300, 310, width, width, seed=int(rng.integers(2**32)))
-    check(make_subject(CASES[name], setting, dtype), "triton", dtype, truth=by_formula, device="cuda")
+    setting = Setting(2, 4, 2, 300, 310, *widths, seed=int(rng.integers(2**32)))
+    check(
+        make_subject(CASES[name], setting, dtype, rng.choice(("float32", None))),
+        "triton",
+        dtype,
+        truth=by_formula,
+        device="cuda",
+    )
 
 
 @pytest.mark.parametrize("backend", ["dense", "tiled"])

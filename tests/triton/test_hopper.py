@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 
 from relattn.backends.triton import candidates
 from relattn.backends.triton.call import Call
 from relattn.score.problem import TABLES
-from tests.triton.calls import meta_call, numbers
+from tests.triton.calls import meta_axis, meta_call, numbers
 
 compiling = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")
 HOPPER = candidates.HOPPER
@@ -50,27 +51,78 @@ def texts(call: Call, name: str) -> Iterator[tuple[candidates.Sizes, dict[str, s
         yield size, compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages).asm
 
 
-UNEVEN = {
-    "16 features beside float32 tables": ((16, 16, 16), KEYS, F16, F32),
-    "values of other widths": ((16, 64, 16), VALUES, BF16, BF16),
-    "r of another width": ((64, 64, 24), QUERIES, BF16, BF16),
-    "float32 beside bfloat16": ((64, 64, 64), VALUES, BF16, F32),
-    "float32 beside float16": ((64, 64, 64), VALUES, F16, F32),
-    "128 beside 64": ((64, 128, 64), VALUES, BF16, BF16),
-    "24 features": ((24, 24, 24), TABLES, BF16, BF16),
-}
+A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=BF16, device="meta")}
+AN_AXIS = {"axes": (meta_axis(1, 33),)}
+UNEVEN: dict[str, tuple[Call, tuple[str, ...]]] = {
+    "16 features beside float32 tables": (call_of((16, 16, 16), KEYS, F16, F32), ("forward", "backward")),
+    "values of other widths": (call_of((16, 64, 16), VALUES, BF16, BF16), ("forward", "backward", "keys, in order")),
+    "r of another width": (call_of((64, 64, 24), QUERIES, BF16, BF16), ("forward", "backward", "tables, in order")),
+    "float32 beside bfloat16": (call_of((64, 64, 64), VALUES, BF16, F32), ("forward", "backward")),
+    "float32 beside float16": (call_of((64, 64, 64), VALUES, F16, F32), ("forward", "backward")),
+    "128 beside 64": (call_of((64, 128, 64), VALUES, BF16, BF16), ("forward", "backward")),
+    "24 features": (call_of((24, 24, 24), TABLES, BF16, BF16), ("forward", "backward")),
+    "a float mask": (
+        replace(call_of((24, 64, 24), (), BF16, BF16), **A_FLOAT_MASK), ("backward", "keys, in order", "mask")
+    ),
+    "a float mask beside two tables": (
+        replace(call_of((64, 24, 64), VALUES, BF16, BF16), **A_FLOAT_MASK), ("backward",)
+    ),
+    "another axis": (replace(call_of((64, 24, 64), VALUES, BF16, BF16), **AN_AXIS), ("backward",)),
+}  # fmt: skip
+"""Calls, and the kernels of theirs that are compiled."""
+
+
+def lengths_of(text: str) -> set[str]:
+    """How many bytes the rows have that products read by descriptors."""
+    return set(re.findall(r"nvmma_shared<\{swizzlingByteWidth = (\d+)", text))
 
 
 @compiling
-@pytest.mark.parametrize("kernel", ["forward", "backward"])
 @pytest.mark.parametrize(
     "name", [name if name.startswith("16") else pytest.param(name, marks=pytest.mark.slow) for name in UNEVEN]
 )
-def test_products_read_rows_of_one_length(name: str, kernel: str) -> None:
+def test_products_read_rows_of_one_length(name: str) -> None:
     """ptxas 12.8 loses descriptors where rows of two lengths have stood at one place."""
-    for size, text in texts(call_of(*UNEVEN[name]), kernel):
-        lengths = set(re.findall(r"nvmma_shared<\{swizzlingByteWidth = (\d+)", text["ttgir"]))
-        assert len(lengths) <= 1, f"{size}: {lengths}"
+    call, names = UNEVEN[name]
+    for kernel in names:
+        for size, text in texts(call, kernel):
+            assert len(lengths_of(text["ttgir"])) <= 1, f"{kernel}, {size}"
+
+
+@compiling
+def test_lengths_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tiles of 64, which such a call is not given."""
+    monkeypatch.setattr(candidates, "candidates", lambda kernel, call, arch: [candidates.Sizes(64, 4, 2)])
+    ((_, text),) = texts(call_of((24, 64, 24), (), BF16, BF16), "backward")
+    assert lengths_of(text["ttgir"]) == {"64", "128"}
+
+
+@compiling
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["forward", "backward", "keys, in order"])
+@pytest.mark.parametrize("tables", [KEYS, ("bias",)])
+def test_narrow_products_are_not_repeated(tables: tuple[str, ...], kernel: str) -> None:
+    from benchmarks.triton_compiled import cost_of, kernels
+
+    call = call_of((24, 24, 24), tables, BF16, BF16)
+    launch = kernels(call)[kernel]
+    first = candidates.candidates(launch.kernel.__name__, call, HOPPER)[0]
+    cost = cost_of(launch, call, first, HOPPER)
+    assert not cost.repeated and cost.spilled <= 256, (first, cost)
+
+
+@pytest.mark.parametrize(("arch", "expected"), [(HOPPER, True), (80, False), (100, False)])
+def test_the_fixed_order_is_taken_where_it_is_faster(
+    arch: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from relattn.backends.triton import backward
+
+    monkeypatch.setattr(backward, "architecture", lambda: arch)
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    call = meta_call(("bias",), 33, width=128)
+    assert backward.is_ordered(call) == expected
+    assert not backward.is_ordered(replace(call, softcap=30.0))
+    assert not backward.is_ordered(replace(call, key=call.key[:, :2], value=call.value[:, :2])), "heads share keys"
 
 
 @compiling
@@ -97,7 +149,7 @@ def test_sizes_that_were_measured() -> None:
     assert sizes_of("queries_kernel", *VALUES) == [(32, 4, 2), (64, 4, 1)]
     assert sizes_of("forward_kernel", "relative_keys", width=128) == [(32, 4, 2), (64, 4, 1)]
     assert sizes_of("forward_kernel", "bias") == [(64, 4, 2), (128, 8, 2)]
-    assert sizes_of("forward_kernel", "relative_keys", width=24) == [(32, 4, 2)]
+    assert sizes_of("forward_kernel", "relative_keys", width=24) == [(32, 2, 2)]
     assert sizes_of("queries_kernel", *TABLES) == [(16, 2, 2), (32, 4, 2)], "as elsewhere"
     assert sizes_of("forward_kernel", "bias", dropout_p=0.1, seed=numbers()) == [(32, 4, 2), (64, 4, 2)]
 

@@ -7,16 +7,11 @@ import math
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-NEAR = 1e-9
-"""A logarithm in float64 is off by far less; other distances below a million are further from a whole number."""
+from relattn.offsets import NEAR
 
 
 def log_steps(distance: Int64[Tensor, "*n"], first: int, last: int, steps: int) -> Float64[Tensor, "*n"]:
-    """steps * log(distance / first) / log(last / first), and whole where that is a whole number.
-
-    The published codes compute this in float32, and round it down or up. By float32 a CPU and a GPU can differ at a
-    whole number, and so by a bucket.
-    """
+    """`relattn.offsets.log_steps` of a tensor. By float32 a CPU and a GPU can differ at a whole number."""
     found = (distance.double() / first).log() * (steps / math.log(last / first))
     whole = found.round()
     return whole.where((found - whole).abs() < NEAR, found)

@@ -64,7 +64,7 @@ class T5Bias(RelativeEncoding):
         return ScoreTerms(bias=bias_table(self.bias, self.max_distance, self.bidirectional, span))
 
     def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-        """bucket(d) of every offset, in float32 arithmetic for every dtype of the parameters."""
+        """bucket(d) of every offset, the same for every dtype of the parameters and on every device."""
         return _buckets(offsets, self.num_buckets, self.max_distance, self.bidirectional)
 
     def extra_repr(self) -> str:

@@ -13,6 +13,7 @@ from relattn.keras.positions import Positions
 from relattn.keras.table import OffsetTable
 from relattn.keras.tensors import Tensor
 from relattn.keras.terms import ScoreTerms
+from relattn.offsets import log_steps
 
 
 @keras.saving.register_keras_serializable(package="relattn")
@@ -105,14 +106,12 @@ class DisentangledEmbedding(RelativeEncoding):
         return OffsetTable(ops.take(rows, self._delta(-offsets), axis=1), -self.max_distance, "clamp")
 
     def _delta(self, relative: np.ndarray) -> np.ndarray:
-        """delta of every i - j, in float32 arithmetic, as DeBERTa-v2's code computes the buckets."""
+        """delta of every i - j."""
         half = self.num_buckets or self.max_distance
         bucket = relative
         if self.num_buckets is not None:
             middle = self.num_buckets // 2
-            distance = np.maximum(np.abs(relative), middle).astype("float32")
-            furthest = np.float32((self.max_distance - 1) / middle)
-            steps = np.log(distance / np.float32(middle)) / np.log(furthest) * np.float32(middle - 1)
+            steps = log_steps(np.maximum(np.abs(relative), middle), middle, self.max_distance - 1, middle - 1)
             logarithmic = (np.ceil(steps).astype("int64") + middle) * np.sign(relative)
             bucket = np.where(np.abs(relative) <= middle, relative, logarithmic)
         return np.clip(bucket + half, 0, 2 * half - 1)

@@ -1,4 +1,4 @@
-"""The kernels as compiled for sm_80, in the sizes that a GPU runs, against the equation in float64.
+"""The kernels as compiled for sm_80 (a few for sm_90), in the sizes that a GPU runs, against the equation in float64.
 
 Lengths cross a tile and fill none; what lies beyond a tensor's last row and column is NaN, as is what a kernel should
 write and does not; and whatever a GPU need not do as it is meant is a fault.
@@ -189,7 +189,7 @@ NOW_AND_THEN |= {
     "one head, one batch element": (BF16, STAGES, {**ONE, "lengths": (66, 130), "highest": 0, "offset": -64}),
     "narrow": (BF16, MIDDLE, {"widths": (16, 16, 16), "lengths": (70, 66)}),
     "uneven widths": (BF16, STAGES, {"widths": (40, 72, 56), "lengths": (66, 65), "heads": (2, 2)}),
-    "uneven widths, small tiles": (BF16, NARROW, {"widths": (40, 72, 56), "lengths": (34, 37), "heads": (2, 2),
+    "uneven widths, small tiles": (BF16, TWO_WARPS, {"widths": (40, 72, 56), "lengths": (34, 37), "heads": (2, 2),
                                                   "tables": (TABLES[0], *TABLES[2:])}),
     "128 wide": (BF16, MIDDLE, {**SQUARE, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1], "highest": 0}),
     "float32 under eight warps": (F32, EIGHT_WARPS, {**ONE, "lengths": (20, 37), "added": "hqk"}),
@@ -270,7 +270,7 @@ IN_ORDER = (
 
 ON_HOPPER = (
     "relative queries", "uneven widths, small tiles", "keys and values, 128 wide", "several owners of two tiles",
-    "a float mask", "float32 in parts", "rows of a grid",
+    "float32 in parts", "rows of a grid",
 )  # fmt: skip
 """Of these the first runs every time as compiled for sm_90."""
 

@@ -12,9 +12,10 @@ to as well, dk, dv and the gradients of the tables, is added to memory in float3
 
 The gradient by a mask that is added has a kernel of its own (mask_gradient.py).
 
-Atomic additions have no fixed order. Under `torch.use_deterministic_algorithms(True)` the same kernel computes dq and
-dr alone, and two others (keys.py, tables.py) sum the rest with one program for each number. Then the bits are the same
-on every run with the same sizes of tiles. With dropout P_ij and dP_ij carry its factor, except the P in dS.
+Atomic additions have no fixed order. Under `torch.use_deterministic_algorithms(True)` (and where `is_ordered` says so)
+the same kernel computes dq and dr alone, and two others (keys.py, tables.py) sum the rest with one program for each
+number. Then the bits are the same on every run with the same sizes of tiles. With dropout P_ij and dP_ij carry its
+factor, except the P in dS.
 """
 
 from __future__ import annotations

@@ -126,10 +126,10 @@ def _of_two_dtypes(a, b):
     which bfloat16 does not hold.
     """
     if a.dtype == tl.bfloat16:
-        near, far = _halves(b)
+        near, far = _in_two_parts(b)
         product = tl.dot(a, near) + tl.dot(a, far)
     elif b.dtype == tl.bfloat16:
-        near, far = _halves(a)
+        near, far = _in_two_parts(a)
         product = tl.dot(near, b) + tl.dot(far, b)
     else:
         product = tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="tf32x3")
@@ -137,7 +137,7 @@ def _of_two_dtypes(a, b):
 
 
 @triton.jit
-def _halves(values):
+def _in_two_parts(values):
     """float32 as a sum of two numbers of bfloat16, to 16 bits."""
     near = values.to(tl.bfloat16)
     return near, (values - near.to(tl.float32)).to(tl.bfloat16)

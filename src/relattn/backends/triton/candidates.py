@@ -33,10 +33,10 @@ product. There programs with several tiles of queries are timed. GeForce GPUs ha
 memory. Hopper's tensor cores read shared memory themselves, but not for products with three axes.
 """
 HOPPER = 90
-"""The compute capability of H100 and H200. Their tensor cores read factors of 64 rows and more from shared memory, by a
-descriptor: the place, and how long the rows are, 128 bytes at most. ptxas 12.8, which Triton 3.7 takes for these chips,
-was seen to compute a descriptor from a register that nothing had written. That was where two factors with rows of
-different lengths had stood at one place. So where lengths differ, tiles are too small for these products.
+"""The compute capability of H100 and H200. Under four warps and more their tensor cores read factors of 64 rows from
+shared memory, by a descriptor: the place, and how long the rows are, 128 bytes at most. ptxas 12.8, which Triton 3.7
+takes for these chips, was seen to compute a descriptor from a register that nothing had written. That was where two
+factors with rows of different lengths had stood at one place.
 """
 ALONG_KEYS = ("forward_kernel", "queries_kernel")
 """The kernels whose programs own tiles of queries, and walk over the keys."""
@@ -53,8 +53,8 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
     first, *second = _on_every_chip(kernel, call)
     # A training step is to compile four kernels: where a pass has more than one, each has one size.
     if has_no_room_for_every_gradient(call) or (call.adds_mask and kernel != "forward_kernel"):
-        return [first]
-    if second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(kernel, call):
+        second = []
+    elif second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(kernel, call):
         warps = 8 if kernel == "forward_kernel" else 4
         second = [Sizes(32, warps, 2, groups=warps)]
     if arch == HOPPER:
@@ -63,7 +63,9 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
 
 
 def untimed(kernel: str, call: Call) -> Sizes:
-    """The size that is taken where nothing is timed. It fits on every chip, and is chosen to spill little."""
+    """The size that is taken where nothing is timed, but for what `_on_hopper` takes. It fits on every chip, and is
+    chosen to spill little.
+    """
     return _on_every_chip(kernel, call)[0]
 
 
@@ -77,11 +79,12 @@ def has_no_room_for_every_gradient(call: Call) -> bool:
 
 def is_faster_in_order_on_hopper(call: Call) -> bool:
     """Whether the kernels of the fixed order are faster there than one that adds across programs: where rows are wide,
-    and there is no table but a bias.
+    each query head has its keys, there is no table of vectors, and limits alone hide pairs.
     """
     others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.explicit_mask)
     has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes or _vectors(call) > 0
-    return call.query.dtype != torch.float32 and _doublings(call) == 1 and _has_whole_rows(call) and not has_others
+    is_wide = call.query.dtype != torch.float32 and _doublings(call) == 1 and _has_whole_rows(call)
+    return is_wide and not has_others and call.query.shape[1] == call.key.shape[1]
 
 
 def _has_room_for_groups(kernel: str, call: Call) -> bool:
@@ -96,16 +99,17 @@ def _has_room_for_groups(kernel: str, call: Call) -> bool:
 
 
 def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
-    """Chosen from benchmarks/results/gpu, of an H100."""
-    if call.query.dtype == torch.float32 or call.axes:
+    """The second chosen from benchmarks/results/gpu/sizes.md, of an H100, for the kinds that were timed there."""
+    vectors, doublings = _vectors(call), _doublings(call)
+    if call.query.dtype == torch.float32:
         return sizes
-    if not _has_whole_rows(call):
-        tile = 32 if len(_rows_of_tables(call)) <= 1 else 16
-        return list(dict.fromkeys(size if size.tile <= tile else Sizes(tile, tile // 8, 2) for size in sizes))
+    if not _has_whole_rows(call):  # fewer warps: they read no descriptors
+        tile = 32 if vectors < 2 and not call.axes else 16
+        narrow = (Sizes(tile, 2, 2) if size.tile >= 32 and size.warps >= 4 else size for size in sizes)
+        return list(dict.fromkeys(narrow))
     if is_faster_in_order_on_hopper(call):  # by more kernels, each in one size
         return [Sizes(64, 4, 1 if kernel == "keys_kernel" and call.bias is not None else 2)]
-    vectors, doublings = _vectors(call), _doublings(call)
-    if kernel not in ALONG_KEYS or call.dropout_p > 0.0 or doublings > 1:
+    if len(sizes) < 2 or kernel not in ALONG_KEYS or call.dropout_p > 0.0 or doublings > 1:
         return sizes
     if call.bias is not None and not (vectors or doublings):
         return [sizes[0], Sizes(128, 8, 2)]
@@ -115,20 +119,9 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
 
 
 def _has_whole_rows(call: Call) -> bool:
-    """Whether every factor of a product has rows of 128 bytes and more."""
-    return min(widths_of(call).values()) > 32 and _rows_of_tables(call) <= {128}
-
-
-def _rows_of_tables(call: Call) -> set[int]:
-    """How many bytes a row of a table of vectors has as a factor, 128 at most. Products of tables have twice as many
-    rows as others. Beside float16, float32 stays float32.
-    """
-    tables = (call.relative_keys, call.relative_queries, call.relative_values)
-    widths = [table.values.shape[-1] for table in tables if table is not None]
-    is_wide = call.query.dtype == torch.float16 and any(
-        table.values.dtype == torch.float32 for table in tables if table is not None
-    )
-    return {min(128, (4 if is_wide else 2) * max(16, 1 << (width - 1).bit_length())) for width in widths}
+    """Whether every factor of a product in half precision has rows of 128 bytes and more."""
+    of_axes = [axis.relative_query.shape[3] for axis in call.axes if axis.relative_query is not None]
+    return min(*widths_of(call).values(), *of_axes) > 32
 
 
 def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
