@@ -1,5 +1,5 @@
-"""The kernels as compiled for a GPU of the sm_80 generation, and some for sm_90, run on a CPU: their PTX, instruction by
-instruction.
+"""The kernels as compiled for GPUs of the sm_80 generation, and some for sm_90, run on a CPU: their PTX, instruction
+by instruction.
 
 Triton's interpreter runs what a kernel says. This runs what the compiler makes of it: the layouts, the fragments of
 the tensor cores, the shuffles, the masks of every load, the copies that run beside the sums, the barriers.
