@@ -37,7 +37,7 @@ def test_whole_numbers_are_those_of_fractions(first: int, last: int, steps: int)
     below = [floor_of(int(distance), first, last, steps) for distance in distances]
     above = [ceil_of(int(distance), first, last, steps) for distance in distances]
     for found in (log_steps(torch.from_numpy(distances), first, last, steps).numpy(),
-                  offsets.log_steps(distances, first, last, steps)):  # fmt: skip
+                  offsets._log_steps(distances, first, last, steps)):  # fmt: skip
         assert np.floor(found).tolist() == below
         assert np.ceil(found).tolist() == above
 

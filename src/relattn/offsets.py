@@ -42,7 +42,7 @@ def t5_buckets(
         side = np.zeros_like(offsets)
         distance = np.maximum(-offsets, 0)
     exact = num_buckets // 2
-    steps = log_steps(np.maximum(distance, exact), exact, max_distance, num_buckets - exact)
+    steps = _log_steps(np.maximum(distance, exact), exact, max_distance, num_buckets - exact)
     logarithmic = np.minimum(exact + steps.astype(np.int64), num_buckets - 1)
     return side + np.where(distance < exact, distance, logarithmic)
 
@@ -51,7 +51,7 @@ NEAR = 1e-9
 """A logarithm in float64 is off by far less."""
 
 
-def log_steps(distance: Int64[np.ndarray, "*n"], first: int, last: int, steps: int) -> Float64[np.ndarray, "*n"]:
+def _log_steps(distance: Int64[np.ndarray, "*n"], first: int, last: int, steps: int) -> Float64[np.ndarray, "*n"]:
     """steps * log(distance / first) / log(last / first), and whole where that is a whole number.
 
     first, last: below all distances, and above `first`. The published codes of T5 and DeBERTa compute this in float32,
