@@ -13,6 +13,7 @@ from tests.triton.ptx.access import accessed
 from tests.triton.ptx.kinds import cut_to_tf32, from_bfloat16
 from tests.triton.ptx.operands import Group, Operand
 from tests.triton.ptx.program import Step
+from tests.triton.ptx.shared import Access
 from tests.triton.ptx.threads import WARP, Threads
 
 ROW, COLUMN = np.arange(WARP) // 4, 2 * (np.arange(WARP) % 4)
@@ -24,11 +25,8 @@ def load_matrices(count: int, transposed: bool) -> Step:
     def step(threads: Threads, operands: tuple[Operand, ...]) -> None:
         targets, address = operands
         assert isinstance(targets, Group)
-        threads.all_take_part()
-        programs, warps = len(threads.programs), threads.shape[1] // WARP
-        rows, lanes = np.nonzero(np.tile(np.arange(WARP) < 8 * count, (programs, warps)))
-        access = accessed(threads, rows, lanes, threads.addresses(address)[rows, lanes], 16)
-        found = threads.launch.shared.load(threads.epoch, access, 2).reshape(programs, warps, count, 8, 8)
+        access = _rows(threads, address, count)
+        found = threads.launch.shared.load(threads.epoch, access, 2).reshape(len(threads.programs), -1, count, 8, 8)
         if transposed:
             found = found.swapaxes(3, 4)
         pairs = np.ascontiguousarray(found).view(np.uint32)  # [programs, warps, matrices, rows, 4]
@@ -43,16 +41,13 @@ def store_matrices(count: int, transposed: bool) -> Step:
 
     def step(threads: Threads, operands: tuple[Operand, ...]) -> None:
         address, sources = operands
-        assert isinstance(sources, Group)
-        threads.all_take_part()
-        programs, warps = len(threads.programs), threads.shape[1] // WARP
-        held = [threads.everywhere(threads.read(part, "b32")) for part in sources.parts]
-        pairs = np.stack([register.reshape(programs, warps, 8, 4) for register in held], 2)
-        matrices = np.ascontiguousarray(pairs).view(np.uint16)  # [programs, warps, matrices, rows, 8]
+        access = _rows(threads, address, count)
+        held = np.ascontiguousarray(
+            _registers(threads, sources, "b32").swapaxes(2, 3)
+        )  # [programs, warps, matrices, 32]
+        matrices = held.view(np.uint16).reshape(-1, 8, 8)
         if transposed:
-            matrices = matrices.swapaxes(3, 4)
-        rows, lanes = np.nonzero(np.tile(np.arange(WARP) < 8 * count, (programs, warps)))
-        access = accessed(threads, rows, lanes, threads.addresses(address)[rows, lanes], 16)
+            matrices = matrices.swapaxes(1, 2)
         threads.launch.shared.store(threads.epoch, access, np.ascontiguousarray(matrices).reshape(-1, 8))
 
     return step
@@ -86,6 +81,14 @@ def multiply(numbers: Callable[[np.ndarray], np.ndarray]) -> Step:
             threads.write(register, values.reshape(threads.shape), "f32")
 
     return step
+
+
+def _rows(threads: Threads, address: Operand, count: int) -> Access:
+    """The rows of `count` matrices, of all warps."""
+    threads.all_take_part()
+    taking = np.arange(threads.shape[1]) % WARP < 8 * count
+    rows, lanes = np.nonzero(np.tile(taking, (len(threads.programs), 1)))
+    return accessed(threads, rows, lanes, threads.addresses(address)[rows, lanes], 16)
 
 
 def _registers(threads: Threads, operand: Operand, kind: str) -> np.ndarray:

@@ -280,12 +280,12 @@ def now_and_then(names: Iterable[str]) -> Iterator[Any]:
     return (pytest.param(name, marks=pytest.mark.slow) for name in names)
 
 
-def hold(name: str, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
+def hold(name: str, monkeypatch: pytest.MonkeyPatch, ordered: bool, capability: int = 80) -> None:
     from relattn.backends.triton import backward
     from tests.triton.ptx.launch import emulate
 
     dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]
-    emulate(sizes, monkeypatch)
+    emulate(sizes, monkeypatch, capability)
     monkeypatch.setattr(backward, "is_ordered", lambda call: ordered)
     hold_to_the_equation(make_call(dtype, **given))
 
@@ -305,13 +305,7 @@ def test_every_gradient_in_a_fixed_order(name: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("name", [ON_HOPPER[0], *now_and_then(ON_HOPPER[1:])])
 def test_as_compiled_for_an_h100(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In tiles that are too small for its newer products, which are not modelled. Additions of four numbers at once."""
-    from relattn.backends.triton import backward
-    from tests.triton.ptx.launch import emulate
-
-    dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]
-    emulate(sizes, monkeypatch, capability=90)
-    monkeypatch.setattr(backward, "is_ordered", lambda call: False)
-    hold_to_the_equation(make_call(dtype, **given))
+    hold(name, monkeypatch, ordered=False, capability=90)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import torch
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import widest_of, widths_of
+from relattn.backends.triton.inputs import every_width_of, widths_of
 
 
 class Sizes(NamedTuple):
@@ -120,8 +120,7 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
 
 def _has_whole_rows(call: Call) -> bool:
     """Whether every factor of a product in half precision has rows of 128 bytes and more."""
-    of_axes = [axis.relative_query.shape[3] for axis in call.axes if axis.relative_query is not None]
-    return min(*widths_of(call).values(), *of_axes) > 32
+    return min(every_width_of(call)) > 32
 
 
 def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
@@ -183,7 +182,7 @@ def _vectors(call: Call) -> int:
 
 def _doublings(call: Call) -> int:
     """Of a width of 64, up to that of the call."""
-    return max((widest_of(call) - 1).bit_length() - 6, 0)
+    return max((max(every_width_of(call)) - 1).bit_length() - 6, 0)
 
 
 def _of_lists(kernel: str, doublings: int) -> Sizes:

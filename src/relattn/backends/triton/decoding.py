@@ -23,7 +23,7 @@ import triton.language as tl
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.dropout import kept
-from relattn.backends.triton.inputs import inputs, visible_offsets, widest_of, widths_of
+from relattn.backends.triton.inputs import every_width_of, inputs, visible_offsets, widths_of
 from relattn.backends.triton.listed import with_products_of_query, with_value_rows
 from relattn.backends.triton.masks import in_reach, key_tiles
 from relattn.backends.triton.ready import keep, remembered, specialization
@@ -42,7 +42,7 @@ def few_queries(call: Call) -> Answers:
     """The kernels' answers, each query on its own."""
     widths = widths_of(call)
     width, rows, parts = widths["DV"], call.query.shape[:3].numel(), _parts(call)
-    tile = NUMBERS // triton.next_power_of_2(max(widest_of(call), 16))
+    tile = NUMBERS // triton.next_power_of_2(max(*every_width_of(call), 16))
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
     maxima, totals = (call.query.new_empty(parts, rows, dtype=torch.float32) for _ in range(2))
     _launch(part_kernel, parts * rows, (inputs(call), outputs, maxima, totals, parts), {**widths, "TILE": tile})

@@ -196,10 +196,10 @@ def widths_of(call: Call) -> dict[str, int]:
     return {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
 
 
-def widest_of(call: Call) -> int:
-    """The widest row that a kernel has on chip."""
+def every_width_of(call: Call) -> list[int]:
+    """Of the rows that a kernel has on chip, those of the axes' own r among them."""
     of_axes = [axis.relative_query.shape[3] for axis in call.axes if axis.relative_query is not None]
-    return max(*widths_of(call).values(), *of_axes)
+    return [*widths_of(call).values(), *of_axes]
 
 
 def visible_offsets(call: Call) -> tuple[int, int]:
