@@ -192,10 +192,9 @@ def test_every_size_that_this_gpu_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over some of its largest tiles, output, lse and every gradient."""
-    given, nothing = sizes.candidates, {}
+    given = sizes.candidates
     monkeypatch.setattr(sizes, "candidates", lambda *asked: given(*asked)[-1 if place else 0 :][:1])
-    monkeypatch.setattr(sizes, "remembered", nothing)
-    monkeypatch.setattr(ready, "remembered", nothing)
+    monkeypatch.setattr(ready, "remembered", {})
     monkeypatch.setattr(sizes, "_first", {})
     setting = Setting(2, 4, 2, 300, 310, *widths, seed=int(rng.integers(2**32)))
     check(

@@ -43,7 +43,6 @@ ARGUMENTS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready, "remembered", {})
-    monkeypatch.setattr(decoding, "remembered", ready.remembered)
 
 
 def kernel(a, b):
@@ -304,5 +303,19 @@ def test_few_queries_are_looked_up_once(stream: None, monkeypatch: pytest.Monkey
 
 
 def test_what_the_interpreter_runs_is_not_kept() -> None:
-    ready.keep(("a kernel",), None, (16,))
+    ready.keep(("a kernel",), (), None, (16,))
     assert not ready.remembered
+
+
+def test_of_one_kind_the_same_specialization_is_recalled() -> None:
+    """Whichever was kept first; of another kind, or for other arguments, nothing is."""
+    several = {1: (1, None), 16: (16, None), 17: (17, None), "there": (17, 17)}
+    for owned, arguments in enumerate(several.values()):
+        ready.keep(("a kernel",), arguments, Compiled(), (), owned)
+    for owned, arguments in enumerate(several.values()):
+        again = ready.recall(("a kernel",), arguments)
+        assert again is not None and again.owned == owned
+    again = ready.recall(("a kernel",), (33, None))
+    assert again is not None and again.owned == 2, "33 is compiled as 17"
+    assert ready.recall(("another",), (16, None)) is None
+    assert ready.recall(("a kernel",), (None, 16)) is None

@@ -108,7 +108,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
         monkeypatch.setattr(module, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: state.gpu)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
-    state.forget = lambda: [memory.clear() for memory in (sizes._fastest, sizes._first, sizes.remembered)]
+    state.forget = lambda: [memory.clear() for memory in (sizes._fastest, sizes._first, ready.remembered)]
     state.forget()
     request.addfinalizer(state.forget)
     state.empty_the_disk = lambda name="empty": monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(name)))

@@ -155,7 +155,7 @@ def with_query_gradient(x, batch, head, first_query, first_key, scores, total, D
     dtype: tl.constexpr = x.k.at.dtype.element_ty
     for n in tl.static_range(len(x.axes)):
         axis = x.axes[n]
-        if axis.relative_keys is not None and axis.owns_r is None:
+        if axis.relative_keys is not None and axis.r is None:
             rows = rows_of_pairs(x, axis, axis.relative_keys, batch, first_query, first_key, TILE)
             total += sums_of(scores, axis.relative_keys, head, rows, dtype, False, D, TILE)
     return total

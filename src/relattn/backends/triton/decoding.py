@@ -26,7 +26,7 @@ from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.inputs import every_width_of, inputs, visible_offsets, widths_of
 from relattn.backends.triton.listed import with_products_of_query, with_value_rows
 from relattn.backends.triton.masks import in_reach, key_tiles
-from relattn.backends.triton.ready import keep, remembered, specialization
+from relattn.backends.triton.ready import keep, recall
 from relattn.backends.triton.scores import LOG2_E, finished
 from relattn.backends.triton.starts import started
 
@@ -54,11 +54,11 @@ def few_queries(call: Call) -> Answers:
 
 def _launch(kernel: Any, programs: int, arguments: tuple, constants: dict[str, int]) -> None:
     """With as many warps and stages as Triton takes by itself."""
-    known = kernel.__name__, arguments[1].get_device(), *constants.values(), specialization(arguments)
-    if (again := remembered.get(known)) is not None:
+    kind = kernel.__name__, arguments[1].get_device(), *constants.values()
+    if (again := recall(kind, arguments)) is not None:
         again.launch(programs, arguments)
     else:
-        keep(known, kernel[(programs,)](*arguments, **constants), tuple(constants.values()))
+        keep(kind, arguments, kernel[(programs,)](*arguments, **constants), tuple(constants.values()))
 
 
 def _parts(call: Call) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int32
+from jaxtyping import Float, Int32
 from torch import Tensor
 
 from relattn.backends.triton.bands import padded
@@ -40,6 +40,17 @@ class Band(NamedTuple):
     zero: int | None
 
 
+class ListedTable(NamedTuple):
+    """A table of an axis, as in `Band`. No offset is known there, so any may lie outside of the table."""
+
+    at: Tensor
+    head: int
+    row: int
+    first: int
+    rows: int
+    zero: int | None
+
+
 class Pairs(NamedTuple):
     """A tensor that broadcasts to [B, Hq, Lq, Lk]: its address, and its steps, 0 on an axis where it broadcasts."""
 
@@ -63,17 +74,16 @@ class Listed(NamedTuple):
     """A `ListedAxis`, with the width of its r. log_width has as many members as the padded width has doublings of 1: in
     a bundle a length is a constant for the compiler, a number is not.
 
-    r: q where the axis has no own; owns_r: None there.
+    r: None where it is q.
     """
 
     queries: Side
     keys: Side
-    r: Rows
-    owns_r: int | None
-    relative_keys: Band | None
-    relative_queries: Band | None
-    relative_values: Band | None
-    bias: Band | None
+    r: Rows | None
+    relative_keys: ListedTable | None
+    relative_queries: ListedTable | None
+    relative_values: ListedTable | None
+    bias: ListedTable | None
     relative_width: int
     log_width: tuple[None, ...]
 
@@ -228,29 +238,38 @@ def beyond(call: Call, table: Table) -> bool:
 def _band(call: Call, table: Table | None) -> Band | None:
     if table is None:
         return None
-    values = table.values
-    if values.dim() == 3 and values.stride(2) != 1:
-        values = values.contiguous()
-    head = 0 if values.shape[0] == 1 else values.stride(0)
     outside = 1 if beyond(call, table) else None
     first = 0 if isinstance(table.first, Tensor) or isinstance(call.offset, Tensor) else table.first
-    return Band(values, head, values.stride(1), first, values.shape[1], outside, 1 if outside and table.zero else None)
+    return Band(*_table_at(table.values), first, table.values.shape[1], outside, 1 if outside and table.zero else None)
+
+
+def _listed_table(table: Table | None) -> ListedTable | None:
+    if table is None:
+        return None
+    assert isinstance(table.first, int)
+    return ListedTable(*_table_at(table.values), table.first, table.values.shape[1], 1 if table.zero else None)
+
+
+def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
+    """The address of a table, and the steps from head to head and from row to row."""
+    if values.dim() == 3 and values.stride(2) != 1:
+        values = values.contiguous()
+    return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1)
 
 
 def _listed(call: Call, axis: ListedAxis) -> Listed:
-    """No offset of the axis is known here, so any may lie outside of its tables."""
-    r = call.query if axis.relative_query is None else axis.relative_query
-    bands = {}
-    for name in TABLES:
-        table = getattr(axis, name)
-        band = _band(call, table)
-        bands[name] = None if band is None else band._replace(first=table.first, zero=1 if table.zero else None)
+    width = (call.query if axis.relative_query is None else axis.relative_query).shape[3]
     return Listed(
         side_of(axis.queries, call.query.shape[2], call.query.device),
         side_of(axis.keys, call.key.shape[2], call.query.device),
-        r=rows(r), owns_r=None if axis.relative_query is None else 1, **bands,
-        relative_width=r.shape[3], log_width=(None,) * (int(padded(r.shape[3])).bit_length() - 1),
-    )  # fmt: skip
+        rows_if_any(axis.relative_query),
+        _listed_table(axis.relative_keys),
+        _listed_table(axis.relative_queries),
+        _listed_table(axis.relative_values),
+        _listed_table(axis.bias),
+        relative_width=width,
+        log_width=(None,) * (int(padded(width)).bit_length() - 1),
+    )
 
 
 def _listed_limits(call: Call, axes: tuple[Listed, ...]) -> Lists | None:

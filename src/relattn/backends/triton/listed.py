@@ -57,7 +57,7 @@ def with_biases(x, batch, head, i, j, scores, factor):
 def vectors_of(axis, batch, head, first, count, q, TILE: tl.constexpr):
     """The axis' r_i of TILE queries, whose rows of q are here."""
     r = q
-    if axis.owns_r is not None:
+    if axis.r is not None:
         PADDED: tl.constexpr = two_to_the(axis.log_width)
         r = load_padded_rows(place(axis.r, batch, head), axis.r.row, first, count, axis.relative_width, PADDED, TILE)
     return r

@@ -55,8 +55,21 @@ def _has_hooks() -> bool:
     return False
 
 
-remembered: dict[tuple, Ready] = {}
-"""By keys that name the kernel, the device, the specialization, and all that decides constants and options."""
+remembered: dict[tuple, list[tuple[Hashable, Ready]]] = {}
+"""With the specialization of each, by what names the kernel, the device, and all else that decides constants and
+options.
+"""
+
+
+def recall(kind: tuple, arguments: tuple) -> Ready | None:
+    """What was kept of this kind, for arguments of the same specialization. Few are of one kind: to compare with each
+    takes less time than to hash a hundred members.
+    """
+    wanted = specialization(arguments)
+    for known, ready in remembered.get(kind, ()):
+        if known == wanted:
+            return ready
+    return None
 
 
 def specialization(arguments: tuple) -> Hashable:
@@ -69,7 +82,10 @@ def specialization(arguments: tuple) -> Hashable:
     return form, native_specialize_impl(BaseBackend, leaves, False, True, True)
 
 
-def keep(key: tuple, launched: Any, constants: tuple[int, ...], owned: int = 1) -> None:
-    """Remember what kernel[grid](...) returned; Triton's interpreter compiles nothing, and returns None."""
+def keep(kind: tuple, arguments: tuple, launched: Any, constants: tuple[int, ...], owned: int = 1) -> None:
+    """Remember what kernel[grid](...) returned, the latest first; Triton's interpreter compiles nothing, and returns
+    None.
+    """
     if isinstance(launched, CompiledKernel):
-        remembered[key] = Ready(launched, constants, owned)
+        ready = Ready(launched, constants, owned)
+        remembered.setdefault(kind, []).insert(0, (specialization(arguments), ready))

@@ -32,7 +32,7 @@ from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.candidates import SMALLEST, Sizes, candidates, constants
 from relattn.backends.triton.inputs import widths_of
-from relattn.backends.triton.ready import keep, remembered, specialization
+from relattn.backends.triton.ready import keep, recall
 
 REGISTERS = 255
 """What a thread may have at most. ptxas is told so, for on some chips it would else stop at 32 and spill the rest."""
@@ -63,12 +63,11 @@ def launch(
     (batch, heads, queries, width), keys = query.shape, call.key.shape[2]
     is_large = _is_worth_timing(queries * keys)
     magnitude = (batch * heads * queries * keys).bit_length() // 2  # to a power of four
-    known = (
+    kind_of_constants = (
         kernel.__name__, query.get_device(), width, call.value.shape[3],
         None if relative is None else relative.shape[3], *more.values(), call.precision, magnitude, is_large,
-        specialization(arguments),
     )  # fmt: skip
-    if (again := remembered.get(known)) is not None:
+    if (again := recall(kind_of_constants, arguments)) is not None:
         again.launch(programs(again.owned), arguments)
         return
     widths = {**widths_of(call), **more}
@@ -92,7 +91,8 @@ def launch(
         launched = run(sizes)
     (_first if fastest is None else _fastest)[key] = sizes
     if fastest is not None or not is_timed:  # else a graph is captured, and a later call is timed
-        keep(known, launched, (*widths.values(), *constants(kernel, sizes).values()), sizes.tile * sizes.groups)
+        compiled_in = *widths.values(), *constants(kernel, sizes).values()
+        keep(kind_of_constants, arguments, launched, compiled_in, sizes.tile * sizes.groups)
 
 
 def _is_worth_timing(pairs: int) -> bool:
