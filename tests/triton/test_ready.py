@@ -22,8 +22,8 @@ from triton.runtime.jit import JITFunction, create_function_from_signature, nati
 
 from benchmarks.triton_compiled import launches
 from relattn.backends.triton import decoding, ready
+from relattn.backends.triton.bundles import Rows
 from relattn.backends.triton.call import ListedAxis
-from relattn.backends.triton.inputs import Rows
 from relattn.backends.triton.opened import opened
 from relattn.score.digits import grid
 from relattn.score.position import Run

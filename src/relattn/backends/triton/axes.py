@@ -29,8 +29,8 @@ from relattn.backends.triton.across import with_spare_rows, without_spare_rows
 from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import dot, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.blocks import add_numbers, add_products, by_row, numbers_by_row, rows_of_pairs, sums_of
+from relattn.backends.triton.bundles import Inputs, Listed
 from relattn.backends.triton.call import Call, ListedAxis, Table
-from relattn.backends.triton.inputs import Inputs, Listed
 from relattn.backends.triton.known import Known
 from relattn.backends.triton.listed import vectors_of
 from relattn.backends.triton.masks import key_tiles

@@ -23,9 +23,9 @@ from torch import Tensor
 from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import band_sum, dot, edge_sum, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.blocks import with_key_gradient
+from relattn.backends.triton.bundles import Inputs
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.candidates import tiles_of_a_program
-from relattn.backends.triton.inputs import Inputs
 from relattn.backends.triton.known import Known, Sides, side_sums, store_sides
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.skew import columns_from_pairs

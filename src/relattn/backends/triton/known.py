@@ -11,8 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from relattn.backends.triton.bands import ONE, each_query, groups_of, load_numbers
+from relattn.backends.triton.bundles import Rows
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import Rows, beyond
+from relattn.backends.triton.inputs import beyond
 from relattn.backends.triton.scores import LOG2_E
 from relattn.backends.triton.stretches import AFTER, BEFORE
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from relattn.backends.triton.again import first_halves, load_queries, pairs_again
 from relattn.backends.triton.bands import load_rows, place
+from relattn.backends.triton.bundles import Inputs, Pairs
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import Inputs, Pairs
 from relattn.backends.triton.known import Known
 from relattn.backends.triton.sizes import launch
 from relattn.backends.triton.starts import started

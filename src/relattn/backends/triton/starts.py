@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.inputs import Band, Inputs, Mask
+from relattn.backends.triton.bundles import Band, Inputs, Mask
 
 
 @triton.jit

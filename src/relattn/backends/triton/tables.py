@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.triton.bundles import Inputs
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.candidates import tiles_of_a_program
 from relattn.backends.triton.diagonals import Into, Sums, tables_kernel
-from relattn.backends.triton.inputs import Inputs, visible_offsets
+from relattn.backends.triton.inputs import visible_offsets
 from relattn.backends.triton.known import Known, Sides
 from relattn.backends.triton.sizes import launch
 from relattn.score.problem import TABLES
