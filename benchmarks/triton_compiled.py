@@ -136,11 +136,12 @@ def launches(call: Call, ordered: bool) -> list[Launch]:
     return found
 
 
-def kernels(call: Call) -> dict[str, Launch]:
-    """The kernels of both backward passes by their names in the table."""
+def kernels(call: Call, capability: int) -> dict[str, Launch]:
+    """The kernels of both backward passes by their names in the table; of one, where that generation has no other."""
     forward_launch, *fused = launches(call, ordered=False)
     named = {"forward": forward_launch}
-    if not backward.is_ordered(call):
+    faster_in_order = capability == candidates.HOPPER and candidates.is_faster_in_order_on_hopper(call)
+    if not backward.is_ordered(call) and not faster_in_order:
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
     rows = [into for into in TABLES if call.axes and getattr(call.axes[0], into) is not None]
     for each in launches(call, ordered=True)[1:]:
@@ -153,7 +154,7 @@ def kernels(call: Call) -> dict[str, Launch]:
 
 def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call, capability: int) -> dict[str, Any]:
     """What the kernel costs in the size that is taken untimed."""
-    size = candidates.untimed(launch.kernel.__name__, call)
+    size = candidates.untimed(launch.kernel.__name__, call, capability)
     cost = cost_of(launch, call, size, capability)
     kind, width, dtype = workload
     place = {"tables": kind, "width": width, "dtype": dtype, "kernel": name, "capability": capability}
@@ -204,8 +205,8 @@ def main(folder: Path = FOLDER) -> None:
     """Compile everything, in some twenty minutes, and write the table."""
     rows = []
     for kind, width, dtype, call in workloads():
-        for name, launch in kernels(call).items():
-            for capability in SHARED_MEMORY:
+        for capability in SHARED_MEMORY:
+            for name, launch in kernels(call, capability).items():
                 rows.append(row_of((kind, width, dtype), name, launch, call, capability))
                 print(*rows[-1].values(), flush=True)
     folder.mkdir(parents=True, exist_ok=True)

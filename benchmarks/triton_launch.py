@@ -102,7 +102,7 @@ CALLS = {
 def cost(launch: Launch, call: Call) -> Cost:
     """Medians over launches, in turn."""
     kernel, given, more = launch
-    size = candidates.untimed(kernel.__name__, call)
+    size = candidates.untimed(kernel.__name__, call, TARGET.arch)
     constants = constants_of(launch, call, size)
 
     def ours() -> None:

@@ -191,7 +191,7 @@ def rows() -> list[list[str]]:
             call = CALLS[name]()
             total, flash, cells = 0.0, 0.0, []
             for direction, products in FLASH.items():
-                size, one = best(kernels(call)[direction], call, capability, which)
+                size, one = best(kernels(call, capability)[direction], call, capability, which)
                 per_pair, per_flash = max(one) / size.tile**2, reference(products, capability)
                 total, flash = total + per_pair, flash + per_flash
                 cells += [*_cells(size, one), f"{per_pair / per_flash:.1f}"]
@@ -205,9 +205,9 @@ def rows_of_others() -> list[list[str]]:
     found = []
     for capability in MULTIPLY_ADDS:
         call, masked = CALLS["relative keys"](), CALLS["relative keys, a float mask"]()
-        launches = [(name, kernels(call)[f"{name}, in order"], call) for name in IN_ORDER]
+        launches = [(name, kernels(call, capability)[f"{name}, in order"], call) for name in IN_ORDER]
         total = 0.0
-        for name, launch, given in [*launches, ("mask", kernels(masked)["mask"], masked)]:
+        for name, launch, given in [*launches, ("mask", kernels(masked, capability)["mask"], masked)]:
             size, one = best(launch, given, capability)
             total += max(one) / size.tile**2 if name in IN_ORDER else 0.0
             found.append([f"sm_{capability}", name, *_cells(size, one, (64 / size.tile) ** 2), ""])

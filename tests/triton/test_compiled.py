@@ -19,6 +19,8 @@ pytestmark = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the in
 LENGTH = 4096
 SPILLED = 256
 """Bytes per thread, at most, beside the 1020 in registers."""
+FASTEST = {("a bias", 128, "keys, in order", 90): 464}
+"""What is spilled where a larger tile was the fastest of those tried on an H100: benchmarks/results/gpu/sizes.md."""
 TABLE = Path("benchmarks/results/triton/compiled.json")
 KINDS = ("no table", "relative keys", "clipped relative keys", "clipped relative keys and values",
          "relative keys and queries", "a bias", "relative keys, a float mask", "relative keys, a start as a tensor",
@@ -45,7 +47,7 @@ COMPILED = [
     (workload, capability)
     for workload in WORKLOADS
     for capability in (SHARED_MEMORY if workload == ON_EVERY_CHIP else SOME)
-]
+] + [(("a bias", 128, "bfloat16"), candidates.HOPPER)]
 PRODUCTS = {"forward": 3, "backward": 8, "queries, in order": 5, "keys, in order": 11, "tables, in order": 10}
 """Of two tiles, with relative keys, for each step of the walk; the last two take two tiles in a step. docs/triton.md
 counts them.
@@ -54,7 +56,8 @@ counts them.
 
 def hold(row: dict[str, Any], room: int) -> None:
     """What is promised of the size that is taken untimed; room: the chip's shared memory, in KiB."""
-    assert row["spilled"] <= SPILLED, row
+    place = row["tables"], row["width"], row["kernel"], row["capability"]
+    assert row["spilled"] <= FASTEST.get(place, SPILLED), row
     assert row["shared"] <= room * 1024, row
     assert (row["atomics"] > 0) == (row["kernel"] in ATOMIC), "sums would be added in another order each time"
     assert row["repeated"] == 0, row
@@ -70,7 +73,7 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
 
     call = next(call for *place, call in workloads() if tuple(place) == workload)
     committed = [row for row in json.loads(TABLE.read_text()) if row["capability"] == capability]
-    for name, launch in kernels_of(call).items():
+    for name, launch in kernels_of(call, capability).items():
         row = row_of(workload, name, launch, call, capability)
         print(row)
         hold(row, SHARED_MEMORY[capability])
@@ -108,8 +111,8 @@ def texts_of(tables: str, kernel: str, **given: Any) -> dict[str, str]:
     from tests.triton.compiled import compiled_for
 
     call = CALLS[tables](**given)
-    launch = kernels_of(call)[kernel]
-    size = candidates.untimed(launch.kernel.__name__, call)
+    launch = kernels_of(call, 80)[kernel]
+    size = candidates.untimed(launch.kernel.__name__, call, 80)
     constants = constants_of(launch, call, size)
     target = GPUTarget("cuda", 80, 32)
     result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
@@ -174,10 +177,10 @@ def test_the_table_that_is_committed() -> None:
     rows = json.loads(TABLE.read_text())
     found = {(row["tables"], row["width"], row["dtype"], row["kernel"], row["capability"]): row for row in rows}
     expected = {
-        (*place, name, capability): list(candidates.untimed(launch.kernel.__name__, call)[:3])
+        (*place, name, capability): list(candidates.untimed(launch.kernel.__name__, call, capability)[:3])
         for *place, call in workloads()
-        for name, launch in kernels_of(call).items()
         for capability in SHARED_MEMORY
+        for name, launch in kernels_of(call, capability).items()
     }
     assert {place: row["size"] for place, row in found.items()} == expected
     for row in rows:

@@ -45,7 +45,7 @@ def texts(call: Call, name: str) -> Iterator[tuple[candidates.Sizes, dict[str, s
     from benchmarks.triton_compiled import constants_of, kernels
     from tests.triton.compiled import compiled_for
 
-    launch, target = kernels(call)[name], GPUTarget("cuda", HOPPER, 32)
+    launch, target = kernels(call, HOPPER)[name], GPUTarget("cuda", HOPPER, 32)
     for size in candidates.candidates(launch.kernel.__name__, call, HOPPER):
         constants = constants_of(launch, call, size)
         yield size, compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages).asm
@@ -105,7 +105,7 @@ def test_narrow_products_are_not_repeated(tables: tuple[str, ...], kernel: str) 
     from benchmarks.triton_compiled import cost_of, kernels
 
     call = call_of((24, 24, 24), tables, BF16, BF16)
-    launch = kernels(call)[kernel]
+    launch = kernels(call, HOPPER)[kernel]
     first = candidates.candidates(launch.kernel.__name__, call, HOPPER)[0]
     cost = cost_of(launch, call, first, HOPPER)
     assert not cost.repeated and cost.spilled <= 256, (first, cost)

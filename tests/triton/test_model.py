@@ -142,7 +142,7 @@ def test_the_products_of_a_compiled_kernel(capability):
     from tests.triton.compiled import compiled_for
 
     call, size = CALLS["no table"](), Sizes(64, 4, 2)
-    launch = kernels(call)["forward"]
+    launch = kernels(call, capability)["forward"]
     constants, target = constants_of(launch, call, size), GPUTarget("cuda", capability, 32)
     compiled = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
     (loop,) = model.loops_of(model.instructions(compiled.asm["cubin"]))
@@ -170,5 +170,5 @@ def test_a_step_of_two_tiles_counts_for_both(tables, kernel, products):
     from benchmarks.triton_compiled import CALLS, kernels
 
     call = CALLS[tables]()
-    size, cycles = model.best(kernels(call)[kernel], call, 80)
+    size, cycles = model.best(kernels(call, 80)[kernel], call, 80)
     assert cycles.tensor == products * size.tile**2 * 64 / model.MULTIPLY_ADDS[80]

@@ -63,9 +63,9 @@ def code_of_plain_kernels() -> dict[str, str]:
     from tests.triton.compiled import compiled_for
 
     call, found = CALLS["relative keys"](), {}
-    for name, launch in kernels(call).items():
+    for name, launch in kernels(call, 80).items():
         if name in KERNELS:
-            size = untimed(launch.kernel.__name__, call)
+            size = untimed(launch.kernel.__name__, call, 80)
             constants, target = constants_of(launch, call, size), GPUTarget("cuda", 80, 32)
             result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
             code = re.sub(r"\.file.*|\.loc.*|//.*", "", result.asm["ptx"].split(".section")[0])

@@ -62,11 +62,9 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
     return [first, *second]
 
 
-def untimed(kernel: str, call: Call) -> Sizes:
-    """The size that is taken where nothing is timed, but for what `_on_hopper` takes. It fits on every chip, and is
-    chosen to spill little.
-    """
-    return _on_every_chip(kernel, call)[0]
+def untimed(kernel: str, call: Call, arch: int) -> Sizes:
+    """The size that is taken where nothing is timed."""
+    return candidates(kernel, call, arch)[0]
 
 
 def has_no_room_for_every_gradient(call: Call) -> bool:
@@ -124,7 +122,10 @@ def _has_whole_rows(call: Call) -> bool:
 
 
 def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
-    """Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation."""
+    """Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation.
+
+    The first fits on every chip, and spills little.
+    """
     if INTERPRETED:
         return [SMALLEST]
     is_backward, is_float32 = kernel != "forward_kernel", call.query.dtype == torch.float32
@@ -164,7 +165,7 @@ def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
     others = call.dropout_p > 0.0 or call.softcap is not None
     beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + others
     has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes
-    return 2 if has_room and extent > untimed(kernel.__name__, call).tile else 1
+    return 2 if has_room and extent > _on_every_chip(kernel.__name__, call)[0].tile else 1
 
 
 def _holds_much(kernel: str, call: Call) -> bool:
