@@ -77,9 +77,13 @@ WIDTHS = {
         "listed: every table",
         "rows of a grid: every table",
     ),
-    256: ("no table", "relative keys"),
+    256: ("no table", "relative keys", "listed: relative keys"),
 }
-IN_FLOAT32 = {64: ("no table", "relative keys", "every table, clipped"), 128: ("relative keys",)}
+IN_FLOAT32 = {
+    64: ("no table", "relative keys", "every table, clipped"),
+    128: ("relative keys",),
+    256: ("relative keys",),
+}
 IN_PARTS = ("no table", "a bias")
 
 

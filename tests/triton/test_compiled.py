@@ -47,7 +47,7 @@ COMPILED = [
     (workload, capability)
     for workload in WORKLOADS
     for capability in (SHARED_MEMORY if workload == ON_EVERY_CHIP else SOME)
-] + [(("a bias", 128, "bfloat16"), candidates.HOPPER)]
+] + [(("a bias", 128, "bfloat16"), candidates.HOPPER), (("relative keys", 256, "float32"), 80)]
 PRODUCTS = {"forward": 3, "backward": 8, "queries, in order": 5, "keys, in order": 11, "tables, in order": 10}
 """Of two tiles, with relative keys, for each step of the walk; the last two take two tiles in a step. docs/triton.md
 counts them.

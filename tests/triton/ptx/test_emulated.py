@@ -198,6 +198,8 @@ NOW_AND_THEN |= {
     "a key bias, every table": (F16, MIDDLE, {"lengths": (70, 66), "key_bias": True, "softcap": 0.7, "masks": "k"}),
     "wide": (BF16, TWO_WARPS, {**ONE, "widths": (250, 256, 130), "lengths": (33, 40)}),
     "wide without tables": (BF16, MIDDLE, {**ONE, "widths": (250, 256, 250), "lengths": (66, 70), "tables": ()}),
+    "wide relative keys in float32": (F32, EIGHT_WARPS, {**ONE, "widths": (72, 72, 80), "lengths": (20, 37),
+                                                         "tables": TABLES[:1], "highest": 0}),
     "wide in float32": (F32, SMALLEST, {**ONE, "widths": (250, 256, 130), "lengths": (20, 17)}),
     "128 and dropout": (F16, WIDE, {**SQUARE, "lengths": (130, 140), "tables": (), "dropout_p": 0.2, "seed": 3}),
     "a listed sequence, every table": (F16, SMALLEST, {**LISTED, "batch": 2, "axes": (SEQUENCE,)}),
@@ -246,6 +248,8 @@ NOW_AND_THEN |= {
     "float32, tiles of 64": (F32, MIDDLE, {**SQUARE, **ONE, "tables": (), "added": "hqk"}),
     "128 wide beside lists": (BF16, TWO_OF_LISTS, {**LISTED, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1],
                                                    "added": "hqk", "axes": ({"number": 1, "tables": TABLES[:1]},)}),
+    "lists in float32 under eight warps": (F32, EIGHT_WARPS, {**LISTED, **ONE, "tables": TABLES[:1], "added": "hqk",
+                                                              "axes": (OTHER,)}),
     "lists in parts": (F32, SMALLEST, {**LISTED, **ONE, "tables": TABLES[:1], "added": "hqk", "precision": "tf32x3",
                                        "axes": ({**OTHER, "tables": (TABLES[0], TABLES[3])},)}),
 }  # fmt: skip

@@ -66,7 +66,8 @@ def first_halves(
     """
     band = x.offset + first_key - queries.first - (TILE - 1)
     of_keys, of_values = None, None
-    TALL: tl.constexpr = ALONE and x.relative_keys is not None and x.relative_values is not None
+    WIDE: tl.constexpr = x.k.at.dtype.element_ty == tl.float32 and DR > 64
+    TALL: tl.constexpr = ALONE and x.relative_keys is not None and (x.relative_values is not None or WIDE)
     if x.relative_keys is not None:
         of_keys = first_half(queries.r, x.relative_keys, queries.head, band, STRETCH, DR, TILE, TALL)
     if x.relative_values is not None:

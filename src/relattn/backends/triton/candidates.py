@@ -134,7 +134,7 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
     if call.axes:
-        return [SMALLEST if is_float32 or doublings > 1 else _of_lists(kernel, doublings)]
+        return [Sizes(16, 8 if doublings > 1 else 4, 1) if is_float32 else _of_lists(kernel, doublings)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
         return [Sizes(16, 2 if kernel == "keys_kernel" else 1, 2), Sizes(32, 4, 2)]
