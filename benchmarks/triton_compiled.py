@@ -82,16 +82,16 @@ WIDTHS = {
 IN_FLOAT32 = {
     64: ("no table", "relative keys", "every table, clipped"),
     128: ("relative keys",),
-    256: ("relative keys",),
+    256: ("relative keys", "listed: relative keys"),
 }
 IN_PARTS = ("no table", "a bias")
 
 
-def _listed(tables: tuple[str, ...], *, width: int = WIDTH, **given: Any) -> Call:
+def _listed(tables: tuple[str, ...], *, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16, **given: Any) -> Call:
     """A causal call whose positions are listed, as they are on any other axis."""
-    every = meta_axis(0, CLIPPED, length=LENGTH, width=width, highest=0)
+    every = meta_axis(0, CLIPPED, length=LENGTH, width=width, dtype=dtype, highest=0)
     axis = every._replace(**dict.fromkeys(set(TABLES) - set(tables)))
-    return meta_call(length=LENGTH, width=width, highest=None, axes=(axis,), **given)
+    return meta_call(length=LENGTH, width=width, dtype=dtype, highest=None, axes=(axis,), **given)
 
 
 def _on_rows(call: Call) -> Call:
@@ -141,11 +141,12 @@ def launches(call: Call, ordered: bool) -> list[Launch]:
 
 
 def kernels(call: Call, capability: int) -> dict[str, Launch]:
-    """The kernels of both backward passes by their names in the table; of one, where that generation has no other."""
+    """The kernels of both backward passes by their names in the table, without those that add atomically where that
+    generation takes none for the call.
+    """
     forward_launch, *fused = launches(call, ordered=False)
     named = {"forward": forward_launch}
-    faster_in_order = capability == candidates.HOPPER and candidates.is_faster_in_order_on_hopper(call)
-    if not backward.is_ordered(call) and not faster_in_order:
+    if not candidates.is_in_order(call, capability):
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
     rows = [into for into in TABLES if call.axes and getattr(call.axes[0], into) is not None]
     for each in launches(call, ordered=True)[1:]:
@@ -156,9 +157,14 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     return named
 
 
+def untimed(launch: Launch, call: Call, capability: int) -> candidates.Sizes:
+    """The size that is taken where nothing is timed."""
+    return candidates.candidates(launch.kernel.__name__, call, capability)[0]
+
+
 def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call, capability: int) -> dict[str, Any]:
     """What the kernel costs in the size that is taken untimed."""
-    size = candidates.untimed(launch.kernel.__name__, call, capability)
+    size = untimed(launch, call, capability)
     cost = cost_of(launch, call, size, capability)
     kind, width, dtype = workload
     place = {"tables": kind, "width": width, "dtype": dtype, "kernel": name, "capability": capability}
@@ -185,7 +191,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "per thread, KiB of shared memory (M) per program. 2x: so many of its products are computed by two warps.",
         'Rows that end in "in order" are the kernels of the deterministic backward pass. "mask" is the kernel of the',
         'gradient by a float mask, in either pass. "axis" is that of the tables of listed positions; in order it is',
-        '"rows", once for each table. tf32x3: float32, multiplied in three parts. No GPU ran.',
+        '"rows", once for each table. tf32x3: float32, multiplied in three parts. On sm_90 the sizes are those that an',
+        'H100 takes. A call without a row "backward" or "axis" is always summed in order there. No GPU ran.',
         "",
         "```sh",
         "python -m benchmarks.triton_compiled",

@@ -18,9 +18,9 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from benchmarks.triton_compiled import CLIPPED, FOLDER, Launch, constants_of, launches
+from benchmarks.triton_compiled import CLIPPED, FOLDER, Launch, constants_of, launches, untimed
 from relattn import grid
-from relattn.backends.triton import candidates, sizes
+from relattn.backends.triton import sizes
 from relattn.backends.triton.call import Call
 from relattn.bench.studies.study import figures_of, quartiles
 from relattn.bench.timing import Spread
@@ -102,7 +102,7 @@ CALLS = {
 def cost(launch: Launch, call: Call) -> Cost:
     """Medians over launches, in turn."""
     kernel, given, more = launch
-    size = candidates.untimed(kernel.__name__, call, TARGET.arch)
+    size = untimed(launch, call, TARGET.arch)
     constants = constants_of(launch, call, size)
 
     def ours() -> None:
@@ -136,7 +136,8 @@ def markdown() -> str:
         "",
         "No GPU is there: a driver that does nothing takes its place. B = 4, H = 16, L = 256, D = 64, bfloat16. CPU",
         f"time of the thread in microseconds: medians of {PAIRS} pairs with quartiles, {LAUNCHES} launches each, in",
-        "turn in one process. Beside it the same launch by Triton's own look-up.",
+        "turn in one process. Beside it the same launch by Triton's own look-up. Each follows one of its own kind;",
+        "where others came between, ours is compared with these first.",
         "",
         "```sh",
         "python -m benchmarks.triton_launch",

@@ -44,12 +44,13 @@ def meta_call(
 
 
 def meta_axis(
-    number: int, rows: int, *, length: int = 4096, width: int = WIDTH, own: int | None = None, **limits: int | None
-) -> ListedAxis:
+    number: int, rows: int, *, length: int = 4096, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16,
+    own: int | None = None, **limits: int | None,
+) -> ListedAxis:  # fmt: skip
     """A listed axis with every table; each batch element has its own queries' positions. own: the width of its r, None
     where r is q.
     """
-    call = meta_call(TABLES, rows, length=length, width=width)
+    call = meta_call(TABLES, rows, length=length, width=width, dtype=dtype)
     query, key = Listed(numbers(BATCH, length)), Listed(numbers(length))
     tables = {name: getattr(call, name) for name in TABLES}
     if own is None:

@@ -58,14 +58,13 @@ def code_of_plain_kernels() -> dict[str, str]:
     """The PTX for sm_80 of a call with relative keys, without what names the lines of the source."""
     from triton.backends.compiler import GPUTarget
 
-    from benchmarks.triton_compiled import CALLS, constants_of, kernels
-    from relattn.backends.triton.candidates import untimed
+    from benchmarks.triton_compiled import CALLS, constants_of, kernels, untimed
     from tests.triton.compiled import compiled_for
 
     call, found = CALLS["relative keys"](), {}
     for name, launch in kernels(call, 80).items():
         if name in KERNELS:
-            size = untimed(launch.kernel.__name__, call, 80)
+            size = untimed(launch, call, 80)
             constants, target = constants_of(launch, call, size), GPUTarget("cuda", 80, 32)
             result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
             code = re.sub(r"\.file.*|\.loc.*|//.*", "", result.asm["ptx"].split(".section")[0])

@@ -50,7 +50,7 @@ def kernel(a, b):
 
 
 def test_what_triton_tells_apart_is_told_apart() -> None:
-    """Any two of these arguments have one key where Triton's own binder gives them one specialization, and only there.
+    """Any two of these arguments are alike here where Triton's own binder gives them one specialization, only there.
 
     What no kernel is given is not among them: a bundle in one launch, and a tuple with that bundle alone in another.
     """
@@ -61,7 +61,6 @@ def test_what_triton_tells_apart_is_told_apart() -> None:
     ours = {name: ready.specialization((argument, 16)) for name, argument in ARGUMENTS.items()}
     for one, other in itertools.product(ARGUMENTS, repeat=2):
         assert (ours[one] == ours[other]) == (theirs[one] == theirs[other]), (one, other)
-        assert ours[one] != ours[other] or hash(ours[one]) == hash(ours[other])
     assert len(set(ours.values())) < len(ours), "some are alike"
 
 
@@ -116,8 +115,8 @@ CALLS = {
 }
 
 
-def test_launches_of_one_key_have_one_specialization() -> None:
-    """Any two launches of a kernel, of calls with axes of several kinds and numbers: where the keys are equal, Triton
+def test_launches_that_are_alike_have_one_specialization() -> None:
+    """Any two launches of a kernel, of calls with axes of several kinds and numbers: where they are alike here, Triton
     finds the arguments alike, opened by nobody.
     """
     given: dict[str, list[tuple[str, Any, Any]]] = {}
@@ -134,7 +133,7 @@ def test_launches_of_one_key_have_one_specialization() -> None:
     assert told_apart > 1000
 
 
-def test_the_same_launch_with_other_tensors_has_the_same_key() -> None:
+def test_the_same_launch_with_other_tensors_is_alike() -> None:
     """For every kernel, however many bundles it takes."""
     for name, call in CALLS.items():
         again = replace(call, **{each: torch.empty_like(getattr(call, each)) for each in ("query", "key", "value")})
@@ -307,8 +306,8 @@ def test_what_the_interpreter_runs_is_not_kept() -> None:
     assert not ready.remembered
 
 
-def test_of_one_kind_the_same_specialization_is_recalled() -> None:
-    """Whichever was kept first; of another kind, or for other arguments, nothing is."""
+def test_the_kernel_of_the_same_specialization_is_recalled() -> None:
+    """In whichever order they were kept. In another list there is none, nor for other arguments."""
     several = {1: (1, None), 16: (16, None), 17: (17, None), "there": (17, 17)}
     for owned, arguments in enumerate(several.values()):
         ready.keep(("a kernel",), arguments, Compiled(), (), owned)
@@ -317,5 +316,6 @@ def test_of_one_kind_the_same_specialization_is_recalled() -> None:
         assert again is not None and again.owned == owned
     again = ready.recall(("a kernel",), (33, None))
     assert again is not None and again.owned == 2, "33 is compiled as 17"
+    assert ready.remembered["a kernel",][0][1] is again, "what was launched last is compared first"
     assert ready.recall(("another",), (16, None)) is None
     assert ready.recall(("a kernel",), (None, 16)) is None

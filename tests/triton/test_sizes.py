@@ -177,6 +177,20 @@ def test_what_else_decides_is_looked_up(other: str, clock: Clock) -> None:
     assert clock.kernel.searched > before
 
 
+def test_sizes_of_a_small_call_depend_on_no_other_call(machine: SimpleNamespace) -> None:
+    """An H100 takes larger tiles where each query head has its keys. Only the number of heads that share tells so."""
+    machine.arch = candidates.HOPPER
+    own = meta_call(length=256, width=128)
+    shared = replace(own, key=own.key[:, :4], value=own.value[:, :4])
+    expected = {1: of(own)[0], 4: of(shared)[0]}
+    assert expected[1] != expected[4]
+    for first, second in ((1, 4), (4, 1)):
+        machine.forget()
+        kernel = Kernel()
+        for group in (first, second):
+            assert kernel.launched(own if group == 1 else shared, group) == expected[group]
+
+
 def test_one_size_alone_is_not_timed(clock: Clock) -> None:
     assert of(ALONE) == [clock.kernel.launched(ALONE)]
     assert clock == []

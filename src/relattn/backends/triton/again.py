@@ -66,6 +66,8 @@ def first_halves(
     """
     band = x.offset + first_key - queries.first - (TILE - 1)
     of_keys, of_values = None, None
+    # Of wide rows in float32 the compiler spills less with a tall one: on sm_80, at 256 features and with relative keys
+    # alone, nothing in place of 1,516 bytes.
     WIDE: tl.constexpr = x.k.at.dtype.element_ty == tl.float32 and DR > 64
     TALL: tl.constexpr = ALONE and x.relative_keys is not None and (x.relative_values is not None or WIDE)
     if x.relative_keys is not None:

@@ -30,11 +30,7 @@ from torch import Tensor
 from relattn.backends.triton.across import Across, memory_for, without_spare_rows
 from relattn.backends.triton.axes import gradients_of_axes
 from relattn.backends.triton.call import Answers, Call, Gradients
-from relattn.backends.triton.candidates import (
-    HOPPER,
-    has_no_room_for_every_gradient,
-    is_faster_in_order_on_hopper,
-)
+from relattn.backends.triton.candidates import HOPPER, is_in_order
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.keys import gradients_of_keys
 from relattn.backends.triton.known import Known, sides_of
@@ -89,9 +85,7 @@ def backward(
 
 
 def is_ordered(call: Call) -> bool:
-    """Whether one program sums each number: where determinism is asked for, where a program has no room for every
-    gradient, and where that is faster.
-    """
-    if has_no_room_for_every_gradient(call) or torch.are_deterministic_algorithms_enabled():
+    """Whether one program sums each number: where determinism is asked for, and where `is_in_order` says so."""
+    if torch.are_deterministic_algorithms_enabled() or is_in_order(call, 0):
         return True
-    return call.query.is_cuda and is_faster_in_order_on_hopper(call) and architecture() == HOPPER
+    return call.query.is_cuda and is_in_order(call, HOPPER) and architecture() == HOPPER

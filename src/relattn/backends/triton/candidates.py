@@ -62,17 +62,19 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
     return [first, *second]
 
 
-def untimed(kernel: str, call: Call, arch: int) -> Sizes:
-    """The size that is taken where nothing is timed."""
-    return candidates(kernel, call, arch)[0]
-
-
 def has_no_room_for_every_gradient(call: Call) -> bool:
     """Whether a program that owns queries would spill what it sums: each gradient has a kernel of its own there."""
     if max(widths_of(call).values()) > 128:
         return _vectors(call) > 0
     is_half = call.query.dtype != torch.float32
     return is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes
+
+
+def is_in_order(call: Call, arch: int) -> bool:
+    """Whether one program sums each number on that GPU, asked for or not: where a program has no room for every
+    gradient, and where that is faster. arch: 0 for what holds on every chip.
+    """
+    return has_no_room_for_every_gradient(call) or (arch == HOPPER and is_faster_in_order_on_hopper(call))
 
 
 def is_faster_in_order_on_hopper(call: Call) -> bool:
@@ -124,7 +126,7 @@ def _has_whole_rows(call: Call) -> bool:
 def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     """Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation.
 
-    The first fits on every chip, and spills little.
+    The first fits on every chip; it was chosen to repeat no product, and then to spill little.
     """
     if INTERPRETED:
         return [SMALLEST]

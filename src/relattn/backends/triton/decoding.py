@@ -54,11 +54,11 @@ def few_queries(call: Call) -> Answers:
 
 def _launch(kernel: Any, programs: int, arguments: tuple, constants: dict[str, int]) -> None:
     """With as many warps and stages as Triton takes by itself."""
-    kind = kernel.__name__, arguments[1].get_device(), *constants.values()
-    if (again := recall(kind, arguments)) is not None:
+    known_by = kernel.__name__, arguments[1].get_device(), *constants.values()
+    if (again := recall(known_by, arguments)) is not None:
         again.launch(programs, arguments)
     else:
-        keep(kind, arguments, kernel[(programs,)](*arguments, **constants), tuple(constants.values()))
+        keep(known_by, arguments, kernel[(programs,)](*arguments, **constants), tuple(constants.values()))
 
 
 def _parts(call: Call) -> int:

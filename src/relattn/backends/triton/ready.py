@@ -2,14 +2,13 @@
 
 Triton compiles a kernel for its constants, its options and the specialization of its arguments: which are there, their
 dtypes, which numbers are 1 or multiples of 16, how addresses are aligned. For every launch `kernel[grid](...)` asks for
-these, argument by argument, and writes the options as a text. Here a key has what decides a launch's constants and
-options, and the same specialization, from the same function of Triton. A launch whose key is known calls the compiled
+these, argument by argument, and writes the options as a text. Here a launch is known by what decides its constants and
+options, and by the same specialization, from the same function of Triton. A launch that is known calls the compiled
 kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from triton import knobs
@@ -55,24 +54,29 @@ def _has_hooks() -> bool:
     return False
 
 
-remembered: dict[tuple, list[tuple[Hashable, Ready]]] = {}
-"""With the specialization of each, by what names the kernel, the device, and all else that decides constants and
-options.
+remembered: dict[tuple, list[tuple[tuple, Ready]]] = {}
+"""The kept kernels, each with its specialization, in lists: by kernel, device, and what else decides constants and
+options. In a list the one that was launched last stands first.
 """
 
 
-def recall(kind: tuple, arguments: tuple) -> Ready | None:
-    """What was kept of this kind, for arguments of the same specialization. Few are of one kind: to compare with each
-    takes less time than to hash a hundred members.
+def recall(known_by: tuple, arguments: tuple) -> Ready | None:
+    """The kept kernel of this list for arguments of this specialization.
+
+    To compare a hundred members with those of the first few takes less time than to hash them.
     """
+    if (several := remembered.get(known_by)) is None:
+        return None
     wanted = specialization(arguments)
-    for known, ready in remembered.get(kind, ()):
+    for place, (known, ready) in enumerate(several):
         if known == wanted:
+            if place:
+                several[0], several[place] = several[place], several[0]
             return ready
     return None
 
 
-def specialization(arguments: tuple) -> Hashable:
+def specialization(arguments: tuple) -> tuple:
     """What of the arguments decides the compiled code, as Triton has it.
 
     For a named tuple Triton makes two more of its type, and that takes most of the time. So it gets one plain tuple of
@@ -82,10 +86,8 @@ def specialization(arguments: tuple) -> Hashable:
     return form, native_specialize_impl(BaseBackend, leaves, False, True, True)
 
 
-def keep(kind: tuple, arguments: tuple, launched: Any, constants: tuple[int, ...], owned: int = 1) -> None:
-    """Remember what kernel[grid](...) returned, the latest first; Triton's interpreter compiles nothing, and returns
-    None.
-    """
+def keep(known_by: tuple, arguments: tuple, launched: Any, constants: tuple[int, ...], owned: int = 1) -> None:
+    """Remember what kernel[grid](...) returned; Triton's interpreter compiles nothing, and returns None."""
     if isinstance(launched, CompiledKernel):
         ready = Ready(launched, constants, owned)
-        remembered.setdefault(kind, []).insert(0, (specialization(arguments), ready))
+        remembered.setdefault(known_by, []).insert(0, (specialization(arguments), ready))

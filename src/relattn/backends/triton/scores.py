@@ -34,8 +34,7 @@ def first_half(
     holds for all its pairs [i, 1]. band: the offset of the last query and the first key.
 
     TALL: computed as [c, i], together with the right half. Where there are two products in one place, the compiler lays
-    all warps along the rows. A square one has too few rows, and warps would compute the same part of it. Of wide rows
-    in float32 an upright product spills nothing, a square one up to 1,516 bytes.
+    all warps along the rows. A square one has too few rows, and warps would compute the same part of it.
     """
     if is_constant(table, STRETCH):
         half = tl.expand_dims(edge_product(rows, table, head, STRETCH == AFTER, WIDTH), -1)

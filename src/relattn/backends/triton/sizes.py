@@ -63,16 +63,15 @@ def launch(
     (batch, heads, queries, width), keys = query.shape, call.key.shape[2]
     is_large = _is_worth_timing(queries * keys)
     magnitude = (batch * heads * queries * keys).bit_length() // 2  # to a power of four
-    kind_of_constants = (
+    known_by = (
         kernel.__name__, query.get_device(), width, call.value.shape[3],
         None if relative is None else relative.shape[3], *more.values(), call.precision, magnitude, is_large,
     )  # fmt: skip
-    if (again := recall(kind_of_constants, arguments)) is not None:
+    if (again := recall(known_by, arguments)) is not None:
         again.launch(programs(again.owned), arguments)
         return
     widths = {**widths_of(call), **more}
     kind = *widths.values(), call.precision, magnitude, _kinds(arguments)
-    key = kernel, query.device, kind
 
     def run(sizes: Sizes) -> Any:
         return kernel[(programs(sizes.tile * sizes.groups),)](
@@ -81,6 +80,7 @@ def launch(
         )  # fmt: skip
 
     several, fastest = candidates(kernel.__name__, call, architecture()), None
+    key = kernel, query.device, kind, *several
     is_timed = is_large and len(several) > 1
     if is_timed:
         fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, several, run, added)
@@ -92,7 +92,7 @@ def launch(
     (_first if fastest is None else _fastest)[key] = sizes
     if fastest is not None or not is_timed:  # else a graph is captured, and a later call is timed
         compiled_in = *widths.values(), *constants(kernel, sizes).values()
-        keep(kind_of_constants, arguments, launched, compiled_in, sizes.tile * sizes.groups)
+        keep(known_by, arguments, launched, compiled_in, sizes.tile * sizes.groups)
 
 
 def _is_worth_timing(pairs: int) -> bool:
