@@ -197,11 +197,11 @@ def rotation(tile: int) -> list[str]:
 
 
 def launches() -> list[str]:
-    """The shortest and the longest time of a forward launch and of a backward one; then those of Triton's look-up."""
+    """The shortest and the longest time of a launch of each kernel; then those of Triton's look-up."""
     found = []
     for column in (2, 3):
-        for direction in ("forward", "backward"):
-            times = [float(row[column].split()[0]) for row in _rows("launch") if row[0].startswith(f"{direction},")]
+        for kernel in ("forward", "backward", "axis"):
+            times = [float(row[column].split()[0]) for row in _rows("launch") if row[0].startswith(f"{kernel},")]
             found += [f"{min(times):.1f}", f"{max(times):.1f}"]
     return found
 

@@ -53,12 +53,10 @@ def backward(
     ordered, of_mask = is_ordered(call), "explicit_mask" in wanted and call.adds_mask
     x, sides = inputs(call), sides_of(call, wanted)
     known = Known(
-        output=answers.output.contiguous(),
         grad_output=rows(grad_output.to(call.query.dtype)),
         lse=answers.lse.contiguous(),
         maximum=None if answers.maximum is None else answers.maximum.contiguous(),
         total=None if answers.total is None else answers.total.contiguous(),
-        grad_lse=grad_lse.to(torch.float32).contiguous(),
         delta=answers.lse.new_empty(answers.lse.shape) if ordered or of_mask or call.axes else None,
     )
     query = call.query.new_empty(call.query.shape)
@@ -68,7 +66,8 @@ def backward(
     def programs(owned: int) -> int:
         return math.ceil(queries / owned) * batch * heads
 
-    arguments = x, known, sides, query, relative, Across.of(found)
+    output, grad_lse = answers.output.contiguous(), grad_lse.to(torch.float32).contiguous()
+    arguments = x, known, output, grad_lse, sides, query, relative, Across.of(found)
     added = [*found.values(), *([] if sides.relative_queries is None else [sides.relative_queries])]
     launch(queries_kernel, call, programs, arguments, added=added)
     if ordered:

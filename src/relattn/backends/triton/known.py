@@ -19,17 +19,15 @@ from relattn.backends.triton.stretches import AFTER, BEFORE
 
 
 class Known(NamedTuple):
-    """The inputs of the backward pass: O, contiguous, and dO, and lse, dlse and delta [B, Hq, Lq] in float32.
+    """What each kernel of the backward pass gets beside the call: dO, and lse and delta [B, Hq, Lq] in float32.
 
-    maximum, total: as in `Answers`. delta: None where no other kernel asks for it.
+    maximum, total: as in `Answers`. delta: None where no kernel but that of the queries asks for it.
     """
 
-    output: Tensor
     grad_output: Rows
     lse: Tensor
     maximum: Tensor | None
     total: Tensor | None
-    grad_lse: Tensor
     delta: Tensor | None
 
 

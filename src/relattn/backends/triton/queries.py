@@ -55,10 +55,13 @@ class Sums(NamedTuple):
 
 @triton.jit
 def queries_kernel(
-    x, known, sides, grad_query, grad_relative, across,
+    x, known, output, grad_lse, sides, grad_query, grad_relative, across,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """dq, dr and delta of GROUPS tiles of queries in one head, and their share of what is summed `across` programs."""
+    """dq, dr and delta of GROUPS tiles of queries in one head, and their share of what is summed `across` programs.
+
+    output: O, contiguous; grad_lse: dlse [B, Hq, Lq] in float32.
+    """
     tl.static_assert(GROUPS == 1 or may_own_several(x), "these terms are computed for one tile of queries")
     x = started(x)
     QUERIES: tl.constexpr = GROUPS * TILE
@@ -73,15 +76,15 @@ def queries_kernel(
     if x.r is not None:
         r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, TILE, GROUPS)
         by_relative = zeros_of_rows(padded(DR), TILE, GROUPS)
-    output_at = head_of(known.output, row, x.queries, DV)
-    output = load_rows(output_at, DV, first_query, x.queries, DV, TILE, GROUPS)
+    output_at = head_of(output, row, x.queries, DV)
+    output_rows = load_rows(output_at, DV, first_query, x.queries, DV, TILE, GROUPS)
     grad_at = place(known.grad_output, batch, head)
     grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, TILE, GROUPS)
 
     numbers = row.to(tl.int64) * x.queries
     query = first_query + each_query(TILE, GROUPS)
-    delta = tl.sum(output.to(tl.float32) * grad_output.to(tl.float32), axis=-1)
-    delta -= load_numbers(known.grad_lse + numbers, first_query, x.queries, TILE, GROUPS)
+    delta = tl.sum(output_rows.to(tl.float32) * grad_output.to(tl.float32), axis=-1)
+    delta -= load_numbers(grad_lse + numbers, first_query, x.queries, TILE, GROUPS)
     if known.delta is not None:
         tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
     lse, share = load_lse(known, numbers, first_query, x.queries, TILE, GROUPS)

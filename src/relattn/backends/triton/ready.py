@@ -68,10 +68,11 @@ def recall(known_by: tuple, arguments: tuple) -> Ready | None:
     if (several := remembered.get(known_by)) is None:
         return None
     wanted = specialization(arguments)
+    if several[0][0] == wanted:
+        return several[0][1]
     for place, (known, ready) in enumerate(several):
         if known == wanted:
-            if place:
-                several[0], several[place] = several[place], several[0]
+            several[0], several[place] = several[place], several[0]
             return ready
     return None
 
