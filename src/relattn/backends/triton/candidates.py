@@ -135,7 +135,7 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     tables = vectors + (call.bias is not None)
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
-    if call.axes:
+    if call.axes:  # of float32 a thread holds whole vectors of its pairs: beside wide ones, it has one pair
         return [Sizes(16, 8 if doublings > 1 else 4, 1) if is_float32 else _of_lists(kernel, doublings)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.

@@ -70,7 +70,7 @@ def recall(known_by: tuple, arguments: tuple) -> Ready | None:
     wanted = specialization(arguments)
     if several[0][0] == wanted:
         return several[0][1]
-    for place, (known, ready) in enumerate(several):
+    for place, (known, ready) in enumerate(several[1:], 1):
         if known == wanted:
             several[0], several[place] = several[place], several[0]
             return ready
