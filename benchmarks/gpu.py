@@ -1,39 +1,44 @@
 """The cost of the Triton kernels on a GPU: every figure of benchmarks/results/gpu, in one command.
 
 bf16, B=4, H=16, L=4096, against PyTorch's flash kernel without any encoding; for some also against compiled
-FlexAttention that looks up Q @ RK^T, and S handed to PyTorch's kernel as a mask; decoding; and sequences too long for
-quadratic memory. Each candidate is first checked against float64. It writes grid/, peers/, decoding/ and long.json, and
-README.md with the goals that were reached, after each part. Begun again, it measures what is missing, and the long
-sequences again.
+FlexAttention that looks up Q @ RK^T, and S handed to PyTorch's kernel as a mask; decoding; sequences too long for
+quadratic memory; and what a call costs the host. Each candidate is first checked against float64. It writes grid/,
+peers/, decoding/ and long.json, and README.md with the goals that were reached, after each part. Begun again, it
+measures what is missing, and the long sequences and the host again.
 
     python benchmarks/gpu.py
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import relattn
 from relattn.bench import markdown
-from relattn.bench.candidates import FLOOR
+from relattn.bench.candidates import CANDIDATES, FLOOR
+from relattn.bench.case import step
 from relattn.bench.growth import fit
 from relattn.bench.memory import GIB, Memory, current, in_own_process, peak, reset_peak
 from relattn.bench.results import PACKAGES, Measurement, Results
 from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
-from relattn.bench.workload import DECODING, FORWARD, TRAINING
+from relattn.bench.timing import AHEAD, CYCLES, LEAST_PAIRS
+from relattn.bench.workload import DECODING, FORWARD, TRAINING, Workload
 from relattn.support.files import write_json
 from relattn.support.machine import machine, versions
 from relattn.support.progress import Silent
 
 FOLDER = Path(__file__).parent / "results" / "gpu"
 OURS, FLEX, AS_MASK = "relattn triton", "flex", "sdpa, S as mask"
+HOSTED = (FLOOR, OURS)
 PATIENCE = 120.0
 
 
@@ -95,7 +100,7 @@ def long_step(began: Callable[[], None], asked: Long, device: str) -> Memory:
     return Memory(held, peak(device) - before, returned, time.perf_counter() - start)
 
 
-def long_figures(device: str) -> list[dict[str, object]]:
+def long_figures(device: str) -> list[dict[str, Any]]:
     """The seconds and bytes of each of LONGEST, or why there are none."""
     figures = []
     for asked in LONGEST:
@@ -106,6 +111,33 @@ def long_figures(device: str) -> list[dict[str, object]]:
         else:
             figures.append(asdict(asked) | {"seconds": memory.seconds, "peak": memory.peak, "beyond": memory.beyond})
     return figures
+
+
+# --- what the host does for a call, while the device is busy with others
+
+
+def host_figures(device: str) -> list[dict[str, Any]]:
+    """Median milliseconds of the host, for the floor and for ours, of each workload of the grid with 64 features."""
+    figures: list[dict[str, Any]] = []
+    for workload in settings(device)["grid"][0].workloads():
+        if workload.head_dim == 64 and workload.causal:
+            figures.append({"workload": str(workload)} | {name: _host_milliseconds(name, workload) for name in HOSTED})
+    return figures
+
+
+def _host_milliseconds(name: str, workload: Workload) -> float:
+    case = CANDIDATES[name].case(workload)
+    call = CANDIDATES[name].prepare(case)
+    times = []
+    with torch.set_grad_enabled(workload.training):
+        for _ in range(LEAST_PAIRS + 1):  # the first also chooses sizes
+            torch.cuda.synchronize()
+            torch.cuda._sleep(int(AHEAD * CYCLES))
+            start = time.perf_counter()
+            answer = step(case, call) if workload.training else call()
+            times.append(1000.0 * (time.perf_counter() - start))
+            del answer
+    return statistics.median(times[1:])
 
 
 # --- what was asked for, and what was found
@@ -152,7 +184,7 @@ def _verdict(ours: Measurement | None, other: Measurement, bound: float) -> list
     return [f"{ratio:.2f}", "reached" if ratio <= bound else "missed"]
 
 
-def growth(long: list[dict[str, object]]) -> str:
+def growth(long: Sequence[dict[str, Any]]) -> str:
     """How the memory grows with the length over the calls without a window, and whether that is linear."""
     points = {one["length"]: one["beyond"] for one in long if one["window"] is None and "beyond" in one}
     law = fit(points)  # pyright: ignore[reportArgumentType]
@@ -163,19 +195,32 @@ def growth(long: list[dict[str, object]]) -> str:
     return f"Between {lengths} this memory grows as L^{law.exponent:.2f}; at most L^{LINEAR:.2f} was asked: {verdict}."
 
 
-def report(found: dict[str, Results], long: list[dict[str, object]]) -> str:
+def report(found: dict[str, Results], long: Sequence[dict[str, Any]] = (), host: Sequence[dict[str, Any]] = ()) -> str:
     """README.md: goals, tables, long sequences; what was not measured is named."""
     rows = [["workload", "against", "at most", "found", ""], ["---", "---", "---:", "---:", "---"]]
     rows += [row for results in found.values() for row in verdicts(results)]
     by = next(iter(found.values())).versions.get("triton")
     lines = ["# `python benchmarks/gpu.py`", ""]
-    lines += [f"Time of `triton` (Triton {by}) over that of each other candidate:", ""]
+    lines += [
+        f"Time of `triton` (Triton {by}) over that of each other candidate. Times are the device's: it is kept busy"
+    ]
+    lines += ["before each call, so that it waits for no launch.", ""]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     for name, results in found.items():
         lines += ["", f"## {name.capitalize()}", "", markdown.text(results).rstrip()]
-    missing = [name for name in settings("cpu") if name not in found] + ([] if long else ["long sequences"])
+    missing = [name for name in settings("cpu") if name not in found]
+    missing += ([] if long else ["long sequences"]) + ([] if host else ["the host"])
     if missing:
         lines += ["", f"Not measured yet: {', '.join(missing)}."]
+    if host:
+        lines += [
+            "",
+            "## The host",
+            "",
+            "Milliseconds until a call returns, while the device is busy: the host may run ahead.",
+        ]
+        lines += ["", f"| workload | {' | '.join(HOSTED)} |", "| --- | ---: | ---: |"]
+        lines += [f"| {one['workload']} | {' | '.join(f'{one[name]:.2f}' for name in HOSTED)} |" for one in host]
     if not long:
         return "\n".join(lines) + "\n"
     lines += ["", "## Long sequences", "", "Causal training steps over an unclipped table, one sequence, D = 64:", ""]
@@ -198,10 +243,11 @@ def main(folder: Path = FOLDER) -> None:
     for name, (asked, candidates) in settings("cuda").items():
         print(f"{name}: {len(list(asked.workloads()))} workloads", flush=True)
         found[name] = Benchmark(asked, folder / name, Silent(), candidates).run()
-        (folder / "README.md").write_text(report(found, []), encoding="utf-8")
-    long = long_figures("cuda")
-    write_json(folder / "long.json", {"machine": machine(), "versions": versions(*PACKAGES), "figures": long})
-    (folder / "README.md").write_text(report(found, long), encoding="utf-8")
+        (folder / "README.md").write_text(report(found), encoding="utf-8")
+    host, long = host_figures("cuda"), long_figures("cuda")
+    for name, figures in (("host", host), ("long", long)):
+        write_json(folder / f"{name}.json", {"machine": machine(), "versions": versions(*PACKAGES), "figures": figures})
+    (folder / "README.md").write_text(report(found, long, host), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 
 from relattn import grid
-from relattn.backends.triton import backward, candidates, forward
+from relattn.backends.triton import backward, candidates, forward, keys, tables
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
@@ -120,8 +120,8 @@ class Launch(NamedTuple):
     more: Mapping[str, int]
 
 
-def launches(call: Call, ordered: bool) -> list[Launch]:
-    """The kernels of a training step in their order; nothing is launched."""
+def launches(call: Call, ordered: bool, capability: int = 0) -> list[Launch]:
+    """The kernels of a training step in their order, on a GPU of this capability; nothing is launched."""
     found: list[Launch] = []
     decide = backward.is_ordered
 
@@ -134,6 +134,8 @@ def launches(call: Call, ordered: bool) -> list[Launch]:
     with ExitStack() as patches:
         for module in launching():
             patches.enter_context(patch.object(module, "launch", note))
+        for module in (backward, keys, tables):
+            patches.enter_context(patch.object(module, "architecture_of", lambda call: capability))
         patches.enter_context(patch.object(backward, "is_ordered", lambda call: ordered or decide(call)))
         answers = forward.forward(call)
         backward.backward(call, answers, answers.output, answers.lse)
@@ -144,12 +146,12 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     """The kernels of both backward passes by their names in the table, without those that add atomically where that
     generation takes none for the call.
     """
-    forward_launch, *fused = launches(call, ordered=False)
+    forward_launch, *fused = launches(call, False, capability)
     named = {"forward": forward_launch}
     if not candidates.is_in_order(call, capability):
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
     rows = [into for into in TABLES if call.axes and getattr(call.axes[0], into) is not None]
-    for each in launches(call, ordered=True)[1:]:
+    for each in launches(call, True, capability)[1:]:
         name = each.kernel.__name__.removesuffix("_kernel")
         if name in ("rows", "bias_rows"):
             name = f"rows of {rows.pop(0)}"

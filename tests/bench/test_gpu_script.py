@@ -36,16 +36,18 @@ def test_the_report_has_every_part():
         {"length": 1000, "heads": 1, "window": 8, "seconds": 1.5, "beyond": 2**30},
         {"length": 2000, "heads": 2, "window": None, "reason": "one step takes longer than 120 s"},
     ]
-    text = gpu.report({"grid": measured(), "decoding": measured(modes=("decoding",))}, long)
+    host = [{"workload": "relative, forward", FLOOR: 0.125, gpu.OURS: 0.5}]
+    text = gpu.report({"grid": measured(), "decoding": measured(modes=("decoding",))}, long, host)
     assert "| decoding one token |" not in text
     for said in ("## Grid", "## Decoding", "| 1,000 | 1 | 8 | 1.50 | 1.00 |", "| 2,000 | 2 | none | one step takes"):
         assert said in text
+    assert "| relative, forward | 0.12 | 0.50 |" in text
 
 
 def test_the_report_names_what_was_not_measured():
-    text = gpu.report({"grid": measured()}, [])
-    assert text.endswith("\nNot measured yet: decoding, peers, long sequences.\n")
-    assert "## Long sequences" not in text
+    text = gpu.report({"grid": measured()})
+    assert text.endswith("\nNot measured yet: decoding, peers, long sequences, the host.\n")
+    assert "## Long sequences" not in text and "## The host" not in text
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 
@@ -117,8 +117,7 @@ def test_the_fixed_order_is_taken_where_it_is_faster(
 ) -> None:
     from relattn.backends.triton import backward
 
-    monkeypatch.setattr(backward, "architecture", lambda: arch)
-    monkeypatch.setattr(Tensor, "is_cuda", True)
+    monkeypatch.setattr(backward, "architecture_of", lambda call: arch)
     call = meta_call(("bias",), 33, width=128)
     assert backward.is_ordered(call) == expected
     assert not backward.is_ordered(replace(call, softcap=30.0))
@@ -138,37 +137,56 @@ def test_an_instruction_adds_four_numbers(tables: tuple[str, ...], additions: in
     assert not re.findall(r"atom\.global\.gpu\.relaxed\.add\.f32", text)
 
 
-def sizes_of(kernel: str, *tables: str, width: int = 64, **given: Any) -> list[tuple[int, ...]]:
-    call = meta_call(tables, 33, width=width, **given)
+def sizes_of(kernel: str, *tables: str, rows: int = 33, width: int = 64, **given: Any) -> list[tuple[int, ...]]:
+    call = meta_call(tables, rows, width=width, **given)
     return [size[:3] for size in candidates.candidates(kernel, call, HOPPER)]
 
 
 def test_sizes_that_were_measured() -> None:
-    assert sizes_of("forward_kernel", "relative_keys") == [(64, 4, 2), (64, 4, 3)]
-    assert sizes_of("queries_kernel", "relative_keys") == [(32, 4, 2), (64, 4, 2)]
+    assert sizes_of("forward_kernel", "relative_keys", rows=4096) == [(64, 4, 2), (64, 4, 3)]
+    assert sizes_of("queries_kernel", "relative_keys", rows=4096) == [(32, 4, 2), (64, 4, 2)]
     assert sizes_of("queries_kernel", *VALUES) == [(32, 4, 2), (64, 4, 1)]
-    assert sizes_of("forward_kernel", "relative_keys", width=128) == [(32, 4, 2), (64, 4, 1)]
-    assert sizes_of("forward_kernel", "bias") == [(64, 4, 2), (128, 8, 2)]
+    assert sizes_of("forward_kernel", *VALUES, width=128) == [(32, 4, 2), (64, 4, 1)]
     assert sizes_of("forward_kernel", "relative_keys", width=24) == [(32, 2, 2)]
     assert sizes_of("queries_kernel", *TABLES) == [(16, 2, 2), (32, 4, 2)], "as elsewhere"
     assert sizes_of("forward_kernel", "bias", dropout_p=0.1, seed=numbers()) == [(32, 4, 2), (64, 4, 2)]
 
 
-def test_a_bias_beside_wide_rows_takes_the_fixed_order_in_one_size() -> None:
-    assert candidates.is_faster_in_order_on_hopper(meta_call(("bias",), 33, width=128))
-    for kernel, stages in {"forward_kernel": 2, "queries_kernel": 2, "keys_kernel": 1, "tables_kernel": 2}.items():
-        assert sizes_of(kernel, "bias", width=128) == [(64, 4, stages)]
+IN_ORDER = {
+    ("bias", 33, 64): ((4, 2), (4, 2), (4, 2), (8, 2)),
+    ("bias", 8191, 128): ((4, 2), (4, 2), (4, 2), (8, 2)),
+    ("relative_keys", 33, 64): ((4, 3), (4, 2), (4, 1), (4, 2)),
+    ("relative_keys", 8191, 128): ((4, 1), (4, 1), (4, 1), (4, 2)),
+}
+"""Warps and stages of tiles of 64, for the passes forward, of dq, of dk and dv, and of the tables."""
+
+
+@pytest.mark.parametrize("kind", IN_ORDER, ids=str)
+def test_one_size_in_the_fixed_order(kind: tuple[str, int, int]) -> None:
+    table, rows, width = kind
+    call = meta_call((table,), rows, width=width)
+    assert candidates.is_faster_in_order_on_hopper(call)
+    for kernel, (warps, stages) in zip(("forward", "queries", "keys", "tables"), IN_ORDER[kind], strict=True):
+        assert sizes_of(f"{kernel}_kernel", table, rows=rows, width=width) == [(64, warps, stages)]
+    tables = SimpleNamespace(__name__="tables_kernel")
+    elsewhere, here = (candidates.tiles_of_a_program(tables, call, 2**16, arch) for arch in (80, HOPPER))
+    assert elsewhere == (2 if width == 64 else 1)
+    assert here == (1 if table == "relative_keys" else elsewhere)
 
 
 @pytest.mark.parametrize(
     ("tables", "given"),
     [
-        (("bias",), {}),
-        (("relative_keys",), {"width": 128}),
+        (("relative_keys",), {"rows": 1024}),
+        (("relative_keys", "bias"), {"width": 128}),
+        (("relative_values",), {"width": 128}),
+        (("bias",), {"width": 256}),
+        (("bias",), {"width": 24}),
         (("bias",), {"width": 128, "softcap": 30.0}),
         (("bias",), {"width": 128, "dropout_p": 0.1, "seed": numbers()}),
         (("bias",), {"width": 128, "dtype": F32}),
     ],
 )
 def test_other_calls_add_across_programs(tables: tuple[str, ...], given: dict[str, Any]) -> None:
-    assert not candidates.is_faster_in_order_on_hopper(meta_call(tables, 33, **given))
+    given = {"rows": 33} | given
+    assert not candidates.is_faster_in_order_on_hopper(meta_call(tables, **given))

@@ -252,8 +252,8 @@ def test_programs_that_own_two_tiles(name: str, device: str, in_order: None) -> 
     given = {"lengths": (50, 100), "offset": -35} | TWO_TILES[name]
     start = given.pop("start", None)
     call = make_call(torch.float16, **given)
-    assert tiles_of_a_program(tables_kernel, call, 130) == 2
-    assert tiles_of_a_program(tables_kernel, call, 16) == 1
+    assert tiles_of_a_program(tables_kernel, call, 130, 80) == 2
+    assert tiles_of_a_program(tables_kernel, call, 16, 80) == 1
     hold_to_the_equation(call if start is None else replace(call, offset=torch.tensor(start)))
 
 

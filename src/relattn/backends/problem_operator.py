@@ -40,21 +40,26 @@ class Forward(NamedTuple):
 
     output is O, in its own dtype. The others are in the dtype of the scores: lse, and two numbers from which the
     backward pass finds the weights: maximum, a row's largest score, and total, the sum of exp(S - maximum). Each
-    backend may hold these two in its own base.
+    backend may hold these two in its own base. maximum may be lse itself; then total is None, for 1.
     """
 
     output: Float[Tensor, "B Hq Lq Dv"]
     lse: Float[Tensor, "B Hq Lq"]
     maximum: Float[Tensor, "B Hq Lq"]
-    total: Float[Tensor, "B Hq Lq"]
+    total: Float[Tensor, "B Hq Lq"] | None
+
+    def apart(self) -> Forward:
+        """In tensors of their own, as an operator has to return them."""
+        maximum = self.maximum.clone() if self.maximum is self.lse else self.maximum
+        return self._replace(maximum=maximum, total=torch.ones_like(maximum) if self.total is None else self.total)
 
 
 class Answers(NamedTuple):
-    """The results of the forward pass, and the gradients by its output and lse."""
+    """The results of the forward pass, and the gradients by its output and lse. total: None as in `Forward`."""
 
     output: Float[Tensor, "B Hq Lq Dv"]
     maximum: Float[Tensor, "B Hq Lq"]
-    total: Float[Tensor, "B Hq Lq"]
+    total: Float[Tensor, "B Hq Lq"] | None
     output_gradient: Float[Tensor, "B Hq Lq Dv"]
     lse_gradient: Float[Tensor, "B Hq Lq"]
 
@@ -118,11 +123,14 @@ def operator_of(
         else:
             tensors = _tensors_among(arguments)
             unseen = not torch.is_grad_enabled() and not is_watched((output_gradient, lse_gradient, *tensors))
-            backward_pass = run_backward if unseen else getattr(torch.ops.relattn, f"{name}_backward")
+            backward_pass = run_backward
+            if not unseen:
+                backward_pass = getattr(torch.ops.relattn, f"{name}_backward")
+                total = torch.ones_like(maximum) if total is None else total
             found = backward_pass(output, maximum, total, output_gradient, lse_gradient, wanted, *arguments)
         return _by_argument(dict(zip(wanted, found, strict=True)), arguments)
 
-    torch.library.impl(f"relattn::{name}", "default")(run_forward)
+    torch.library.impl(f"relattn::{name}", "default")(lambda *arguments: run_forward(*arguments).apart())
     torch.library.impl(f"relattn::{name}_backward", "default")(run_backward)
     torch.library.register_fake(f"relattn::{name}")(_fake_forward)
     torch.library.register_fake(f"relattn::{name}_backward")(_fake_backward)
@@ -139,10 +147,9 @@ def operator_of(
         @staticmethod
         def forward(ctx, num_positions: int, *flat_arguments) -> tuple[Tensor, ...]:
             arguments = _in_lists(flat_arguments, num_positions)
-            output, lse, maximum, total = answers = run_forward(*arguments)
+            answers = run_forward(*arguments)
             _save_for_backward(ctx, arguments, answers)
-            ctx.mark_non_differentiable(maximum, total)
-            return output, lse, maximum, total
+            return answers.output, answers.lse
 
         @staticmethod
         def backward(ctx, *gradients) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -156,7 +163,7 @@ def operator_of(
             output, lse, _, _ = getattr(torch.ops.relattn, name)(*arguments)
         else:
             *plain, positions, tensors = arguments
-            output, lse, _, _ = Unseen.apply(len(positions), *plain, *positions, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
+            output, lse = Unseen.apply(len(positions), *plain, *positions, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
         return output, lse
 
     return run

@@ -56,7 +56,7 @@ def add_rows(at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr, 
     GROUPS: tl.constexpr = groups_of(values.shape)
     ARCH: tl.constexpr = "" if INTERPRETED else asked_arch()
     LAID: tl.constexpr = _warps_of(GROUPS, TILE, padded(WIDTH), 4 if INTERPRETED else asked_warps(), ARCH)
-    if ARCH == "sm90":
+    if ARCH == "sm90" and GROUPS == 1:
         _add_fours(at, first, count, values, WIDTH, TILE, LAID[0], LAID[1], MANY_OUTSIDE)
     else:
         _add_ones(at, first, count, values, WIDTH, TILE, LAID[0], LAID[1], MANY_OUTSIDE)
@@ -99,11 +99,10 @@ def _add_fours(
     at, first, count, values, WIDTH: tl.constexpr, TILE: tl.constexpr, DOWN: tl.constexpr, ALONG: tl.constexpr,
     MANY_OUTSIDE: tl.constexpr,
 ):  # fmt: skip
-    """Four numbers of each thread an instruction: all 8 columns of 16 rows. Threads of neighbouring columns exchange
-    two numbers; then one has four columns of the upper row, the other of the lower. Later GPUs than Hopper have such
-    instructions, too; nobody has measured them there.
+    """Of one tile, four numbers of each thread an instruction: all 8 columns of 16 rows. Threads of neighbouring
+    columns exchange two numbers; then one has four columns of the upper row, the other of the lower. Later GPUs than
+    Hopper have such instructions, too; nobody has measured them there.
     """
-    tl.static_assert(len(values.shape) == 2, "one tile")
     WARPS: tl.constexpr = DOWN * ALONG
     M: tl.constexpr = TILE // (16 * DOWN)
     N: tl.constexpr = padded(WIDTH) // (8 * ALONG)

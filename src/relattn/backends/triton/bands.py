@@ -240,26 +240,6 @@ def edge_sum(weights, table, head, LAST: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def load_bias(table, head, offsets):
-    """b at each of the offsets, in float32."""
-    index = offsets - table.first
-    row = tl.minimum(tl.maximum(index, 0), table.rows - 1)
-    bias = tl.load(table.at + head.to(tl.int64) * table.head + row.to(tl.int64) * table.row).to(tl.float32)
-    if table.zero is not None:
-        bias = tl.where(index == row, bias, 0.0)
-    return bias
-
-
-@triton.jit
-def load_edge_bias(table, head, LAST: tl.constexpr):
-    """b beyond the table, in float32."""
-    start = table.at + head.to(tl.int64) * table.head
-    if LAST:
-        start += tl.cast(table.rows - 1, tl.int64) * table.row
-    return 0.0 if table.zero is not None else tl.load(start).to(tl.float32)
-
-
-@triton.jit
 def band_product(rows, table, head, offset, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """x_i . table[offset + c] over rows x_i [i] and columns c."""
     return dot(rows, transposed(load_band(table, head, offset, WIDTH, TILE, groups_of(rows.shape))))

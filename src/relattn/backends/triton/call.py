@@ -9,7 +9,7 @@ The axes of `ListedAxis` add the same terms of their own offsets, d = p(j) - p(i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from relattn.score.problem import TABLES, Part
 
 WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
 OF_PAIRS = ("key_bias", "key_shift", "explicit_mask")  # their last axes are no features
+OF_NUMBERS = ("query", "key", "value", "relative_query", *TABLES, *OF_PAIRS)  # what may hold floats
 FARTHEST = 2**30  # offsets are 32-bit numbers in the kernels, and so are sums of two
 
 
@@ -102,8 +103,9 @@ class Call:
     axes: tuple[ListedAxis, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            self._check(field.name, getattr(self, field.name))
+        for name in OF_NUMBERS:
+            if (given := getattr(self, name)) is not None:
+                self._check(name, given)
         for axis in self.axes:
             for name in ("relative_query", *TABLES):
                 self._check_numbers(name, getattr(axis, name))

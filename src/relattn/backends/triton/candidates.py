@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from relattn.backends.triton.bands import INTERPRETED
-from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import every_width_of, widths_of
+from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.inputs import every_width_of, visible_offsets, widths_of
 
 
 class Sizes(NamedTuple):
@@ -54,7 +54,7 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
     # A training step is to compile four kernels: where a pass has more than one, each has one size.
     if has_no_room_for_every_gradient(call) or (call.adds_mask and kernel != "forward_kernel"):
         second = []
-    elif second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(kernel, call):
+    elif second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(call):
         warps = 8 if kernel == "forward_kernel" else 4
         second = [Sizes(32, warps, 2, groups=warps)]
     if arch == HOPPER:
@@ -78,24 +78,34 @@ def is_in_order(call: Call, arch: int) -> bool:
 
 
 def is_faster_in_order_on_hopper(call: Call) -> bool:
-    """Whether the kernels of the fixed order are faster there than one that adds across programs: where rows are wide,
-    each query head has its keys, there is no table of vectors, and limits alone hide pairs.
+    """Whether the kernels of the fixed order are faster there than one that adds across programs, as far as that was
+    timed, with 64 and 128 features: where each query head has its keys, limits alone hide pairs, and there is no table,
+    a bias or relative keys. The kernel of the tables walks over all pairs of each row: with 64 features, few rows.
     """
     others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.explicit_mask)
-    has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes or _vectors(call) > 0
-    is_wide = call.query.dtype != torch.float32 and _doublings(call) == 1 and _has_whole_rows(call)
-    return is_wide and not has_others and call.query.shape[1] == call.key.shape[1]
+    has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes
+    has_others = has_others or call.query.shape[1] != call.key.shape[1] or call.query.dtype == torch.float32
+    if has_others or _doublings(call) > 1 or not _has_whole_rows(call):
+        return False
+    if call.relative_keys is None:
+        return _vectors(call) == 0
+    has_one_table = _vectors(call) == 1 and call.bias is None and call.relative_query is None
+    return has_one_table and (_doublings(call) == 1 or _has_few_rows(call, call.relative_keys))
 
 
-def _has_room_for_groups(kernel: str, call: Call) -> bool:
+def _has_few_rows(call: Call, table: Table) -> bool:
+    """At most an eighth of the offsets that a pair may have."""
+    lowest, highest = visible_offsets(call)
+    return 8 * table.values.shape[1] <= highest - lowest + 1
+
+
+def _has_room_for_groups(call: Call) -> bool:
     """Whether programs that own several tiles of queries take all terms of the call, and need less of L1 for it."""
-    tables = [table for table in (call.relative_keys, call.relative_values, call.bias) if table is not None]
+    vectors = [table.values for table in (call.relative_keys, call.relative_values) if table is not None]
     others = call.relative_queries is not None or call.axes or call.dropout_p > 0.0
-    # The numbers of a bias go by shuffles to the threads that add them: too many without a backward pass' products.
-    reads_bias = kernel == "forward_kernel" and call.bias is not None
     fits = all(32 < width <= 64 for width in widths_of(call).values())
-    is_half = all(each.dtype != torch.float32 for each in (call.query, *(table.values for table in tables)))
-    return bool(tables) and is_half and fits and not others and not reads_bias
+    is_half = all(each.dtype != torch.float32 for each in (call.query, *vectors))
+    return bool(vectors or call.bias is not None) and is_half and fits and not others
 
 
 def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
@@ -108,14 +118,21 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
         narrow = (Sizes(tile, 2, 2) if size.tile >= 32 and size.warps >= 4 else size for size in sizes)
         return list(dict.fromkeys(narrow))
     if is_faster_in_order_on_hopper(call):  # by more kernels, each in one size
-        return [Sizes(64, 4, 1 if kernel == "keys_kernel" and call.bias is not None else 2)]
+        return [_in_order_on_hopper(kernel, vectors, doublings)]
     if len(sizes) < 2 or kernel not in ALONG_KEYS or call.dropout_p > 0.0 or doublings > 1:
         return sizes
-    if call.bias is not None and not (vectors or doublings):
-        return [sizes[0], Sizes(128, 8, 2)]
     if (vectors in (1, 2) and doublings) or (vectors == 2 and kernel == "queries_kernel"):
         return [sizes[0], Sizes(64, 4, 1)]
     return sizes
+
+
+def _in_order_on_hopper(kernel: str, vectors: int, doublings: int) -> Sizes:
+    """The fastest of those that were timed, without a table or with one."""
+    if kernel == "tables_kernel":
+        return Sizes(64, 4 if vectors else 8, 2)
+    if kernel == "forward_kernel" and vectors and not doublings:
+        return Sizes(64, 4, 3)
+    return Sizes(64, 4, 1 if vectors and (doublings or kernel == "keys_kernel") else 2)
 
 
 def _has_whole_rows(call: Call) -> bool:
@@ -159,11 +176,13 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     return [first, Sizes(2 * first.tile, 4, 2)]
 
 
-def tiles_of_a_program(kernel: Any, call: Call, extent: int) -> int:
+def tiles_of_a_program(kernel: Any, call: Call, extent: int, arch: int) -> int:
     """How many tiles of keys, or blocks of offsets, a program owns, of `extent` in all: 2 need fewer products.
 
     1 where there is no more than a tile, and where the sums of two leave no registers.
     """
+    if arch == HOPPER and _vectors(call) and is_faster_in_order_on_hopper(call):  # in larger tiles
+        return 1
     others = call.dropout_p > 0.0 or call.softcap is not None
     beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + others
     has_room = beside <= 1 and call.query.dtype != torch.float32 and not call.axes

@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
+from relattn.backends.triton.biases import load_bias
 from relattn.backends.triton.call import Answers, Call
 from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.inputs import every_width_of, inputs, visible_offsets, widths_of
@@ -101,7 +102,10 @@ def part_kernel(
             products += tl.sum(k * load_band(x.relative_queries, head, offset, D, TILE).to(tl.float32), axis=1)
         products = with_products_of_query(x, batch, head, query, j, q, k, products, D)
         every = in_reach(x, query, key, key + TILE - 1, offset, offset + TILE - 1)
-        scores, _ = finished(x, batch, head, query, j, products, every)
+        scores = products * (x.scale * LOG2_E)
+        if x.bias is not None:
+            scores += LOG2_E * load_bias(x.bias, head, offset + tl.arange(0, TILE))
+        scores, _ = finished(x, batch, head, query, j, scores, every)
 
         before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=0))
         shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0

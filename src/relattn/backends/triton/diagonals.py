@@ -19,11 +19,12 @@ from torch import Tensor
 
 from relattn.backends.triton.again import load_queries
 from relattn.backends.triton.bands import dot, load_band, load_rows, padded, place, store_rows
+from relattn.backends.triton.biases import load_bias
 from relattn.backends.triton.blocks import with_products, with_values
 from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.known import score_gradients, weights_of
 from relattn.backends.triton.masks import in_reach
-from relattn.backends.triton.scores import finished
+from relattn.backends.triton.scores import LOG2_E, finished
 from relattn.backends.triton.skew import diagonals_from_tiles, tiles_from_diagonals
 from relattn.backends.triton.starts import started
 
@@ -164,7 +165,10 @@ def _with_diagonals(x, known, into, block, queries, near, far, TILE: tl.constexp
     i, key = start + tl.arange(0, TILE)[:, None], near.first
     j = i + offset + tl.arange(0, TILE)[None, :] - x.offset
     every = in_reach(x, start + TILE - 1, key, key + 2 * TILE - 2, offset, offset + TILE - 1)
-    scores, slope = finished(x, batch, head, i, j, products, every)
+    scores = products * (x.scale * LOG2_E)
+    if x.bias is not None:
+        scores += LOG2_E * load_bias(x.bias, head, offset + tl.arange(0, TILE)[None, :])
+    scores, slope = finished(x, batch, head, i, j, scores, every)
     weights = weights_of(known, scores, lse, share)
 
     by_weight = diagonals_from_tiles(near.by_weight, far.by_weight, TILE)

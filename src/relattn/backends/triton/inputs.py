@@ -127,8 +127,8 @@ def _listed_table(table: Table | None) -> ListedTable | None:
 
 
 def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
-    """The address of a table, and the steps from head to head and from row to row."""
-    if values.dim() == 3 and values.stride(2) != 1:
+    """The address of a table, and the steps from head to head and from row to row. A row, or a bias, is contiguous."""
+    if values.stride(-1) != 1:
         values = values.contiguous()
     return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1)
 

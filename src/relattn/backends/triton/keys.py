@@ -27,7 +27,7 @@ from relattn.backends.triton.bundles import Inputs
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.candidates import tiles_of_a_program
 from relattn.backends.triton.known import Known, Sides, side_sums, store_sides
-from relattn.backends.triton.sizes import launch
+from relattn.backends.triton.sizes import architecture_of, launch
 from relattn.backends.triton.skew import columns_from_pairs
 from relattn.backends.triton.starts import started
 from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, queries_of
@@ -53,7 +53,7 @@ def gradients_of_keys(call: Call, x: Inputs, known: Known, sides: Sides, wanted:
         found["key_bias"] = call.key_bias.new_empty(call.key_bias.shape)
     batch, heads, keys = call.key.shape[:3]
     has_bands = call.relative_keys is not None or call.relative_values is not None  # which two tiles share
-    tiles = tiles_of_a_program(keys_kernel, call, keys) if has_bands else 1
+    tiles = tiles_of_a_program(keys_kernel, call, keys, architecture_of(call)) if has_bands else 1
 
     def programs(tile: int) -> int:
         return math.ceil(keys / (tiles * tile)) * batch * heads

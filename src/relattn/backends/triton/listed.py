@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.bands import load_padded_rows, padded, place, two_to_the
+from relattn.backends.triton.biases import numbers_at
 from relattn.backends.triton.positions import positions_of
 
 
@@ -49,7 +50,9 @@ def with_biases(x, batch, head, i, j, scores, factor):
         axis = x.axes[n]
         if axis.bias is not None:
             row, there = row_of(axis.bias, offsets_of(x, axis, batch, i, j))
-            scores += factor * number_at(axis.bias, head, row, there, 0)
+            at = axis.bias.at + head.to(tl.int64) * axis.bias.head
+            bias = numbers_at(at + row)
+            scores += factor * tl.where(there, bias, 0.0)
     return scores
 
 

@@ -24,6 +24,8 @@ def without_padding(call: Call) -> Call:
     """The call with the keys in reach, with zeros for keys that no query sees and for queries that see no key."""
     call = _within_reach(call, *keys_in_reach(_positions(call)))
     sight = Sight.of(_mask(call), call.query.shape[0], call.key.shape[1])
+    if sight.keys is None and sight.queries is None:
+        return call
     return replace(
         call,
         query=with_zeros(call.query, sight.queries),
@@ -37,6 +39,8 @@ def without_padding(call: Call) -> Call:
 def with_padding(call: Call, gradient: Float[Tensor, "B Hk L F"]) -> Float[Tensor, "B Hk Lk F"]:
     """The gradient by the call's keys, or values, from the gradient by the keys in reach."""
     first, end = keys_in_reach(_positions(call))
+    if (first, end) == (0, call.key.shape[2]):
+        return gradient
     return F.pad(gradient, (0, 0, first, call.key.shape[2] - end))
 
 

@@ -13,13 +13,12 @@ from relattn.backends.triton.bands import (
     edge_product,
     groups_of,
     load_band,
-    load_bias,
-    load_edge_bias,
 )
+from relattn.backends.triton.biases import load_edge_bias, with_bias
 from relattn.backends.triton.listed import with_biases
 from relattn.backends.triton.masks import in_reach, pairs_at, visible
 from relattn.backends.triton.skew import pairs_from_columns, pairs_from_rows
-from relattn.backends.triton.stretches import AFTER, WITHIN, is_constant
+from relattn.backends.triton.stretches import AFTER, is_constant
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LARGEST = tl.constexpr(3.4028234663852886e38)
@@ -80,18 +79,14 @@ def tanh(x):
 
 
 @triton.jit
-def finished(x, batch, head, i, j, products, every, STRETCH: tl.constexpr = WITHIN):
-    """S * log2(e) from the sum of the products, -inf where a pair does not attend; and the slope of the cap.
+def finished(x, batch, head, i, j, scores, every):
+    """S * log2(e), -inf where a pair does not attend; and the slope of the cap. scores: the sum of the products by the
+    scale, and of b, times log2(e).
 
     every: whether all of these pairs are visible by their offsets. If so, and without masks, there is nothing to look
         up.
     """
-    scores, slope = products * (x.scale * LOG2_E), 1.0
-    if x.bias is not None:
-        if is_constant(x.bias, STRETCH):
-            scores += LOG2_E * load_edge_bias(x.bias, head, STRETCH == AFTER)
-        else:
-            scores += LOG2_E * load_bias(x.bias, head, x.offset + j - i)
+    slope = 1.0
     scores = with_biases(x, batch, head, i, j, scores, LOG2_E)
     if x.softcap is not None:
         of_cap = tanh(scores * (1.0 / (x.softcap * LOG2_E)))
@@ -129,4 +124,9 @@ def finished_tile(x, batch, head, first_query, first_key, products, STRETCH: tl.
     last_query, last_key = first_query + GROUPS * TILE - 1, first_key + TILE - 1
     lowest, highest = x.offset + first_key - last_query, x.offset + last_key - first_query
     every = in_reach(x, last_query, first_key, last_key, lowest, highest)
-    return finished(x, batch, head, i, j, products, every, STRETCH)
+    scores = products * (x.scale * LOG2_E)
+    if is_constant(x.bias, STRETCH):
+        scores += LOG2_E * load_edge_bias(x.bias, head, STRETCH == AFTER)
+    elif x.bias is not None:
+        scores = with_bias(scores, x.bias, head, lowest, LOG2_E, TILE)
+    return finished(x, batch, head, i, j, scores, every)

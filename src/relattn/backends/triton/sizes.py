@@ -105,6 +105,11 @@ def architecture() -> int:
     return 0 if INTERPRETED else _target().arch
 
 
+def architecture_of(call: Call) -> int:
+    """That of the GPU where the call's tensors are; 0 where they are on none."""
+    return architecture() if call.query.is_cuda else 0
+
+
 def _target() -> Any:
     return driver.active.get_current_target()
 

@@ -19,7 +19,7 @@ from relattn.backends.triton.candidates import tiles_of_a_program
 from relattn.backends.triton.diagonals import Into, Sums, tables_kernel
 from relattn.backends.triton.inputs import visible_offsets
 from relattn.backends.triton.known import Known, Sides
-from relattn.backends.triton.sizes import launch
+from relattn.backends.triton.sizes import architecture_of, launch
 from relattn.score.problem import TABLES
 
 BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fewer, queries are divided, too
@@ -62,7 +62,7 @@ def _sums_at(
     }
     into = Sums(**{name: _into(sums.get(name), extents.get(name)) for name in Sums._fields})
     arguments = x, known, into, first if at is None else at, end, call.query.shape[0], parts
-    tiles = tiles_of_a_program(tables_kernel, call, end - first)
+    tiles = tiles_of_a_program(tables_kernel, call, end - first, architecture_of(call))
 
     def programs(tile: int) -> int:
         return math.ceil((end - first) / (tiles * tile)) * heads * parts
