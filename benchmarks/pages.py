@@ -88,9 +88,11 @@ LAUNCH = (
 ON_A_GPU = (
     (
         "README.md",
-        "relative",
-        "a forward pass takes {} to {} times the time of that kernel, and a training step {} to {} times",
+        "alibi",
+        "a forward pass takes {} to {} times the time of that kernel, and a training step {} to {} times;",
     ),
+    ("README.md", "shaw-keys", "with Shaw's clipped relative keys {} to {} and {} to {} times;"),
+    ("README.md", "relative", "with a row for every offset {} to {} and {} to {} times"),
     (
         "docs/triton.md",
         "relative",

@@ -69,9 +69,9 @@ def with_bias(scores, table, head, lowest, factor, TILE: tl.constexpr):
 
 @triton.jit
 def _changing(numbers):
-    """32-bit integers, by an instruction that the compiler moves out of no loop."""
+    """32-bit integers, by an instruction that the compiler does not look into: it moves no part of a sum out of a loop."""
     if not INTERPRETED:
-        numbers = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [numbers], tl.int32, False, 1)
+        numbers = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [numbers], tl.int32, True, 1)
     return numbers
 
 
