@@ -156,6 +156,7 @@ IN_ORDER = {
     ("bias", 33, 64): ((4, 2), (4, 2), (4, 2), (8, 2)),
     ("bias", 8191, 128): ((4, 2), (4, 2), (4, 2), (8, 2)),
     ("relative_keys", 33, 64): ((4, 3), (4, 2), (4, 1), (4, 2)),
+    ("relative_keys", 512, 64): ((4, 3), (4, 2), (4, 1), (4, 2)),
     ("relative_keys", 8191, 128): ((4, 1), (4, 1), (4, 1), (4, 2)),
 }
 """Warps and stages of tiles of 64, for the passes forward, of dq, of dk and dv, and of the tables."""
@@ -177,7 +178,8 @@ def test_one_size_in_the_fixed_order(kind: tuple[str, int, int]) -> None:
 @pytest.mark.parametrize(
     ("tables", "given"),
     [
-        (("relative_keys",), {"rows": 1024}),
+        (("relative_keys",), {"rows": 513}),
+        (("relative_keys",), {"lowest": -126}),
         (("relative_keys", "bias"), {"width": 128}),
         (("relative_values",), {"width": 128}),
         (("bias",), {"width": 256}),
@@ -190,3 +192,11 @@ def test_one_size_in_the_fixed_order(kind: tuple[str, int, int]) -> None:
 def test_other_calls_add_across_programs(tables: tuple[str, ...], given: dict[str, Any]) -> None:
     given = {"rows": 33} | given
     assert not candidates.is_faster_in_order_on_hopper(meta_call(tables, **given))
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_relative_keys_in_float32_beside_half_precision_add_across_programs(width: int) -> None:
+    call = meta_call(KEYS, 33, width=width)
+    assert call.relative_keys is not None and candidates.is_faster_in_order_on_hopper(call)
+    wider = call.relative_keys._replace(values=call.relative_keys.values.float())
+    assert not candidates.is_faster_in_order_on_hopper(replace(call, relative_keys=wider))

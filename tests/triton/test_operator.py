@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from relattn import ShawEmbedding, T5Bias, relative_attention
 from relattn.backends import problem_operator
@@ -95,6 +97,47 @@ def test_every_kind_of_argument_is_checked(device: str, monkeypatch) -> None:
     ]
     assert set.union(*given) == set(NAMES)
     assert {"relative_query", "explicit_mask", "seed", "lowest"}.isdisjoint(set.intersection(*given))
+
+
+@everywhere
+@pytest.mark.parametrize(("given", "kept"), [({}, 1), ({"key_bias": True}, 1), ({"attn_mask": True}, 2)], ids=str)
+def test_numbers_of_a_row_that_are_kept(given: dict[str, bool], kept: int, device: str) -> None:
+    """One per query: lse without what is subtracted of it; with a float mask maximum and total."""
+    query, key, value = (torch.randn(2, 3, n, 8, device=device, requires_grad=True) for n in (12, 13, 13))
+    numbers = torch.randn(13, device=device)
+    more = {name: numbers.expand(2, 3, 13) if name == "key_bias" else numbers.expand(1, 1, 12, 13) for name in given}
+    output = relative_attention(query, key, value, **more, backend="triton")
+    assert output.grad_fn is not None
+    saved = output.grad_fn.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
+    assert len({one.data_ptr() for one in saved if one is not None and one.shape == (2, 3, 12)}) == kept
+
+
+@everywhere
+@pytest.mark.parametrize("key_bias", [None, torch.arange(12.0).expand(1, 2, 12)], ids=["", "a key bias"])
+def test_lse_may_be_changed_in_place(key_bias: Tensor | None, device: str) -> None:
+    inputs = [torch.randn(1, 2, 12, 8, device=device, requires_grad=True) for _ in range(3)]
+    given = {"key_bias": None if key_bias is None else key_bias.to(device), "return_lse": True, "backend": "triton"}
+    output, lse = relative_attention(*inputs, **given)
+    expected = torch.autograd.grad(output.sum(), inputs, retain_graph=True)
+    with torch.no_grad():
+        lse += 1.0
+    for one, other in zip(torch.autograd.grad(output.sum(), inputs), expected, strict=True):
+        assert torch.equal(one, other)
+
+
+@everywhere
+def test_a_checkpoint_that_is_watched_the_first_time_only(device: str) -> None:
+    """PyTorch compares how many tensors were saved, then and when the call is made again."""
+    inputs = [torch.randn(1, 2, 12, 8, device=device, requires_grad=True) for _ in range(3)]
+
+    def attend(*given: Tensor) -> Tensor:
+        return relative_attention(*given, backend="triton")
+
+    with FlopCounterMode(display=False):
+        output = checkpoint(attend, *inputs, use_reentrant=False)
+    found = torch.autograd.grad(output.sum(), inputs)
+    for one, other in zip(found, torch.autograd.grad(attend(*inputs).sum(), inputs), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @everywhere

@@ -177,18 +177,29 @@ def test_what_else_decides_is_looked_up(other: str, clock: Clock) -> None:
     assert clock.kernel.searched > before
 
 
-def test_sizes_of_a_small_call_depend_on_no_other_call(machine: SimpleNamespace) -> None:
-    """An H100 takes larger tiles where each query head has its keys. Only the number of heads that share tells so."""
+OWN, OF_KEYS = meta_call(length=256, width=128), {"tables": TABLES[:1], "length": 512}
+PAIRS_OF_CALLS = {
+    "heads that share keys": (OWN, replace(OWN, key=OWN.key[:, :4], value=OWN.value[:, :4])),
+    "few rows, and many": (meta_call(rows=33, **OF_KEYS), meta_call(rows=257, **OF_KEYS)),
+    "few rows, and as many as a window has offsets": (
+        meta_call(rows=33, **OF_KEYS), meta_call(rows=33, lowest=-126, **OF_KEYS)
+    ),
+}  # fmt: skip
+"""To the first of both an H100 gives larger tiles."""
+
+
+@pytest.mark.parametrize("name", PAIRS_OF_CALLS)
+def test_sizes_of_a_small_call_depend_on_no_other_call(name: str, machine: SimpleNamespace) -> None:
     machine.arch = candidates.HOPPER
-    own = meta_call(length=256, width=128)
-    shared = replace(own, key=own.key[:, :4], value=own.value[:, :4])
-    expected = {1: of(own, machine.arch)[0], 4: of(shared, machine.arch)[0]}
-    assert expected[1] != expected[4]
-    for first, second in ((1, 4), (4, 1)):
+    expected = [of(call, machine.arch)[0] for call in PAIRS_OF_CALLS[name]]
+    assert expected[0] != expected[1]
+    for order in ((0, 1), (1, 0)):
         machine.forget()
         kernel = Kernel()
-        for group in (first, second):
-            assert kernel.launched(own if group == 1 else shared, group) == expected[group]
+        for which in order:
+            call = PAIRS_OF_CALLS[name][which]
+            group = call.query.shape[1] // call.key.shape[1]
+            assert kernel.launched(call, group) == expected[which]
 
 
 def test_one_size_alone_is_not_timed(clock: Clock) -> None:

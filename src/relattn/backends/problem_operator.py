@@ -40,7 +40,8 @@ class Forward(NamedTuple):
 
     output is O, in its own dtype. The others are in the dtype of the scores: lse, and two numbers from which the
     backward pass finds the weights: maximum, a row's largest score, and total, the sum of exp(S - maximum). Each
-    backend may hold these two in its own base. maximum may be lse itself; then total is None, for 1.
+    backend may hold these two in its own base. maximum may be lse itself. total: None where the backend's backward pass
+    does not read it.
     """
 
     output: Float[Tensor, "B Hq Lq Dv"]
@@ -51,15 +52,15 @@ class Forward(NamedTuple):
     def apart(self) -> Forward:
         """In tensors of their own, as an operator has to return them."""
         maximum = self.maximum.clone() if self.maximum is self.lse else self.maximum
-        return self._replace(maximum=maximum, total=torch.ones_like(maximum) if self.total is None else self.total)
+        return self._replace(maximum=maximum, total=maximum.clone() if self.total is None else self.total)
 
 
 class Answers(NamedTuple):
-    """The results of the forward pass, and the gradients by its output and lse. total: None as in `Forward`."""
+    """The results of the forward pass, and the gradients by its output and lse."""
 
     output: Float[Tensor, "B Hq Lq Dv"]
     maximum: Float[Tensor, "B Hq Lq"]
-    total: Float[Tensor, "B Hq Lq"] | None
+    total: Float[Tensor, "B Hq Lq"]
     output_gradient: Float[Tensor, "B Hq Lq Dv"]
     lse_gradient: Float[Tensor, "B Hq Lq"]
 
@@ -123,10 +124,7 @@ def operator_of(
         else:
             tensors = _tensors_among(arguments)
             unseen = not torch.is_grad_enabled() and not is_watched((output_gradient, lse_gradient, *tensors))
-            backward_pass = run_backward
-            if not unseen:
-                backward_pass = getattr(torch.ops.relattn, f"{name}_backward")
-                total = torch.ones_like(maximum) if total is None else total
+            backward_pass = run_backward if unseen else getattr(torch.ops.relattn, f"{name}_backward")
             found = backward_pass(output, maximum, total, output_gradient, lse_gradient, wanted, *arguments)
         return _by_argument(dict(zip(wanted, found, strict=True)), arguments)
 
@@ -275,7 +273,8 @@ def _fake_backward(
 
 def _save_for_backward(ctx, inputs, output) -> None:
     answer, _, maximum, total = output
-    _save(ctx, (answer, maximum, total), inputs)
+    # As many tensors in both ways, for checkpoints: one may begin in one way, and go on in the other.
+    _save(ctx, (answer, maximum, maximum if total is None else total), inputs)
 
 
 def _save(ctx, answers: tuple[Tensor, ...], arguments: Sequence[Any]) -> None:

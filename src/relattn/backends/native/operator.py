@@ -76,7 +76,6 @@ def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) ->
         of_no_axis = {name: made[name] for name in OF_NO_AXIS}
         cotangents = rows_of(answers.output_gradient), as_floats(answers.lse_gradient).contiguous()
         gradients = Gradients(*cotangents, **of_no_axis, axes=by_axis)
-        assert answers.total is not None
         maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved other tensors
         _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
     if made["key_bias"] is not None and problem.key_bias is not None:

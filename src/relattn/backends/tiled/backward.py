@@ -121,7 +121,6 @@ class _TileGradients:
         self.gradients, self.group = gradients, gradients.group
         self.tile = tile = QueryTile.of(self.group, queries)
         rows = self.group.rows
-        assert answers.total is not None
         total, self.maximum = rows(answers.total.unsqueeze(3), queries), rows(answers.maximum.unsqueeze(3), queries)
         unseeing = self.maximum == -torch.inf
         self.maximum.masked_fill_(unseeing, 0.0)  # its scores are -inf, and its weights 2^-inf = 0

@@ -21,12 +21,9 @@ def numbers_at(places):
         numbers = tl.load(places).to(tl.float32)
     elif places.dtype.element_ty == tl.float32:
         numbers = tl.inline_asm_elementwise("ld.global.b32 $0, [$1];", "=f,l", [places], tl.float32, True, 1)
-    elif places.dtype.element_ty == tl.bfloat16:
-        numbers = tl.inline_asm_elementwise("ld.global.b16 $0, [$1];", "=h,l", [places], tl.bfloat16, True, 1)
-        numbers = numbers.to(tl.float32)
     else:
-        tl.static_assert(places.dtype.element_ty == tl.float16, "a bias is in float32, bfloat16 or float16")
-        numbers = tl.inline_asm_elementwise("ld.global.b16 $0, [$1];", "=h,l", [places], tl.float16, True, 1)
+        dtype: tl.constexpr = places.dtype.element_ty
+        numbers = tl.inline_asm_elementwise("ld.global.b16 $0, [$1];", "=h,l", [places], dtype.value, True, 1)
         numbers = numbers.to(tl.float32)
     return numbers
 
@@ -69,7 +66,7 @@ def with_bias(scores, table, head, lowest, factor, TILE: tl.constexpr):
 
 @triton.jit
 def _changing(numbers):
-    """32-bit integers, by an instruction that the compiler does not look into: it moves no part of a sum out of a loop."""
+    """32-bit integers, by an instruction that the compiler does not look into: no part of a sum leaves a loop."""
     if not INTERPRETED:
         numbers = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [numbers], tl.int32, True, 1)
     return numbers

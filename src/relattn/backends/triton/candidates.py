@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from relattn.backends.triton.bands import INTERPRETED
-from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import every_width_of, visible_offsets, widths_of
 
 
@@ -84,19 +84,23 @@ def is_faster_in_order_on_hopper(call: Call) -> bool:
     """
     others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.explicit_mask)
     has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes
-    has_others = has_others or call.query.shape[1] != call.key.shape[1] or call.query.dtype == torch.float32
-    if has_others or _doublings(call) > 1 or not _has_whole_rows(call):
+    shares_keys = call.query.shape[1] != call.key.shape[1]
+    has_room = call.query.dtype != torch.float32 and _doublings(call) <= 1 and _has_whole_rows(call)
+    if has_others or shares_keys or not has_room:
         return False
     if call.relative_keys is None:
         return _vectors(call) == 0
     has_one_table = _vectors(call) == 1 and call.bias is None and call.relative_query is None
-    return has_one_table and (_doublings(call) == 1 or _has_few_rows(call, call.relative_keys))
+    is_half = call.relative_keys.values.dtype == call.query.dtype
+    return has_one_table and is_half and (_doublings(call) == 1 or has_few_rows(call))
 
 
-def _has_few_rows(call: Call, table: Table) -> bool:
-    """At most an eighth of the offsets that a pair may have."""
+def has_few_rows(call: Call) -> bool:
+    """Whether its relative keys have rows for at most an eighth of the offsets that a pair may have."""
+    if call.relative_keys is None:
+        return False
     lowest, highest = visible_offsets(call)
-    return 8 * table.values.shape[1] <= highest - lowest + 1
+    return 8 * call.relative_keys.values.shape[1] <= highest - lowest + 1
 
 
 def _has_room_for_groups(call: Call) -> bool:

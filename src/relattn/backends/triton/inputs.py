@@ -130,7 +130,7 @@ def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
     """The address of a table, and the steps from head to head and from row to row. A row, or a bias, is contiguous."""
     if values.stride(-1) != 1:
         values = values.contiguous()
-    return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1)
+    return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1) if values.dim() == 3 else 1
 
 
 def _listed(call: Call, axis: ListedAxis) -> Listed:

@@ -22,7 +22,7 @@ from relattn.score.problem import Problem
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
-    """maximum and total are those of the kernels where a mask is added; else lse, less c, and None for 1."""
+    """maximum and total are those of the kernels where a mask is added; else lse, less c, and None."""
     call = without_padding(call_of(problem, seed))
     rows, width = call.query.shape[:3], call.value.shape[3]
     if _has_no_pair(call):
@@ -34,7 +34,8 @@ def _forward(problem: Problem, seed: Tensor | None) -> Forward:
     with torch.cuda.device_of(call.query):  # kernels run on the current device
         output, lse, maximum, total = forward(call)
     if maximum is None:
-        maximum = lse
+        is_given_away = problem.return_lse and call.key_shift is None  # and may be changed
+        maximum = lse.clone() if is_given_away else lse
     if call.key_shift is not None:
         lse = lse + call.key_shift
     return Forward(output.to(problem.output_dtype), lse, maximum, total)

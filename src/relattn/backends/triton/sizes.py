@@ -30,7 +30,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from relattn.backends.triton.bands import INTERPRETED
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.candidates import SMALLEST, Sizes, candidates, constants
+from relattn.backends.triton.candidates import SMALLEST, Sizes, candidates, constants, has_few_rows
 from relattn.backends.triton.inputs import widths_of
 from relattn.backends.triton.ready import keep, recall
 
@@ -66,6 +66,7 @@ def launch(
     known_by = (
         kernel.__name__, query.get_device(), width, call.value.shape[3],
         None if relative is None else relative.shape[3], *more.values(), call.precision, magnitude, is_large,
+        has_few_rows(call),
     )  # fmt: skip
     if (again := recall(known_by, arguments)) is not None:
         again.launch(programs(again.owned), arguments)
