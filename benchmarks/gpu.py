@@ -3,19 +3,19 @@
 bf16, B=4, H=16, L=4096, against PyTorch's flash kernel without any encoding; for some also against compiled
 FlexAttention that looks up Q @ RK^T, and S handed to PyTorch's kernel as a mask; decoding; sequences too long for
 quadratic memory; and what a call costs the host. Each candidate is first checked against float64. It writes grid/,
-peers/, decoding/ and long.json, and README.md with the goals that were reached, after each part. Begun again, it
-measures what is missing, and the long sequences and the host again.
+peers/, decoding/, host.json and long.json, and README.md with the goals that were reached, after each part. Begun
+again, it measures what is missing, and the long sequences and the host again.
 
     python benchmarks/gpu.py
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from relattn.bench.memory import GIB, Memory, current, in_own_process, peak, res
 from relattn.bench.results import PACKAGES, Measurement, Results
 from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
-from relattn.bench.timing import AHEAD, CYCLES, LEAST_PAIRS
+from relattn.bench.timing import host_seconds
 from relattn.bench.workload import DECODING, FORWARD, TRAINING, Workload
 from relattn.support.files import write_json
 from relattn.support.machine import machine, versions
@@ -128,16 +128,11 @@ def host_figures(device: str) -> list[dict[str, Any]]:
 def _host_milliseconds(name: str, workload: Workload) -> float:
     case = CANDIDATES[name].case(workload)
     call = CANDIDATES[name].prepare(case)
-    times = []
+    once = partial(step, case, call) if workload.training else call
     with torch.set_grad_enabled(workload.training):
-        for _ in range(LEAST_PAIRS + 1):  # the first also chooses sizes
-            torch.cuda.synchronize()
-            torch.cuda._sleep(int(AHEAD * CYCLES))
-            start = time.perf_counter()
-            answer = step(case, call) if workload.training else call()
-            times.append(1000.0 * (time.perf_counter() - start))
-            del answer
-    return statistics.median(times[1:])
+        for _ in range(3):  # the first also chooses sizes
+            once()
+        return 1000.0 * host_seconds(once)
 
 
 # --- what was asked for, and what was found
@@ -196,7 +191,7 @@ def growth(long: Sequence[dict[str, Any]]) -> str:
 
 
 def report(found: dict[str, Results], long: Sequence[dict[str, Any]] = (), host: Sequence[dict[str, Any]] = ()) -> str:
-    """README.md: goals, tables, long sequences; what was not measured is named."""
+    """README.md: goals, tables, the host, long sequences; what was not measured is named."""
     rows = [["workload", "against", "at most", "found", ""], ["---", "---", "---:", "---:", "---"]]
     rows += [row for results in found.values() for row in verdicts(results)]
     by = next(iter(found.values())).versions.get("triton")

@@ -21,7 +21,7 @@ import torch
 
 from relattn import grid
 from relattn.backends.triton import backward, candidates, forward, keys, tables
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.call import Call, Gradients
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
@@ -136,7 +136,9 @@ def launches(call: Call, ordered: bool, capability: int = 0) -> list[Launch]:
             patches.enter_context(patch.object(module, "launch", note))
         for module in (backward, keys, tables):
             patches.enter_context(patch.object(module, "architecture_of", lambda call: capability))
-        patches.enter_context(patch.object(backward, "is_ordered", lambda call: ordered or decide(call)))
+        patches.enter_context(
+            patch.object(backward, "is_ordered", lambda call, wanted: ordered or decide(call, wanted))
+        )
         answers = forward.forward(call)
         backward.backward(call, answers, answers.output, answers.lse)
     return found
@@ -148,7 +150,7 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     """
     forward_launch, *fused = launches(call, False, capability)
     named = {"forward": forward_launch}
-    if not candidates.is_in_order(call, capability):
+    if not candidates.is_in_order(call, capability, Gradients._fields):
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
     rows = [into for into in TABLES if call.axes and getattr(call.axes[0], into) is not None]
     for each in launches(call, True, capability)[1:]:

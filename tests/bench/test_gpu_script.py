@@ -8,6 +8,7 @@ from relattn.bench.candidates import FLOOR
 from relattn.bench.results import Measurement, Results
 from relattn.bench.settings import Settings
 from relattn.bench.timing import Spread, Timing
+from relattn.bench.workload import Workload
 
 RATIOS = {FLOOR: 1.0, gpu.OURS: 2.1, gpu.FLEX: 3.0}
 
@@ -42,6 +43,19 @@ def test_the_report_has_every_part():
     for said in ("## Grid", "## Decoding", "| 1,000 | 1 | 8 | 1.50 | 1.00 |", "| 2,000 | 2 | none | one step takes"):
         assert said in text
     assert "| relative, forward | 0.12 | 0.50 |" in text
+
+
+def test_the_host_is_measured_for_causal_calls_with_64_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Workload] = []
+
+    def noted(name: str, workload: Workload) -> float:
+        asked.append(workload)
+        return 0.5
+
+    monkeypatch.setattr(gpu, "_host_milliseconds", noted)
+    rows = gpu.host_figures("cpu")
+    assert [set(row) for row in rows] == [{"workload", *gpu.HOSTED}] * 6, "three encodings, forward and training"
+    assert all(one.causal and one.head_dim == 64 for one in asked)
 
 
 def test_the_report_names_what_was_not_measured():

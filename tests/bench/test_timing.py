@@ -82,3 +82,43 @@ def test_what_never_settles_says_so(clock):
     found = interleaved(clock.worker("floor", 1.0), clock.worker("ours", lambda n: 1.0 + n % 3), 9.0, "cpu")
     assert found.rounds == MOST_ROUNDS
     assert not found.ratio.is_steady
+
+
+class Device(list):
+    """In place of torch.cuda: notes what it is given to do, and tells the time by how much that was."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def Event(self, enable_timing):
+        return self
+
+    def record(self):
+        self.append("mark")
+
+    def _sleep(self, cycles):
+        self.append(f"busy for {1000 * cycles / timing.CYCLES:.0f} ms")
+
+    def synchronize(self):
+        self.append("wait")
+
+    def elapsed_time(self, stop):
+        return 250.0
+
+
+@pytest.fixture
+def device(clock, monkeypatch):
+    made = Device(clock)
+    monkeypatch.setattr(timing.torch, "cuda", made)
+    return made
+
+
+def test_a_device_is_busy_before_a_call_is_timed(clock, device):
+    found = interleaved(lambda: device.append("floor"), lambda: device.append("ours"), 0.0, "cuda")
+    assert found.seconds.median == 0.25
+    assert device[3:8] == ["busy for 10 ms", "mark", "floor", "mark", "wait"], "after a warm-up of three steps"
+
+
+def test_the_host_is_timed_until_a_call_returns(clock, device):
+    assert timing.host_seconds(clock.worker("ours", lambda n: 0.5 if n == 3 else 0.125)) == 0.125
+    assert device == ["wait", "busy for 10 ms"] * LEAST_PAIRS

@@ -119,9 +119,18 @@ def test_the_fixed_order_is_taken_where_it_is_faster(
 
     monkeypatch.setattr(backward, "architecture_of", lambda call: arch)
     call = meta_call(("bias",), 33, width=128)
-    assert backward.is_ordered(call) == expected
-    assert not backward.is_ordered(replace(call, softcap=30.0))
-    assert not backward.is_ordered(replace(call, key=call.key[:, :2], value=call.value[:, :2])), "heads share keys"
+    assert backward.is_ordered(call, TABLES) == expected
+    assert not backward.is_ordered(replace(call, softcap=30.0), TABLES)
+    shared = replace(call, key=call.key[:, :2], value=call.value[:, :2])
+    assert not backward.is_ordered(shared, TABLES), "heads share keys"
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "wanted", "expected"),
+    [(512, 64, TABLES, True), (513, 64, TABLES, False), (513, 64, ("query",), True), (8191, 128, TABLES, True)],
+)
+def test_the_gradient_by_many_rows_of_a_bias(rows: int, width: int, wanted: tuple[str, ...], expected: bool) -> None:
+    assert candidates.is_in_order(meta_call(("bias",), rows, width=width), HOPPER, wanted) == expected
 
 
 @compiling
@@ -153,6 +162,7 @@ def test_sizes_that_were_measured() -> None:
 
 
 IN_ORDER = {
+    (None, 1, 64): ((4, 3), (4, 2), (4, 2), (8, 2)),
     ("bias", 33, 64): ((4, 2), (4, 2), (4, 2), (8, 2)),
     ("bias", 8191, 128): ((4, 2), (4, 2), (4, 2), (8, 2)),
     ("relative_keys", 33, 64): ((4, 3), (4, 2), (4, 1), (4, 2)),
@@ -163,12 +173,13 @@ IN_ORDER = {
 
 
 @pytest.mark.parametrize("kind", IN_ORDER, ids=str)
-def test_one_size_in_the_fixed_order(kind: tuple[str, int, int]) -> None:
+def test_one_size_in_the_fixed_order(kind: tuple[str | None, int, int]) -> None:
     table, rows, width = kind
-    call = meta_call((table,), rows, width=width)
+    given = () if table is None else (table,)
+    call = meta_call(given, rows, width=width)
     assert candidates.is_faster_in_order_on_hopper(call)
     for kernel, (warps, stages) in zip(("forward", "queries", "keys", "tables"), IN_ORDER[kind], strict=True):
-        assert sizes_of(f"{kernel}_kernel", table, rows=rows, width=width) == [(64, warps, stages)]
+        assert sizes_of(f"{kernel}_kernel", *given, rows=rows, width=width) == [(64, warps, stages)]
     tables = SimpleNamespace(__name__="tables_kernel")
     elsewhere, here = (candidates.tiles_of_a_program(tables, call, 2**16, arch) for arch in (80, HOPPER))
     assert elsewhere == (2 if width == 64 else 1)

@@ -45,7 +45,7 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sum by one program, as where determinism is asked for."""
     from relattn.backends.triton import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call: True)
+    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: True)
 
 
 def random_rows(*shape: int, dtype: torch.dtype, aligned: bool = False) -> Tensor:
@@ -334,7 +334,7 @@ def test_only_wanted_tables_get_a_gradient(ordered: bool, device: str, monkeypat
     from relattn.backends.triton.backward import backward
     from relattn.backends.triton.forward import forward
 
-    monkeypatch.setattr(backward_module, "is_ordered", lambda call: ordered)
+    monkeypatch.setattr(backward_module, "is_ordered", lambda call, wanted: ordered)
     call = make_call(lengths=(5, 6))
     by_output, by_lse = random_cotangents(call)
     answers = forward(call)
@@ -369,6 +369,22 @@ def test_what_the_kernels_do_not_take_is_refused(device: str) -> None:
         with pytest.raises(UnsupportedError) as error:
             replace(call, **changes)
         assert str(error.value) == sentence
+
+
+@everywhere
+@pytest.mark.parametrize("are_lists", [False, True], ids=["of starts", "of lists"])
+@pytest.mark.parametrize("strides", ["by rows", "one number"])
+def test_strides_of_a_bias(strides: str, are_lists: bool, device: str) -> None:
+    """As a table [R, H] gives it, and expanded."""
+    axes = ({"number": 1, "tables": TABLES[3:], "rows": 15, "first": -7},) if are_lists else ()
+    call = make_call(torch.float32, tables=() if are_lists else TABLES[3:], axes=axes)
+    bias = (call.axes[0] if are_lists else call).bias
+    assert bias is not None
+    changed = {"by rows": bias.values.t().contiguous().t(), "one number": bias.values[:, :1].expand_as(bias.values)}
+    bias = bias._replace(values=changed[strides])
+    hold_to_the_equation(
+        replace(call, **{"axes": (call.axes[0]._replace(bias=bias),)} if are_lists else {"bias": bias})
+    )
 
 
 def hold_to_the_equation(call: Call) -> None:

@@ -43,7 +43,7 @@ def either(tiles_or_rows: None, rng: np.random.Generator, monkeypatch: pytest.Mo
 def ordered(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from relattn.backends.triton import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call: request.param == "in order")
+    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: request.param == "in order")
 
 
 def in_orders(names: dict[str, tuple[str, ...]]) -> pytest.MarkDecorator:
@@ -151,7 +151,7 @@ def test_starts_as_tensors(far: int, either: None, ordered: None, device: str, r
 def test_bits_repeat_in_a_fixed_order(device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     from relattn.backends.triton import backward
 
-    monkeypatch.setattr(backward, "is_ordered", lambda call: True)
+    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: True)
     sizes = (2, 3) if device == "cpu" else (12, 13)
     subject = make_subject(AXES_CASES["everywhere"], on_grid("everywhere", rng, sizes), "float32").on(device)
 

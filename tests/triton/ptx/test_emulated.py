@@ -239,6 +239,7 @@ NOW_AND_THEN |= {
                                                           "added": "hqk", "precision": "tf32x3"}),
     "a float mask and dropout in float32": (F32, SMALL, {**ONE, "lengths": (20, 37), "tables": TABLES[3:],
                                                          "added": "hqk", "dropout_p": 0.3, "seed": 13}),
+    "a clipped bias": (BF16, STAGES, {**SQUARE, "tables": TABLES[3:], "rows": 33, "first": -16, "highest": 0}),
     "a bias, several tiles of queries": (F16, MORE, {**SQUARE, **ONE, "lengths": (270, 70), "offset": -150,
                                                      "tables": TABLES[3:], "rows": 300, "first": -190}),
     "a bias, two warps": (BF16, OF_PAIRS, {**SQUARE, "tables": TABLES[3:], "rows": 33, "first": -16}),
@@ -292,7 +293,7 @@ def hold(name: str, monkeypatch: pytest.MonkeyPatch, ordered: bool, capability: 
 
     dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]
     emulate(sizes, monkeypatch, capability)
-    monkeypatch.setattr(backward, "is_ordered", lambda call: ordered)
+    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
     hold_to_the_equation(make_call(dtype, **given))
 
 

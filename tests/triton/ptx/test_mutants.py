@@ -110,7 +110,7 @@ def _launches(scene: str) -> dict[str, tuple]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "launch", noted)
-        patch.setattr(backward, "is_ordered", lambda call: ordered)
+        patch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
         launch.emulate(sizes, patch)
         seeds.start_torch("mutants")
         call = make_call(torch.bfloat16, **given)

@@ -50,7 +50,7 @@ def backward(
 ) -> Gradients:
     """The gradients by the call's tensors and tables, each in its dtype; tables and mask only if they are `wanted`."""
     batch, heads, queries = call.query.shape[:3]
-    ordered, of_mask = is_ordered(call), "explicit_mask" in wanted and call.adds_mask
+    ordered, of_mask = is_ordered(call, wanted), "explicit_mask" in wanted and call.adds_mask
     x, sides = inputs(call), sides_of(call, wanted)
     known = Known(
         grad_output=rows(grad_output.to(call.query.dtype)),
@@ -83,8 +83,8 @@ def backward(
     return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=mask, axes=axes)
 
 
-def is_ordered(call: Call) -> bool:
+def is_ordered(call: Call, wanted: Collection[str]) -> bool:
     """Whether one program sums each number: where determinism is asked for, and where `is_in_order` says so."""
-    if torch.are_deterministic_algorithms_enabled() or is_in_order(call, 0):
+    if torch.are_deterministic_algorithms_enabled() or is_in_order(call, 0, wanted):
         return True
-    return is_in_order(call, HOPPER) and architecture_of(call) == HOPPER
+    return is_in_order(call, HOPPER, wanted) and architecture_of(call) == HOPPER

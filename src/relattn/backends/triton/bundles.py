@@ -22,8 +22,8 @@ class Rows(NamedTuple):
 class Band(NamedTuple):
     """A table: its address, the steps from head to head and from row to row, and the offsets that it covers.
 
-    beyond: 1 where a visible offset may lie outside of the table, else None. zero: 1 where nothing is added there; None
-    where the edge rows hold. A None and a 1 are constants for the compiler.
+    row: 1 for a bias. beyond: 1 where a visible offset may lie outside of the table, else None. zero: 1 where nothing
+    is added there; None where the edge rows hold. A None and a 1 are constants for the compiler.
     """
 
     at: Tensor

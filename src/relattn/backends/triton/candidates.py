@@ -5,12 +5,13 @@ A program of `forward_kernel` or `queries_kernel` owns one tile of queries, or s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
 
 from relattn.backends.triton.bands import INTERPRETED
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.inputs import every_width_of, visible_offsets, widths_of
 
 
@@ -70,17 +71,21 @@ def has_no_room_for_every_gradient(call: Call) -> bool:
     return is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes
 
 
-def is_in_order(call: Call, arch: int) -> bool:
+def is_in_order(call: Call, arch: int, wanted: Collection[str]) -> bool:
     """Whether one program sums each number on that GPU, asked for or not: where a program has no room for every
     gradient, and where that is faster. arch: 0 for what holds on every chip.
     """
-    return has_no_room_for_every_gradient(call) or (arch == HOPPER and is_faster_in_order_on_hopper(call))
+    if has_no_room_for_every_gradient(call):
+        return True
+    sums_many_rows = "bias" in wanted and call.bias is not None and not _has_few_rows(call, call.bias)
+    return arch == HOPPER and is_faster_in_order_on_hopper(call) and (_doublings(call) > 0 or not sums_many_rows)
 
 
 def is_faster_in_order_on_hopper(call: Call) -> bool:
     """Whether the kernels of the fixed order are faster there than one that adds across programs, as far as that was
     timed, with 64 and 128 features: where each query head has its keys, limits alone hide pairs, and there is no table,
-    a bias or relative keys. The kernel of the tables walks over all pairs of each row: with 64 features, few rows.
+    a bias or relative keys. The kernel of the tables walks over all pairs of each row: with 64 features, few rows. Of a
+    bias rows count only where its gradient is wanted, and were timed for T5 alone.
     """
     others = (call.softcap, call.key_bias, call.key_mask, call.query_segments, call.explicit_mask)
     has_others = any(each is not None for each in others) or call.dropout_p > 0.0 or call.axes
@@ -96,11 +101,14 @@ def is_faster_in_order_on_hopper(call: Call) -> bool:
 
 
 def has_few_rows(call: Call) -> bool:
-    """Whether its relative keys have rows for at most an eighth of the offsets that a pair may have."""
-    if call.relative_keys is None:
-        return False
+    """Whether it has relative keys for few offsets."""
+    return call.relative_keys is not None and _has_few_rows(call, call.relative_keys)
+
+
+def _has_few_rows(call: Call, table: Table) -> bool:
+    """At most an eighth of the offsets that a pair may have: with more, both ways took as long."""
     lowest, highest = visible_offsets(call)
-    return 8 * call.relative_keys.values.shape[1] <= highest - lowest + 1
+    return 8 * table.values.shape[1] <= highest - lowest + 1
 
 
 def _has_room_for_groups(call: Call) -> bool:
@@ -122,7 +130,7 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
         narrow = (Sizes(tile, 2, 2) if size.tile >= 32 and size.warps >= 4 else size for size in sizes)
         return list(dict.fromkeys(narrow))
     if is_faster_in_order_on_hopper(call):  # by more kernels, each in one size
-        return [_in_order_on_hopper(kernel, vectors, doublings)]
+        return [_in_order_on_hopper(kernel, vectors, doublings, call.bias is not None)]
     if len(sizes) < 2 or kernel not in ALONG_KEYS or call.dropout_p > 0.0 or doublings > 1:
         return sizes
     if (vectors in (1, 2) and doublings) or (vectors == 2 and kernel == "queries_kernel"):
@@ -130,12 +138,12 @@ def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
     return sizes
 
 
-def _in_order_on_hopper(kernel: str, vectors: int, doublings: int) -> Sizes:
-    """The fastest of those that were timed, without a table or with one."""
+def _in_order_on_hopper(kernel: str, vectors: int, doublings: int, has_bias: bool) -> Sizes:
+    """A fast one of those that were timed, for all calls without a table or with one."""
     if kernel == "tables_kernel":
         return Sizes(64, 4 if vectors else 8, 2)
-    if kernel == "forward_kernel" and vectors and not doublings:
-        return Sizes(64, 4, 3)
+    if kernel == "forward_kernel" and not (doublings and vectors):
+        return Sizes(64, 4, 2 if has_bias else 3)
     return Sizes(64, 4, 1 if vectors and (doublings or kernel == "keys_kernel") else 2)
 
 
@@ -183,9 +191,10 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
 def tiles_of_a_program(kernel: Any, call: Call, extent: int, arch: int) -> int:
     """How many tiles of keys, or blocks of offsets, a program owns, of `extent` in all: 2 need fewer products.
 
-    1 where there is no more than a tile, and where the sums of two leave no registers.
+    1 where there is no more than a tile, and where the sums of two leave no registers. On an H100 relative keys leave
+    none in tiles of 64.
     """
-    if arch == HOPPER and _vectors(call) and is_faster_in_order_on_hopper(call):  # in larger tiles
+    if arch == HOPPER and _vectors(call) and is_faster_in_order_on_hopper(call):
         return 1
     others = call.dropout_p > 0.0 or call.softcap is not None
     beside = 2 * _doublings(call) + max(_vectors(call) - 1, 0) + others

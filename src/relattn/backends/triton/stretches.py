@@ -1,8 +1,8 @@
 """The three stretches of a walk over tiles: BEFORE the rows of every clipped table, WITHIN them, and AFTER.
 
 Before and after, one row of such a table holds for all pairs of a tile: a product is one number per query or key, and a
-bias is one number. Each stretch is a loop of its own. So no load waits for a condition, and all can be pipelined. The
-code for WITHIN is right for every tile; the other two only save work.
+bias is one number. Each stretch is a loop of its own. So no load of rows waits for a condition, and all can be
+pipelined. The code for WITHIN is right for every tile; the other two only save work.
 
 The loops run in the order of the numbers below. The loop with most registers comes last: then nothing is held for
 another loop beside it.
