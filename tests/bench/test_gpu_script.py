@@ -43,6 +43,7 @@ def test_the_report_has_every_part():
     for said in ("## Grid", "## Decoding", "| 1,000 | 1 | 8 | 1.50 | 1.00 |", "| 2,000 | 2 | none | one step takes"):
         assert said in text
     assert "| relative, forward | 0.12 | 0.50 |" in text
+    assert f"\n- {gpu.AS_MASK}, relative, causal, training step, " in text and ": needs more memory than there" in text
 
 
 def test_the_host_is_measured_for_causal_calls_with_64_features(monkeypatch: pytest.MonkeyPatch) -> None:
