@@ -8,6 +8,7 @@ from torch import Tensor
 
 import relattn
 from relattn import explain, relative_attention
+from relattn.backends.problem_operator import Forward
 from relattn.backends.tiled import operator
 from relattn.backends.tiled.sizes import PAIRS, QUERIES, tile_sizes
 from tests.contract.tiles import TESTED_BACKENDS
@@ -161,9 +162,9 @@ def test_tiles_stay_below_their_bound(shape: tuple[int, ...], keys: int, key_hea
     assert QUERIES * min(keys, key_length) * key_heads * (heads // kv_heads) <= PAIRS
 
 
-def _nothing(problem: Any) -> tuple[Tensor, ...]:
+def _nothing(problem: Any) -> Forward:
     rows = problem.query.new_zeros(problem.query.shape[:3])
-    return problem.query.clone(), rows, rows.clone(), rows.clone()
+    return Forward(problem.query.clone(), rows, rows.clone(), rows.clone())
 
 
 @pytest.mark.parametrize(
