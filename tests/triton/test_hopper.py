@@ -140,7 +140,9 @@ def test_an_instruction_adds_four_numbers(tables: tuple[str, ...], additions: in
     """dv and dk of a tile [64, 64] are 4096 numbers each, of 128 threads; with relative keys dRK is added in the loop,
     and once behind it.
     """
-    sizes = dict(texts(meta_call(tables, 8191), "backward"))
+    call = meta_call(tables, 8191)  # heads that share keys: else it is summed in order without a table
+    call = replace(call, key=call.key[:, :4], value=call.value[:, :4])
+    sizes = dict(texts(call, "backward"))
     text = sizes[candidates.Sizes(64, 4, 2)]["ptx"]
     assert len(re.findall(r"atom\.global\.gpu\.relaxed\.add\.v4\.f32", text)) == additions
     assert not re.findall(r"atom\.global\.gpu\.relaxed\.add\.f32", text)
