@@ -203,7 +203,8 @@ def report(found: dict[str, Results], long: Sequence[dict[str, Any]] = (), host:
     lines += [f"| {' | '.join(row)} |" for row in rows]
     for name, results in found.items():
         lines += ["", f"## {name.capitalize()}", "", markdown.text(results).rstrip()]
-        refused = [f"- {one.candidate}, {one.workload}: {one.reason}" for one in results.measurements if one.reason]
+        reasons = [(one, one.reason.replace("`", "")) for one in results.measurements if one.reason]
+        refused = [f"- {one.candidate}, {one.workload}: {reason}" for one, reason in reasons]
         lines += ["", "Without a figure:", "", *refused] if refused else []
     missing = [name for name in settings("cpu") if name not in found]
     missing += ([] if long else ["long sequences"]) + ([] if host else ["the host"])
