@@ -40,8 +40,7 @@ class Forward(NamedTuple):
 
     output is O, in its own dtype. The others are in the dtype of the scores: lse, and two numbers from which the
     backward pass finds the weights: maximum, a row's largest score, and total, the sum of exp(S - maximum). Each
-    backend may hold these two in its own base. maximum may be lse itself. total: None where the backend's backward pass
-    does not read it.
+    backend may hold these two in its own base. total: None where the backend's backward pass does not read it.
     """
 
     output: Float[Tensor, "B Hq Lq Dv"]
@@ -51,8 +50,7 @@ class Forward(NamedTuple):
 
     def apart(self) -> Forward:
         """In tensors of their own, as an operator has to return them."""
-        maximum = self.maximum.clone() if self.maximum is self.lse else self.maximum
-        return self._replace(maximum=maximum, total=maximum.clone() if self.total is None else self.total)
+        return self._replace(total=self.maximum.clone() if self.total is None else self.total)
 
 
 class Answers(NamedTuple):

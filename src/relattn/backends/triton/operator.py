@@ -33,9 +33,8 @@ def _forward(problem: Problem, seed: Tensor | None) -> Forward:
 
     with torch.cuda.device_of(call.query):  # kernels run on the current device
         output, lse, maximum, total = forward(call)
-    if maximum is None:
-        is_given_away = problem.return_lse and call.key_shift is None  # and may be changed
-        maximum = lse.clone() if is_given_away else lse
+    if maximum is None:  # who gets lse may change it
+        maximum = lse.clone() if call.key_shift is None else lse
     if call.key_shift is not None:
         lse = lse + call.key_shift
     return Forward(output.to(problem.output_dtype), lse, maximum, total)
