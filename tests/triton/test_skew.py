@@ -20,6 +20,7 @@ from tests.triton import everywhere  # noqa: E402
 
 SOURCES = {
     "pairs from rows": lambda i, j, size: (i, (j - i - 1) % size, j <= i),
+    "pairs from rows, across": lambda i, j, size: (i, (j - i - 1) % size, j <= i),
     "joined from pairs": lambda i, c, size: (i, (c + i + 1) % size, None),
     "pairs from columns": lambda i, j, size: ((j - i - 1) % size, j, j <= i),
     "columns from pairs": lambda c, j, size: ((j - c - 1) % size, j, c >= j),
@@ -42,6 +43,8 @@ def rotated_kernel(into, WHICH: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.con
     first, second = 1 + place, -1 - place
     if WHICH == "pairs from rows":
         first = pairs_from_rows(first, second, TILE)
+    elif WHICH == "pairs from rows, across":
+        first = pairs_from_rows(first, second, TILE, True)
     elif WHICH == "joined from pairs":
         first = joined_from_pairs(first, TILE)
     elif WHICH == "pairs from columns":

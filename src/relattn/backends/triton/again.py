@@ -87,7 +87,9 @@ def weights_again(
     band = x.offset + first_key - first_query - (TILE - 1)
     products = dot(q, tl.trans(k))
     if x.relative_keys is not None:
-        products, of_keys = with_band(products, of_keys, r, x.relative_keys, head, band, STRETCH, DR, TILE)
+        products, of_keys = with_band(
+            products, of_keys, r, x.relative_keys, head, band, STRETCH, DR, TILE, True
+        )  # fmt: skip
     if x.relative_queries is not None:
         products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
     products = with_products(x, batch, head, first_query, first_key, q, k, products, D, TILE)
@@ -105,7 +107,7 @@ def gradients_again(
     by_weight = dot(grad_output, tl.trans(v))
     if x.relative_values is not None:
         by_weight, of_values = with_band(
-            by_weight, of_values, grad_output, x.relative_values, head, band, STRETCH, DV, TILE
+            by_weight, of_values, grad_output, x.relative_values, head, band, STRETCH, DV, TILE, True
         )
     by_weight = with_values(x, batch, head, first_query, first_key, grad_output, by_weight, DV, TILE)
     weights, scores = score_gradients(x, keep, weights, by_weight, delta)

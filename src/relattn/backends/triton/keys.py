@@ -30,7 +30,7 @@ from relattn.backends.triton.known import Known, Sides, side_sums, store_sides
 from relattn.backends.triton.sizes import architecture_of, launch
 from relattn.backends.triton.skew import columns_from_pairs
 from relattn.backends.triton.starts import started
-from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, queries_of
+from relattn.backends.triton.stretches import AFTER, first_stretch, holds_too_much, is_constant, queries_of
 
 
 class Keys(NamedTuple):
@@ -70,6 +70,7 @@ def keys_kernel(
 ):  # fmt: skip
     """dk, dv and da of TILES tiles of keys, 1 or 2, under one key head: all of its query heads, one after the other."""
     x = started(x)
+    AGAIN: tl.constexpr = holds_too_much(x, D)
     blocks = tl.cdiv(x.keys, TILES * TILE)
     program = tl.program_id(0)
     key_heads = x.heads // x.group
@@ -84,7 +85,7 @@ def keys_kernel(
         head = key_head * x.group + member
         for STRETCH in tl.static_range(first_stretch(x), 3):
             first_query, end_query = queries_of(x, first_key, STRETCH, TILES * TILE, TILE)
-            for start in range(first_query, end_query, TILE):
+            for start in tl.range(first_query, end_query, TILE, disable_licm=AGAIN):
                 queries = load_queries(x, known, batch, head, start, D, DV, DR, TILE)
                 halves = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE)
                 near, halves = _with_queries(

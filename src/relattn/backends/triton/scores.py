@@ -46,13 +46,19 @@ def first_half(
 
 
 @triton.jit
-def with_band(pairs, half, rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """pairs [i, j], with x_i . table[d_ij] added, and the half of the next tile of keys; half: that of this tile."""
+def with_band(
+    pairs, half, rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    AGAIN: tl.constexpr = NO,
+):  # fmt: skip
+    """pairs [i, j], with x_i . table[d_ij] added, and the half of the next tile of keys; half: that of this tile.
+
+    AGAIN: in the backward pass, where tiles of 64 leave few registers.
+    """
     if is_constant(table, STRETCH):
         pairs += half
     else:
         right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
-        pairs += pairs_from_rows(half, right, TILE)
+        pairs += pairs_from_rows(half, right, TILE, AGAIN and TILE >= 64)
         half = right
     return pairs, half
 

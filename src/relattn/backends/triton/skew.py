@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.bands import groups_of
+from relattn.backends.triton.bands import NO, groups_of
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def moved(tile, places, TILE: tl.constexpr):
 
 
 @triton.jit
-def _digits(GROUPS: tl.constexpr, TILE: tl.constexpr):
+def _digits_of_a_warp(GROUPS: tl.constexpr, TILE: tl.constexpr):
     """The number of a tile, and the digits m, r, n, t, b of a row 8 m + r and a column 8 n + 2 t + b, to be broadcast.
 
     Each of several tiles lies in one warp. For a product of tensor cores m and n then tell which of a thread's numbers
@@ -63,11 +63,23 @@ def _digits(GROUPS: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def _digits_of_warps(TILE: tl.constexpr):
+    """The same for a tile that several warps share: w, h, r, n, t, b of a row 16 w + 8 h + r; w tells the warp."""
+    w = tl.arange(0, TILE // 16)[:, None, None, None, None, None]
+    h = tl.arange(0, 2)[None, :, None, None, None, None]
+    r = tl.arange(0, 8)[None, None, :, None, None, None]
+    n = tl.arange(0, TILE // 8)[None, None, None, :, None, None]
+    t = tl.arange(0, 4)[None, None, None, None, :, None]
+    b = tl.arange(0, 2)[None, None, None, None, None, :]
+    return w, h, r, n, t, b
+
+
+@triton.jit
 def _rows_rotated(tile, SIGN: tl.constexpr, SHIFT: tl.constexpr, TILE: tl.constexpr):
     """tile[i, (j + SIGN i + SHIFT) mod T] as [i, j]; SIGN: 1 or -1; SHIFT: SIGN or 0."""
     GROUPS: tl.constexpr = groups_of(tile.shape)
     if GROUPS > 1:
-        number, m, r, n, t, b = _digits(GROUPS, TILE)
+        number, m, r, n, t, b = _digits_of_a_warp(GROUPS, TILE)
         column = 2 * t + b + SIGN * r + SHIFT + 8 * (SIGN < 0)  # 0 .. 15: in this block of 8, or over its end
         block, over = (n + SIGN * m - (SIGN < 0)) & (TILE // 8 - 1), column >> 3
         within = 32 * (column & 1) + 4 * r + (column >> 1 & 3)
@@ -75,16 +87,36 @@ def _rows_rotated(tile, SIGN: tl.constexpr, SHIFT: tl.constexpr, TILE: tl.conste
         first = tl.where(block == TILE // 8 - 1, over_the_last, 64 * over + 64 * block)
         places = first + (within + TILE * TILE * number) + 8 * TILE * m
     else:
-        i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-        places = shared_place(i, (j + SIGN * i + SHIFT + TILE) & (TILE - 1), TILE)
+        w, h, r, n, t, b = _digits_of_warps(TILE)
+        column = 2 * t + b + SIGN * r + SHIFT + 8 * (SIGN < 0)
+        within = 32 * (column & 1) + 4 * r + (column >> 1 & 3) + 16 * TILE * w
+        block = ((column >> 3) + 2 * SIGN * w + (n + SIGN * h - (SIGN < 0))) & (TILE // 8 - 1)
+        places = within + 8 * TILE * h + 64 * block
     return moved(tile, places, TILE)
+
+
+@triton.jit
+def _read_across(left, right, TILE: tl.constexpr):
+    """[left, right][i, j - i + T - 1] as [i, j], for a tile that several warps share.
+
+    Nothing is chosen from left or right before, and no column is taken modulo T: a place is a number of the thread, for
+    b = 0 and for b = 1, and a constant. So fewer registers are held, and fewer instructions issued; but both halves are
+    written to shared memory.
+    """
+    w, h, r, n, t, b = _digits_of_warps(TILE)
+    column = 2 * t + b - r + 7  # 0 .. 14: in this block of 8, or in the next
+    of_thread = 64 * (column >> 3) + 32 * (column & 1) + 4 * r + (column >> 1 & 3) + 64 * (TILE // 2 - 2) * w
+    places = of_thread + 64 * (n + (TILE // 4 - 1) * h + TILE // 8 - 1)
+    parts = tl.reshape(tl.join(left, right), (TILE // 8, 8, TILE // 8, 4, 2, 2))
+    parts = tl.reshape(tl.permute(parts, (0, 5, 2, 4, 1, 3)), (2 * TILE * TILE,))
+    return tl.reshape(tl.gather(parts, tl.reshape(places, (TILE * TILE,)), 0), left.shape)
 
 
 @triton.jit
 def _has_left(GROUPS: tl.constexpr, TILE: tl.constexpr):
     """c >= T - 1 - i: where row i needs the left half of its band."""
     if GROUPS > 1:
-        _, m, r, n, t, b = _digits(1, TILE)
+        _, m, r, n, t, b = _digits_of_a_warp(1, TILE)
         left = tl.reshape(m + n + (r + 2 * t + b + 1 >> 3) >= TILE // 8, (TILE, TILE))
     else:
         left = tl.arange(0, TILE)[None, :] >= TILE - 1 - tl.arange(0, TILE)[:, None]
@@ -92,9 +124,14 @@ def _has_left(GROUPS: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def pairs_from_rows(left, right, TILE: tl.constexpr):
-    """The halves [i, c] of the queries' products by offset, as pairs [i, j]."""
-    return _rows_rotated(tl.where(_has_left(groups_of(left.shape), TILE), left, right), -1, -1, TILE)
+def pairs_from_rows(left, right, TILE: tl.constexpr, ACROSS: tl.constexpr = NO):
+    """The halves [i, c] of the queries' products by offset, as pairs [i, j]. ACROSS: where registers are short."""
+    GROUPS: tl.constexpr = groups_of(left.shape)
+    if ACROSS and GROUPS == 1:
+        pairs = _read_across(left, right, TILE)
+    else:
+        pairs = _rows_rotated(tl.where(_has_left(GROUPS, TILE), left, right), -1, -1, TILE)
+    return pairs
 
 
 @triton.jit

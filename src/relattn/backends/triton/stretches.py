@@ -41,6 +41,15 @@ def any_clipped(x):
 
 
 @triton.jit
+def holds_too_much(x, WIDTH: tl.constexpr):
+    """Whether what does not change from tile to tile is computed in each tile of a walk. Held for three loops it would
+    spill, beside wide rows and a table of vectors.
+    """
+    has_vectors = x.relative_keys is not None or x.relative_queries is not None or x.relative_values is not None
+    return any_clipped(x) and has_vectors and WIDTH > 64
+
+
+@triton.jit
 def first_stretch(x):
     """The number of the first stretch of a walk; the last is WITHIN."""
     return BEFORE if any_clipped(x) else WITHIN
