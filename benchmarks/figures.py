@@ -200,7 +200,7 @@ def launches() -> list[str]:
     """The shortest and the longest time of a launch of each kernel; then those of Triton's look-up."""
     found = []
     for column in (2, 3):
-        for kernel in ("forward", "backward", "axis"):
+        for kernel in ("forward", "backward"):
             times = [float(row[column].split()[0]) for row in _rows("launch") if row[0].startswith(f"{kernel},")]
             found += [f"{min(times):.1f}", f"{max(times):.1f}"]
     return found

@@ -81,9 +81,8 @@ BESIDE = {
     "| the same table by compiled FlexAttention | {} | {} | {} | {} |": ("relative", "flex"),
 }
 LAUNCH = (
-    "a forward launch takes {} to {} microseconds of the host, a backward launch {} to {}, and one for an axis {} to "
-    "{}. We aimed at 15 at most. By Triton's own look-up the same launches take {} to {}, {} to {}, and {} to {} "
-    "([figures]"
+    "a forward launch takes {} to {} microseconds of the host, and a backward launch {} to {}. We aimed at 15 at most. "
+    "By Triton's own look-up the same launches take {} to {} and {} to {} ([figures]"
 )
 ON_A_GPU = (
     (

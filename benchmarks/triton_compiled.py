@@ -20,7 +20,8 @@ from unittest.mock import patch
 import torch
 
 from relattn import grid
-from relattn.backends.triton import backward, candidates, forward, keys, tables
+from relattn.backends.problem_arguments import on_axis
+from relattn.backends.triton import backward, candidates, forward, keys, owned_sums
 from relattn.backends.triton.call import Call, Gradients
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
@@ -31,8 +32,8 @@ from tests.triton.compiled import Cost, compiled
 FOLDER = Path(__file__).parent / "results" / "triton"
 LENGTH = 4096
 EVERY, CLIPPED = 2 * LENGTH - 1, 33
-FUSED = {"queries_kernel": "backward", "axis_kernel": "axis"}
-"""The kernels that add atomically, by their names in the table."""
+FUSED = {"queries_kernel": "backward", "mask_kernel": "mask"}
+"""The kernels of the backward pass that adds across programs, by their names in the table."""
 KEYS, VALUES = TABLES[:1], ("relative_keys", "relative_values")
 MASK = torch.empty(4, 1, LENGTH, LENGTH, dtype=torch.bfloat16, device="meta")
 DROPOUT = {"dropout_p": 0.1, "seed": numbers()}
@@ -134,14 +135,20 @@ def launches(call: Call, ordered: bool, capability: int = 0) -> list[Launch]:
     with ExitStack() as patches:
         for module in launching():
             patches.enter_context(patch.object(module, "launch", note))
-        for module in (backward, keys, tables):
+        for module in (backward, keys, owned_sums):
             patches.enter_context(patch.object(module, "architecture_of", lambda call: capability))
         patches.enter_context(
             patch.object(backward, "is_ordered", lambda call, wanted: ordered or decide(call, wanted))
         )
         answers = forward.forward(call)
-        backward.backward(call, answers, answers.output, answers.lse)
+        backward.backward(call, answers, answers.output, answers.lse, every_gradient_of(call))
     return found
+
+
+def every_gradient_of(call: Call) -> set[str]:
+    """The names of all gradients that the backward pass may be asked for."""
+    of_axes = (on_axis(name, axis.number) for axis in call.axes for name in ("relative_query", *TABLES))
+    return {*Gradients._fields, *of_axes}
 
 
 def kernels(call: Call, capability: int) -> dict[str, Launch]:
@@ -152,13 +159,8 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     named = {"forward": forward_launch}
     if not candidates.is_in_order(call, capability, Gradients._fields):
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
-    rows = [into for into in TABLES if call.axes and getattr(call.axes[0], into) is not None]
-    for each in launches(call, True, capability)[1:]:
-        name = each.kernel.__name__.removesuffix("_kernel")
-        if name in ("rows", "bias_rows"):
-            name = f"rows of {rows.pop(0)}"
-        named[name if name == "mask" else f"{name}, in order"] = each
-    return named
+    in_order = launches(call, True, capability)[1:]
+    return named | {f"{each.kernel.__name__.removesuffix('_kernel')}, in order": each for each in in_order}
 
 
 def untimed(launch: Launch, call: Call, capability: int) -> candidates.Sizes:
@@ -193,10 +195,10 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "",
         "In the size that is taken where nothing is timed: tile, warps, stages. Registers (R) and spilled bytes (S)",
         "per thread, KiB of shared memory (M) per program. 2x: so many of its products are computed by two warps.",
-        'Rows that end in "in order" are the kernels of the deterministic backward pass. "mask" is the kernel of the',
-        'gradient by a float mask, in either pass. "axis" is that of the tables of listed positions; in order it is',
-        '"rows", once for each table. tf32x3: float32, multiplied in three parts. On sm_90 the sizes are those that an',
-        'H100 takes. A call without a row "backward" or "axis" is always summed in order there. No GPU ran.',
+        'Rows that end in "in order" are the kernels of the deterministic backward pass: "tables" sums over offsets of',
+        'the sequence, "rows" over those of listed positions, "mask" for a float mask, "several" does more than one',
+        "of these. tf32x3: float32, multiplied in three parts. On sm_90 the sizes are those that an H100 takes. A call",
+        'without a row "backward" is always summed in order there. No GPU ran.',
         "",
         "```sh",
         "python -m benchmarks.triton_compiled",

@@ -30,8 +30,8 @@ from tests.triton.calls import BATCH, HEADS, WIDTH, meta_axis, meta_call, number
 from tests.triton.compiled import given_at_run_time
 
 LENGTH, PAIRS, LAUNCHES = 256, 25, 400
-NAMES = "forward", "backward", "axis"
-"""The launches of a training step; of several axes the first stands for all."""
+NAMES = "forward", "backward"
+"""The launches of a training step."""
 TARGET = GPUTarget("cuda", 90, 32)
 
 

@@ -63,9 +63,9 @@ def meta_axis(
 
 def launching() -> tuple[ModuleType, ...]:
     """The modules that launch kernels along tiles, each by a `launch` of its own."""
-    from relattn.backends.triton import axes, backward, forward, keys, mask_gradient, tables
+    from relattn.backends.triton import backward, forward, keys, owned_sums
 
-    return forward, backward, keys, tables, mask_gradient, axes
+    return forward, backward, keys, owned_sums
 
 
 def numbers(*shape: int) -> torch.Tensor:

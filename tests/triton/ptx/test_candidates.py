@@ -18,7 +18,6 @@ pytestmark = pytest.mark.ptx
 
 NUMBERS = [(torch.bfloat16, "ieee"), (torch.float32, "ieee"), (torch.float32, "tf32x3")]
 BESIDE = [(), TABLES[:1], TABLES[3:], (TABLES[0], TABLES[2]), TABLES]
-OF_LISTS = ("axis_kernel", "rows_kernel", "bias_rows_kernel")
 ALWAYS = ("forward_kernel", "queries_kernel", "keys_kernel")
 
 
@@ -50,8 +49,10 @@ def _taken() -> Iterator[Compiled]:
             dtype, lengths=(2, 3), widths=(width, width, width), tables=tables, dropout_p=dropout_p, seed=1,
             precision=precision, axes=axes, added=added,
         )  # fmt: skip
-        of_masks = ("mask_kernel",) if added else ()
-        for kernel in (*ALWAYS, *of_masks, *(("tables_kernel",) if tables else ()), *(OF_LISTS if axes else ())):
+        owned = [name for name, has in (("mask", added), ("tables", tables), ("rows", axes)) if has]
+        # Those alone, of which it consists, run where a gradient is not wanted; a mask is summed in every order.
+        of_owned = ["several", *(["mask"] if added else [])] if len(owned) > 1 else owned
+        for kernel in (*ALWAYS, *(f"{name}_kernel" for name in of_owned)):
             for sizes in candidates(kernel, call, AMPERE):
                 yield _compiled(kernel, tuple(sizes), call)
 

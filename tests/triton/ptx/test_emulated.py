@@ -244,10 +244,9 @@ NOW_AND_THEN |= {
                                                      "tables": TABLES[3:], "rows": 300, "first": -190}),
     "a bias, two warps": (BF16, OF_PAIRS, {**SQUARE, "tables": TABLES[3:], "rows": 33, "first": -16}),
     "float32 in parts, two warps": (F32, TWO_WARPS, {"lengths": (35, 40), "precision": "tf32x3"}),
-    "float32 in parts, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "added": "hqk",
-                                                     "precision": "tf32x3"}),
+    "float32 in parts, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "precision": "tf32x3"}),
     "float32, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "tables": (), "added": "hqk"}),
-    "every table in float32, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50), "added": "hqk"}),
+    "every table in float32, larger tiles": (F32, LARGER, {**ONE, "lengths": (40, 50)}),
     "float32, tiles of 64": (F32, MIDDLE, {**SQUARE, **ONE, "tables": (), "added": "hqk"}),
     "128 wide beside lists": (BF16, TWO_OF_LISTS, {**LISTED, **ONE, "widths": (128, 128, 128), "tables": TABLES[:1],
                                                    "added": "hqk", "axes": ({"number": 1, "tables": TABLES[:1]},)}),
@@ -255,6 +254,11 @@ NOW_AND_THEN |= {
                                                               "axes": (OTHER,)}),
     "lists in parts": (F32, SMALLEST, {**LISTED, **ONE, "tables": TABLES[:1], "added": "hqk", "precision": "tf32x3",
                                        "axes": ({**OTHER, "tables": (TABLES[0], TABLES[3])},)}),
+    "lists alone in float32 under eight warps": (F32, EIGHT_WARPS, {**LISTED, **ONE, "axes": (OTHER,)}),
+    "lists alone in parts": (F32, SMALLEST, {**LISTED, **ONE, "precision": "tf32x3",
+                                             "axes": ({**OTHER, "tables": (TABLES[0], TABLES[3])},)}),
+    "lists and masks, three axes": (F16, TWO_OF_LISTS, {**LISTED, "added": "hk", "lengths": (18, 17), "axes": (
+        {"number": 1, "own": 8}, {"number": 2, "tables": TABLES[:2]}, {"number": 3, "tables": TABLES[3:]})}),
 }  # fmt: skip
 """Run with the others by `make test-ptx`."""
 

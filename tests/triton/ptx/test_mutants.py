@@ -13,7 +13,7 @@ import torch
 
 from tests import seeds
 from tests.triton.ptx.fault import Fault
-from tests.triton.test_kernels import TABLES, make_call, random_cotangents, run
+from tests.triton.test_kernels import make_call, random_cotangents, run
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 pytestmark = [
@@ -39,7 +39,8 @@ FEW: dict[str, Any] = {
 SCENES: dict[str, tuple[tuple[int, ...], bool, dict[str, Any]]] = {
     "a fixed order": (THREE_STAGES, True, WALK),
     "every gradient": (THREE_STAGES, False, WALK),
-    "a float mask": (THREE_STAGES, True, {**WALK, "added": "hqk"}),
+    "a float mask": (THREE_STAGES, False, {**WALK, "added": "hqk"}),
+    "a float mask in a fixed order": (THREE_STAGES, True, {**WALK, "added": "hqk"}),
     "lists": (ONE_STAGE, False, LISTS),
     "lists in a fixed order": (ONE_STAGE, True, LISTS),
     "few queries": (ONE_STAGE, True, FEW),
@@ -52,12 +53,12 @@ COPYING = {
     "tables_kernel": "a fixed order",
     "every gradient": "every gradient",
     "mask_kernel": "a float mask",
+    "several_kernel": "a float mask in a fixed order",
 }
 """Kernels that copy beside their sums, and where they are found."""
 WITHOUT_COPIES = {
-    "axis_kernel": "lists",
-    **{f"rows_kernel, {name}": "lists in a fixed order" for name in TABLES[:3]},
-    "bias_rows_kernel": "lists in a fixed order",
+    "every gradient of lists": "lists",
+    "rows_kernel": "lists in a fixed order",
     "part_kernel": "few queries",
     "merge_kernel": "few queries",
 }
@@ -67,7 +68,7 @@ the warp or two that they have for others less would meet.
 KERNELS = COPYING | WITHOUT_COPIES
 FEWEST = {"merge_kernel": 8}
 """Barriers that are found, at least, of those kernels that have few; of others 10."""
-SLOW = {"axis_kernel", "bias_rows_kernel", *(f"rows_kernel, {name}" for name in TABLES[:3]), "mask_kernel"}
+SLOW = {"every gradient of lists", "rows_kernel", "mask_kernel", "several_kernel"}
 BARRIER, WAIT = r"\bbar\.sync[^;]*;", r"\bcp\.async\.wait_group\s+(\d+);"
 MASKS = {
     "of stores": r"@!?%p\d+ (?=st\.global)",
@@ -102,9 +103,7 @@ def _launches(scene: str) -> dict[str, tuple]:
     def noted(kernel: Any, arguments: tuple, *others: Any, **given: Any) -> None:
         name = kernel.__name__
         if name == "queries_kernel" and not ordered:
-            name = "every gradient"
-        if name == "rows_kernel":
-            name += ", " + next(table for table in TABLES if getattr(arguments[4], table) is not None)
+            name = "every gradient of lists" if scene == "lists" else "every gradient"
         found[name] = (kernel, arguments, *others)
         plain(kernel, arguments, *others, **given)
 
@@ -198,7 +197,7 @@ def test_masks_taken_out_are_found(masks: str, name: str, launched) -> None:
     hold_to_its_masks(MASKS[masks], launched(name))
 
 
-@pytest.mark.parametrize("name", each(["axis_kernel"]))
+@pytest.mark.parametrize("name", each(["every gradient of lists"]))
 def test_masks_of_additions_taken_out_are_found(name: str, launched) -> None:
     """A pair without a row would be added before the first."""
     hold_to_its_masks(MASKS["of additions"], launched(name))

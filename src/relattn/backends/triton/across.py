@@ -19,8 +19,8 @@ class Across(NamedTuple):
     """Where a program adds what it knows of a gradient; None where it adds nothing.
 
     key, value: [B, Hk, 1 + Lk + 1, width]. Of a table: [Hq, 1 + rows + 1, width], or [Hq, rows] for a bias. key_bias:
-    [B, Hq, Lk]. All float32 and contiguous. Nothing is read of the spare rows before and after. They take what
-    belongs to no row, so that such an addition waits for no condition.
+    [B, Hq, Lk]. axes: `OfAxes.memory`. All float32 and contiguous. Nothing is read of the spare rows before and after.
+    They take what belongs to no row, so that such an addition waits for no condition.
     """
 
     key: Tensor | None
@@ -30,29 +30,32 @@ class Across(NamedTuple):
     relative_values: Tensor | None
     bias: Tensor | None
     key_bias: Tensor | None
+    axes: Tensor | None
 
     @classmethod
-    def of(cls, memory: dict[str, Tensor]) -> Across:
-        """The memory by name; what is not in it is not added to."""
-        return cls(*(memory.get(name) for name in cls._fields))
+    def of(cls, memory: dict[str, Tensor], axes: Tensor | None) -> Across:
+        """The memory by name, and that of all axes; what is not in it is not added to."""
+        return cls(**{name: memory.get(name) for name in cls._fields} | {"axes": axes})
 
 
 def memory_for(call: Call, wanted: Collection[str]) -> dict[str, Tensor]:
     """Zeros for dk, dv, the wanted tables and a wanted key bias, in float32."""
-    memory = {name: with_spare_rows(name, getattr(call, name)) for name in ("key", "value")}
+    memory = {name: zeros_with_spare_rows(name, getattr(call, name).shape, call.query) for name in ("key", "value")}
     for name in TABLES:
         if name in wanted and (table := getattr(call, name)) is not None:
-            of_heads = table.values.expand(call.query.shape[1], *table.values.shape[1:])
-            memory[name] = with_spare_rows(name, of_heads)
+            of_heads = call.query.shape[1], *table.values.shape[1:]
+            memory[name] = zeros_with_spare_rows(name, of_heads, call.query)
     if "key_bias" in wanted and call.key_bias is not None:
-        memory["key_bias"] = with_spare_rows("key_bias", call.key_bias)
+        memory["key_bias"] = zeros_with_spare_rows("key_bias", call.key_bias.shape, call.query)
     return memory
 
 
-def with_spare_rows(name: str, like: Tensor) -> Tensor:
-    """Zeros in float32: with a row before and a row after for rows of vectors, of the shape itself for numbers."""
-    shape = like.shape if name in NUMBERS else (*like.shape[:-2], like.shape[-2] + 2, like.shape[-1])
-    return like.new_zeros(shape, dtype=torch.float32)
+def zeros_with_spare_rows(name: str, shape: tuple[int, ...], beside: Tensor) -> Tensor:
+    """Zeros in float32, on the device of `beside`: with a row before and a row after for rows of vectors, of the shape
+    itself for numbers.
+    """
+    shape = shape if name in NUMBERS else (*shape[:-2], shape[-2] + 2, shape[-1])
+    return beside.new_zeros(shape, dtype=torch.float32)
 
 
 def without_spare_rows(name: str, memory: Tensor) -> Tensor:

@@ -28,16 +28,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.triton.across import Across, memory_for, without_spare_rows
-from relattn.backends.triton.axes import gradients_of_axes
+from relattn.backends.triton.axes import OfAxes, gradients_of_tables, memory_of_axes, memory_of_r
 from relattn.backends.triton.call import Answers, Call, Gradients
 from relattn.backends.triton.candidates import HOPPER, is_in_order
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.keys import gradients_of_keys
 from relattn.backends.triton.known import Known, sides_of
-from relattn.backends.triton.mask_gradient import mask_gradient
+from relattn.backends.triton.mask_gradient import memory_of_mask
+from relattn.backends.triton.owned_sums import launch_sums
 from relattn.backends.triton.queries import queries_kernel
 from relattn.backends.triton.sizes import architecture_of, launch
-from relattn.backends.triton.tables import sums_of_tables, table_gradient
+from relattn.backends.triton.tables import sums_of_tables, table_gradient, tables_to_sum
 from relattn.score.problem import TABLES
 
 
@@ -50,37 +51,43 @@ def backward(
 ) -> Gradients:
     """The gradients by the call's tensors and tables, each in its dtype; tables and mask only if they are `wanted`."""
     batch, heads, queries = call.query.shape[:3]
-    ordered, of_mask = is_ordered(call, wanted), "explicit_mask" in wanted and call.adds_mask
-    x, sides = inputs(call), sides_of(call, wanted)
+    ordered = is_ordered(call, wanted)
+    mask = memory_of_mask(call) if call.adds_mask and "explicit_mask" in wanted else None
+    x, sides = inputs(call, wanted), sides_of(call, wanted)
     known = Known(
         grad_output=rows(grad_output.to(call.query.dtype)),
         lse=answers.lse.contiguous(),
         maximum=None if answers.maximum is None else answers.maximum.contiguous(),
         total=None if answers.total is None else answers.total.contiguous(),
-        delta=answers.lse.new_empty(answers.lse.shape) if ordered or of_mask or call.axes else None,
+        delta=answers.lse.new_empty(answers.lse.shape) if ordered or mask is not None else None,
     )
     query = call.query.new_empty(call.query.shape)
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
     found = {} if ordered else memory_for(call, wanted)
+    of_axes, (of_r, relatives) = memory_of_axes(call, wanted, spare=not ordered), memory_of_r(call)
 
     def programs(owned: int) -> int:
         return math.ceil(queries / owned) * batch * heads
 
     output, grad_lse = answers.output.contiguous(), grad_lse.to(torch.float32).contiguous()
-    arguments = x, known, output, grad_lse, sides, query, relative, Across.of(found)
-    added = [*found.values(), *([] if sides.relative_queries is None else [sides.relative_queries])]
+    across = Across.of(found, None if ordered else of_axes.memory)
+    arguments = x, known, output, grad_lse, sides, query, relative, of_r, across
+    added = [each for each in (*found.values(), sides.relative_queries, across.axes) if each is not None]
     launch(queries_kernel, call, programs, arguments, added=added)
     if ordered:
         found = gradients_of_keys(call, x, known, sides, wanted)
-        found |= sums_of_tables(call, x, known, wanted)
+        of_tables = tables_to_sum(call, x, wanted)
+        launch_sums(call, x, known, [each.diagonals for each in of_tables], of_axes, mask)
+        found |= sums_of_tables(call, of_tables, wanted)
     else:
+        launch_sums(call, x, known, [], OfAxes(None, {}), mask)
         found = {name: without_spare_rows(name, each) for name, each in found.items()}
     key_bias = found.get("key_bias")
     tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
     key, value = (found[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
-    mask = mask_gradient(call, x, known) if of_mask else None
-    axes = gradients_of_axes(call, x, known, wanted, ordered=ordered)
-    return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=mask, axes=axes)
+    axes = relatives | gradients_of_tables(call, of_axes.rows)
+    of_mask = None if mask is None else mask.at
+    return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=of_mask, axes=axes)
 
 
 def is_ordered(call: Call, wanted: Collection[str]) -> bool:

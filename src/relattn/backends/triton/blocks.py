@@ -54,29 +54,30 @@ def products_of(vectors, table, head, rows, width, OF_KEYS: tl.constexpr, TILE: 
 
 @triton.jit
 def sums_of(
-    weights, table, head, rows, DTYPE: tl.constexpr, OF_KEYS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr
+    weights, table, head, rows, DTYPE: tl.constexpr, OF_KEYS: tl.constexpr, width, PADDED: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
-    """sum_j weights[i, j] table[row] for each query i; for each key j the sum over i."""
-    total = tl.zeros((TILE, padded(WIDTH)), tl.float32)
+    """sum_j weights[i, j] table[row] for each query i [TILE, PADDED]; for each key j the sum over i."""
+    total = tl.zeros((TILE, PADDED), tl.float32)
     rows = tl.where(weights != 0.0, rows, -1)
     first, end = extent_of(rows, table)
     for start in range(first, end, TILE):
         sums = by_row(weights, rows - start, OF_KEYS, TILE).to(DTYPE)
-        total += dot(sums, _block(table, head, start, WIDTH, padded(WIDTH), TILE))
+        total += dot(sums, _block(table, head, start, width, PADDED, TILE))
     return total
 
 
 @triton.jit
 def add_products(
-    into, vectors, weights, table, head, rows, OF_KEYS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr
+    into, vectors, weights, table, head, rows, OF_KEYS: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """Add weights[i, j] x_n to the row of each pair, by atomic instructions; into: [H, 1 + rows + 1, WIDTH]."""
-    at = first_row(into, head, table.rows, WIDTH)
+    """Add weights[i, j] x_n to the row of each pair, by atomic instructions; into: [H, 1 + rows + 1, PADDED]."""
+    at = first_row(into, head, table.rows, PADDED)
     rows = tl.where(weights != 0.0, rows, -1)
     first, end = extent_of(rows, table)
     for start in range(first, end, TILE):
         sums = by_row(weights, rows - start, OF_KEYS, TILE).to(vectors.dtype)
-        add_rows(at, start, table.rows, dot(tl.trans(sums), vectors), WIDTH, TILE, True)
+        add_rows(at, start, table.rows, dot(tl.trans(sums), vectors), PADDED, TILE, True)
 
 
 @triton.jit
@@ -96,17 +97,6 @@ def by_row(weights, u, OF_KEYS: tl.constexpr, TILE: tl.constexpr):
         of_each = tl.sum(tl.where(u[:, :, None] == each, weights[:, :, None], 0.0), axis=0 if OF_KEYS else 1)
         sums += tl.where(group == first // TOGETHER, of_each[:, None, :], 0.0)
     return tl.reshape(sums, (TILE, TILE))
-
-
-@triton.jit
-def numbers_by_row(weights, u, TILE: tl.constexpr):
-    """[u]: the sum of the weights of all pairs whose place is u, one place after the other: few registers."""
-    place = tl.arange(0, TILE)
-    sums = tl.zeros((TILE,), tl.float32)
-    for each in range(0, TILE):
-        of_each = tl.sum(tl.sum(tl.where(u == each, weights, 0.0), axis=1), axis=0)
-        sums += tl.where(place == each, of_each, 0.0)
-    return sums
 
 
 @triton.jit
@@ -145,7 +135,7 @@ def with_value_sums(x, batch, head, first_query, first_key, weights, total, DV: 
         axis = x.axes[n]
         if axis.relative_values is not None:
             rows = rows_of_pairs(x, axis, axis.relative_values, batch, first_query, first_key, TILE)
-            total += sums_of(weights, axis.relative_values, head, rows, dtype, False, DV, TILE)
+            total += sums_of(weights, axis.relative_values, head, rows, dtype, False, DV, padded(DV), TILE)
     return total
 
 
@@ -157,7 +147,7 @@ def with_query_gradient(x, batch, head, first_query, first_key, scores, total, D
         axis = x.axes[n]
         if axis.relative_keys is not None and axis.r is None:
             rows = rows_of_pairs(x, axis, axis.relative_keys, batch, first_query, first_key, TILE)
-            total += sums_of(scores, axis.relative_keys, head, rows, dtype, False, D, TILE)
+            total += sums_of(scores, axis.relative_keys, head, rows, dtype, False, D, padded(D), TILE)
     return total
 
 
@@ -169,7 +159,7 @@ def with_key_gradient(x, batch, head, first_query, first_key, scores, total, D: 
         axis = x.axes[n]
         if axis.relative_queries is not None:
             rows = rows_of_pairs(x, axis, axis.relative_queries, batch, first_query, first_key, TILE)
-            total += sums_of(scores, axis.relative_queries, head, rows, dtype, True, D, TILE)
+            total += sums_of(scores, axis.relative_queries, head, rows, dtype, True, D, padded(D), TILE)
     return total
 
 

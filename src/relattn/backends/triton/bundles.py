@@ -66,8 +66,9 @@ class Lists(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A `ListedAxis`, with the width of its r. log_width has as many members as the padded width has doublings of 1: in
-    a bundle a length is a constant for the compiler, a number is not.
+    """A `ListedAxis`, with the width of its r. In a bundle a length is a constant for the compiler, a number is not. So
+    log_width has as many members as the padded width has doublings of 1; and summed as many as the sum of 2^n over the
+    tables whose gradients are computed, by their number n in TABLES.
 
     r: None where it is q.
     """
@@ -81,6 +82,7 @@ class Listed(NamedTuple):
     bias: ListedTable | None
     relative_width: int
     log_width: tuple[None, ...]
+    summed: tuple[None, ...]
 
 
 class Mask(NamedTuple):

@@ -71,6 +71,11 @@ def has_no_room_for_every_gradient(call: Call) -> bool:
     return is_half and _doublings(call) > 0 and _vectors(call) > 2 and not call.axes
 
 
+def has_room_for_all_tables(call: Call) -> bool:
+    """Whether a program that owns offsets of the sequence may sum the gradients of all tables there."""
+    return _doublings(call) == 0 or not (call.axes or call.adds_mask)
+
+
 def is_in_order(call: Call, arch: int, wanted: Collection[str]) -> bool:
     """Whether one program sums each number on that GPU, asked for or not: where a program has no room for every
     gradient, and where that is faster. arch: 0 for what holds on every chip.
@@ -177,14 +182,13 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
         first = Sizes(16, 4 if is_float32 else 2, 2) if is_full else Sizes(32, 4, 2)
     elif beside + doublings <= (0 if is_backward else 1):
         return [Sizes(64, 4, 2), Sizes(64, 4, 3) if tables else Sizes(128, 8, 2)]
-    elif kernel == "mask_kernel" and vectors and (doublings or call.dropout_p > 0.0):
-        first = Sizes(16, 1, 2)
+    elif (kernel == "mask_kernel" and vectors > 1) or (kernel == "several_kernel" and tables > 1):
+        first = Sizes(16, 1, 2)  # two warps would compute some products twice
     elif _holds_much(kernel, call):
         first = Sizes(16, 2, 2)
     else:
         # Two warps where every product is as wide as a tile: four would compute some of it twice.
-        of_pairs = kernel == "mask_kernel" or (kernel == "tables_kernel" and not vectors)
-        first = Sizes(32, 2 if of_pairs else 4, 2)
+        first = Sizes(32, 2 if kernel in ("tables_kernel", "several_kernel") and not vectors else 4, 2)
     return [first, Sizes(2 * first.tile, 4, 2)]
 
 
@@ -224,6 +228,5 @@ def _of_lists(kernel: str, doublings: int) -> Sizes:
     """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
     warps would compute products twice.
     """
-    if kernel in ("axis_kernel", "bias_rows_kernel"):
-        return Sizes(16, 1, 1)
-    return Sizes(16, 2, 1) if doublings or kernel == "rows_kernel" else Sizes(32, 4, 2)
+    of_rows = kernel in ("rows_kernel", "several_kernel", "tables_kernel")
+    return Sizes(16, 2, 1) if doublings or of_rows else Sizes(32, 4, 2)

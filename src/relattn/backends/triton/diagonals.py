@@ -49,17 +49,44 @@ class Sums(NamedTuple):
     bias: Into | None
 
 
-@triton.jit
-def tables_kernel(
-    x, known, into, first, end, batches, parts,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """The sums of TILES blocks of offsets, 1 or 2, in one head over one part of the queries; into: `Sums`.
+class Diagonals(NamedTuple):
+    """The offsets first .. end - 1 of tables, and memory for their sums; parts: of the queries, each summed apart.
 
     Where an origin is a tensor, `first` is a pointer to the first offset of the one table, and `end` the number of its
     rows.
     """
-    x = started(x)
+
+    into: Sums
+    first: int | Tensor
+    end: int
+    parts: int
+
+
+@triton.jit
+def tables_kernel(
+    x, known, diagonals, batches,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """`sum_diagonals` of one program; diagonals: `Diagonals`."""
+    sum_diagonals(started(x), known, diagonals, batches, tl.program_id(0), D, DV, DR, TILES, TILE)
+
+
+@triton.jit
+def programs_of(x, diagonals, TILES: tl.constexpr, TILE: tl.constexpr):
+    """The number of programs that sum them."""
+    count = diagonals.end
+    if x.starts is None:
+        count -= diagonals.first
+    return tl.cdiv(count, TILES * TILE) * x.heads * diagonals.parts
+
+
+@triton.jit
+def sum_diagonals(
+    x, known, diagonals, batches, program,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The sums of TILES blocks of offsets, 1 or 2, in one head over one part of the queries."""
+    into, first, end, parts = diagonals
     if x.starts is not None:
         first = tl.load(first)
         end = first + end
@@ -67,7 +94,7 @@ def tables_kernel(
             _from(into.relative_keys, first), _from(into.relative_queries, first),
             _from(into.relative_values, first), _from(into.bias, first),
         )  # fmt: skip
-    program, owners = tl.program_id(0), tl.cdiv(end - first, TILES * TILE)
+    owners = tl.cdiv(end - first, TILES * TILE)
     owner, head, part = owners - 1 - program % owners, program // owners % x.heads, program // owners // x.heads
     offset = first + owner * (TILES * TILE)  # with causality the longest diagonals first
     low = _empty(x, head, offset, D, DV, DR, TILE)

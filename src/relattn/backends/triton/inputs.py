@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from jaxtyping import Float, Int32
 from torch import Tensor
 
+from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.bands import padded
 from relattn.backends.triton.bundles import Band, Inputs, Listed, ListedTable, Lists, Mask, Pairs, Rows
 from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
@@ -14,9 +17,9 @@ from relattn.backends.triton.positions import side_of
 from relattn.score.problem import TABLES
 
 
-def inputs(call: Call) -> Inputs:
-    """The call's tensors, last axes made contiguous where they are not."""
-    axes = tuple(_listed(call, axis) for axis in call.axes)
+def inputs(call: Call, wanted: Collection[str] = ()) -> Inputs:
+    """The call's tensors, last axes made contiguous where they are not. wanted: the gradients that are computed."""
+    axes = tuple(_listed(call, axis, wanted) for axis in call.axes)
     return Inputs(
         q=rows(call.query),
         k=rows(call.key),
@@ -133,7 +136,13 @@ def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
     return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1) if values.dim() == 3 else 1
 
 
-def _listed(call: Call, axis: ListedAxis) -> Listed:
+def wanted_tables(axis: ListedAxis, wanted: Collection[str]) -> dict[str, Table]:
+    """The tables of the axis whose gradients are wanted, by the names of its fields."""
+    tables = {name: getattr(axis, name) for name in TABLES if on_axis(name, axis.number) in wanted}
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def _listed(call: Call, axis: ListedAxis, wanted: Collection[str]) -> Listed:
     width = (call.query if axis.relative_query is None else axis.relative_query).shape[3]
     return Listed(
         side_of(axis.queries, call.query.shape[2], call.query.device),
@@ -145,6 +154,7 @@ def _listed(call: Call, axis: ListedAxis) -> Listed:
         _listed_table(axis.bias),
         relative_width=width,
         log_width=(None,) * (int(padded(width)).bit_length() - 1),
+        summed=(None,) * sum(1 << TABLES.index(name) for name in wanted_tables(axis, wanted)),
     )
 
 

@@ -14,31 +14,27 @@ import math
 
 import triton
 import triton.language as tl
-from jaxtyping import Float
-from torch import Tensor
 
-from relattn.backends.triton.again import first_halves, load_queries, pairs_again
+from relattn.backends.triton.again import first_halves, gradients_again, load_queries, weights_again
 from relattn.backends.triton.bands import load_rows, place
-from relattn.backends.triton.bundles import Inputs, Pairs
+from relattn.backends.triton.bundles import Pairs
 from relattn.backends.triton.call import Call
-from relattn.backends.triton.known import Known
-from relattn.backends.triton.sizes import launch
+from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.starts import started
 from relattn.backends.triton.stretches import first_stretch, keys_of
 
 
-def mask_gradient(call: Call, x: Inputs, known: Known) -> Float[Tensor, "#B #Hq #Lq #Lk"]:
-    """dM in the shape and dtype of the mask."""
+def memory_of_mask(call: Call) -> Pairs:
+    """Memory for dM, in the shape and dtype of the mask."""
     assert call.explicit_mask is not None
     gradient = call.explicit_mask.new_empty(call.explicit_mask.shape)
-    batches, heads, queries, keys = gradient.shape
-    into = Pairs(gradient, *(None if size == 1 else gradient.stride(n) for n, size in enumerate(gradient.shape)))
+    return Pairs(gradient, *(None if size == 1 else gradient.stride(n) for n, size in enumerate(gradient.shape)))
 
-    def programs(tile: int) -> int:
-        return batches * heads * math.ceil(queries / tile) * math.ceil(keys / tile)
 
-    launch(mask_kernel, call, programs, (x, known, into, call.query.shape[0]))
-    return gradient
+def programs_of_mask(into: Pairs, tile: int) -> int:
+    """The number of programs that sum it."""
+    batches, heads, queries, keys = into.at.shape
+    return batches * heads * math.ceil(queries / tile) * math.ceil(keys / tile)
 
 
 @triton.jit
@@ -46,9 +42,16 @@ def mask_kernel(
     x, known, into, batches,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of dM; into: `Pairs`, no step along an axis on which the mask has one number for all."""
-    x = started(x)
-    program = tl.program_id(0)
+    """`sum_pairs` of one program; into: `Pairs`, no step along an axis on which the mask has one number for all."""
+    sum_pairs(started(x), known, into, batches, tl.program_id(0), D, DV, DR, TILE)
+
+
+@triton.jit
+def sum_pairs(
+    x, known, into, batches, program,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One tile of dM."""
     own_key, program = _own(program, into.key, x.keys, TILE)
     own_query, program = _own(program, into.query, x.queries, TILE)
     own_head, own_batch = _own(program, into.head, x.heads, 1)
@@ -71,14 +74,21 @@ def mask_kernel(
                 if into.key is not None:
                     start, end_key = tl.maximum(start, own_key), tl.minimum(end_key, own_key + TILE)
                 if start < end_key:
-                    halves = first_halves(x, queries, start, STRETCH, DV, DR, TILE)
+                    of_keys, of_values = first_halves(x, queries, start, STRETCH, DV, DR, TILE)
                     for first_key in range(start, end_key, TILE):
                         k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
-                        v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
-                        _, scores, _, halves = pairs_again(
-                            x, known, queries, halves, first_key, k, v, STRETCH, D, DV, DR, TILE
+                        weights, _, of_keys = weights_again(
+                            x, known, queries, of_keys, first_key, k, STRETCH, D, DR, TILE
                         )  # fmt: skip
-                        total += scores
+                        # Always. Beside q . k the compiler would lay both products along the queries, with too few for
+                        # all warps.
+                        if first_key < end_key:
+                            v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
+                            keep = kept_in_tile(x, batch, head, first_query, first_key, TILE)
+                            weights, scores, of_values = gradients_again(
+                                x, queries, of_values, first_key, keep, weights, v, STRETCH, DV, TILE
+                            )  # fmt: skip
+                            total += scores
 
     at, i, j = into.at, own_query + tl.arange(0, TILE), own_key + tl.arange(0, TILE)
     if into.batch is not None:

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from relattn.backends.triton.adding import add_band, add_bias, add_rows, add_sides, first_row
 from relattn.backends.triton.again import Queries, first_halves, gradients_again, weights_again
+from relattn.backends.triton.axes import added_to_axes, store_r, zeros_of_r
 from relattn.backends.triton.bands import (
     INTERPRETED,
     all_rows,
@@ -37,11 +38,11 @@ from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.known import load_lse, side_sums, store_sides
 from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, shared_half
 from relattn.backends.triton.starts import started
-from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, keys_of
+from relattn.backends.triton.stretches import AFTER, first_stretch, holds_too_much, is_constant, keys_of
 
 
 class Sums(NamedTuple):
-    """What a program sums over the keys: dq, dr (None where r is q), and dS and P beyond the tables."""
+    """What a program sums over the keys: dq, dr (None where r is q), dS and P beyond the tables, `OfR` of each axis."""
 
     query: Any
     relative: Any
@@ -51,11 +52,12 @@ class Sums(NamedTuple):
     values_after: Any
     bias_before: Any
     bias_after: Any
+    of_r: Any
 
 
 @triton.jit
 def queries_kernel(
-    x, known, output, grad_lse, sides, grad_query, grad_relative, across,
+    x, known, output, grad_lse, sides, grad_query, grad_relative, grad_of_axes, across,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """dq, dr and delta of GROUPS tiles of queries in one head, and their share of what is summed `across` programs.
@@ -95,8 +97,9 @@ def queries_kernel(
         grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, QUERIES)
     nothing = tl.zeros_like(delta)
     sums = Sums(
-        zeros_of_rows(padded(D), TILE, GROUPS), by_relative, nothing, nothing, nothing, nothing, nothing, nothing
-    )
+        zeros_of_rows(padded(D), TILE, GROUPS), by_relative, nothing, nothing, nothing, nothing, nothing, nothing,
+        zeros_of_r(x, TILE),
+    )  # fmt: skip
     for STRETCH in tl.static_range(first_stretch(x), 3):
         sums = walked(
             x, known, sides, across, queries, q, grad_output, sums, rows, STRETCH, D, DV, DR, TILE, GROUPS
@@ -107,6 +110,7 @@ def queries_kernel(
     if x.r is not None:
         at = head_of(grad_relative, row, x.queries, DR)
         store_rows(at, DR, first_query, x.queries, sums.relative * x.scale, DR, TILE)
+    store_r(x, grad_of_axes, sums.of_r, row, rows, first_query, TILE)
     if sides.relative_keys is not None:
         store_sides(
             sides.relative_keys, sums.keys_before, sums.keys_after, row, rows, first_query, x.queries, TILE, GROUPS
@@ -144,7 +148,7 @@ def walked(
     the heads of all batch elements.
     """
     batch, head, first_query, _, r, grad_output, _, _, _ = queries
-    by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after = sums
+    by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after, of_r = sums
     row = batch * x.heads + head
     key_row = row // x.group  # of all batch elements' heads of keys
     k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
@@ -161,7 +165,8 @@ def walked(
         weights_joined = _zeros_for(of_values).to(v_at.dtype.element_ty)
     if x.bias is not None and not is_constant(x.bias, STRETCH):
         bias_joined = zeros_of_rows(TILE, TILE, GROUPS)
-    for start in range(first_key, end_key, TILE):
+    AGAIN: tl.constexpr = holds_too_much(x, D)
+    for start in tl.range(first_key, end_key, TILE, disable_licm=AGAIN):
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         keep = kept_in_tile(x, batch, head, first_query, start, TILE)
         weights, slope, of_keys = weights_again(x, known, queries, of_keys, start, k, STRETCH, D, DR, TILE)
@@ -190,6 +195,7 @@ def walked(
         if across.bias is not None and not is_constant(x.bias, STRETCH):
             last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
             add_bias(across.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
+        of_r = added_to_axes(x, across.axes, of_r, queries, start, k, weights, scores, D, DV, TILE)
         if across.value is not None:
             weights = weights.to(v.dtype)
             at = first_row(across.value, key_row, x.keys, DV)
@@ -256,4 +262,6 @@ def walked(
         if across.bias is not None and not is_constant(x.bias, STRETCH):
             half = shared_half(tl.zeros_like(bias_joined), bias_joined, TILE)
             add_bias(across.bias, x.bias, head, band, half, TILE)
-    return Sums(by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after)
+    return Sums(
+        by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after, of_r
+    )

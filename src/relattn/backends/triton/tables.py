@@ -7,7 +7,8 @@ No sum depends on the order of programs. With tiles of one size the bits are the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,60 +16,87 @@ from torch import Tensor
 
 from relattn.backends.triton.bundles import Inputs
 from relattn.backends.triton.call import Call, Table
-from relattn.backends.triton.candidates import tiles_of_a_program
-from relattn.backends.triton.diagonals import Into, Sums, tables_kernel
+from relattn.backends.triton.candidates import has_room_for_all_tables
+from relattn.backends.triton.diagonals import Diagonals, Into, Sums
 from relattn.backends.triton.inputs import visible_offsets
 from relattn.backends.triton.known import Known, Sides
-from relattn.backends.triton.sizes import architecture_of, launch
 from relattn.score.problem import TABLES
 
 BLOCK, PROGRAMS = 64, 512  # keep a large GPU busy; if offsets and heads give fewer, queries are divided, too
 
 
-def sums_of_tables(call: Call, x: Inputs, known: Known, wanted: Collection[str]) -> dict[str, Float[Tensor, "Hq R *W"]]:
-    """The sums of each wanted table over the pairs at its offsets, in float32, per query head."""
-    tables = {name: getattr(call, name) for name in Sums._fields if name in wanted}
-    tables = {name: table for name, table in tables.items() if table is not None}
-    found = {
-        name: call.query.new_zeros(call.query.shape[1], *table.values.shape[1:], dtype=torch.float32)
-        for name, table in tables.items()
-    }
-    if x.starts is not None:  # no block of offsets is known to belong to two tables
-        for name, table in tables.items():
-            whole = {name: (0, table.values.shape[1])}
-            found[name] += _sums_at(call, x, known, {name: table}, whole, x.starts[TABLES.index(name)])[name]
-        return found
+class Summed(NamedTuple):
+    """The offsets of tables over which sums are taken at once, the memory of each by part, and the rows it is for."""
+
+    diagonals: Diagonals
+    sums: dict[str, Float[Tensor, "P Hq n *W"]]
+    rows: dict[str, slice]
+
+
+def tables_to_sum(call: Call, x: Inputs, wanted: Collection[str]) -> list[Summed]:
+    """All wanted tables at once. Where there is no room, those of vectors one by one; where an origin is a tensor every
+    one, for no block of offsets is known to belong to two tables then.
+    """
+    tables = _wanted(call, wanted)
+    if x.starts is not None:
+        whole = {name: (0, table.values.shape[1]) for name, table in tables.items()}
+        return [_to_sum(call, {name: each}, {name: 0}, x.starts[TABLES.index(name)]) for name, each in whole.items()]
     extents = {name: _seen(call, table) for name, table in tables.items()}
     extents = {name: extent for name, extent in extents.items() if extent[0] < extent[1]}
-    if extents:
-        for name, sums in _sums_at(call, x, known, tables, extents).items():
-            start, stop = extents[name]
-            found[name][:, start - tables[name].first : stop - tables[name].first] = sums
-    return found
+    firsts = {name: table.first for name, table in tables.items() if isinstance(table.first, int)}
+    if not has_room_for_all_tables(call) and len(extents) > 1:
+        alone = [name for name in extents if name != "bias"][1:]  # beside a bias, which needs few registers, the first
+        together = {name: extent for name, extent in extents.items() if name not in alone}
+        return [_to_sum(call, each, firsts) for each in (together, *({name: extents[name]} for name in alone))]
+    return [_to_sum(call, extents, firsts)] if extents else []
 
 
-def _sums_at(
-    call: Call, x: Inputs, known: Known, tables: dict[str, Table], extents: dict[str, tuple[int, int]],
-    at: Tensor | None = None,
-) -> dict[str, Float[Tensor, "Hq R *W"]]:  # fmt: skip
-    """The sums at the offsets of the extents; at: where the first of them stands in memory."""
+def _to_sum(
+    call: Call, extents: dict[str, tuple[int, int]], firsts: dict[str, int], at: Tensor | None = None
+) -> Summed:
+    """The sums at the offsets of the extents; firsts: of the tables; at: where the first offset stands in memory."""
     heads, queries = call.query.shape[1:3]
     first, end = min(extent[0] for extent in extents.values()), max(extent[1] for extent in extents.values())
     blocks = math.ceil((end - first) / BLOCK)
     parts = max(min(PROGRAMS // (blocks * heads), (queries + call.key.shape[2]) // (end - first)), 1)
     sums = {
-        name: call.query.new_empty(parts, heads, stop - start, *tables[name].values.shape[2:], dtype=torch.float32)
+        name: call.query.new_empty(
+            parts, heads, stop - start, *getattr(call, name).values.shape[2:], dtype=torch.float32
+        )
         for name, (start, stop) in extents.items()
     }
     into = Sums(**{name: _into(sums.get(name), extents.get(name)) for name in Sums._fields})
-    arguments = x, known, into, first if at is None else at, end, call.query.shape[0], parts
-    tiles = tiles_of_a_program(tables_kernel, call, end - first, architecture_of(call))
+    rows = {name: slice(start - firsts[name], stop - firsts[name]) for name, (start, stop) in extents.items()}
+    return Summed(Diagonals(into, first if at is None else at, end, parts), sums, rows)
 
-    def programs(tile: int) -> int:
-        return math.ceil((end - first) / (tiles * tile)) * heads * parts
 
-    launch(tables_kernel, call, programs, arguments, more={"TILES": tiles})
-    return {name: each.sum(0) for name, each in sums.items()}
+def offsets_of(diagonals: Diagonals) -> int:
+    """Their number."""
+    return diagonals.end - (0 if isinstance(diagonals.first, Tensor) else diagonals.first)
+
+
+def programs_of_tables(call: Call, diagonals: Diagonals, owned: int) -> int:
+    """The number of programs that sum them, if each owns so many offsets."""
+    return math.ceil(offsets_of(diagonals) / owned) * call.query.shape[1] * diagonals.parts
+
+
+def sums_of_tables(
+    call: Call, summed: Sequence[Summed], wanted: Collection[str]
+) -> dict[str, Float[Tensor, "Hq R *W"]]:
+    """The sums of each wanted table over the pairs at its offsets, in float32, per query head."""
+    found = {
+        name: call.query.new_zeros(call.query.shape[1], *table.values.shape[1:], dtype=torch.float32)
+        for name, table in _wanted(call, wanted).items()
+    }
+    for each in summed:
+        for name, sums in each.sums.items():
+            found[name][:, each.rows[name]] = sums.sum(0)
+    return found
+
+
+def _wanted(call: Call, wanted: Collection[str]) -> dict[str, Table]:
+    tables = {name: getattr(call, name) for name in Sums._fields if name in wanted}
+    return {name: table for name, table in tables.items() if table is not None}
 
 
 def _seen(call: Call, table: Table) -> tuple[int, int]:

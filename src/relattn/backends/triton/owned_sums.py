@@ -1,0 +1,73 @@
+"""One launch for all sums that one program owns: of tables at their offsets, of rows of the tables of axes, of a float
+mask.
+"""
+
+# pyright: reportIndexIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+
+from relattn.backends.triton.axes import OfAxes
+from relattn.backends.triton.bundles import Inputs, Pairs
+from relattn.backends.triton.call import Call
+from relattn.backends.triton.candidates import tiles_of_a_program
+from relattn.backends.triton.diagonals import Diagonals, programs_of, sum_diagonals, tables_kernel
+from relattn.backends.triton.known import Known
+from relattn.backends.triton.mask_gradient import mask_kernel, programs_of_mask, sum_pairs
+from relattn.backends.triton.owned_rows import programs_of_rows, rows_kernel, sum_rows
+from relattn.backends.triton.sizes import architecture_of, launch
+from relattn.backends.triton.starts import started
+from relattn.backends.triton.tables import offsets_of, programs_of_tables
+
+
+def launch_sums(
+    call: Call, x: Inputs, known: Known, diagonals: Sequence[Diagonals], of_axes: OfAxes, mask: Pairs | None
+) -> None:  # fmt: skip
+    """Sum into the memory of each. of_axes: without spare rows."""
+    batches, rows = call.query.shape[0], of_axes.memory
+
+    def programs_of_axes(tile: int) -> int:
+        return programs_of_rows(of_axes.rows.values(), tile)
+
+    if len(diagonals) + (rows is not None) + (mask is not None) > 1:
+
+        def programs(tile: int) -> int:
+            of_tables = sum(programs_of_tables(call, each, tile) for each in diagonals)
+            return of_tables + programs_of_axes(tile) + (0 if mask is None else programs_of_mask(mask, tile))
+
+        launch(several_kernel, call, programs, (x, known, tuple(diagonals), rows, mask, batches))
+    elif diagonals:
+        tiles = tiles_of_a_program(tables_kernel, call, offsets_of(diagonals[0]), architecture_of(call))
+        launch(
+            tables_kernel, call, lambda tile: programs_of_tables(call, diagonals[0], tiles * tile),
+            (x, known, diagonals[0], batches), more={"TILES": tiles},
+        )  # fmt: skip
+    elif rows is not None:
+        launch(rows_kernel, call, programs_of_axes, (x, known, rows, batches))
+    elif mask is not None:
+        launch(mask_kernel, call, lambda tile: programs_of_mask(mask, tile), (x, known, mask, batches))
+
+
+@triton.jit
+def several_kernel(
+    x, known, diagonals, rows, mask, batches,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """What one program sums of more than one: the programs of each come one after the other."""
+    x = started(x)
+    program = tl.program_id(0)
+    for n in tl.static_range(len(diagonals)):
+        count = programs_of(x, diagonals[n], 1, TILE)
+        if (program >= 0) & (program < count):
+            sum_diagonals(x, known, diagonals[n], batches, program, D, DV, DR, 1, TILE)
+        program -= count
+    if rows is not None:
+        program = sum_rows(x, known, rows, batches, program, D, DV, DR, TILE)
+    if mask is not None:
+        is_of_mask = program >= 0
+        if is_of_mask:
+            sum_pairs(x, known, mask, batches, program, D, DV, DR, TILE)
