@@ -29,7 +29,7 @@ from relattn.backends.triton.inputs import wanted_tables
 from relattn.backends.triton.listed import vectors_of
 
 ALIGNED = tl.constexpr(16)
-"""Of how many numbers the memory of each table is a multiple: its rows stay aligned."""
+"""Of how many numbers, 2^4, the memory of each table is a multiple: rows stay aligned."""
 
 
 class OfR(NamedTuple):
@@ -110,10 +110,9 @@ def is_summed(summed, number):
 @triton.jit
 def memory_after(x, at, table, WIDTH: tl.constexpr, SPARE: tl.constexpr):
     """Where in the memory of all tables the next one begins. WIDTH: 1 for a bias."""
-    rows = table.rows
-    if WIDTH > 1:
-        rows += 2 * SPARE
-    return at + tl.cdiv(rows.to(tl.int64) * x.heads * WIDTH, ALIGNED) * ALIGNED
+    numbers = tl.cast(table.rows, tl.int64) * x.heads
+    aligned = (numbers + (ALIGNED - 1) >> 4) * ALIGNED if WIDTH == 1 else (numbers + 2 * SPARE * x.heads) * WIDTH
+    return at + aligned
 
 
 @triton.jit
