@@ -151,7 +151,7 @@ def markdown() -> str:
         "|---|---:|---:|---:|",
     ]
     for kind, call in CALLS.items():
-        for name, launch in zip(NAMES, launches(call, ordered=False), strict=False):
+        for name, launch in zip(NAMES, launches(call, ordered=False), strict=True):
             found = cost(launch, call)
             lines.append(f"| {name}, {kind} | {found.arguments} | {found.ours} | {found.theirs} |")
     return "\n".join(lines) + "\n"

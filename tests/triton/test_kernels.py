@@ -206,6 +206,18 @@ CALLS: dict[str, dict[str, Any]] = {
     "a float mask for all keys": {"added": "hq", "batch": 2, "tables": ("relative_values",), "softcap": 1.5},
     "a float mask for all pairs": {"added": "bh", "batch": 2, "tables": ("bias",), "key_bias": True},
     "a float mask and dropout": {"added": "qk", "dropout_p": 0.3, "seed": 12345678901, "tables": ()},
+    "wide tables beside a float mask": {"widths": (72, 80, 68), "added": "hk", "heads": (2, 2), "lengths": (18, 20)},
+    "wide tables beside an axis": {"widths": (72, 80, 68), "lengths": (18, 17), "axes": ({"number": 1, "own": 24},)},
+    "three axes, a table of one row": {
+        "lengths": (18, 17),
+        "batch": 2,
+        "tables": ("bias",),
+        "axes": (
+            {"number": 1, "own": 8, "rows": 1, "first": 0},
+            {"number": 2, "own": 40, "tables": TABLES[:3], "zero": True},
+            {"number": 3, "tables": TABLES[1:], "rows": 40, "first": -20},
+        ),
+    },
 }
 
 
@@ -345,14 +357,48 @@ def test_only_wanted_tables_get_a_gradient(ordered: bool, device: str, monkeypat
     assert [found.relative_keys, found.relative_queries, found.relative_values] == [None] * 3
 
 
+WANTED = {
+    "all but the first": [on_axis("bias", 1), *(on_axis(name, 2) for name in TABLES[1:])],
+    "some of each": [on_axis("relative_queries", 1), on_axis("relative_keys", 2), on_axis("bias", 2)],
+    "none of the first axis": [on_axis("relative_values", 2)],
+}
+
+
 @everywhere
-def test_gradients_are_contiguous(device: str) -> None:
+@pytest.mark.parametrize("kind", WANTED)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_wanted_tables_of_axes_get_theirs(
+    ordered: bool, kind: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums of all stand one after the other in memory."""
+    from relattn.backends.triton import backward as backward_module
+    from relattn.backends.triton.backward import backward
+    from relattn.backends.triton.forward import forward
+
+    monkeypatch.setattr(backward_module, "is_ordered", lambda call, wanted: ordered)
+    axes = tuple({"number": n, "own": 8, "rows": 7 + n} for n in (1, 2))
+    call = make_call(lengths=(5, 6), axes=axes, tables=("bias",))
+    cotangents = random_cotangents(call)
+    expected = run(call, *cotangents)
+    found = backward(call, forward(call), *cotangents, wanted={"query", *WANTED[kind]}).axes
+    assert set(found) - {on_axis("relative_query", n) for n in (1, 2)} == set(WANTED[kind])
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], msg=name)
+
+
+@everywhere
+@pytest.mark.parametrize("ordered", [False, True])
+def test_gradients_are_contiguous(ordered: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32 too, where nothing converts what was added up beside spare rows: a compiled graph counts on it."""
-    call = make_call(lengths=(12, 20), axes=({"number": 1, "own": 8},))
+    from relattn.backends.triton import backward
+
+    monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
+    call = make_call(lengths=(12, 20), axes=({"number": 1, "own": 8}, {"number": 2, "own": 16}))
     found = run(call, *random_cotangents(call))
     assert {"key", "value", "bias", *TABLES} < set(found)
-    assert len(found) > 2 + 8 + len(TABLES)
+    assert len(found) == 10 + 2 * 5
     assert all(each.is_contiguous() and each.dtype == torch.float32 for each in found.values())
+    assert len({each.untyped_storage().data_ptr() for each in found.values()}) == len(found), "none is part of another"
 
 
 @everywhere

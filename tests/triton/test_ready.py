@@ -210,17 +210,6 @@ def test_leaves_are_of_no_named_tuple() -> None:
         assert not any(map(holds_bundles, opened(row)[1]))
 
 
-def test_an_axis_of_the_call_is_not_opened_twice() -> None:
-    """But its number is in the form, and one that only looks like it is opened."""
-    one, other, alike = Axis(Place(2, 3), None, ()), Axis(Place(2, 3), None, ()), Axis(Place(2, 3), None, ())
-    bundle = FIRST._replace(axes=(one, other))
-    (form, leaves), (form_of_other, same) = opened((bundle, one)), opened((bundle, other))
-    assert leaves == same == opened((bundle, None))[1]
-    assert form != form_of_other
-    assert len(opened((bundle, alike))[1]) == len(leaves) + 2
-    assert opened((bundle, alike))[0] not in (form, form_of_other)
-
-
 class Compiled(CompiledKernel):
     """Notes what it is launched with."""
 

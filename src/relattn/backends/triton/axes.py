@@ -48,7 +48,9 @@ class OfAxes(NamedTuple):
 
 
 def memory_of_axes(call: Call, wanted: Collection[str], *, spare: bool) -> OfAxes:
-    """spare: zeros to be added to, with a row before and a row after those of vectors; else nothing is in it yet."""
+    """Memory for the wanted tables. spare: zeros to be added to, with a row before and a row after those of vectors;
+    else nothing is in it yet.
+    """
     shapes = {}
     for axis in call.axes:
         for name, table in wanted_tables(axis, wanted).items():
@@ -66,20 +68,32 @@ def memory_of_axes(call: Call, wanted: Collection[str], *, spare: bool) -> OfAxe
     return OfAxes(memory, of_tables)
 
 
-def memory_of_r(call: Call) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """Memory for dr of all axes, one after the other; None without any. And what of it belongs to each, by its name in
-    the problem.
-    """
-    every = [(axis.number, axis.relative_query) for axis in call.axes if axis.relative_query is not None]
-    if not every:
-        return None, {}
-    shapes = [(*r.shape[:3], int(padded(r.shape[3]))) for _, r in every]
-    memory = call.query.new_empty(sum(map(math.prod, shapes)))
-    parts = memory.split([math.prod(shape) for shape in shapes])
-    return memory, {
-        on_axis("relative_query", number): part.view(shape)[..., : r.shape[3]]
-        for (number, r), shape, part in zip(every, shapes, parts, strict=True)
-    }
+def memory_of_r(call: Call) -> Tensor | None:
+    """Memory for dr of all axes that have an r, one after the other; None without any."""
+    sizes = [math.prod(shape) for shape in _shapes_of_r(call).values()]
+    return call.query.new_empty(sum(sizes)) if sizes else None
+
+
+def gradients_of_r(call: Call, memory: Tensor | None) -> dict[str, Float[Tensor, "B Hq Lq Dr"]]:
+    """dr of each of these axes, by its name in the problem. None shares memory with another."""
+    shapes, widths = _shapes_of_r(call), {}
+    for axis in call.axes:
+        if axis.relative_query is not None:
+            widths[on_axis("relative_query", axis.number)] = axis.relative_query.shape[3]
+    if memory is None:
+        return {}
+    found = {}
+    for (name, shape), part in zip(shapes.items(), memory.split([math.prod(s) for s in shapes.values()]), strict=True):
+        gradient = part.view(shape)[..., : widths[name]]
+        is_all = gradient.numel() == memory.numel()
+        found[name] = gradient if is_all else gradient.clone(memory_format=torch.contiguous_format)
+    return found
+
+
+def _shapes_of_r(call: Call) -> dict[str, tuple[int, ...]]:
+    """[B, Hq, Lq, padded width], by the names in the problem."""
+    every = {axis.number: axis.relative_query for axis in call.axes if axis.relative_query is not None}
+    return {on_axis("relative_query", n): (*r.shape[:3], int(padded(r.shape[3]))) for n, r in every.items()}
 
 
 def gradients_of_tables(call: Call, sums: dict[str, Float[Tensor, "Hq R *W"]]) -> dict[str, Float[Tensor, "H R *W"]]:
@@ -98,7 +112,7 @@ def _of_table(call: Call, name: str, table: Table, sums: Float[Tensor, "Hq R *W"
     if name in ("relative_keys", "relative_queries"):
         sums = sums * call.scale
     sums = sums.sum(0, keepdim=True) if table.values.shape[0] == 1 else sums
-    return sums.to(table.values.dtype).contiguous()
+    return sums.to(table.values.dtype, copy=True, memory_format=torch.contiguous_format)  # shares no memory
 
 
 @triton.constexpr_function

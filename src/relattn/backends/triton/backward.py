@@ -10,12 +10,12 @@ With a cap dS is multiplied by its slope, 1 - tanh^2, in all but the last two.
 A program owns a tile of queries, and walks over the keys (queries.py). dq and dr stay on chip. What other programs add
 to as well, dk, dv and the gradients of the tables, is added to memory in float32, tile by tile, by atomic instructions.
 
-The gradient by a mask that is added has a kernel of its own (mask_gradient.py).
+Of the gradient by a mask that is added a program owns a tile (mask_gradient.py).
 
 Atomic additions have no fixed order. Under `torch.use_deterministic_algorithms(True)` (and where `is_ordered` says so)
-the same kernel computes dq and dr alone, and two others (keys.py, tables.py) sum the rest with one program for each
-number. Then the bits are the same on every run with the same sizes of tiles. With dropout P_ij and dP_ij carry its
-factor, except the P in dS.
+the kernel of the queries computes dq and dr alone, and others sum the rest with one program for each number: dk and dv
+(keys.py), and what tables and masks have (owned_sums.py). Then the bits are the same on every run with the same sizes
+of tiles. With dropout P_ij and dP_ij carry its factor, except the P in dS.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.backends.triton.across import Across, memory_for, without_spare_rows
-from relattn.backends.triton.axes import OfAxes, gradients_of_tables, memory_of_axes, memory_of_r
+from relattn.backends.triton.axes import OfAxes, gradients_of_r, gradients_of_tables, memory_of_axes, memory_of_r
 from relattn.backends.triton.call import Answers, Call, Gradients
 from relattn.backends.triton.candidates import HOPPER, is_in_order
 from relattn.backends.triton.inputs import inputs, rows
@@ -64,7 +64,7 @@ def backward(
     query = call.query.new_empty(call.query.shape)
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
     found = {} if ordered else memory_for(call, wanted)
-    of_axes, (of_r, relatives) = memory_of_axes(call, wanted, spare=not ordered), memory_of_r(call)
+    of_axes, of_r = memory_of_axes(call, wanted, spare=not ordered), memory_of_r(call)
 
     def programs(owned: int) -> int:
         return math.ceil(queries / owned) * batch * heads
@@ -85,7 +85,7 @@ def backward(
     key_bias = found.get("key_bias")
     tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
     key, value = (found[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
-    axes = relatives | gradients_of_tables(call, of_axes.rows)
+    axes = gradients_of_r(call, of_r) | gradients_of_tables(call, of_axes.rows)
     of_mask = None if mask is None else mask.at
     return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=of_mask, axes=axes)
 

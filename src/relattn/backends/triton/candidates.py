@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from relattn.backends.triton.bands import INTERPRETED
-from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.call import Call, ListedAxis, Table
 from relattn.backends.triton.inputs import every_width_of, visible_offsets, widths_of
 
 
@@ -170,7 +170,7 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
     if call.axes:  # of float32 a thread holds whole vectors of its pairs: beside wide ones, it has one pair
-        return [Sizes(16, 8 if doublings > 1 else 4, 1) if is_float32 else _of_lists(kernel, doublings)]
+        return [Sizes(16, 8 if doublings > 1 else 4, 1) if is_float32 else _of_lists(kernel, call)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
         return [Sizes(16, 2 if kernel == "keys_kernel" else 1, 2), Sizes(32, 4, 2)]
@@ -214,7 +214,7 @@ def _holds_much(kernel: str, call: Call) -> bool:
     return of_queries and vectors + drops > 2
 
 
-def _vectors(call: Call) -> int:
+def _vectors(call: Call | ListedAxis) -> int:
     """The number of tables of vectors."""
     return sum(table is not None for table in (call.relative_keys, call.relative_queries, call.relative_values))
 
@@ -224,9 +224,10 @@ def _doublings(call: Call) -> int:
     return max((max(every_width_of(call)) - 1).bit_length() - 6, 0)
 
 
-def _of_lists(kernel: str, doublings: int) -> Sizes:
+def _of_lists(kernel: str, call: Call) -> Sizes:
     """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
     warps would compute products twice.
     """
-    of_rows = kernel in ("rows_kernel", "several_kernel", "tables_kernel")
-    return Sizes(16, 2, 1) if doublings or of_rows else Sizes(32, 4, 2)
+    adds_much = kernel == "queries_kernel" and sum(map(_vectors, (call, *call.axes))) > 2
+    owns_rows = kernel in ("rows_kernel", "several_kernel", "tables_kernel")
+    return Sizes(16, 2, 1) if _doublings(call) or adds_much or owns_rows else Sizes(32, 4, 2)

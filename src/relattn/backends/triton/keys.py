@@ -70,7 +70,7 @@ def keys_kernel(
 ):  # fmt: skip
     """dk, dv and da of TILES tiles of keys, 1 or 2, under one key head: all of its query heads, one after the other."""
     x = started(x)
-    AGAIN: tl.constexpr = holds_too_much(x, D)
+    IN_EACH: tl.constexpr = holds_too_much(x, D, DV)
     blocks = tl.cdiv(x.keys, TILES * TILE)
     program = tl.program_id(0)
     key_heads = x.heads // x.group
@@ -85,7 +85,7 @@ def keys_kernel(
         head = key_head * x.group + member
         for STRETCH in tl.static_range(first_stretch(x), 3):
             first_query, end_query = queries_of(x, first_key, STRETCH, TILES * TILE, TILE)
-            for start in tl.range(first_query, end_query, TILE, disable_licm=AGAIN):
+            for start in tl.range(first_query, end_query, TILE, disable_licm=IN_EACH):
                 queries = load_queries(x, known, batch, head, start, D, DV, DR, TILE)
                 halves = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE)
                 near, halves = _with_queries(

@@ -20,25 +20,16 @@ def opened(row: tuple) -> tuple[tuple, tuple]:
     """The form of a row of arguments of any types, and its leaves; a tuple without bundles is one of them.
 
     In rows of equal forms the same leaves stand in the same places: the form tells of the types in the row, of which
-    bundles are there, and of the lengths of tuples with bundles in them. It also tells of Nones and of whole bundles
-    that are no leaves: a None in the row, and an axis that stands among those of an earlier member. What a bundle holds
-    must be of the type that its hint says.
+    bundles are there, and of the lengths of tuples with bundles in them. It also tells of Nones in the row, which are
+    no leaves. What a bundle holds must be of the type that its hint says.
     """
     return _function_for(*map(type, row))(row) if row else NOTHING
-
-
-def place_of(bundle: tuple, row: tuple) -> int | None:
-    """Where this very bundle stands in the row; None where it does not."""
-    for place, each in enumerate(row):
-        if each is bundle:
-            return place
-    return None
 
 
 @functools.cache
 def _function_for(*kinds: type) -> Callable[[tuple], tuple[tuple, tuple]]:
     """`opened` for rows of these types."""
-    text, space = _Text(), {"kinds": kinds, "opened": opened, "place_of": place_of, "NOTHING": NOTHING}
+    text, space = _Text(), {"kinds": kinds, "opened": opened, "NOTHING": NOTHING}
     names = text.new_names(len(kinds))
     text.lines.append(f"{_row(names)} = row")
     for name, kind in zip(names, kinds, strict=True):
@@ -58,7 +49,6 @@ class _Text:
         self.form: list[str] = []
         self.leaves: list[str] = []
         self.rows: list[str] = []
-        self.tuples_of: dict[type, str] = {}
         self.numbers = itertools.count()
 
     def new_names(self, count: int) -> list[str]:
@@ -67,12 +57,7 @@ class _Text:
 
     def open_member(self, name: str, kind: type) -> None:
         """One of the row, whose type is in the form."""
-        if kind in self.tuples_of:
-            (place,) = self.new_names(1)
-            self.lines.append(f"{place} = place_of({name}, {self.tuples_of[kind]})")
-            self.form.append(place)
-            self._open_as_row(f"() if {place} is not None else ({name},)")
-        elif is_bundle(kind):
+        if is_bundle(kind):
             self._open_bundle(name, kind)
         elif issubclass(kind, tuple):
             self._open_as_row(name)
@@ -113,7 +98,6 @@ class _Text:
         elif is_bundle(hint):
             self._open_bundle(name, hint)
         elif get_origin(hint) is tuple:
-            self.tuples_of |= {kind: name for kind in get_args(hint) if is_bundle(kind)}
             self._open_as_row(name)
         elif all(kind is NoneType or _is_flat(kind) for kind in alternatives(hint)):
             self.form.append(f"{name}.__class__")

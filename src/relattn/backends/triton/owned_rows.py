@@ -48,24 +48,24 @@ def sum_rows(
     the programs after them. into: `OfAxes.memory`, without spare rows.
     """
     for n in tl.static_range(len(x.axes)):
-        program, into = _of_table(
+        program, into = _block_of(
             x, known, x.axes[n], x.axes[n].relative_keys, into, 0, two_to_the(x.axes[n].log_width), program, batches,
             D, DV, DR, TILE,
         )  # fmt: skip
-        program, into = _of_table(
+        program, into = _block_of(
             x, known, x.axes[n], x.axes[n].relative_queries, into, 1, padded(D), program, batches, D, DV, DR, TILE
         )  # fmt: skip
-        program, into = _of_table(
+        program, into = _block_of(
             x, known, x.axes[n], x.axes[n].relative_values, into, 2, padded(DV), program, batches, D, DV, DR, TILE
         )  # fmt: skip
-        program, into = _of_table(
+        program, into = _block_of(
             x, known, x.axes[n], x.axes[n].bias, into, 3, 1, program, batches, D, DV, DR, TILE
         )  # fmt: skip
     return program
 
 
 @triton.jit
-def _of_table(
+def _block_of(
     x, known, axis, table, into, NUMBER: tl.constexpr, WIDTH: tl.constexpr, program, batches,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip

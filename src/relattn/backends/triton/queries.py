@@ -165,8 +165,8 @@ def walked(
         weights_joined = _zeros_for(of_values).to(v_at.dtype.element_ty)
     if x.bias is not None and not is_constant(x.bias, STRETCH):
         bias_joined = zeros_of_rows(TILE, TILE, GROUPS)
-    AGAIN: tl.constexpr = holds_too_much(x, D)
-    for start in tl.range(first_key, end_key, TILE, disable_licm=AGAIN):
+    IN_EACH: tl.constexpr = holds_too_much(x, D, DV)
+    for start in tl.range(first_key, end_key, TILE, disable_licm=IN_EACH):
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         keep = kept_in_tile(x, batch, head, first_query, start, TILE)
         weights, slope, of_keys = weights_again(x, known, queries, of_keys, start, k, STRETCH, D, DR, TILE)

@@ -48,17 +48,17 @@ def first_half(
 @triton.jit
 def with_band(
     pairs, half, rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    AGAIN: tl.constexpr = NO,
+    IN_BACKWARD: tl.constexpr = NO,
 ):  # fmt: skip
     """pairs [i, j], with x_i . table[d_ij] added, and the half of the next tile of keys; half: that of this tile.
 
-    AGAIN: in the backward pass, where tiles of 64 leave few registers.
+    IN_BACKWARD: where tiles of 64 leave few registers.
     """
     if is_constant(table, STRETCH):
         pairs += half
     else:
         right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
-        pairs += pairs_from_rows(half, right, TILE, AGAIN and TILE >= 64)
+        pairs += pairs_from_rows(half, right, TILE, IN_BACKWARD and TILE >= 64)
         half = right
     return pairs, half
 

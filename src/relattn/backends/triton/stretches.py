@@ -41,12 +41,12 @@ def any_clipped(x):
 
 
 @triton.jit
-def holds_too_much(x, WIDTH: tl.constexpr):
-    """Whether what does not change from tile to tile is computed in each tile of a walk. Held for three loops it would
-    spill, beside wide rows and a table of vectors.
+def holds_too_much(x, D: tl.constexpr, DV: tl.constexpr):
+    """Whether what does not change from tile to tile is computed in each tile of a walk of the backward pass. Held for
+    three loops it would spill, beside wide rows and a table of vectors.
     """
     has_vectors = x.relative_keys is not None or x.relative_queries is not None or x.relative_values is not None
-    return any_clipped(x) and has_vectors and WIDTH > 64
+    return any_clipped(x) and has_vectors and (D > 64 or DV > 64)
 
 
 @triton.jit
