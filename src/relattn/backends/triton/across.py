@@ -15,27 +15,38 @@ NUMBERS = ("bias", "key_bias")
 """Gradients of numbers; the others are of rows of vectors."""
 
 
-class Across(NamedTuple):
-    """Where a program adds what it knows of a gradient; None where it adds nothing.
+class Terms(NamedTuple):
+    """Where a program adds what it knows of the gradients of the sequence's tables and the key bias; None where it adds
+    nothing.
 
-    key, value: [B, Hk, 1 + Lk + 1, width]. Of a table: [Hq, 1 + rows + 1, width], or [Hq, rows] for a bias. key_bias:
-    [B, Hq, Lk]. axes: `OfAxes.memory`. All float32 and contiguous. Nothing is read of the spare rows before and after.
-    They take what belongs to no row, so that such an addition waits for no condition.
+    Of a table: [Hq, 1 + rows + 1, width], or [Hq, rows] for a bias. key_bias: [B, Hq, Lk].
     """
 
-    key: Tensor | None
-    value: Tensor | None
     relative_keys: Tensor | None
     relative_queries: Tensor | None
     relative_values: Tensor | None
     bias: Tensor | None
     key_bias: Tensor | None
+
+
+class Across(NamedTuple):
+    """Where a program adds what it knows of a gradient; None where it adds nothing.
+
+    key, value: [B, Hk, 1 + Lk + 1, width]. axes: `OfAxes.memory`. All float32 and contiguous, as those of the terms.
+    Nothing is read of the spare rows before and after. They take what belongs to no row, so that such an addition waits
+    for no condition.
+    """
+
+    key: Tensor | None
+    value: Tensor | None
     axes: Tensor | None
+    terms: Terms
 
     @classmethod
     def of(cls, memory: dict[str, Tensor], axes: Tensor | None) -> Across:
         """The memory by name, and that of all axes; what is not in it is not added to."""
-        return cls(**{name: memory.get(name) for name in cls._fields} | {"axes": axes})
+        terms = Terms(*(memory.get(name) for name in Terms._fields))
+        return cls(memory.get("key"), memory.get("value"), axes, terms)
 
 
 def memory_for(call: Call, wanted: Collection[str]) -> dict[str, Tensor]:

@@ -174,9 +174,9 @@ def walked(
         weights, scores, of_values = gradients_again(
             x, queries, of_values, start, keep, weights, v, STRETCH, DV, TILE
         )  # fmt: skip
-        if across.key_bias is not None:
+        if across.terms.key_bias is not None:
             key = start + tl.arange(0, TILE)
-            at = across.key_bias + row.to(tl.int64) * x.keys + key
+            at = across.terms.key_bias + row.to(tl.int64) * x.keys + key
             tl.atomic_add(at, tl.sum(all_rows(scores), axis=0), mask=key < x.keys, sem="relaxed")
         if x.softcap is not None:
             scores *= slope
@@ -192,19 +192,19 @@ def walked(
             )
         if sides.bias is not None:
             bias_before, bias_after = side_sums(bias_before, bias_after, scores, x.bias, offset, STRETCH, -1, TILE)
-        if across.bias is not None and not is_constant(x.bias, STRETCH):
+        if across.terms.bias is not None and not is_constant(x.bias, STRETCH):
             last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
-            add_bias(across.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
+            add_bias(across.terms.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
         of_r = added_to_axes(x, across.axes, of_r, queries, start, k, weights, scores, D, DV, TILE)
         if across.value is not None:
             weights = weights.to(v.dtype)
             at = first_row(across.value, key_row, x.keys, DV)
             add_rows(at, start, x.keys, dot(tl.trans(all_rows(weights)), all_grad_output), DV, TILE)
-        if across.relative_values is not None and not is_constant(x.relative_values, STRETCH):
+        if across.terms.relative_values is not None and not is_constant(x.relative_values, STRETCH):
             last, weights_joined = weights_joined, joined_from_pairs(weights, TILE)
             half = shared_half(weights_joined, last, TILE)
-            add_band(across.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
-        if across.relative_queries is not None and sides.relative_queries is not None:
+            add_band(across.terms.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
+        if across.terms.relative_queries is not None and sides.relative_queries is not None:
             nothing = tl.zeros((TILE,), tl.float32)
             before, after = side_sums(nothing, nothing, scores, x.relative_queries, offset, STRETCH, 0, TILE)
             add_sides(sides.relative_queries, before, after, row, rows, start, x.keys, TILE)
@@ -223,9 +223,9 @@ def walked(
                 near, far = tl.trans(near), tl.trans(far)
                 by_key += band_sum(near, x.relative_queries, head, band, D, TILE)
                 by_key += band_sum(far, x.relative_queries, head, band + TILE, D, TILE)
-                if across.relative_queries is not None:
-                    add_band(across.relative_queries, x.relative_queries, head, band, near, k, D, TILE)
-                    add_band(across.relative_queries, x.relative_queries, head, band + TILE, far, k, D, TILE)
+                if across.terms.relative_queries is not None:
+                    add_band(across.terms.relative_queries, x.relative_queries, head, band, near, k, D, TILE)
+                    add_band(across.terms.relative_queries, x.relative_queries, head, band + TILE, far, k, D, TILE)
             at = first_row(across.key, key_row, x.keys, D)
             add_rows(at, start, x.keys, by_key * x.scale, D, TILE)
         by_query += dot(scores, k)
@@ -239,8 +239,8 @@ def walked(
                 by_relative += step
             else:
                 by_query += step
-            if across.relative_keys is not None:
-                add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
+            if across.terms.relative_keys is not None:
+                add_band(across.terms.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
         band += TILE
 
     if first_key < end_key:  # what is left: the right half of the last band, or the share of a constant row
@@ -250,18 +250,18 @@ def walked(
             else:
                 half = shared_half(tl.zeros_like(scores_joined), scores_joined, TILE)
                 step = band_sum(half, x.relative_keys, head, band, DR, TILE)
-                if across.relative_keys is not None:
-                    add_band(across.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
+                if across.terms.relative_keys is not None:
+                    add_band(across.terms.relative_keys, x.relative_keys, head, band, half, r, DR, TILE)
             if x.r is not None:
                 by_relative += step
             else:
                 by_query += step
-        if across.relative_values is not None and not is_constant(x.relative_values, STRETCH):
+        if across.terms.relative_values is not None and not is_constant(x.relative_values, STRETCH):
             half = shared_half(tl.zeros_like(weights_joined), weights_joined, TILE)
-            add_band(across.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
-        if across.bias is not None and not is_constant(x.bias, STRETCH):
+            add_band(across.terms.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
+        if across.terms.bias is not None and not is_constant(x.bias, STRETCH):
             half = shared_half(tl.zeros_like(bias_joined), bias_joined, TILE)
-            add_bias(across.bias, x.bias, head, band, half, TILE)
+            add_bias(across.terms.bias, x.bias, head, band, half, TILE)
     return Sums(
         by_query, by_relative, keys_before, keys_after, values_before, values_after, bias_before, bias_after, of_r
     )

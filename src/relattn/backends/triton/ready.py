@@ -48,10 +48,9 @@ class Ready(NamedTuple):
 
 def _has_hooks() -> bool:
     """Whether Triton was given something to call at each launch."""
-    for hook in (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook):
-        if not isinstance(hook, knobs.HookChain) or hook.calls:
-            return True
-    return False
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    are_chains = isinstance(enter, knobs.HookChain) and isinstance(leave, knobs.HookChain)
+    return not are_chains or bool(enter.calls or leave.calls)
 
 
 remembered: dict[tuple, list[tuple[tuple, Ready]]] = {}

@@ -61,7 +61,7 @@ def launch(
     """
     query, relative = call.query, call.relative_query
     (batch, heads, queries, width), keys = query.shape, call.key.shape[2]
-    is_large = _is_worth_timing(queries * keys)
+    is_large = queries * keys >= WORTH_TIMING and _may_be_timed()
     magnitude = (batch * heads * queries * keys).bit_length() // 2  # to a power of four
     known_by = (
         kernel.__name__, query.get_device(), width, call.value.shape[3],
@@ -96,9 +96,9 @@ def launch(
         keep(known_by, arguments, launched, compiled_in, sizes.tile * sizes.groups)
 
 
-def _is_worth_timing(pairs: int) -> bool:
-    """Whether a call of so many pairs per head is timed."""
-    return pairs >= WORTH_TIMING and not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
+def _may_be_timed() -> bool:
+    """Whether the fastest size is searched for at all."""
+    return not INTERPRETED and not torch.are_deterministic_algorithms_enabled()
 
 
 def architecture() -> int:
