@@ -33,34 +33,32 @@ def programs_of_rows(rows: Iterable[Tensor], tile: int) -> int:
 @triton.jit
 def rows_kernel(
     x, known, into, batches,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """`sum_rows` of one program."""
-    sum_rows(started(x), known, into, batches, tl.program_id(0), D, DV, DR, TILE)
+    sum_rows(started(x), known, into, batches, tl.program_id(0), D, DV, DR, AXIS, TILE)
 
 
 @triton.jit
 def sum_rows(
     x, known, into, batches, program,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sums of one block of one table's rows under one head, if the program is one of these; and its number among
-    the programs after them. into: `OfAxes.memory`, without spare rows.
+    the programs after them. AXIS: the place of the axis in the call; into: the memory of its tables, as in `OfAxes`,
+    without spare rows.
     """
-    for n in tl.static_range(len(x.axes)):
-        program, into = _block_of(
-            x, known, x.axes[n], x.axes[n].relative_keys, into, 0, two_to_the(x.axes[n].log_width), program, batches,
-            D, DV, DR, TILE,
-        )  # fmt: skip
-        program, into = _block_of(
-            x, known, x.axes[n], x.axes[n].relative_queries, into, 1, padded(D), program, batches, D, DV, DR, TILE
-        )  # fmt: skip
-        program, into = _block_of(
-            x, known, x.axes[n], x.axes[n].relative_values, into, 2, padded(DV), program, batches, D, DV, DR, TILE
-        )  # fmt: skip
-        program, into = _block_of(
-            x, known, x.axes[n], x.axes[n].bias, into, 3, 1, program, batches, D, DV, DR, TILE
-        )  # fmt: skip
+    axis = x.axes[AXIS]
+    program, into = _block_of(
+        x, known, axis, axis.relative_keys, into, 0, two_to_the(axis.log_width), program, batches, D, DV, DR, TILE
+    )  # fmt: skip
+    program, into = _block_of(
+        x, known, axis, axis.relative_queries, into, 1, padded(D), program, batches, D, DV, DR, TILE
+    )  # fmt: skip
+    program, into = _block_of(
+        x, known, axis, axis.relative_values, into, 2, padded(DV), program, batches, D, DV, DR, TILE
+    )  # fmt: skip
+    program, into = _block_of(x, known, axis, axis.bias, into, 3, 1, program, batches, D, DV, DR, TILE)
     return program
 
 
