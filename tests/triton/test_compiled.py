@@ -196,6 +196,7 @@ LOOKED_UP = {
     "key_mask": mask_of(4, LENGTH), "query_segments": numbers(4, LENGTH), "key_segments": numbers(4, LENGTH),
     "explicit_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
 }  # fmt: skip
+A_BIAS = meta_axis(2, 33)._replace(**dict.fromkeys(TABLES[:3]))
 BRANCHES = {
     "everything": meta_call(TABLES, 33, length=LENGTH, **LOOKED_UP),
     "a relative query of its own": meta_call(
@@ -213,7 +214,7 @@ BRANCHES = {
         TABLES, 33, length=LENGTH, explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta")
     ),
     "starts as tensors": meta_call(TABLES, 33, length=LENGTH, lowest=-300, offset=numbers()),
-    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=200), meta_axis(2, 33))),
+    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=200), A_BIAS)),
     "a listed sequence": meta_call((), length=LENGTH, axes=(meta_axis(0, 33, own=64, lowest=-300, highest=0),)),
     "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
     "one row": meta_call(TABLES, 1, length=LENGTH),
