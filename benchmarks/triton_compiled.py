@@ -20,13 +20,12 @@ from unittest.mock import patch
 import torch
 
 from relattn import grid
-from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton import backward, candidates, forward, keys, owned_sums
 from relattn.backends.triton.call import Call, Gradients
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
-from tests.triton.calls import SHARED_MEMORY, WIDTH, launching, meta_axis, meta_call, numbers
+from tests.triton.calls import SHARED_MEMORY, WIDTH, every_gradient_of, launching, meta_axis, meta_call, numbers
 from tests.triton.compiled import Cost, compiled
 
 FOLDER = Path(__file__).parent / "results" / "triton"
@@ -143,12 +142,6 @@ def launches(call: Call, ordered: bool, capability: int = 0) -> list[Launch]:
         answers = forward.forward(call)
         backward.backward(call, answers, answers.output, answers.lse, every_gradient_of(call))
     return found
-
-
-def every_gradient_of(call: Call) -> set[str]:
-    """The names of all gradients that the backward pass may be asked for."""
-    of_axes = (on_axis(name, axis.number) for axis in call.axes for name in ("relative_query", *TABLES))
-    return {*Gradients._fields, *of_axes}
 
 
 def kernels(call: Call, capability: int) -> dict[str, Launch]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from relattn.backends.triton.call import Call, ListedAxis, Table
+from relattn.backends.problem_arguments import on_axis
+from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
 from relattn.score.position import Listed
 from relattn.score.problem import TABLES, Part
 
@@ -66,6 +67,12 @@ def launching() -> tuple[ModuleType, ...]:
     from relattn.backends.triton import backward, forward, keys, owned_sums
 
     return forward, backward, keys, owned_sums
+
+
+def every_gradient_of(call: Call) -> set[str]:
+    """The names of all gradients that the backward pass may be asked for."""
+    of_axes = (on_axis(name, axis.number) for axis in call.axes for name in ("relative_query", *TABLES))
+    return {*Gradients._fields, *of_axes}
 
 
 def numbers(*shape: int) -> torch.Tensor:

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from relattn import UnsupportedError
 from relattn.backends.problem_arguments import on_axis
-from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
+from relattn.backends.triton.call import Call, ListedAxis, Table
 from relattn.score.digits import Digits
 from relattn.score.position import Listed, Run
 from relattn.score.problem import Part
 from tests.oracle.budget import EPS, REFUSAL_CHANCE, assert_within_budget, max_error
 from tests.oracle.philox import dropout_factors
 from tests.triton import everywhere
+from tests.triton.calls import every_gradient_of
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -467,8 +468,7 @@ def run(call: Call, by_output: Tensor, by_lse: Tensor) -> dict[str, Tensor]:
     from relattn.backends.triton.forward import forward
 
     answers = forward(call)
-    wanted = {*Gradients._fields, *(name for axis in call.axes for name in tensors_of(axis))}
-    gradients = backward(call, answers, by_output, by_lse, wanted)
+    gradients = backward(call, answers, by_output, by_lse, every_gradient_of(call))
     found = {"output": answers.output, "lse": answers.lse} | gradients._asdict()
     return {name: answer for name, answer in found.items() if isinstance(answer, Tensor)} | gradients.axes
 

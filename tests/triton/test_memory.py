@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.backends.triton.call import Call, Gradients
+from relattn.backends.triton.call import Call
 from tests.made import Made
-from tests.triton.calls import launching, meta_axis, meta_call
+from tests.triton.calls import every_gradient_of, launching, meta_axis, meta_call
 from tests.triton.test_kernels import tensors_of
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -33,8 +33,7 @@ def made(
         monkeypatch.setattr(module, "launch", launch)
     with Made() as count:
         answers = forward.forward(call)
-        wanted = {*Gradients._fields, *(name for axis in call.axes for name in tensors_of(axis))}
-        backward.backward(call, answers, answers.output, answers.lse, wanted)
+        backward.backward(call, answers, answers.output, answers.lse, every_gradient_of(call))
     return count
 
 

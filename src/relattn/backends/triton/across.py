@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends.triton.call import Call
-from relattn.score.problem import TABLES
+from relattn.backends.triton.inputs import wanted_tables
 
 NUMBERS = ("bias", "key_bias")
 """Gradients of numbers; the others are of rows of vectors."""
@@ -51,22 +51,19 @@ class Across(NamedTuple):
 
 def memory_for(call: Call, wanted: Collection[str]) -> dict[str, Tensor]:
     """Zeros for dk, dv, the wanted tables and a wanted key bias, in float32."""
-    memory = {name: zeros_with_spare_rows(name, getattr(call, name).shape, call.query) for name in ("key", "value")}
-    for name in TABLES:
-        if name in wanted and (table := getattr(call, name)) is not None:
-            of_heads = call.query.shape[1], *table.values.shape[1:]
-            memory[name] = zeros_with_spare_rows(name, of_heads, call.query)
+    memory = {name: with_spare_rows(name, getattr(call, name)) for name in ("key", "value")}
+    for name, table in wanted_tables(call, wanted).items():
+        of_heads = table.values.expand(call.query.shape[1], *table.values.shape[1:])
+        memory[name] = with_spare_rows(name, of_heads)
     if "key_bias" in wanted and call.key_bias is not None:
-        memory["key_bias"] = zeros_with_spare_rows("key_bias", call.key_bias.shape, call.query)
+        memory["key_bias"] = with_spare_rows("key_bias", call.key_bias)
     return memory
 
 
-def zeros_with_spare_rows(name: str, shape: tuple[int, ...], beside: Tensor) -> Tensor:
-    """Zeros in float32, on the device of `beside`: with a row before and a row after for rows of vectors, of the shape
-    itself for numbers.
-    """
-    shape = shape if name in NUMBERS else (*shape[:-2], shape[-2] + 2, shape[-1])
-    return beside.new_zeros(shape, dtype=torch.float32)
+def with_spare_rows(name: str, like: Tensor) -> Tensor:
+    """Zeros in float32: with a row before and a row after for rows of vectors, of the shape itself for numbers."""
+    shape = like.shape if name in NUMBERS else (*like.shape[:-2], like.shape[-2] + 2, like.shape[-1])
+    return like.new_zeros(shape, dtype=torch.float32)
 
 
 def without_spare_rows(name: str, memory: Tensor) -> Tensor:

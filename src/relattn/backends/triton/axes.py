@@ -24,9 +24,10 @@ from torch import Tensor
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.triton.bands import head_of, padded, store_rows, two_to_the
 from relattn.backends.triton.blocks import add_numbers, add_products, rows_of_pairs, sums_of
-from relattn.backends.triton.call import Call, Table
+from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import wanted_tables
 from relattn.backends.triton.listed import vectors_of
+from relattn.backends.triton.tables import of_values
 
 ALIGNED = tl.constexpr(16)
 """Of how many numbers, 2^4, the memory of each table is a multiple: rows stay aligned."""
@@ -70,49 +71,45 @@ def memory_of_axes(call: Call, wanted: Collection[str], *, spare: bool) -> OfAxe
 
 def memory_of_r(call: Call) -> Tensor | None:
     """Memory for dr of all axes that have an r, one after the other; None without any."""
-    sizes = [math.prod(shape) for shape in _shapes_of_r(call).values()]
+    sizes = [math.prod(shape) for shape, _ in _shapes_of_r(call).values()]
     return call.query.new_empty(sum(sizes)) if sizes else None
 
 
 def gradients_of_r(call: Call, memory: Tensor | None) -> dict[str, Float[Tensor, "B Hq Lq Dr"]]:
     """dr of each of these axes, by its name in the problem. None shares memory with another."""
-    shapes, widths = _shapes_of_r(call), {}
-    for axis in call.axes:
-        if axis.relative_query is not None:
-            widths[on_axis("relative_query", axis.number)] = axis.relative_query.shape[3]
-    if memory is None:
-        return {}
     found = {}
-    for (name, shape), part in zip(shapes.items(), memory.split([math.prod(s) for s in shapes.values()]), strict=True):
-        gradient = part.view(shape)[..., : widths[name]]
-        is_all = gradient.numel() == memory.numel()
-        found[name] = gradient if is_all else gradient.clone(memory_format=torch.contiguous_format)
+    if memory is not None:
+        shapes = _shapes_of_r(call)
+        parts = memory.split([math.prod(shape) for shape, _ in shapes.values()])
+        for (name, (shape, width)), part in zip(shapes.items(), parts, strict=True):
+            gradient = part.view(shape)[..., :width]
+            is_all = gradient.numel() == memory.numel()
+            found[name] = gradient if is_all else gradient.clone(memory_format=torch.contiguous_format)
     return found
 
 
-def _shapes_of_r(call: Call) -> dict[str, tuple[int, ...]]:
-    """[B, Hq, Lq, padded width], by the names in the problem."""
+def _shapes_of_r(call: Call) -> dict[str, tuple[tuple[int, ...], int]]:
+    """[B, Hq, Lq, padded width], and the width, by the names in the problem."""
     every = {axis.number: axis.relative_query for axis in call.axes if axis.relative_query is not None}
-    return {on_axis("relative_query", n): (*r.shape[:3], int(padded(r.shape[3]))) for n, r in every.items()}
+    return {
+        on_axis("relative_query", number): ((*r.shape[:3], int(padded(r.shape[3]))), r.shape[3])
+        for number, r in every.items()
+    }
 
 
-def gradients_of_tables(call: Call, sums: dict[str, Float[Tensor, "Hq R *W"]]) -> dict[str, Float[Tensor, "H R *W"]]:
-    """The gradients by the values of the tables, in their dtypes, by their names in the problem."""
+def gradients_of_tables(
+    call: Call, wanted: Collection[str], sums: dict[str, Float[Tensor, "Hq R *W"]]
+) -> dict[str, Float[Tensor, "H R *W"]]:
+    """The gradients by the values of the wanted tables, by their names in the problem; sums: `OfAxes.rows`. None shares
+    memory with another.
+    """
     found = {}
     for axis in call.axes:
-        for name, table in axis._asdict().items():
-            if isinstance(table, Table) and (whole := on_axis(name, axis.number)) in sums:
-                found[whole] = _of_table(call, name, table, sums[whole])
+        for name, table in wanted_tables(axis, wanted).items():
+            whole = on_axis(name, axis.number)
+            total = sums[whole] if name == "bias" else sums[whole][..., : table.values.shape[2]]
+            found[whole] = of_values(call, name, table, total.clone(memory_format=torch.contiguous_format))
     return found
-
-
-def _of_table(call: Call, name: str, table: Table, sums: Float[Tensor, "Hq R *W"]) -> Float[Tensor, "H R *W"]:
-    if name != "bias":
-        sums = sums[..., : table.values.shape[2]]
-    if name in ("relative_keys", "relative_queries"):
-        sums = sums * call.scale
-    sums = sums.sum(0, keepdim=True) if table.values.shape[0] == 1 else sums
-    return sums.to(table.values.dtype, copy=True, memory_format=torch.contiguous_format)  # shares no memory
 
 
 @triton.constexpr_function

@@ -85,7 +85,7 @@ def backward(
     key_bias = found.get("key_bias")
     tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
     key, value = (found[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
-    axes = gradients_of_r(call, of_r) | gradients_of_tables(call, of_axes.rows)
+    axes = gradients_of_r(call, of_r) | gradients_of_tables(call, wanted, of_axes.rows)
     of_mask = None if mask is None else mask.at
     return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=of_mask, axes=axes)
 

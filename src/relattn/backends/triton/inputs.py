@@ -136,9 +136,10 @@ def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
     return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1) if values.dim() == 3 else 1
 
 
-def wanted_tables(axis: ListedAxis, wanted: Collection[str]) -> dict[str, Table]:
-    """The tables of the axis whose gradients are wanted, by the names of its fields."""
-    tables = {name: getattr(axis, name) for name in TABLES if on_axis(name, axis.number) in wanted}
+def wanted_tables(given: Call | ListedAxis, wanted: Collection[str]) -> dict[str, Table]:
+    """The tables of the call's sequence, or of an axis, whose gradients are wanted, by the names of its fields."""
+    number = given.number if isinstance(given, ListedAxis) else 0
+    tables = {name: getattr(given, name) for name in TABLES if on_axis(name, number) in wanted}
     return {name: table for name, table in tables.items() if table is not None}
 
 

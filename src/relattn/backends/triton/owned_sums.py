@@ -1,5 +1,5 @@
-"""One launch for all sums that one program owns: of tables at their offsets, of rows of the tables of axes, of a float
-mask.
+"""The launches for sums that one program owns: of tables at their offsets, of rows of the tables of axes, of a float
+mask. One takes all of a call but the rows of further axes.
 """
 
 # pyright: reportIndexIssue=false
@@ -34,8 +34,8 @@ def launch_sums(
     """Sum into the memory of each. of_axes: without spare rows. Every axis after the first has a launch of its own: one
     kernel for all would take minutes to compile.
     """
-    batches, of_axis = call.query.shape[0], _by_axis(call, of_axes)
-    first, rest = of_axis[:1], of_axis[1:]
+    batches, rest = call.query.shape[0], _by_axis(call, of_axes)
+    first = rest[:1]
     if len(diagonals) + len(first) + (mask is not None) > 1:
 
         def programs(tile: int) -> int:
@@ -43,6 +43,7 @@ def launch_sums(
             of_rows = sum(programs_of_rows(rows, tile) for _, rows in first)
             return of_tables + of_rows + (0 if mask is None else programs_of_mask(mask, tile))
 
+        rest = rest[1:]
         place, rows = first[0] if first else (0, [None])
         launch(
             several_kernel, call, programs, (x, known, tuple(diagonals), rows[0], mask, batches), more={"AXIS": place}
@@ -55,8 +56,6 @@ def launch_sums(
         )  # fmt: skip
     elif mask is not None:
         launch(mask_kernel, call, lambda tile: programs_of_mask(mask, tile), (x, known, mask, batches))
-    else:
-        rest = of_axis
     for place, rows in rest:
         launch(rows_kernel, call, partial(programs_of_rows, rows), (x, known, rows[0], batches), more={"AXIS": place})
 

@@ -18,7 +18,7 @@ from relattn.backends.triton.bundles import Inputs
 from relattn.backends.triton.call import Call, Table
 from relattn.backends.triton.candidates import has_room_for_all_tables
 from relattn.backends.triton.diagonals import Diagonals, Into, Sums
-from relattn.backends.triton.inputs import visible_offsets
+from relattn.backends.triton.inputs import visible_offsets, wanted_tables
 from relattn.backends.triton.known import Known, Sides
 from relattn.score.problem import TABLES
 
@@ -37,7 +37,7 @@ def tables_to_sum(call: Call, x: Inputs, wanted: Collection[str]) -> list[Summed
     """All wanted tables at once. Where there is no room, those of vectors one by one; where an origin is a tensor every
     one, for no block of offsets is known to belong to two tables then.
     """
-    tables = _wanted(call, wanted)
+    tables = wanted_tables(call, wanted)
     if x.starts is not None:
         whole = {name: (0, table.values.shape[1]) for name, table in tables.items()}
         return [_to_sum(call, {name: each}, {name: 0}, x.starts[TABLES.index(name)]) for name, each in whole.items()]
@@ -86,17 +86,12 @@ def sums_of_tables(
     """The sums of each wanted table over the pairs at its offsets, in float32, per query head."""
     found = {
         name: call.query.new_zeros(call.query.shape[1], *table.values.shape[1:], dtype=torch.float32)
-        for name, table in _wanted(call, wanted).items()
+        for name, table in wanted_tables(call, wanted).items()
     }
     for each in summed:
         for name, sums in each.sums.items():
             found[name][:, each.rows[name]] = sums.sum(0)
     return found
-
-
-def _wanted(call: Call, wanted: Collection[str]) -> dict[str, Table]:
-    tables = {name: getattr(call, name) for name in Sums._fields if name in wanted}
-    return {name: table for name, table in tables.items() if table is not None}
 
 
 def _seen(call: Call, table: Table) -> tuple[int, int]:
@@ -120,6 +115,11 @@ def table_gradient(call: Call, known: Known, sides: Sides, name: str, total: Flo
         before, after = _beyond(call, known, name, edges)
         total[:, 0] += before
         total[:, -1] += after
+    return of_values(call, name, table, total)
+
+
+def of_values(call: Call, name: str, table: Table, total: Float[Tensor, "Hq R *W"]) -> Float[Tensor, "H R *W"]:
+    """The gradient by the values of a table, in their dtype, from the sums of all pairs, which it may change."""
     if name in ("relative_keys", "relative_queries"):
         total *= call.scale
     if table.values.shape[0] == 1:
