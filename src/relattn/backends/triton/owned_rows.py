@@ -1,6 +1,7 @@
 """Gradients by the tables of listed axes in a fixed order: a program owns neighbouring rows of one table.
 
-It walks over all pairs. Of a tile of pairs without such a row it reads only the positions.
+It walks over all pairs. Of a tile of pairs without such a row it reads only the positions. Of all tables one kernel
+sums: the code computes S and dP in one place, and only what differs from table to table lies in branches.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -16,13 +18,31 @@ from torch import Tensor
 
 from relattn.backends.triton.again import first_halves, gradients_again, load_queries, weights_again
 from relattn.backends.triton.axes import is_summed, memory_after
-from relattn.backends.triton.bands import dot, load_rows, padded, place, store_rows, two_to_the
+from relattn.backends.triton.bands import dot, load_padded_rows, load_rows, padded, place
 from relattn.backends.triton.blocks import by_row, rows_of_pairs
 from relattn.backends.triton.dropout import kept_in_tile
-from relattn.backends.triton.listed import vectors_of
 from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.starts import started
 from relattn.backends.triton.stretches import WITHIN
+
+KEYS, QUERIES, VALUES, BIAS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+"""The numbers of an axis' tables, as in TABLES."""
+
+
+class Own(NamedTuple):
+    """What a program owns: the rows from `first` of one table, under one head.
+
+    axis: its place in the call; -1 where the program owns no rows. table: KEYS .. BIAS. rows, width: of the table in
+    memory, and `at` where those of the head begin.
+    """
+
+    axis: Any
+    table: Any
+    head: Any
+    first: Any
+    rows: Any
+    width: Any
+    at: Any
 
 
 def programs_of_rows(rows: Iterable[Tensor], tile: int) -> int:
@@ -33,62 +53,83 @@ def programs_of_rows(rows: Iterable[Tensor], tile: int) -> int:
 @triton.jit
 def rows_kernel(
     x, known, into, batches,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """`sum_rows` of one program."""
-    sum_rows(started(x), known, into, batches, tl.program_id(0), D, DV, DR, AXIS, TILE)
+    sum_rows(started(x), known, into, batches, tl.program_id(0), D, DV, DR, TILE)
 
 
 @triton.jit
 def sum_rows(
     x, known, into, batches, program,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sums of one block of one table's rows under one head, if the program is one of these; and its number among
-    the programs after them. AXIS: the place of the axis in the call; into: the memory of its tables, as in `OfAxes`,
-    without spare rows.
+    the programs after them. into: `OfAxes.memory`, without spare rows.
     """
-    axis = x.axes[AXIS]
-    program, into = _block_of(
-        x, known, axis, axis.relative_keys, into, 0, two_to_the(axis.log_width), program, batches, D, DV, DR, TILE
-    )  # fmt: skip
-    program, into = _block_of(
-        x, known, axis, axis.relative_queries, into, 1, padded(D), program, batches, D, DV, DR, TILE
-    )  # fmt: skip
-    program, into = _block_of(
-        x, known, axis, axis.relative_values, into, 2, padded(DV), program, batches, D, DV, DR, TILE
-    )  # fmt: skip
-    program, into = _block_of(x, known, axis, axis.bias, into, 3, 1, program, batches, D, DV, DR, TILE)
+    own, program = _owned(x, into, program, D, DV, TILE)
+    if own.axis >= 0:
+        _sum_block(x, known, own, batches, D, DV, DR, TILE)
     return program
 
 
+@triton.constexpr_function
+def _width_of(axis, number, d, dv):
+    """The padded width of one of its tables; 1 for a bias."""
+    return (2 ** len(axis.log_width), padded(d), padded(dv), 1)[number]
+
+
+@triton.constexpr_function
+def _widest(axes, d, dv):
+    """The padded width of the widest table whose gradient is computed; 1 if every one is a bias."""
+    return max(_width_of(axis, number, d, dv) for axis in axes for number in range(4) if is_summed(axis.summed, number))
+
+
+@triton.constexpr_function
+def _any_is_summed(axes, number):
+    """Whether the gradient of a table of this number is computed on any axis."""
+    return any(is_summed(axis.summed, number) for axis in axes)
+
+
 @triton.jit
-def _block_of(
-    x, known, axis, table, into, NUMBER: tl.constexpr, WIDTH: tl.constexpr, program, batches,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """The sums of one block of this table's rows, if the program is one of its own. The program's number among those of
-    the tables after it, and where the memory of these begins. NUMBER: the table's in TABLES.
-    """
-    if is_summed(axis.summed, NUMBER):
-        blocks = tl.cdiv(table.rows, TILE)
-        if (program >= 0) & (program < blocks * x.heads):
-            _sum_block(
-                x, known, axis, table, into, NUMBER, WIDTH, program % blocks * TILE, program // blocks, batches,
-                D, DV, DR, TILE,
-            )  # fmt: skip
-        program -= blocks * x.heads
-        into = memory_after(x, into, table, WIDTH, False)
-    return program, into
+def _table_of(axis, NUMBER: tl.constexpr):
+    if NUMBER == KEYS:
+        table = axis.relative_keys
+    elif NUMBER == QUERIES:
+        table = axis.relative_queries
+    elif NUMBER == VALUES:
+        table = axis.relative_values
+    else:
+        table = axis.bias
+    return table
+
+
+@triton.jit
+def _owned(x, into, program, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr):
+    """What the program owns, and its number among those after the programs of rows."""
+    axis, table, head, first, rows, width, at = -1, 0, 0, 0, 0, 0, into
+    for n in tl.static_range(len(x.axes)):
+        for NUMBER in tl.static_range(4):
+            if is_summed(x.axes[n].summed, NUMBER):
+                its = _table_of(x.axes[n], NUMBER)
+                blocks = tl.cdiv(its.rows, TILE)
+                if (program >= 0) & (program < blocks * x.heads):
+                    axis, table, head, first = n, NUMBER, program // blocks, program % blocks * TILE
+                    rows, width = tl.cast(its.rows, tl.int32), _width_of(x.axes[n], NUMBER, D, DV)
+                    at = into + head.to(tl.int64) * rows * width
+                program -= blocks * x.heads
+                into = memory_after(x, into, its, _width_of(x.axes[n], NUMBER, D, DV), False)
+    return Own(axis, table, head, first, rows, width, at), program
 
 
 @triton.jit
 def _sum_block(
-    x, known, axis, table, into, NUMBER: tl.constexpr, WIDTH: tl.constexpr, first, head, batches,
-    D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    x, known, own, batches, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """The sums of the rows from `first` under one head."""
-    total = tl.zeros((TILE,) if NUMBER == 3 else (TILE, WIDTH), tl.float32)
+    """The sums of the rows that a program owns."""
+    WIDTH: tl.constexpr = _widest(x.axes, D, DV)
+    head = own.head
+    of_vectors, of_numbers = tl.zeros((TILE, WIDTH), tl.float32), tl.zeros((TILE,), tl.float32)
     for batch_number in range(0, batches):
         batch = head * 0 + batch_number
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
@@ -96,7 +137,7 @@ def _sum_block(
             start, end_key = key_tiles(x, first_query, TILE, TILE)
             # What does not change from tile to tile is computed in each: it would spill.
             for first_key in tl.range(start, end_key, TILE, disable_licm=True):
-                u = rows_of_pairs(x, axis, table, batch, first_query, first_key, TILE) - first
+                u = _places_of_pairs(x, own, batch, first_query, first_key, TILE)
                 if tl.max(tl.max(tl.where(u < TILE, u, -1), axis=1), axis=0) >= 0:
                     k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
                     queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
@@ -114,27 +155,66 @@ def _sum_block(
                         )  # fmt: skip
                         if x.softcap is not None:
                             scores *= slope
-                        total += _of_pairs(x, axis, queries, k, weights, scores, u, NUMBER, TILE)
+                        sums = _sums_by_row(x, own, weights, scores, u, TILE)
+                        if _any_is_summed(x.axes, BIAS) and own.table == BIAS:
+                            of_numbers += tl.sum(sums, axis=0)
+                        elif WIDTH > 1:
+                            vectors = _vectors(x, known, own, batch, first_query, first_key, D, DV, WIDTH, TILE)
+                            of_vectors += dot(tl.trans(sums.to(vectors.dtype)), vectors)
 
-    start_of_head = into + head.to(tl.int64) * table.rows * WIDTH
-    if NUMBER == 3:
-        row = first + tl.arange(0, TILE)
-        tl.store(start_of_head + row, total, mask=row < table.rows)
-    else:
-        store_rows(start_of_head, WIDTH, first, table.rows, total, WIDTH, TILE)
+    row, column = own.first + tl.arange(0, TILE), tl.arange(0, WIDTH)[None, :]
+    if _any_is_summed(x.axes, BIAS) and own.table == BIAS:
+        tl.store(own.at + row, of_numbers, mask=row < own.rows)
+    elif WIDTH > 1:
+        at = own.at + row.to(tl.int64)[:, None] * own.width + column
+        tl.store(at, of_vectors, mask=(row < own.rows)[:, None] & (column < own.width))
 
 
 @triton.jit
-def _of_pairs(x, axis, queries, k, weights, scores, u, NUMBER: tl.constexpr, TILE: tl.constexpr):
-    """What the pairs of a tile have for the TILE rows of a block; u: the place of each pair's row in it."""
-    if NUMBER == 3:
-        sums = tl.sum(by_row(scores, u, False, TILE), axis=0)
-    elif NUMBER == 0:
-        r = vectors_of(axis, queries.batch, queries.head, queries.first, x.queries, queries.q, TILE)
-        sums = dot(tl.trans(by_row(scores, u, False, TILE).to(r.dtype)), r)
-    elif NUMBER == 1:
-        sums = dot(tl.trans(by_row(scores, u, True, TILE).to(k.dtype)), k)
-    else:
-        grad_output = queries.grad_output
-        sums = dot(tl.trans(by_row(weights, u, False, TILE).to(grad_output.dtype)), grad_output)
-    return sums
+def _places_of_pairs(x, own, batch, first_query, first_key, TILE: tl.constexpr):
+    """Where the row of each pair [i, j] lies among those that a program owns; it owns 0 .. TILE - 1."""
+    rows = tl.full((TILE, TILE), -1, tl.int32)
+    for n in tl.static_range(len(x.axes)):
+        for NUMBER in tl.static_range(4):
+            if is_summed(x.axes[n].summed, NUMBER) and own.axis == n and own.table == NUMBER:
+                table = _table_of(x.axes[n], NUMBER)
+                rows = rows_of_pairs(x, x.axes[n], table, batch, first_query, first_key, TILE)
+    return rows - own.first
+
+
+@triton.jit
+def _sums_by_row(x, own, weights, scores, u, TILE: tl.constexpr):
+    """What the pairs of a tile have for each own row: [i, u], or [j, u] of relative queries, to be multiplied by the
+    vectors of i or j.
+    """
+    if _any_is_summed(x.axes, VALUES) and own.table == VALUES:
+        scores = weights
+    if _any_is_summed(x.axes, QUERIES) and own.table == QUERIES:
+        scores, u = tl.trans(scores), tl.trans(u)
+    return by_row(scores, u, False, TILE)
+
+
+@triton.jit
+def _vectors(
+    x, known, own, batch, first_query, first_key,
+    D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """r_i, k_j or dO_i of a tile [TILE, WIDTH], as the own table has it."""
+    head = own.head
+    vectors = tl.zeros((TILE, WIDTH), x.k.at.dtype.element_ty)
+    for n in tl.static_range(len(x.axes)):
+        axis = x.axes[n]
+        if is_summed(axis.summed, KEYS) and own.axis == n and own.table == KEYS:
+            r = x.q
+            if axis.r is not None:
+                r = axis.r
+            r_at = place(r, batch, head)
+            vectors = load_padded_rows(r_at, r.row, first_query, x.queries, axis.relative_width, WIDTH, TILE)
+    if _any_is_summed(x.axes, QUERIES) and own.table == QUERIES:
+        k_at = place(x.k, batch, head // x.group)
+        vectors = load_padded_rows(k_at, x.k.row, first_key, x.keys, D, WIDTH, TILE)
+    if _any_is_summed(x.axes, VALUES) and own.table == VALUES:
+        grad_output = known.grad_output
+        output_at = place(grad_output, batch, head)
+        vectors = load_padded_rows(output_at, grad_output.row, first_query, x.queries, DV, WIDTH, TILE)
+    return vectors
