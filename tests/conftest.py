@@ -39,9 +39,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked one_in(n), every n-th case stays, one at least, and the rest are slow.
+    """Of a test marked one_in(n), every n-th case stays, one at least, and the rest are slow. Its name fixes with which
+    case it begins.
 
-    Its name fixes with which case it begins.
+    Tests that may last longer than others come first: at the end one worker would run them, and the others wait.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -52,6 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(group):
             if (number + zlib.crc32(name.encode())) % every:
                 item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
 @pytest.fixture(autouse=True)
