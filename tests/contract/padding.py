@@ -51,10 +51,6 @@ WAYS: dict[str, Callable[[int], dict[str, Any]]] = {
         "attn_mask": _columns(heads, "bool"), "window": (3, 0), "segment_ids": SEGMENTS, "key_mask": OF_KEYS,
     },
     "attn_mask, float": lambda heads: {"attn_mask": _columns(heads, "float")},
-}  # fmt: skip
-"""The masks and positions of a call, by what they hide with; starts are ints."""
-
-MORE_WAYS: dict[str, Callable[[int], dict[str, Any]]] = {
     "causality, starts as tensors": lambda heads: {
         "is_causal": True, "query_position": np.array(3), "key_position": np.array(5),
     },
@@ -67,14 +63,14 @@ MORE_WAYS: dict[str, Callable[[int], dict[str, Any]]] = {
         "query_position": LISTED[0], "key_position": LISTED[1],
     },
 }  # fmt: skip
-"""Those with positions that triton does not take."""
+"""The masks and positions of a call, by what they hide with."""
 
 
 def padded_setting(case: EncodingCase | TermsCase, way: str, seed: int) -> Setting:
     """Five queries and six keys, grouped heads, hidden in this `way`."""
     needs = case.requirements()
     heads = needs.get("num_heads") or 4
-    hiding = (WAYS | MORE_WAYS)[way](heads)
+    hiding = WAYS[way](heads)
     if needs.get("is_causal"):
         hiding["is_causal"] = True
     groups = 2 if heads % 2 == 0 else 3

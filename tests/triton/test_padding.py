@@ -15,10 +15,10 @@ from tests.triton import everywhere
 pytest_plugins = ["tests.contract.fresh"]
 
 
-@pytest.mark.parametrize("few", [0, 8], ids=["in tiles", "few queries"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "few"), [(way, 8 * (number % 2)) for number, way in enumerate(WAYS)])
 @everywhere
 def test_every_way(way: str, few: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tiles and for few queries in turn."""
     from relattn.backends.triton import forward
 
     monkeypatch.setattr(forward, "FEW", few)
