@@ -42,7 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a test marked one_in(n), every n-th case stays, one at least, and the rest are slow. Its name fixes with which
     case it begins.
 
-    Tests that may last longer than others come first: at the end one worker would run them, and the others wait.
+    Tests with a timeout of their own last longest. They come first: at the end one worker would run them, and the
+    others wait.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:

@@ -210,7 +210,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "wide tables beside a float mask": {"widths": (72, 80, 68), "added": "hk", "heads": (2, 2), "lengths": (18, 20)},
     "wide tables beside an axis": {"widths": (72, 80, 68), "lengths": (18, 17), "axes": ({"number": 1, "own": 24},)},
     "three axes, a table of one row": {
-        "lengths": (18, 13),
+        "lengths": (18, 17),
         "batch": 2,
         "tables": ("bias",),
         "axes": (

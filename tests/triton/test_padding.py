@@ -15,10 +15,17 @@ from tests.triton import everywhere
 pytest_plugins = ["tests.contract.fresh"]
 
 
-@pytest.mark.parametrize(("way", "few"), [(way, 8 * (number % 2)) for number, way in enumerate(WAYS)])
+FEW = (
+    "key_mask", "segments", "causality", "together", "attn_mask, float", "causality, starts as tensors",
+    "together, listed",
+)  # fmt: skip
+"""Ways in which few queries are tested, too: each kind of mask and position."""
+
+
+@pytest.mark.parametrize(("way", "few"), [(way, 0) for way in WAYS] + [(way, 8) for way in FEW])
 @everywhere
 def test_every_way(way: str, few: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In tiles and for few queries in turn."""
+    """In tiles, however few queries there are, or by the kernel for up to so many."""
     from relattn.backends.triton import forward
 
     monkeypatch.setattr(forward, "FEW", few)

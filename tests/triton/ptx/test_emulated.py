@@ -257,6 +257,8 @@ NOW_AND_THEN |= {
     "lists alone in float32 under eight warps": (F32, EIGHT_WARPS, {**LISTED, **ONE, "axes": (OTHER,)}),
     "lists alone in parts": (F32, SMALLEST, {**LISTED, **ONE, "precision": "tf32x3",
                                              "axes": ({**OTHER, "tables": (TABLES[0], TABLES[3])},)}),
+    "a bias on an axis": (BF16, TWO_OF_LISTS, {**LISTED, "axes": ({"number": 1, "tables": TABLES[3:]},)}),
+    "one row on an axis": (F16, TWO_OF_LISTS, {**LISTED, "axes": ({"number": 1, "rows": 1, "first": 0},)}),
     "lists and masks, three axes": (F16, TWO_OF_LISTS, {**LISTED, "added": "hk", "lengths": (18, 17), "axes": (
         {"number": 1, "own": 8}, {"number": 2, "tables": TABLES[:2]}, {"number": 3, "tables": TABLES[3:]})}),
 }  # fmt: skip

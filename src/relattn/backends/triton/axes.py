@@ -29,6 +29,8 @@ from relattn.backends.triton.inputs import wanted_tables
 from relattn.backends.triton.listed import vectors_of
 from relattn.backends.triton.tables import of_values
 
+KEYS, QUERIES, VALUES, BIAS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+"""The numbers of an axis' tables, as in TABLES."""
 ALIGNED = tl.constexpr(16)
 """Of how many numbers, 2^4, the memory of each table is a multiple: rows stay aligned."""
 
@@ -173,20 +175,20 @@ def _add_to_axis(
     """Add what the pairs of a tile have for an axis' tables; where the memory of the next axis begins."""
     batch, head, first_query, grad_output = queries.batch, queries.head, queries.first, queries.grad_output
     PADDED: tl.constexpr = two_to_the(axis.log_width)
-    if is_summed(axis.summed, 0):
+    if is_summed(axis.summed, KEYS):
         rows = rows_of_pairs(x, axis, axis.relative_keys, batch, first_query, first_key, TILE)
         r = vectors_of(axis, batch, head, first_query, x.queries, queries.q, TILE)
         add_products(into, r, scores, axis.relative_keys, head, rows, False, PADDED, TILE)
         into = memory_after(x, into, axis.relative_keys, PADDED, True)
-    if is_summed(axis.summed, 1):
+    if is_summed(axis.summed, QUERIES):
         rows = rows_of_pairs(x, axis, axis.relative_queries, batch, first_query, first_key, TILE)
         add_products(into, k, scores, axis.relative_queries, head, rows, True, padded(D), TILE)
         into = memory_after(x, into, axis.relative_queries, padded(D), True)
-    if is_summed(axis.summed, 2):
+    if is_summed(axis.summed, VALUES):
         rows = rows_of_pairs(x, axis, axis.relative_values, batch, first_query, first_key, TILE)
         add_products(into, grad_output, weights, axis.relative_values, head, rows, False, padded(DV), TILE)
         into = memory_after(x, into, axis.relative_values, padded(DV), True)
-    if is_summed(axis.summed, 3):
+    if is_summed(axis.summed, BIAS):
         rows = rows_of_pairs(x, axis, axis.bias, batch, first_query, first_key, TILE)
         add_numbers(into, scores, axis.bias, head, rows)
         into = memory_after(x, into, axis.bias, 1, True)

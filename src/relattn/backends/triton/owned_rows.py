@@ -1,7 +1,7 @@
 """Gradients by the tables of listed axes in a fixed order: a program owns neighbouring rows of one table.
 
-It walks over all pairs. Of a tile of pairs without such a row it reads only the positions. Of all tables one kernel
-sums: the code computes S and dP in one place, and only what differs from table to table lies in branches.
+It walks over all pairs. Of a tile of pairs without such a row it reads only the positions. One kernel sums the tables
+of all axes: its code computes S and dP once, and only what differs from table to table lies in branches.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
@@ -17,23 +17,20 @@ import triton.language as tl
 from torch import Tensor
 
 from relattn.backends.triton.again import first_halves, gradients_again, load_queries, weights_again
-from relattn.backends.triton.axes import is_summed, memory_after
-from relattn.backends.triton.bands import dot, load_padded_rows, load_rows, padded, place
+from relattn.backends.triton.axes import BIAS, KEYS, QUERIES, VALUES, is_summed, memory_after
+from relattn.backends.triton.bands import dot, load_padded_rows, load_rows, padded, place, two_to_the
 from relattn.backends.triton.blocks import by_row, rows_of_pairs
 from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.masks import key_tiles
 from relattn.backends.triton.starts import started
 from relattn.backends.triton.stretches import WITHIN
 
-KEYS, QUERIES, VALUES, BIAS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-"""The numbers of an axis' tables, as in TABLES."""
-
 
 class Own(NamedTuple):
     """What a program owns: the rows from `first` of one table, under one head.
 
     axis: its place in the call; -1 where the program owns no rows. table: KEYS .. BIAS. rows, width: of the table in
-    memory, and `at` where those of the head begin.
+    memory. at: where the rows of the head begin there.
     """
 
     axis: Any
@@ -76,7 +73,7 @@ def sum_rows(
 @triton.constexpr_function
 def _width_of(axis, number, d, dv):
     """The padded width of one of its tables; 1 for a bias."""
-    return (2 ** len(axis.log_width), padded(d), padded(dv), 1)[number]
+    return (two_to_the(axis.log_width), padded(d), padded(dv), 1)[number]
 
 
 @triton.constexpr_function
@@ -199,7 +196,7 @@ def _vectors(
     x, known, own, batch, first_query, first_key,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """r_i, k_j or dO_i of a tile [TILE, WIDTH], as the own table has it."""
+    """r_i, k_j or dO_i of a tile [TILE, WIDTH], by which the sums for the own table are multiplied."""
     head = own.head
     vectors = tl.zeros((TILE, WIDTH), x.k.at.dtype.element_ty)
     for n in tl.static_range(len(x.axes)):

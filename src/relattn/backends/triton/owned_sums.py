@@ -1,4 +1,4 @@
-"""The launch for all sums of which a program owns each: of tables at their offsets, of rows of the tables of axes, of a
+"""One launch for all sums that single programs own: of tables at their offsets, of rows of the tables of axes, of a
 float mask.
 """
 
