@@ -244,12 +244,11 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(decoding, "part_kernel", Recorder(decoding.part_kernel))
     monkeypatch.setattr(decoding, "merge_kernel", Recorder(decoding.merge_kernel))
     widths = {"D": 64, "DV": 64, "DR": 64}
-    for kernel, given, more in launches(replace(call, **shared, **zero[0]), ordered=True):
-        constants = {**widths, **more, **candidates.constants(kernel, candidates.SMALLEST)}
-        assert not compiled(kernel, given, constants, 4, 1).atomics, kernel.__name__
-    for kernel, given, more in launches(replace(call, **zero[1]), ordered=False):
-        constants = {**widths, **more, **candidates.constants(kernel, candidates.SMALLEST)}
-        assert bool(compiled(kernel, given, constants, 4, 1).atomics) == (kernel is queries_kernel), kernel.__name__
+    for ordered, one in ((True, replace(call, **shared, **zero[0])), (False, replace(call, **zero[1]))):
+        for kernel, given, more in launches(one, ordered):
+            constants = {**widths, **more, **candidates.constants(kernel, candidates.SMALLEST)}
+            adds = kernel is queries_kernel and not ordered
+            assert bool(compiled(kernel, given, constants, 4, 1).atomics) == adds, kernel.__name__
 
 
 KEYS, VALUES, BIAS = (("relative_keys",), ("relative_values",), ("bias",))
