@@ -42,7 +42,7 @@ def check_all(case: EncodingCase | TermsCase, dtype: str, setting: Setting, retu
             assert_refused(subject, backend, return_lse)
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*CASES, *AXES_CASES])
 def test_answers_and_gradients(name: str, dtype: str, examples: int) -> None:
@@ -64,7 +64,7 @@ def test_answers_and_gradients(name: str, dtype: str, examples: int) -> None:
     body()
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_softcap_key_bias_and_sinks(name: str, dtype: str, examples: int) -> None:

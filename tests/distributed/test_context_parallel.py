@@ -7,7 +7,7 @@ import pytest
 from tests.distributed.draw import check, drawn
 from tests.distributed.ranks import Ranks
 
-SOME, MANY = 12, 200
+SOME, MANY = 12, 106
 
 
 def compare(rank: int, world: int, first: int, last: int) -> None:

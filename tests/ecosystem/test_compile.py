@@ -16,7 +16,7 @@ from tests.ecosystem.layers import (
     Attention,
     attention,
     every_backend,
-    every_encoding_slowly,
+    every_traced_encoding_slowly,
     few_encodings,
     inputs,
     of_no_axis,
@@ -58,7 +58,7 @@ def assert_one_graph(
     assert graphs[0] == graphs[-1] > 0, f"{graphs} graphs after as many lengths"
 
 
-@every_encoding_slowly
+@every_traced_encoding_slowly
 def test_one_graph_for_every_length(name: str, rng: np.random.Generator) -> None:
     assert_one_graph(attention(name, rng, "tiled"), "aot_eager")
 

@@ -16,7 +16,7 @@ from tests.ecosystem.layers import (
     Attention,
     attention,
     every_backend,
-    every_encoding_slowly,
+    every_traced_encoding_slowly,
     inputs,
     of_no_axis,
 )
@@ -48,12 +48,12 @@ def assert_exported(module: Attention) -> None:
 
 
 @every_backend
-@every_encoding_slowly
+@every_traced_encoding_slowly
 def test_every_length(name: str, backend: str, rng: np.random.Generator) -> None:
     assert_exported(attention(name, rng, backend))
 
 
-@every_encoding_slowly
+@every_traced_encoding_slowly
 def test_self_attention_of_every_length(name: str, rng: np.random.Generator) -> None:
     """Queries and keys have one length, under one name: nothing in dense, which unrolls into the graph, compares it."""
     module = attention(name, rng, "dense")

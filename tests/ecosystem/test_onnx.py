@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.ecosystem import test_axes as axes
-from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_encoding, inputs, of_no_axis
+from tests.ecosystem.layers import LENGTHS, LONGEST, Attention, attention, every_traced_encoding, inputs, of_no_axis
 from tests.ecosystem.test_conformer import conformer
 from tests.oracle import assert_within_budget, max_error
 
@@ -60,7 +60,7 @@ def assert_runs_in_onnx(module: Attention) -> None:
 
 @quietly
 @pytest.mark.slow
-@every_encoding
+@every_traced_encoding
 def test_every_length(name: str, rng: np.random.Generator) -> None:
     assert_runs_in_onnx(attention(name, rng))
 

@@ -50,8 +50,7 @@ def test_short_sequences_are_the_oracles(name: str, device: str, rng, in_tiles) 
     hold_short_sequences_to_the_oracle(name, device, rng)
 
 
-@everywhere
-@every_case
+@different_cases
 def test_few_queries_are_the_oracles(name: str, device: str, rng) -> None:
     """A row a program; see also tests/triton/test_decoding.py."""
     hold_short_sequences_to_the_oracle(name, device, rng)
