@@ -82,8 +82,9 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 
 @pytest.mark.graphs
 @pytest.mark.slow
-@every_backend
-@every_encoding
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "tiled") for name in ENCODINGS), ("grid_bias", "dense"), ("all", "dense")]
+)
 def test_compiled_in_one_graph_for_every_batch(name: str, backend: str) -> None:
     torch._dynamo.reset()
     module = OnAGrid(ENCODINGS[name](), backend)

@@ -195,13 +195,14 @@ LOOKED_UP = {
     "explicit_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
 }  # fmt: skip
 A_BIAS = meta_axis(2, 33)._replace(**dict.fromkeys(TABLES[:3]))
+VECTORS_AND_BIAS = TABLES[::3]
 BRANCHES = {
     "everything": meta_call(TABLES, 33, length=LENGTH, **LOOKED_UP),
     "a relative query of its own": meta_call(
         TABLES, 33, length=LENGTH, relative_query=torch.empty(4, 16, LENGTH, 64, dtype=torch.bfloat16, device="meta")
     ),
     "a cap and a key bias": meta_call(
-        TABLES,
+        VECTORS_AND_BIAS,
         33,
         length=LENGTH,
         softcap=30.0,
@@ -209,17 +210,18 @@ BRANCHES = {
         key_shift=torch.empty(4, 16, LENGTH, device="meta"),
     ),
     "a float mask": meta_call(
-        TABLES, 33, length=LENGTH, explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta")
+        VECTORS_AND_BIAS, 33, length=LENGTH,
+        explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta"),
     ),
-    "starts as tensors": meta_call(TABLES, 33, length=LENGTH, lowest=-300, offset=numbers()),
-    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=200), A_BIAS)),
+    "starts as tensors": meta_call(VECTORS_AND_BIAS, 33, length=LENGTH, lowest=-300, offset=numbers()),
+    "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=24), A_BIAS)),
     "a bias on an axis": meta_call(length=LENGTH, axes=(A_BIAS,)),
     "one row on an axis": meta_call(length=LENGTH, axes=(meta_axis(1, 1),)),
     "a listed sequence": meta_call((), length=LENGTH, axes=(meta_axis(0, 33, own=64, lowest=-300, highest=0),)),
     "whole tables": meta_call(TABLES, 2 * LENGTH - 1, length=LENGTH, highest=None),
     "one row": meta_call(TABLES, 1, length=LENGTH),
     "one position": meta_call(TABLES, 33, length=1),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -256,11 +258,7 @@ ZERO = {"relative_keys": Table(torch.empty(16, 33, 64, dtype=torch.bfloat16, dev
 SHARED = {part: torch.empty(4, 4, LENGTH, 64, dtype=torch.bfloat16, device="meta") for part in ("key", "value")}
 SEVERAL = {
     "relative keys": meta_call(KEYS, 2 * LENGTH - 1, length=LENGTH),
-    "clipped keys and values": meta_call((*KEYS, *VALUES), 33, length=LENGTH),
     "clipped keys, values and bias": meta_call((*KEYS, *VALUES, *BIAS), 33, length=LENGTH, highest=None),
-    "a relative query of its own": meta_call(
-        KEYS, 33, length=LENGTH, relative_query=torch.empty(4, 16, LENGTH, 64, dtype=torch.bfloat16, device="meta")
-    ),
     "masks": meta_call(
         KEYS, 33, length=LENGTH, key_mask=mask_of(4, LENGTH), explicit_mask=mask_of(4, 1, LENGTH, LENGTH),
         query_segments=numbers(4, LENGTH), key_segments=numbers(4, LENGTH),

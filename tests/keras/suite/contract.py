@@ -164,7 +164,7 @@ def test_outputs_and_gradients(name, dtype):
 def test_one_head_of_several_sequences(name):
     """Often: a table broadcast over them would have TensorFlow 2.21 write beyond its memory, most times unseen."""
     subject = make_subject(CASES[name], Setting(2, 1, 1, 9, 9, 6, 4, seed=5), "float32")
-    for _ in range(20):
+    for _ in range(20 if BACKEND == "tensorflow" else 1):
         check(subject, "float32", None)
 
 
