@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed.draw import check, drawn
+from tests.distributed.draw import KINDS, check, drawn
 from tests.distributed.ranks import Ranks
 
-SOME, MANY = 12, 106
+SOME, MANY = 12, 2 * len(KINDS)
 
 
 def compare(rank: int, world: int, first: int, last: int) -> None:

@@ -27,16 +27,20 @@ BACKENDS = ("dense", "tiled")
 every_encoding = pytest.mark.parametrize("name", MODULES)
 few_encodings = pytest.mark.parametrize("name", FEW)
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
-OTHER_NUMBERS = (
-    "alibi_3_heads", "alibi_6_heads", "alibi_given", "alibi_given_learned_signed",
-    "rope_yarn_rotations", "rope_yarn_partial", "rope_llama3", "rope_other_base",
-)  # fmt: skip
-"""Encodings that are traced as another of their kind is: slopes, frequencies and their factor are numbers."""
-SUMS = (
-    "relative+relative_short", "zero+zero", "shaw+shaw_values", "t5+alibi", "key_query+shaw", "rope+shaw",
-)  # fmt: skip
-"""Sums of what is traced alone; other sums stay, one for each way in which tables are put together."""
-TRACED = [name for name in MODULES if name not in (*OTHER_NUMBERS, *SUMS)]
+OTHER_NUMBERS = {
+    "alibi_6_heads": "alibi_3_heads",
+    "alibi_given_learned_signed": "alibi_learned, alibi_signed",
+    "rope_dynamic_below": "rope_dynamic, rope_interleaved",
+    "rope_longrope_below": "rope_longrope, rope_partial",
+    "rope_other_base": "rope",
+    "rope_yarn_partial": "rope_yarn, rope_partial",
+    "rope_yarn_rotations": "rope_yarn, rope_llama3",
+    "shaw_asymmetric": "shaw",
+    "key_query+shaw": "disentangled+key_query+t5, kerple+function+shaw",
+    "t5+alibi": "disentangled+key_query+t5, kerple+function+shaw",
+}
+"""Encodings that run no code but that of others, with other numbers, and which these are."""
+TRACED = [name for name in MODULES if name not in OTHER_NUMBERS]
 """What tests that trace take, for seconds each."""
 every_traced_encoding = pytest.mark.parametrize("name", TRACED)
 every_traced_encoding_slowly = pytest.mark.parametrize(

@@ -102,8 +102,8 @@ ASKED: dict[str, tuple[dict[str, Any], Callable[[int, int], dict[str, Any]]]] = 
 }  # fmt: skip
 
 
-BY_DENSE = ("window", "explicit positions", "float mask", "key bias, sinks and a cap")
-"""One of each sort: limits, positions, masks, and scores that are changed."""
+BY_DENSE = ("window", "a start as a tensor", "explicit positions", "float mask", "key bias, sinks and a cap")
+"""One of each sort: limits, positions that only the call knows, masks, and scores that are changed."""
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def assert_exported(module: Attention) -> None:
 
 @every_traced_encoding_slowly
 def test_every_length(name: str, rng: np.random.Generator) -> None:
-    """With tiled; test_onnx exports the same encodings with dense."""
+    """With tiled; with dense see the next two, and test_onnx."""
     assert_exported(attention(name, rng, "tiled"))
 
 

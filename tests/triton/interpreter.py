@@ -13,10 +13,10 @@ _reduce = interpreter.ReduceOps.apply_impl
 
 def patch_once(function: Callable[..., Any]) -> Any:
     """Triton 3.7 patches its language where a kernel starts, and looks through all of it again for every function that
-    the kernel calls.
+    the kernel calls. All of it is patched where `load` is.
     """
     languages = [value for value in function.__globals__.values() if value is tl or value is tl.core]
-    if any(tl.core.is_builtin(language.load) for language in languages):
+    if not languages or any(tl.core.is_builtin(language.load) for language in languages):
         return _patch(function)
     return interpreter._LangPatchScope()
 

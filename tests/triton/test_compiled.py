@@ -202,7 +202,7 @@ BRANCHES = {
         TABLES, 33, length=LENGTH, relative_query=torch.empty(4, 16, LENGTH, 64, dtype=torch.bfloat16, device="meta")
     ),
     "a cap and a key bias": meta_call(
-        VECTORS_AND_BIAS,
+        TABLES[1:3],
         33,
         length=LENGTH,
         softcap=30.0,

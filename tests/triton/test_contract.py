@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.contract.cases import CASES
+from tests.contract.cases import CASES, DIFFERENT
 from tests.contract.check import by_formula, by_oracle, check
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
@@ -14,13 +14,6 @@ pytest_plugins = ["tests.contract.fresh"]
 HALVES = ("bfloat16", "float16")
 ACROSS_TILES = {"cpu": 24, "cuda": 300}
 """The longest sequence: two of the interpreter's tiles of 16, and a few of a GPU's."""
-DIFFERENT = (
-    "none", "relative", "relative_per_head", "relative_zero", "relative_causal_clamp", "shaw_asymmetric", "txl", "t5",
-    "key_query", "disentangled_buckets", "alibi_3_heads", "rope+shaw", "shaw+shaw_values", "terms_all",
-    "terms_all_refuse", "terms_relative_queries", "terms_bias",
-)  # fmt: skip
-"""What the interpreter runs across tiles: every kind of table, shared or not, clipped, zero beyond it, or whole."""
-
 every_case = pytest.mark.parametrize("name", CASES)
 different_cases = pytest.mark.parametrize(
     ("name", "device"),

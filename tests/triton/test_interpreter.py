@@ -1,4 +1,4 @@
-"""tests/triton/interpreter.py: what it hurries is still right."""
+"""tests/triton/interpreter.py: sums of bits are right, and Triton's language is itself again after a launch."""
 
 from functools import reduce
 from operator import xor
@@ -32,3 +32,23 @@ def test_bits_that_differ(axis: int, keep_dims: bool, device: str, rng: np.rando
     out = torch.zeros(expected.size, dtype=torch.int32, device=device)
     differing[(1,)](torch.tensor(numbers, device=device), out, AXIS=axis, KEEP=keep_dims, REST=expected.size)
     np.testing.assert_array_equal(out.cpu().numpy(), expected)
+
+
+@triton.jit
+def largest(numbers):
+    return tl.max(numbers, axis=0)
+
+
+@triton.jit
+def largest_of_four(numbers, out):
+    tl.store(out, largest(tl.load(numbers + tl.arange(0, 4))))
+
+
+@everywhere
+def test_a_launch_leaves_the_language_as_it_was(device: str) -> None:
+    """In its own functions, and in ours that a kernel calls; a second launch works as the first."""
+    for expected in (7, 9):
+        out = torch.zeros(1, dtype=torch.int32, device=device)
+        largest_of_four[(1,)](torch.tensor([3, expected, -5, 0], dtype=torch.int32, device=device), out)
+        assert out.item() == expected
+        assert tl.core.is_builtin(tl.load) and tl.core.is_builtin(tl.tensor.to)

@@ -49,7 +49,7 @@ def compiled(function, jit: bool):
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras has no graphs on torch")
 @pytest.mark.parametrize(
-    ("query_block", "jit"), [(None, False), (4, True)] if BACKEND == "tensorflow" else [(None, True), (4, True)]
+    ("query_block", "jit"), [(4, False), (4, True)] if BACKEND == "tensorflow" else [(None, True), (4, True)]
 )
 @every_encoding
 def test_a_graph_computes_what_eager_execution_does(name, query_block, jit):
