@@ -93,9 +93,10 @@ def check_equal(found, expected):
     ("more", "told"),
     [
         ([], "2 processes, each with 2 windows of a step&#x27;s 4, 1 thread each"),
-        (
+        pytest.param(
             ["--context-parallel", 2],
             "2 processes, each with one of 2 parts of 4 windows of a step&#x27;s 4, 1 thread each",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -23,17 +23,13 @@ def test_random_calls_on_two(two: Ranks) -> None:
     two(compare, 2, 0, SOME)
 
 
-def test_random_calls_on_four(four: Ranks) -> None:
-    four(compare, 4, 0, SOME)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(SOME, MANY, 47))
+@pytest.mark.parametrize("first", range(SOME, MANY, 45))
 def test_many_random_calls_on_two(first: int, two: Ranks) -> None:
-    two(compare, 2, first, min(first + 47, MANY), timeout=500.0)
+    two(compare, 2, first, min(first + 45, MANY), timeout=500.0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(SOME, MANY, 47))
+@pytest.mark.parametrize("first", range(0, MANY, 51))
 def test_many_random_calls_on_four(first: int, four: Ranks) -> None:
-    four(compare, 4, first, min(first + 47, MANY), timeout=500.0)
+    four(compare, 4, first, min(first + 51, MANY), timeout=500.0)

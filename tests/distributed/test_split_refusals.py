@@ -177,6 +177,7 @@ def dies(rank: int, world: int) -> str:
     return said(attend)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_all_others() -> None:
     ranks = Ranks(4, patience=10.0)
     try:

@@ -96,6 +96,7 @@ for name, model in (("_active_collector", "sam"), ("_CAN_RECORD_REGISTRY", "xlne
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -84,6 +84,7 @@ def keywords_of_calls() -> Iterator[str]:
 CALLED = "attention_interface"
 
 
+@pytest.mark.slow
 def test_every_keyword_of_transformers_is_known() -> None:
     found = set(keywords_of_calls())
     assert len(found) > 15, "the walk has found no calls"

@@ -94,7 +94,7 @@ def cancelling(case: Case, arrays: Arrays) -> dict[str, str]:
     }
 
 
-@pytest.mark.one_in(2)
+@one_in_four
 @every_model
 def test_outputs_and_gradients(name: str, rng: np.random.Generator) -> None:
     case, model = CASES[name], made(name)
@@ -287,6 +287,7 @@ def looks_like_weights(x: object) -> bool:
     return isinstance(x, Tensor) and x.dim() == 4 and x.shape[0] == BATCH
 
 
+@one_in_four
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.generates])
 @pytest.mark.parametrize("how", GENERATION)
 def test_generation(name: str, how: str, rng: np.random.Generator) -> None:
