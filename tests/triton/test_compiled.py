@@ -106,14 +106,15 @@ def texts_of(tables: str, kernel: str, **given: Any) -> dict[str, str]:
 
     from benchmarks.triton_compiled import CALLS, constants_of, untimed
     from benchmarks.triton_compiled import kernels as kernels_of
-    from tests.triton.compiled import compiled_for
+    from tests.triton.compiled import compiled_for, without_ptxas
 
     call = CALLS[tables](**given)
     launch = kernels_of(call, 80)[kernel]
     size = untimed(launch, call, 80)
     constants = constants_of(launch, call, size)
     target = GPUTarget("cuda", 80, 32)
-    result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
+    with without_ptxas():
+        result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
     return result.asm
 
 

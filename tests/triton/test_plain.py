@@ -59,14 +59,15 @@ def code_of_plain_kernels() -> dict[str, str]:
     from triton.backends.compiler import GPUTarget
 
     from benchmarks.triton_compiled import CALLS, constants_of, kernels, untimed
-    from tests.triton.compiled import compiled_for
+    from tests.triton.compiled import compiled_for, without_ptxas
 
     call, found = CALLS["relative keys"](), {}
     for name, launch in kernels(call, 80).items():
         if name in KERNELS:
             size = untimed(launch, call, 80)
             constants, target = constants_of(launch, call, size), GPUTarget("cuda", 80, 32)
-            result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
+            with without_ptxas():
+                result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
             code = re.sub(r"\.file.*|\.loc.*|//.*", "", result.asm["ptx"].split(".section")[0])
             found[name] = "\n".join(line for line in code.splitlines() if line.strip())
     return found

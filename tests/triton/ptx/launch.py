@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
-import triton
 from triton.backends.compiler import GPUTarget
 
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from tests.triton.calls import launching
-from tests.triton.compiled import compiled_for, given_at_run_time
+from tests.triton.compiled import compiled_for, given_at_run_time, without_ptxas
 from tests.triton.ptx.instructions import STEPS
 from tests.triton.ptx.machine import run
 from tests.triton.ptx.memory import Memory
@@ -43,7 +41,7 @@ def launch(
 
     Raises Fault: where the kernel does what no GPU owes a meaning.
     """
-    with _without_ptxas():
+    with without_ptxas():
         target = GPUTarget("cuda", capability, 32)
         found = compiled_for(target, kernel, arguments, constants, warps, stages, precision)
     memory = Memory()
@@ -91,21 +89,3 @@ def _bits(argument: Any, memory: Memory) -> int:
     if isinstance(argument, torch.Tensor):
         return memory.address(argument)
     return struct.unpack("<I", struct.pack("<f", argument))[0] if isinstance(argument, float) else argument
-
-
-@contextmanager
-def _without_ptxas() -> Iterator[None]:
-    """Triton's compiler ends with the PTX."""
-
-    def left_out(*given: Any) -> tuple[str, str] | None:
-        if not given:  # asks for what tells such results from others in the cache
-            return "without ptxas", "without ptxas"
-        given[1]["cubin"] = lambda ptx, metadata: b""
-        return None
-
-    before = triton.knobs.runtime.add_stages_inspection_hook
-    triton.knobs.runtime.add_stages_inspection_hook = left_out
-    try:
-        yield
-    finally:
-        triton.knobs.runtime.add_stages_inspection_hook = before
