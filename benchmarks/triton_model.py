@@ -77,7 +77,9 @@ def work(launch: Launch, call: Call, capability: int, size: candidates.Sizes, wh
     """Of one step of the kernel's walk, in one of its loops; where a step takes two tiles of pairs, of one of them."""
     tile, warps, stages, groups = size
     target = GPUTarget("cuda", capability, 32)
-    result = compiled_for(target, launch.kernel, launch.given, constants_of(launch, call, size), warps, stages)
+    result = compiled_for(
+        target, launch.kernel, launch.given, constants_of(launch, call, size), warps, stages, assembled=True
+    )
     loops, products = loops_of(instructions(result.asm["cubin"])), products_in_its_loops(result.asm["ttir"])
     if launch.kernel.__name__ == "mask_kernel":  # a tile of the mask needs one step of each loop, one in the other
         products = [sum(products)]

@@ -4,7 +4,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,8 +45,7 @@ def compiled(
 ) -> Cost:  # fmt: skip
     """Compile the kernel as a launch with these arguments on a GPU of this capability (90: H100, H200) would."""
     target = GPUTarget("cuda", capability, 32)
-    with without_ptxas():  # `_registers` calls it
-        result = compiled_for(target, kernel, arguments, constants, warps, stages, precision)
+    result = compiled_for(target, kernel, arguments, constants, warps, stages, precision)
     ptx, layouts = result.asm["ptx"], result.asm["ttgir"]
     atomics = re.findall(r"\b(?:atom|red)\.", ptx)
     products, repeated = max(products_in_its_loops(result.asm["ttir"]), default=0), _repeated(layouts)
@@ -55,9 +54,11 @@ def compiled(
 
 def compiled_for(
     target: GPUTarget, kernel, arguments: tuple, constants: dict[str, Any], warps: int, stages: int,
-    precision: str = "ieee",
+    precision: str = "ieee", assembled: bool = False,
 ) -> Any:  # fmt: skip
-    """What Triton makes of the kernel for this target, as a launch with these arguments there would."""
+    """What Triton makes of the kernel for this target, as a launch with these arguments there would: up to its PTX, or
+    assembled, too.
+    """
     names = [name for name in kernel.arg_names if name not in constants]
     constexprs: dict[tuple, Any] = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     attributes: dict[tuple, list] = {}
@@ -68,11 +69,12 @@ def compiled_for(
     source = ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constexprs, attributes)
     options = {"num_warps": warps, "num_stages": stages, "maxnreg": REGISTERS}
     options["default_dot_input_precision"] = precision
-    return triton.compile(source, target=target, options=options)
+    with nullcontext() if assembled else _without_ptxas():
+        return triton.compile(source, target=target, options=options)
 
 
 @contextmanager
-def without_ptxas() -> Iterator[None]:
+def _without_ptxas() -> Iterator[None]:
     """Triton's compiler ends with the PTX."""
 
     def left_out(*given: Any) -> tuple[str, str] | None:

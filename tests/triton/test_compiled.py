@@ -106,15 +106,14 @@ def texts_of(tables: str, kernel: str, **given: Any) -> dict[str, str]:
 
     from benchmarks.triton_compiled import CALLS, constants_of, untimed
     from benchmarks.triton_compiled import kernels as kernels_of
-    from tests.triton.compiled import compiled_for, without_ptxas
+    from tests.triton.compiled import compiled_for
 
     call = CALLS[tables](**given)
     launch = kernels_of(call, 80)[kernel]
     size = untimed(launch, call, 80)
     constants = constants_of(launch, call, size)
     target = GPUTarget("cuda", 80, 32)
-    with without_ptxas():
-        result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
+    result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, call.precision)
     return result.asm
 
 
@@ -196,7 +195,7 @@ LOOKED_UP = {
     "explicit_mask": mask_of(4, 1, LENGTH, LENGTH), "dropout_p": 0.1, "seed": numbers(), "lowest": -300,
 }  # fmt: skip
 A_BIAS = meta_axis(2, 33)._replace(**dict.fromkeys(TABLES[:3]))
-VECTORS_AND_BIAS = TABLES[::3]
+KEYS_AND_BIAS = TABLES[::3]
 BRANCHES = {
     "everything": meta_call(TABLES, 33, length=LENGTH, **LOOKED_UP),
     "a relative query of its own": meta_call(
@@ -211,10 +210,10 @@ BRANCHES = {
         key_shift=torch.empty(4, 16, LENGTH, device="meta"),
     ),
     "a float mask": meta_call(
-        VECTORS_AND_BIAS, 33, length=LENGTH,
+        KEYS_AND_BIAS, 33, length=LENGTH,
         explicit_mask=torch.empty(1, 16, 1, LENGTH, dtype=torch.bfloat16, device="meta"),
     ),
-    "starts as tensors": meta_call(VECTORS_AND_BIAS, 33, length=LENGTH, lowest=-300, offset=numbers()),
+    "starts as tensors": meta_call(KEYS_AND_BIAS, 33, length=LENGTH, lowest=-300, offset=numbers()),
     "listed axes": meta_call(TABLES[:1], 33, length=LENGTH, axes=(meta_axis(1, 33, own=24), A_BIAS)),
     "a bias on an axis": meta_call(length=LENGTH, axes=(A_BIAS,)),
     "one row on an axis": meta_call(length=LENGTH, axes=(meta_axis(1, 1),)),

@@ -43,13 +43,12 @@ def texts(call: Call, name: str) -> Iterator[tuple[candidates.Sizes, dict[str, s
     from triton.backends.compiler import GPUTarget
 
     from benchmarks.triton_compiled import constants_of, kernels
-    from tests.triton.compiled import compiled_for, without_ptxas
+    from tests.triton.compiled import compiled_for
 
     launch, target = kernels(call, HOPPER)[name], GPUTarget("cuda", HOPPER, 32)
     for size in candidates.candidates(launch.kernel.__name__, call, HOPPER):
         constants = constants_of(launch, call, size)
-        with without_ptxas():
-            result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
+        result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
         yield size, result.asm
 
 

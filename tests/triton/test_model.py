@@ -144,7 +144,7 @@ def test_the_products_of_a_compiled_kernel(capability):
     call, size = CALLS["no table"](), Sizes(64, 4, 2)
     launch = kernels(call, capability)["forward"]
     constants, target = constants_of(launch, call, size), GPUTarget("cuda", capability, 32)
-    compiled = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
+    compiled = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, assembled=True)
     (loop,) = model.loops_of(model.instructions(compiled.asm["cubin"]))
     kinds = {90: "HGMMA.64x64x16", 100: "UTCHMMA"}
     steps = sum(name.startswith(kinds.get(capability, "HMMA.16816")) for name, _ in loop)

@@ -59,15 +59,14 @@ def code_of_plain_kernels() -> dict[str, str]:
     from triton.backends.compiler import GPUTarget
 
     from benchmarks.triton_compiled import CALLS, constants_of, kernels, untimed
-    from tests.triton.compiled import compiled_for, without_ptxas
+    from tests.triton.compiled import compiled_for
 
     call, found = CALLS["relative keys"](), {}
     for name, launch in kernels(call, 80).items():
         if name in KERNELS:
             size = untimed(launch, call, 80)
             constants, target = constants_of(launch, call, size), GPUTarget("cuda", 80, 32)
-            with without_ptxas():
-                result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
+            result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
             code = re.sub(r"\.file.*|\.loc.*|//.*", "", result.asm["ptx"].split(".section")[0])
             found[name] = "\n".join(line for line in code.splitlines() if line.strip())
     return found

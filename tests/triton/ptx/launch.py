@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import widths_of
 from tests.triton.calls import launching
-from tests.triton.compiled import compiled_for, given_at_run_time, without_ptxas
+from tests.triton.compiled import compiled_for, given_at_run_time
 from tests.triton.ptx.instructions import STEPS
 from tests.triton.ptx.machine import run
 from tests.triton.ptx.memory import Memory
@@ -41,9 +41,8 @@ def launch(
 
     Raises Fault: where the kernel does what no GPU owes a meaning.
     """
-    with without_ptxas():
-        target = GPUTarget("cuda", capability, 32)
-        found = compiled_for(target, kernel, arguments, constants, warps, stages, precision)
+    target = GPUTarget("cuda", capability, 32)
+    found = compiled_for(target, kernel, arguments, constants, warps, stages, precision)
     memory = Memory()
     given = [_bits(argument, memory) for argument in given_at_run_time(arguments)]
     program = read(edit(found.asm["ptx"]), STEPS)
