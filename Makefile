@@ -7,6 +7,8 @@ DEMO_MINUTES ?= 5
 DEMO_OUT ?= runs/demo
 MINUTES ?= 30
 TESTS ?= tests
+TRITONS ?= 3.8.0 3.9.0
+ONE_IN ?= 1
 
 BIN := .venv/bin
 KERNELS := $(wildcard src/relattn/compiled/kernels/*)
@@ -26,7 +28,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-gpu test-site test-sanitize test-arm test-versions release-check wheels search repeats lint docs demo player clean
+.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-sanitize test-arm test-versions release-check wheels search repeats lint docs demo player clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +40,7 @@ help: ## list the targets
 	@echo "  DEMO_OUT=DIR           where the demo writes (default: $(DEMO_OUT))"
 	@echo "  MINUTES=M              how long the search lasts (default: $(MINUTES))"
 	@echo "  TESTS=PATH             the tests that search and repeats run (default: $(TESTS))"
+	@echo "  TRITONS=VERSIONS       what test-tritons tries (default: $(TRITONS)); ONE_IN=20 runs every twentieth test there"
 
 install: $(STAMP) ## set up .venv with everything that the other targets need
 
@@ -61,6 +64,17 @@ test-all: install ## the slow tests; the Triton kernels in Triton's interpreter,
 
 test-ptx: install ## the Triton kernels as compiled for a GPU, run by an emulator on the CPU
 	$(PYTEST) -m ptx tests/triton/ptx
+
+# The interpreter, compiled kernels, and the part of test-ptx that is not slow.
+test-tritons: install ## tests/triton under other versions of Triton, each in an environment of its own
+	@for version in $(TRITONS); do \
+		echo "Triton $$version"; \
+		test -d build/triton-$$version || $(BIN)/python -m pip install --quiet --no-deps --target build/triton-$$version triton==$$version || exit 1; \
+		export PYTHONPATH=build/triton-$$version RELATTN_ONE_IN=$(ONE_IN); \
+		TRITON_INTERPRET=1 $(PYTEST) -m triton tests/triton || exit 1; \
+		$(PYTEST) -m 'not (triton or ptx or gpu)' tests/triton || exit 1; \
+		$(PYTEST) -m 'ptx and not slow' tests/triton/ptx || exit 1; \
+	done
 
 test-gpu: install ## the tests that need a CUDA GPU
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu needs a CUDA GPU; torch {torch.__version__} finds none here")'

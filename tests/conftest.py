@@ -43,8 +43,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     case it begins.
 
     Tests with a timeout of their own last longest. They come first: at the end one worker would run them, and the
-    others wait.
+    others wait. RELATTN_ONE_IN=20 leaves one test in twenty, which their names fix.
     """
+    share = int(os.environ.get("RELATTN_ONE_IN", "1"))
+    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % share == 0]
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("one_in") is not None and hasattr(item, "callspec"):

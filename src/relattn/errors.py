@@ -1,4 +1,4 @@
-"""The two kinds of error that relattn adds to Python's own, and the sentence for an extra that is not installed."""
+"""The errors and the warning that relattn adds to Python's own, and the sentence for an extra that is not installed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ class UnsupportedError(RuntimeError):
     def __init__(self, message: str, reasons: Mapping[str, Sequence[str]] | None = None) -> None:
         super().__init__(message)
         self.reasons: dict[str, list[str]] = {name: list(why) for name, why in (reasons or {}).items()}
+
+
+class SlowBackendWarning(UserWarning):
+    """A long call on a GPU runs on a slower backend, because the Triton kernels cannot run in this place."""
 
 
 def not_installed(package: str, extra: str) -> ModuleNotFoundError:

@@ -25,7 +25,8 @@ from tests.documents.page import ROOT
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
 OPTIONS = {option for command in COMMANDS.values() for one in command.params for option in one.opts} | {"--help"}
 MAKEFILE = (ROOT / "Makefile").read_text()
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 ELSEWHERE = {"tensorflow"}
 """Packages that a page installs by another name than pyproject.toml's."""
 
@@ -119,14 +120,14 @@ def _pip(words: list[str]) -> str | None:
     if words[:1] != ["install"]:
         return f"pip {words[:1]}"
     for word in words[1:]:
-        match = re.fullmatch(r"([\w.-]+?)(?:\[(\w+)\])?", word)
+        match = re.fullmatch(r"([\w.-]+?)(?:\[(\w+)\])?(?:==[\d.]+)?", word)
         if match is None:
             return f"pip install {word}"
         package, extra = match.groups()
         if extra is not None and extra not in PROJECT["optional-dependencies"]:
             return f"relattn has no extra {extra}"
-        declared = str([PROJECT["dependencies"], PROJECT["optional-dependencies"]])
-        if package not in (".", "relattn") and package not in ELSEWHERE and f"'{package}>" not in declared:
+        declared = str([PROJECT["dependencies"], PROJECT["optional-dependencies"], PYPROJECT["dependency-groups"]])
+        if package not in (".", "relattn", *ELSEWHERE) and not re.search(f"['\"]{package}>", declared):
             return f"pyproject.toml declares no {package}"
     return None
 

@@ -5,4 +5,4 @@ import os
 if "TRITON_INTERPRET" in os.environ:
     from tests.triton import interpreter
 
-    interpreter.hurry()
+    interpreter.prepare()

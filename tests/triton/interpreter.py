@@ -1,4 +1,4 @@
-"""Triton's interpreter with less to do for the same numbers."""
+"""Triton's interpreter with less to do for the same numbers, and one fault of it mended."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ from triton.runtime import interpreter
 
 _patch = interpreter._patch_lang
 _reduce = interpreter.ReduceOps.apply_impl
+_spread = interpreter.InterpreterBuilder.create_splat
 
 
 def patch_once(function: Callable[..., Any]) -> Any:
@@ -30,7 +31,17 @@ def reduce(operation: Any, given: tuple[Any, ...]) -> Any:
     return [operation.to_tensor(found, numbers.dtype)]
 
 
-def hurry() -> None:
+def spread(self: Any, block: Any, handle: Any) -> Any:
+    """The truth of one comparison, for a block of numbers, stays a truth. A comparison has the type of its left side in
+    the interpreter, so its truth becomes a number there, and the loads of Triton 3.9 refuse numbers as a mask.
+    """
+    if handle.data.dtype != np.bool_:
+        return _spread(self, block, handle)
+    return interpreter.TensorHandle(np.full(block.shape, handle.data), tl.int1)
+
+
+def prepare() -> None:
     """From now on, in this process."""
+    interpreter.InterpreterBuilder.create_splat = spread
     interpreter._patch_lang = patch_once
     interpreter.ReduceOps.apply_impl = reduce

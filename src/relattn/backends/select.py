@@ -15,6 +15,7 @@ from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
 from relattn.backends.triton import TritonBackend
+from relattn.backends.triton.slow_place import warn_of_a_slow_place
 from relattn.errors import UnsupportedError
 from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
@@ -129,7 +130,10 @@ def select(name: str, problem: Problem) -> Backend:
     Raises UnsupportedError: with its reasons, for a backend that cannot run the problem.
     """
     if name == "auto":
-        return _first_that_runs(problem)
+        chosen = _first_that_runs(problem)
+        if chosen.name not in ("sdpa", "triton"):
+            warn_of_a_slow_place(chosen.name, problem)
+        return chosen
     reasons = list(BACKENDS[name].reasons(problem))
     if reasons:
         usable = [other for other, backend in BACKENDS.items() if _runs(backend, problem)]

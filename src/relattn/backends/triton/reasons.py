@@ -15,8 +15,14 @@ from relattn.score.certainty import certainly
 from relattn.score.problem import Axis, Problem
 from relattn.watched import constant_in_graphs
 
-TRIED = "3.7"
-"""The version of Triton: `ready.py` asks a function of it that is not public, and others may lack it."""
+TRIED = ("3.7", "3.8", "3.9")
+"""The versions of Triton that the kernels were tried with. 3.6 does not compile them. `ready.py` asks a function of
+Triton that is not public, and others may lack it.
+"""
+HOW_TO_GET_IT = (
+    "Triton 3.7 comes with torch 2.12 and 2.13, 3.8 with torch 2.14, 3.9 with torch 2.15; beside an older torch "
+    "(2.11 was tried), pip install 'triton==3.7.1'"
+)
 FIRST_CAPABILITY = (8, 0)
 """The capability of Ampere chips, the first with tensor cores for bfloat16."""
 
@@ -24,7 +30,7 @@ FIRST_CAPABILITY = (8, 0)
 def reasons_of(problem: Problem) -> list[str]:
     """Reasons of the place first, then reasons of the call."""
     return [
-        *_of_the_place(problem.query.device.type, problem.query.device.index),
+        *of_the_place(problem.query.device.type, problem.query.device.index),
         *_of_the_call(problem),
         *reasons_of_an_operator("ONNX has no operator for its kernels"),
     ]
@@ -67,13 +73,13 @@ def _of_offsets(sequence: Axis) -> list[str]:
 
 
 @constant_in_graphs
-def _of_the_place(device: str, index: int | None) -> list[str]:
+def of_the_place(device: str, index: int | None) -> list[str]:
     """Whether the package is there, and a device that its kernels run on."""
     reasons, package = [], _package()
     if package is None:
-        reasons.append("the package triton is not installed")
-    elif not package.startswith(f"{TRIED}."):
-        reasons.append(f"its kernels were tried with triton {TRIED} alone, and this is {package}")
+        reasons.append(f"the package triton is not installed: {HOW_TO_GET_IT}")
+    elif ".".join(package.split(".")[:2]) not in TRIED:
+        reasons.append(f"its kernels run with Triton {', '.join(TRIED)}, and this is {package}: {HOW_TO_GET_IT}")
     if device == "cuda" and torch.version.hip is not None:
         reasons.append("its kernels were made for CUDA, and nobody has run them on ROCm")
     elif device == "cuda":
