@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from relattn import requirements
@@ -93,3 +94,7 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if "torch" in sys.modules:  # a saved program names relattn's operators, and torch asks nobody where they are defined
+    importlib.import_module("relattn.backends.select")

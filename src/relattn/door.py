@@ -25,7 +25,7 @@ from relattn.score.problem import Axis, Part, Problem
 from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
 from relattn.spread import refuse_context_parallel
-from relattn.watched import HAS_GRAPHS, refuse_graph
+from relattn.watched import HAS_GRAPHS, refuse_graph, refuse_trace
 
 Segments = Int[Tensor, "*B L"] | tuple[Int[Tensor, "*B Lq"], Int[Tensor, "*B Lk"]]
 NOTHING = ScoreTerms()
@@ -77,11 +77,12 @@ def checked(
 ) -> tuple[Float[Tensor, "B Hq Lq D"], Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"], tuple[int, ...]]:
     """q, k and v, checked, cast as autocast casts them, with one batch axis; and the caller's batch axes.
 
-    Raises UnsupportedError: in a graph that this torch cannot make, and under torch's `context_parallel`. It also
-    raises what `checks.check_tensors` raises.
+    Raises UnsupportedError: in a graph that this torch cannot make, under torch.jit.trace, and under torch's
+    `context_parallel`. It also raises what `checks.check_tensors` raises.
     """
     if not HAS_GRAPHS and torch.compiler.is_compiling():
         refuse_graph()
+    refuse_trace()
     refuse_context_parallel()
     check_flag("enable_gqa", enable_gqa)
     query, key, value = narrowed(query, key, value)

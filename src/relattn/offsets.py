@@ -6,7 +6,6 @@ can compare both sides of the library, torch and Keras, with the same numbers.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,8 @@ def t5_buckets(
     that do not split evenly.
 
     Source: Raffel et al. 2020 (T5), section 2.1, as implemented in its published code. That computes in float32, and
-    may differ by a bucket where float32 rounds a logarithm across a whole number.
+    may differ by a bucket where float32 rounds a logarithm across a whole number. Here whole numbers decide
+    (`log_edges`).
     """
     num_buckets, max_distance = check_buckets(num_buckets, max_distance, bidirectional)
     offsets = _integers("offsets", offsets)
@@ -42,24 +42,29 @@ def t5_buckets(
         side = np.zeros_like(offsets)
         distance = np.maximum(-offsets, 0)
     exact = num_buckets // 2
-    steps = _log_steps(np.maximum(distance, exact), exact, max_distance, num_buckets - exact)
-    logarithmic = np.minimum(exact + steps.astype(np.int64), num_buckets - 1)
-    return side + np.where(distance < exact, distance, logarithmic)
+    edges = log_edges(exact, max_distance, num_buckets - exact, num_buckets - exact - 1)
+    return side + np.minimum(distance, exact) + np.searchsorted(edges, distance, side="right")
 
 
-NEAR = 1e-9
-"""A logarithm in float64 is off by far less."""
+def log_edges(first: int, last: int, steps: int, count: int, *, passed: bool = False) -> Int64[np.ndarray, "count"]:
+    """The smallest distances d with steps * log(d / first) / log(last / first) >= k, for k = 1 .. count.
 
+    passed: > k in place of >= k, for k = 0 .. count - 1. T5 rounds the logarithm down, and counts the edges that a
+    distance has reached. DeBERTa rounds it up, and counts those that it has passed.
 
-def _log_steps(distance: Int64[np.ndarray, "*n"], first: int, last: int, steps: int) -> Float64[np.ndarray, "*n"]:
-    """steps * log(distance / first) / log(last / first), and whole where that is a whole number.
-
-    first, last: below all distances, and above `first`. The published codes of T5 and DeBERTa compute this in float32,
-    and round it down or up.
+    last: above `first`. Near a whole number, d^steps and first^(steps - k) * last^k decide, in whole numbers.
     """
-    found = np.log(distance / first) * (steps / math.log(last / first))
-    whole = np.round(found)
-    return np.where(np.abs(found - whole) < NEAR, whole, found)
+    edges = []
+    for k in range(count) if passed else range(1, count + 1):
+        edge = first * (last / first) ** (k / steps)
+        near = round(edge)
+        if abs(near - edge) > 1e-9 * edge:
+            there = near > edge
+        else:
+            power, bound = near**steps * first ** max(k - steps, 0), first ** max(steps - k, 0) * last**k
+            there = power > bound if passed else power >= bound
+        edges.append(near if there else near + 1)
+    return np.array(edges, dtype=np.int64)
 
 
 def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:

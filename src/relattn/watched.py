@@ -38,6 +38,15 @@ def refuse_graph() -> None:
     )
 
 
+def refuse_trace() -> None:
+    """Raises UnsupportedError: under torch.jit.trace, which keeps the lengths of its example and is wrong at others."""
+    if torch.jit.is_tracing():
+        raise UnsupportedError(
+            "torch.jit.trace: got a call of relattn, whose lengths a trace would fix; expected torch.export.export, or "
+            "torch.onnx.export with dynamo=True, which keep lengths open"
+        )
+
+
 def under_torch_func() -> bool:
     """Whether the call is made under a transform of torch.func (vmap, grad, ...)."""
     return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateImportUsage]

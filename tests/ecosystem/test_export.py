@@ -1,5 +1,8 @@
 """torch.export with dynamic lengths: the exported program gives the module's numbers at lengths that it never saw."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn import UnsupportedError
+from relattn import ShawEmbedding, UnsupportedError
+from relattn.nn import RelativeMultiheadAttention
 from tests.bad_input.refusal import refused
 from tests.contract.calls import assert_equal
 from tests.ecosystem.layers import (
@@ -108,3 +112,49 @@ def test_explicit_positions_that_no_one_reads(name: str, rng: np.random.Generato
     program = torch.export.export(module, (given,), {"query_position": torch.arange(9)})
     positions = {"query_position": torch.randint(0, 9, (9,))}
     assert_equal(program.module()(given, **positions), module(given, **positions))
+
+
+class Backends(torch.nn.Module):
+    """A layer of each backend that runs on a CPU, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            RelativeMultiheadAttention(16, 2, ShawEmbedding(8, 3), backend=name)
+            for name in ("native", "tiled", "dense")
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, is_causal=True)
+        return x
+
+
+@pytest.mark.slow
+def test_a_fresh_process_runs_what_was_saved(tmp_path: Path) -> None:
+    """A program of torch.export, and a package of AOTInductor, whose process imports torch and relattn alone."""
+    net, x = Backends().eval(), torch.randn(2, 11, 16)
+    program = torch.export.export(net, (x,), dynamic_shapes=({1: torch.export.Dim("L", min=2, max=LONGEST)},))
+    with torch.no_grad():
+        torch.export.save(program, tmp_path / "program.pt2")
+        torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "package.pt2"))
+        torch.save((x[:, :7], net(x[:, :7])), tmp_path / "numbers.pt")
+    script = """
+import torch, relattn
+x, expected = torch.load("numbers.pt")
+with torch.no_grad():
+    torch.testing.assert_close(torch.export.load("program.pt2").module()(x), expected)
+    torch.testing.assert_close(torch._inductor.aoti_load_package("package.pt2")(x), expected)
+print("same numbers")
+"""
+    run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert run.stdout == "same numbers\n", run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["native", "tiled"])
+def test_onnx_of_a_program_asks_for_the_module(backend: str, rng: np.random.Generator) -> None:
+    program = exported(attention(ONE, rng, backend), inputs(11, 15))
+    said = f"torch.onnx.export: got an ExportedProgram that calls relattn::{backend}; expected the module itself, or a"
+    with pytest.raises(torch.onnx.errors.OnnxExporterError, match=said):
+        torch.onnx.export(program, verbose=False)

@@ -21,7 +21,6 @@ from relattn import (
     ScoreTerms,
     ShawEmbedding,
     T5Bias,
-    UnsupportedError,
     explain,
     relative_attention,
 )
@@ -121,32 +120,6 @@ def test_autocast_narrows_its_inputs() -> None:
         found = call(*inputs)
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, call(*(one.bfloat16() for one in inputs)))
-
-
-class Attends(nn.Module):
-    """A module, whose parameters a trace takes."""
-
-    def __init__(self, backend: str) -> None:
-        super().__init__()
-        self.encoding, self.backend = ShawEmbedding(8, 3), backend
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return relative_attention(query, key, value, encoding=self.encoding, backend=self.backend)
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-def test_a_trace_records_what_others_compute() -> None:
-    """The kernels write by address, which no trace sees."""
-    inputs, others = (tuple(torch.randn(2, 2, 40, 8) for _ in range(3)) for _ in range(2))
-    module = Attends("auto")
-    with torch.no_grad(), nobody_listens():
-        traced = torch.jit.trace(module, inputs, check_trace=False)
-        torch.testing.assert_close(traced(*others), module(*others))
-    for backend in ("native", "tiled"):
-        attends = Attends(backend)
-        refused = pytest.raises(UnsupportedError, match=r"torch.jit.trace does not record its operator; use 'dense'")
-        with refused, nobody_listens():
-            torch.jit.trace(attends, inputs, check_trace=False)
 
 
 def test_shapes_alone_are_enough_for_tiled() -> None:

@@ -10,16 +10,12 @@ from relattn.watched import constant_in_graphs, under_torch_func
 
 
 def reasons_of_an_operator(onnx: str) -> list[str]:
-    """Why our operators cannot run in this place: in torch.func, in a trace, or (`onnx`) in an export."""
+    """Why our operators cannot run in this place: in torch.func, or (`onnx`) in an export."""
     reasons = []
     if under_torch_func():
         reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
-    if not (torch.compiler.is_compiling() or is_traced()):
-        return reasons
-    if _exports_to_onnx():
+    if torch.compiler.is_compiling() and _exports_to_onnx():
         reasons.append(onnx)
-    elif is_traced():
-        reasons.append("torch.jit.trace does not record its operator")
     return reasons
 
 
@@ -36,10 +32,15 @@ def _exports_to_onnx() -> bool:
     return torch.onnx.is_in_onnx_export()
 
 
-@constant_in_graphs
-def is_traced() -> bool:
-    """Whether torch.jit.trace is running, which does not support lists of strings."""
-    return torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+def refuse_onnx(backend: str) -> None:
+    """Raises UnsupportedError: where torch.onnx.export meets the operator in an ExportedProgram. Of a module it exports
+    what dense computes.
+    """
+    if _exports_to_onnx():
+        raise UnsupportedError(
+            f"torch.onnx.export: got an ExportedProgram that calls relattn::{backend}; expected the module itself, or "
+            "a program that was exported with backend='dense'"
+        )
 
 
 def refuse_vmap(backend: str) -> None:

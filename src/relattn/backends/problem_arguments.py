@@ -25,10 +25,10 @@ ARGUMENTS = (
     "Tensor? key_bias, Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
     "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
     "SymInt[] numbers, str[] words, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
-    "ScalarType output_dtype, float? softcap, Tensor[] axis_positions, Tensor[] axis_tensors"
+    "ScalarType output_dtype, float? softcap, Tensor[]? axis_positions, Tensor[]? axis_tensors"
 )
 """axis_positions, axis_tensors: the lists of the other axes. They come last, so that an autograd.Function can flatten
-them.
+them. A package of AOTInductor hands None over in place of an empty list.
 """
 DIFFERENTIABLE: tuple[str, ...] = (
     "query", "key", "value", "relative_query", *TABLES, "explicit_mask", "key_bias",
@@ -106,7 +106,7 @@ def problem_of(
         if rows is not None
     }
     segments = None if query_segments is None else (query_segments, key_segments)
-    others = _axes_of(of_axes, words[len(TABLES) :], axis_positions, axis_tensors, positions)
+    others = _axes_of(of_axes, words[len(TABLES) :], axis_positions or (), axis_tensors or (), positions)
     return Problem(
         query, key, value, (Axis(positions, relative_query, **tables), *others),
         Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,

@@ -7,6 +7,7 @@ the call, an autograd.Function calls the same two functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.autocast import without_autocast
-from relattn.backends.operators import refusal, refuse_double_backward, refuse_vmap
+from relattn.backends.operators import refusal, refuse_double_backward, refuse_onnx, refuse_vmap
 from relattn.backends.problem_arguments import (
     ARGUMENTS,
     DIFFERENTIABLE,
@@ -128,7 +129,7 @@ def operator_of(
 
     torch.library.impl(f"relattn::{name}", "default")(lambda *arguments: run_forward(*arguments).apart())
     torch.library.impl(f"relattn::{name}_backward", "default")(run_backward)
-    torch.library.register_fake(f"relattn::{name}")(_fake_forward)
+    torch.library.register_fake(f"relattn::{name}")(partial(_fake_forward, name))
     torch.library.register_fake(f"relattn::{name}_backward")(_fake_backward)
     torch.library.register_autograd(f"relattn::{name}", differentiate, setup_context=_save_for_backward)
     refuse_vmap(name)
@@ -254,7 +255,8 @@ def _register_double_backward(name: str, differentiable: Callable[[Problem], tup
     torch.library.register_autograd(f"relattn::{name}_backward", differentiate, setup_context=save)
 
 
-def _fake_forward(*arguments) -> Forward:
+def _fake_forward(name: str, *arguments) -> Forward:
+    refuse_onnx(name)
     given = named(arguments)
     rows, width, dtype = given["query"].shape[:3], given["value"].shape[3], given["output_dtype"]
     number = torch.float64 if dtype == torch.float64 else torch.float32

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.log_steps import log_steps
+from relattn.encodings.edges import edges_reached
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
@@ -134,7 +134,7 @@ def _delta(
         bucket = relative
     else:
         middle = num_buckets // 2
-        steps = log_steps(relative.abs().clamp(min=middle), middle, max_distance - 1, middle - 1)
-        logarithmic = steps.ceil().long() + middle
-        bucket = torch.where(relative.abs() <= middle, relative, logarithmic * relative.sign())
+        distance = relative.abs()
+        logarithmic = edges_reached(distance, middle, max_distance - 1, middle - 1, num_buckets - middle, passed=True)
+        bucket = (distance.clamp(max=middle) + logarithmic) * relative.sign()
     return (bucket + num_rows // 2).clamp(0, num_rows - 1)

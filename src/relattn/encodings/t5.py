@@ -13,7 +13,7 @@ from relattn.arguments import check_buckets, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
 from relattn.encodings.constants import MOST, constant
-from relattn.encodings.log_steps import log_steps
+from relattn.encodings.edges import edges_reached
 from relattn.score.check_terms import check_kind
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, wide
@@ -65,7 +65,7 @@ class T5Bias(RelativeEncoding):
 
     def buckets(self, offsets: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """bucket(d) of every offset, the same for every dtype of the parameters and on every device."""
-        return _buckets(offsets, self.num_buckets, self.max_distance, self.bidirectional)
+        return buckets(offsets, self.num_buckets, self.max_distance, self.bidirectional)
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
@@ -87,10 +87,10 @@ def _buckets_of(
     span: Span, device: torch.device, num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "count"]:
     """bucket(d) of a span. A decoder asks for the same span at every token, once max_distance lies behind it."""
-    return _buckets(span.offsets(device), num_buckets, max_distance, bidirectional)
+    return buckets(span.offsets(device), num_buckets, max_distance, bidirectional)
 
 
-def _buckets(
+def buckets(
     offsets: Int64[Tensor, "*n"], num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int64[Tensor, "*n"]:
     """min(|d|, m) + min(floor(log(max(|d|, m) / m) / log(max_distance / m) * (n - m)), n - 1 - m): the rule as one sum.
@@ -100,7 +100,6 @@ def _buckets(
     size = num_buckets // 2 if bidirectional else num_buckets
     exact = size // 2
     distance = offsets.abs() if bidirectional else offsets.neg().clamp(min=0)
-    steps = log_steps(distance.clamp(min=exact), exact, max_distance, size - exact)
-    logarithmic = steps.long().clamp(max=size - 1 - exact)
+    logarithmic = edges_reached(distance, exact, max_distance, size - exact, size - exact - 1, passed=False)
     bucket = distance.clamp(max=exact) + logarithmic
     return torch.add(bucket, offsets > 0, alpha=size) if bidirectional else bucket

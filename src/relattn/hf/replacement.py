@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from relattn.watched import refuse_trace
+
 
 class Replacement:
     """A mixin for a subclass of a transformers module. Objects change their class to it and keep everything else."""
@@ -26,6 +28,13 @@ class Replacement:
     def cannot(module: nn.Module) -> str | None:
         """Why this object of the original class cannot be replaced with its configuration; None where it can."""
         return None
+
+    def _slow_forward(self, *_: object, **__: object) -> None:
+        """What torch calls in place of `forward` under torch.jit.trace.
+
+        Raises UnsupportedError: always.
+        """
+        refuse_trace()
 
 
 def original(kind: type[Any]) -> type[nn.Module]:

@@ -13,7 +13,7 @@ from relattn.keras.positions import Positions
 from relattn.keras.table import OffsetTable
 from relattn.keras.tensors import Tensor
 from relattn.keras.terms import ScoreTerms
-from relattn.offsets import _log_steps
+from relattn.offsets import log_edges
 
 
 @keras.saving.register_keras_serializable(package="relattn")
@@ -111,9 +111,9 @@ class DisentangledEmbedding(RelativeEncoding):
         bucket = relative
         if self.num_buckets is not None:
             middle = self.num_buckets // 2
-            steps = _log_steps(np.maximum(np.abs(relative), middle), middle, self.max_distance - 1, middle - 1)
-            logarithmic = (np.ceil(steps).astype("int64") + middle) * np.sign(relative)
-            bucket = np.where(np.abs(relative) <= middle, relative, logarithmic)
+            edges = log_edges(middle, self.max_distance - 1, middle - 1, self.num_buckets - middle, passed=True)
+            passed = np.searchsorted(edges, np.abs(relative), side="right")
+            bucket = (np.minimum(np.abs(relative), middle) + passed) * np.sign(relative)
         return np.clip(bucket + half, 0, 2 * half - 1)
 
     def get_config(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from relattn.backends.dense.boxes import InBoxes
-from relattn.backends.operators import is_traced
 from relattn.backends.skew import strided_strip, strided_view, sum_columns
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
@@ -89,7 +88,7 @@ def _in_boxes(table: OffsetTable, positions: Positions, dtype: torch.dtype, *, b
 
     A graph with open lengths has no boxes, and transforms batch strips and scores separately.
     """
-    if torch.compiler.is_compiling() or is_traced() or under_torch_func():
+    if torch.compiler.is_compiling() or under_torch_func():
         return None
     return InBoxes.of(table, positions, dtype, by_key=by_key)
 

@@ -18,9 +18,9 @@ from transformers.models.prophetnet.modeling_prophetnet import (
     ProphetNetDecoder,
     ProphetNetDecoderLayer,
     ProphetNetNgramSelfAttention,
-    compute_relative_buckets,
 )
 
+from relattn.encodings.t5 import buckets
 from relattn.functional import attention_weights, relative_attention
 from relattn.hf.caches import KeysAndValues, cached
 from relattn.hf.heads import projected
@@ -165,7 +165,7 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
         return ScoreTerms(relative_query=relative * self.head_dim**0.5, relative_keys=keys)
 
     def _buckets(self, offsets: Tensor) -> Tensor:
-        return compute_relative_buckets(self.num_buckets, self.relative_max_distance, offsets, False).long()
+        return buckets(offsets, self.num_buckets, self.relative_max_distance, False)
 
 
 class RelattnProphetNetDecoderLayer(Replacement, ProphetNetDecoderLayer):

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 
+from relattn.encodings.t5 import buckets
 from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
@@ -28,7 +29,6 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
     stack = nn.ModuleList
     """The attribute in which both kinds of encoder keep their layers."""
     by_name = False
-    needs = ("_relative_positions_bucket",)
 
     def forward(
         self,
@@ -62,7 +62,7 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
         """b[bucket(d)] of every offset that may have its own bucket."""
         table = self.rel_attn_embed.weight
         offsets = torch.arange(-self.max_distance, self.max_distance + 1, device=table.device)
-        return F.embedding(self._relative_positions_bucket(offsets), wide(table)).transpose(0, 1)
+        return F.embedding(buckets(offsets, self.num_buckets, self.max_distance, True), wide(table)).transpose(0, 1)
 
     def _gate(self, hidden_states: Float[Tensor, "B L width"]) -> Float[Tensor, "B H L 1"]:
         """g = a (c b - 1) + 2, with gates a and b from each head's features."""

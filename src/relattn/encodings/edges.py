@@ -1,0 +1,45 @@
+"""Buckets of logarithmic width by their edges: T5's and DeBERTa's."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from relattn.offsets import log_edges
+from relattn.watched import constant_in_graphs, is_watched
+
+
+def edges_reached(
+    distance: Int64[Tensor, "*n"], first: int, last: int, steps: int, count: int, *, passed: bool
+) -> Int64[Tensor, "*n"]:
+    """How many edges of `relattn.offsets.log_edges` a distance has reached.
+
+    It compares whole numbers, so every device, compiler and exported graph finds the same bucket.
+    """
+    sizes = distance.device, first, last, steps, count, passed
+    edges = _edges(*sizes) if is_watched(()) else _kept_edges(*sizes)
+    return (distance.unsqueeze(-1) >= edges).sum(-1)
+
+
+def _edges(device: torch.device, first: int, last: int, steps: int, count: int, passed: bool) -> Int64[Tensor, "count"]:
+    return torch.tensor(_numbers(first, last, steps, count, passed), dtype=torch.int64, device=device)
+
+
+@cache
+def _kept_edges(
+    device: torch.device, first: int, last: int, steps: int, count: int, passed: bool
+) -> Int64[Tensor, "count"]:
+    """The edges, kept for good: a CUDA graph cannot copy them to its device, and may hold their address.
+
+    The copy ends before the tensor is given away, so every stream may read it.
+    """
+    with torch.inference_mode(False):
+        return _edges(device, first, last, steps, count, passed)
+
+
+@constant_in_graphs
+def _numbers(first: int, last: int, steps: int, count: int, passed: bool) -> list[int]:
+    return log_edges(first, last, steps, count, passed=passed).tolist()
