@@ -1,4 +1,4 @@
-"""The two kinds of error that relattn adds to Python's own, and the sentence for an extra that is not installed."""
+"""The two kinds of error and the warning that relattn adds to Python's own, and the sentence for an extra that is not installed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ class UnsupportedError(RuntimeError):
     def __init__(self, message: str, reasons: Mapping[str, Sequence[str]] | None = None) -> None:
         super().__init__(message)
         self.reasons: dict[str, list[str]] = {name: list(why) for name, why in (reasons or {}).items()}
+
+
+class RelattnWarning(UserWarning):
+    """Something runs, and its user should know what of it is slower or less tried than it could be."""
 
 
 def not_installed(package: str, extra: str) -> ModuleNotFoundError:

@@ -31,7 +31,8 @@ FILES = {
     "granite_speech5": "granite_speech",
     "granite_speech_plus": "granite_speech",
     "inkling": "inkling",
-    "inkling2": "inkling",
+    "inkling2": "inkling2",
+    "inkling2_loop": "inkling2_loop",
     "lasr": "lasr",
     "layoutlmv2": "layout",
     "layoutlmv3": "layout",
@@ -72,6 +73,15 @@ FILES = {
     "xlnet": "xlnet",
 }
 """For each package in transformers.models: the file here with its replacements."""
+
+
+SINCE = dict.fromkeys(
+    ("beit", "swin"), "5.10"
+) | dict.fromkeys(
+    ("longt5", "mt5", "pix2struct", "pop2piano", "seamless_m4t", "seamless_m4t_v2", "sew_d", "switch_transformers",
+     "t5", "umt5", "wav2vec2_bert", "wav2vec2_conformer", "wavlm"), "5.18"
+)  # fmt: skip
+"""The families that do not fit older versions, and the first that they were seen to fit."""
 
 
 def package(kind: type[nn.Module]) -> str:
