@@ -1,4 +1,4 @@
-"""The two kinds of error and the warning that relattn adds to Python's own, and the sentence for an extra that is not installed."""
+"""The errors and the warning that relattn adds to Python's own, and the sentence for an extra that is not installed."""
 
 from __future__ import annotations
 

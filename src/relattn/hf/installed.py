@@ -1,4 +1,4 @@
-"""transformers, in a version that `relattn.hf` was run with or a newer one, or one sentence that says what is missing."""
+"""transformers, in a version that `relattn.hf` was run with or a newer one, or one sentence about what is missing."""
 
 from __future__ import annotations
 

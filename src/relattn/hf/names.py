@@ -1,4 +1,4 @@
-"""Arguments as the installed transformers has them, which renames and moves them: the replacements keep one signature."""
+"""The names and places of arguments, which transformers changes: the replacements keep one signature."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _by_name(name: str, modules: Modules) -> Verdict:
     why = reason(REMAINS, family, kind.__name__)
     if why is not None:
         return Verdict("remains", f"{said}; {why}")
-    if family not in FILES and not is_told(family) and relative(_code_beside(kind)):
+    if not is_told(family) and relative(_code_of(kind) if family in FILES else _code_beside(kind)):
         said = f"{kind.__name__} is defined in a file with relative positions that relattn does not support"
         return Verdict("left", said)
     return Verdict("changed", said)

@@ -47,6 +47,7 @@ class RelattnInklingAttention(Replacement, InklingAttention):
 
 
 def heads(module: Any, features: Float[Tensor, "B L HD"]) -> Float[Tensor, "B L H D"]:
+    """Head by head."""
     return features.unflatten(-1, (-1, module.head_dim))
 
 

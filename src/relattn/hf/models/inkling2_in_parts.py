@@ -1,7 +1,4 @@
-"""The attention of Inkling 2 from transformers 5.24 on, and of Inkling 2 Loop, whose projections are modules of their own.
-
-They clip the projected states, scale queries and r, and gate the output.
-"""
+"""Inkling 2 from transformers 5.24 on, and Inkling 2 Loop: their projections clip, scale and gate, too."""
 
 from __future__ import annotations
 
@@ -40,9 +37,10 @@ class Sliding(Replacement):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if wanted), under the original's arguments."""
-        sources = (hidden_states if one is None else one for one in (key_hidden_states, value_hidden_states))
+        key_states = hidden_states if key_hidden_states is None else key_hidden_states
+        value_states = hidden_states if value_hidden_states is None else value_hidden_states
         past = {CACHE: past_key_values, "conv_mask": conv_mask, "cache_offset": cache_offset}
-        return _attended(self, hidden_states, *sources, attention_mask, past, kwargs)
+        return _attended(self, (hidden_states, key_states, value_states), attention_mask, past, kwargs)
 
 
 class Full(Replacement):
@@ -64,26 +62,32 @@ class Full(Replacement):
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if wanted), under the original's arguments."""
         past = {CACHE: past_key_values, "conv_mask": conv_mask, "cache_offset": cache_offset}
-        return _attended(self, hidden_states, key_hidden_states, value_hidden_states, attention_mask, past, kwargs)
+        states = hidden_states, key_hidden_states, value_hidden_states
+        return _attended(self, states, attention_mask, past, kwargs)
 
 
 def _attended(
     module: Any,
-    hidden_states: Float[Tensor, "B L width"],
-    of_keys: Float[Tensor, "B L width"],
-    of_values: Float[Tensor, "B L width"],
+    states: tuple[Tensor, Tensor, Tensor],
     mask: MaskStructure | Tensor | None,
     past: dict[str, Any],
     kwargs: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
-    """(output, attention weights if wanted). One sink per token and head."""
+    """(output, attention weights if wanted). One sink per token and head.
+
+    states [B, L, width]: what queries, keys and values are projected from.
+    """
+    hidden_states, of_keys, of_values = states
     places, bias = kwargs["position_ids"], module.relative_position_bias
-    query = module.q_proj(hidden_states, places)
-    key, value = module.k_proj(of_keys, **past, **kwargs), module.v_proj(of_values, **past, **kwargs)
+    query = module.q_proj(hidden_states, places).transpose(1, 2)
+    key, value = (
+        projection(source, **past, **kwargs).transpose(1, 2)
+        for projection, source in ((module.k_proj, of_keys), (module.v_proj, of_values))
+    )
     relative = bias.norm(bias.linear(hidden_states).unflatten(-1, (bias.num_heads, -1)), places)
+    sinks, with_weights = module.sink_proj(hidden_states).transpose(1, 2), asks_for_weights(module, kwargs)
     output, weights = attend_relatively(
-        module, *(features.transpose(1, 2) for features in (query, key, value)), relative, bias.proj, mask,
-        past[CACHE], asks_for_weights(module, kwargs), module.sink_proj(hidden_states).transpose(1, 2),
+        module, query, key, value, relative, bias.proj, mask, past[CACHE], with_weights, sinks,
         cache_offset=past["cache_offset"],
     )  # fmt: skip
     return module.o_proj(output, hidden_states), weights

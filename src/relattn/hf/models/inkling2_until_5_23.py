@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers.models.inkling2.modeling_inkling2 import Inkling2FullAttention, Inkling2SlidingAttention
 
 from relattn.hf.interface import asks_for_weights
 from relattn.hf.masks import MaskStructure
@@ -47,11 +48,11 @@ class _Attention(Replacement):
         return self.o_proj((output.float() * gate).to(output.dtype)), weights
 
 
-class Sliding(_Attention):
-    """The attention of layers with a window."""
+class RelattnInkling2SlidingAttention(_Attention, Inkling2SlidingAttention):
+    """Inkling2SlidingAttention on relattn."""
 
     def forward(
-        self: Any,
+        self,
         hidden_states: Float[Tensor, "B L width"],
         attention_mask: MaskStructure | Tensor | None,
         conv_mask: Tensor | None = None,
@@ -66,11 +67,11 @@ class Sliding(_Attention):
         return self.attended(hidden_states, key, value, attention_mask, past_key_values, None, with_weights)
 
 
-class Full(_Attention):
-    """The attention of layers without a window."""
+class RelattnInkling2FullAttention(_Attention, Inkling2FullAttention):
+    """Inkling2FullAttention on relattn."""
 
     def forward(
-        self: Any,
+        self,
         hidden_states: Float[Tensor, "B L width"],
         key_hidden_states: Float[Tensor, "B L width"],
         value_hidden_states: Float[Tensor, "B L width"],
@@ -85,3 +86,10 @@ class Full(_Attention):
         value = self.v_sconv(self.v_proj(value_hidden_states), value_hidden_states, **past)
         places, with_weights = kwargs["position_ids"], asks_for_weights(self, kwargs)
         return self.attended(hidden_states, key, value, attention_mask, past_key_values, places, with_weights)
+
+
+REPLACEMENTS = {
+    Inkling2SlidingAttention: RelattnInkling2SlidingAttention,
+    Inkling2FullAttention: RelattnInkling2FullAttention,
+}
+"""The modules of transformers, and their replacements."""
