@@ -109,7 +109,12 @@ def test_arguments_under_another_name_and_at_another_place() -> None:
     """The replacement is called as the original would be, or by the older name."""
     ours = Replaced()
     assert fitting._differing(Replaced) is None
-    for found in (ours(1, 2, 3), ours(1, cache=2, mask=3), ours(1, past_key_values=2, mask=3), ours(mask=3, x=1, cache=2)):
+    for found in (
+        ours(1, 2, 3),
+        ours(1, cache=2, mask=3),
+        ours(1, past_key_values=2, mask=3),
+        ours(mask=3, x=1, cache=2),
+    ):
         assert found == (1, 3, 2, 1.0)
     assert ours(1, scale=2.0) == (1, None, None, 2.0)
     with pytest.raises(ValueError, match="longer"):
@@ -117,7 +122,7 @@ def test_arguments_under_another_name_and_at_another_place() -> None:
 
 
 def test_classes_beside_a_replaced_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A newer version has one more in the same package, with positions of its own: class by class, not by its package."""
+    """A newer version has one more in the same package, with positions of its own."""
     monkeypatch.setattr(verdict, "_code_of", lambda kind: "ALL_ATTENTION_FUNCTIONS(relative_position)")
     model = hf.Siglip2TextModel(hf.Siglip2TextConfig(**TEXT, intermediate_size=24))
     said = "Siglip2Attention is defined in a file with relative positions that relattn does not support"

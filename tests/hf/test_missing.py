@@ -14,6 +14,17 @@ INSTALLED = "import types; sys.modules['transformers'] = types.ModuleType('trans
 INSTALLED += "sys.modules['transformers'].__version__ = '{}'"
 
 
+WARNED = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import relattn.hf
+    import relattn.hf.patching
+ours = [f"{w.category.__name__}: {w.message}" for w in caught if "relattn" in str(w.message)]
+print(*ours, relattn.hf.patch.__name__, sep="; ")
+"""
+
+
 def said(before: str, statement: str) -> str:
     """The last line that a fresh interpreter writes, to stdout or, where it dies, to stderr."""
     program = f"import sys\n{before}\nimport relattn\n{statement}"
@@ -39,15 +50,12 @@ def test_a_transformers_that_is_too_old():
 @pytest.mark.parametrize("version", ["5.25.0", "6.0.0.dev0", "5.24.7"])
 def test_a_transformers_that_is_newer_than_the_last_that_was_tried(version):
     """One warning, and it is used; a later patch of the last version gives none."""
-    program = "import warnings, transformers\ntransformers.__version__ = %r\n"
-    program += "with warnings.catch_warnings(record=True) as caught:\n    warnings.simplefilter('always')\n"
-    program += "    import relattn.hf; import relattn.hf.patching\nprint(*(f'{w.category.__name__}: {w.message}' for w in caught"
-    program += " if 'relattn' in str(w.message)), relattn.hf.patch.__name__, sep='; ')"
     warned = (
-        f"RelattnWarning: transformers: version {version} is installed, newer than {LAST}, the last that relattn.hf was "
-        "run with; a family of models that does not fit is left, and relattn.hf.patch says why; "
+        f"RelattnWarning: transformers: version {version} is installed, newer than {LAST}, the last that relattn.hf "
+        "was run with; a family of models that does not fit is left, and relattn.hf.patch says why; "
     )
-    assert said("", program % version) == ("" if version == "5.24.7" else warned) + "patch"
+    expected = "patch" if version == "5.24.7" else f"{warned}patch"
+    assert said(f"import transformers\ntransformers.__version__ = {version!r}", WARNED) == expected
 
 
 def test_floor_and_ceiling_stand_in_pyproject():
