@@ -3,9 +3,9 @@
     python -m tests.hf_versions
 
 For each version of hf_versions.toml: a folder with it, and with what it needs in another version than constraints.txt
-has; the models of tests/peers/cases and the tests, with that folder before this environment's; and a line in the table of
-docs/hf.md. A test of a family that the version has not got, or has in another form, must fail for just that reason; how
-many do so is written down, too. Ends with 1 where a test fails for another reason, or other models are changed than
+has; the models of tests/peers/cases and the tests, with that folder before this environment's; and a line in the table
+of docs/hf.md. A test of a family that the version has not got, or has in another form, must fail for just that reason;
+how many do so is written down, too. Ends with 1 where a test fails for another reason, or other models are changed than
 `relattn.hf.models.SINCE` tells.
 """
 

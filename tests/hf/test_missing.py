@@ -3,11 +3,13 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from relattn.hf.installed import FIRST, LAST, release
+from relattn.hf.models import SINCE
 
 ROOT = Path(__file__).parent.parent.parent
 INSTALLED = "import types; sys.modules['transformers'] = types.ModuleType('transformers'); "
@@ -59,12 +61,15 @@ def test_a_transformers_that_is_newer_than_the_last_that_was_tried(version):
 
 
 def test_floor_and_ceiling_stand_in_pyproject():
-    """Once, and in constraints.txt the last version that was tried."""
+    """Once; in constraints.txt is the last version that was tried, and in hf_versions.toml all of them."""
     project = (ROOT / "pyproject.toml").read_text()
     last = release(LAST)
     assert re.findall(r'"transformers\b.*?"', project) == [f'"transformers>={FIRST},<{last[0]}.{last[1] + 1}"']
     pinned = re.search(r"^transformers==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None and release(pinned[1]) == last
+    tried = [release(one["version"]) for one in tomllib.loads((ROOT / "hf_versions.toml").read_text())["environment"]]
+    assert tried == sorted(tried) and {release(since) for since in (FIRST, *SINCE.values(), LAST)} <= {*tried}
+    assert tried[0] == release(FIRST) and tried[-1] == last
 
 
 def test_hf_is_there_when_it_is_asked_for():

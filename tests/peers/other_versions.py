@@ -3,8 +3,8 @@
     python -m tests.peers.other_versions
 
 Of every case of tests/peers/cases: whether the patched model gives the original's output, is left with a reason, or is
-not known to this transformers. Ends with 1 where a patched model gives anything else, or where `relattn.hf.models.SINCE`
-tells something else. `python -m tests.hf_versions` writes the numbers into docs/hf.md.
+not known to this transformers. Ends with 1 where a patched model gives anything else, or where
+`relattn.hf.models.SINCE` tells something else. `python -m tests.hf_versions` writes the numbers into docs/hf.md.
 """
 
 import collections

@@ -98,6 +98,7 @@ def without_distances(model: type) -> Any:
     plain: Any = inspect.unwrap(model.forward)
     names = {**plain.__globals__, "get_relative_distance": lambda *_, **__: None}
     without = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
+    without.__kwdefaults__ = plain.__kwdefaults__
 
     @functools.wraps(plain)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
