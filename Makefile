@@ -28,7 +28,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-sanitize test-arm test-versions release-check wheels search repeats lint docs demo player clean
+.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-sanitize test-arm test-versions test-hf-versions release-check wheels search repeats lint docs demo player clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -131,6 +131,9 @@ wheels: test-arm ## manylinux wheels for x86-64 and ARM, and the source distribu
 
 test-versions: install ## the core's tests under other versions of Python and torch (versions.toml), into docs/versions.md
 	TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python -m tests.versions
+
+test-hf-versions: install ## the tests of relattn.hf under other versions of transformers (hf_versions.toml), into docs/hf.md
+	$(BIN)/python -m tests.hf_versions
 
 # Checks what an index asks of a package, and runs the tests from the unpacked source distribution, in a separate
 # environment. Two of pyroma's ten points are for an address and an e-mail; the project has neither.

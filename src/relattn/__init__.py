@@ -42,6 +42,7 @@ _HOMES = {
     "grid": "relattn.score.digits",
     "ShapeError": "relattn.errors",
     "UnsupportedError": "relattn.errors",
+    "RelattnWarning": "relattn.errors",
 }
 _SUBPACKAGES = ("nn", "hf", "keras", "convert", "offsets", "errors", "lab")
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from relattn.encodings import ShawEmbedding as ShawEmbedding
     from relattn.encodings import T5Bias as T5Bias
     from relattn.encodings import TransformerXLEmbedding as TransformerXLEmbedding
+    from relattn.errors import RelattnWarning as RelattnWarning
     from relattn.errors import ShapeError as ShapeError
     from relattn.errors import UnsupportedError as UnsupportedError
     from relattn.flex import flex_score_mod as flex_score_mod

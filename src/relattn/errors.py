@@ -21,8 +21,8 @@ class UnsupportedError(RuntimeError):
         self.reasons: dict[str, list[str]] = {name: list(why) for name, why in (reasons or {}).items()}
 
 
-class SlowBackendWarning(UserWarning):
-    """A long call on a GPU runs on a slower backend, because the Triton kernels cannot run in this place."""
+class RelattnWarning(UserWarning):
+    """Something runs, and its user should know what of it is slower or less tried than it could be."""
 
 
 def not_installed(package: str, extra: str) -> ModuleNotFoundError:

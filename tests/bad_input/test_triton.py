@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn import OffsetTable, ScoreTerms, ShawEmbedding, UnsupportedError, explain
 from relattn.backends.triton import reasons, slow_place
-from relattn.errors import SlowBackendWarning
+from relattn.errors import RelattnWarning
 from tests.bad_input.refusal import LK, LQ, B, D, H, call, ones, refused
 
 NO_GPU = "its kernels run on CUDA, and the query lies on cpu"
@@ -96,7 +96,7 @@ def test_a_long_call_says_once_what_would_take_less_time(
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
     if why == "platform":
         monkeypatch.setattr(torch.version, "hip", "6.4")
-    with pytest.warns(SlowBackendWarning) as caught:
+    with pytest.warns(RelattnWarning) as caught:
         chosen = long_call()
         long_call()
     (place,) = reasons.of_the_place("cuda", 0)
@@ -104,7 +104,7 @@ def test_a_long_call_says_once_what_would_take_less_time(
     assert [str(warning.message) for warning in caught] == [said]
 
 
-@pytest.mark.filterwarnings("error::relattn.errors.SlowBackendWarning")
+@pytest.mark.filterwarnings("error::relattn.errors.RelattnWarning")
 @pytest.mark.parametrize(
     "options",
     [{"keys": 1023}, {"dtype": torch.float64}, {"backend": "dense"}],
@@ -117,7 +117,7 @@ def test_no_word_where_another_triton_would_not_help(
     assert long_call(**options) in ("dense", "tiled")
 
 
-@pytest.mark.filterwarnings("error::relattn.errors.SlowBackendWarning")
+@pytest.mark.filterwarnings("error::relattn.errors.RelattnWarning")
 def test_no_word_where_triton_runs(long_call: Callable[..., str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reasons, "_package", lambda: "3.8.0")
     assert long_call() == "triton"

@@ -10,13 +10,11 @@ import transformers as hf
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.models.deepseek_ocr2.configuration_deepseek_ocr2 import DeepseekOcr2VisionConfig
-from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2VisionModel
 
 import relattn.hf
 from tests.hf.twins import assert_same_weights
 from tests.peers.cases import CASES, made
-from tests.peers.cases.case import BATCH, HEADS, LENGTH, WIDTH, drawn
+from tests.peers.cases.case import BATCH, HEADS, LENGTH, WIDTH, drawn, theirs
 from tests.peers.cases.decomposed import SAM
 
 IMAGE = 8
@@ -85,8 +83,9 @@ def deepseek_ocr2(_: str) -> tuple[nn.Module, dict[str, Tensor]]:
     behind = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
               "num_key_value_heads": 1, "intermediate_size": 24}  # fmt: skip
     vision = {**SAM, "image_size": 2 * IMAGE, "downsample_channels": [8, 8]}
-    config = DeepseekOcr2VisionConfig(sam_config=vision, encoder_config=behind)
-    return drawn(DeepseekOcr2VisionModel(config)), {"pixel_values": torch.randn(BATCH, 3, 2 * IMAGE, 2 * IMAGE)}
+    model, config = theirs("deepseek_ocr2", "DeepseekOcr2VisionModel", "DeepseekOcr2VisionConfig")
+    whole = model(config(sam_config=vision, encoder_config=behind))
+    return drawn(whole), {"pixel_values": torch.randn(BATCH, 3, 2 * IMAGE, 2 * IMAGE)}
 
 
 @pytest.mark.parametrize(
@@ -124,5 +123,5 @@ def test_attention_weights_of_layers_that_are_checkpointed() -> None:
 
     expected = gradients()
     relattn.hf.patch(model)
-    for ours, theirs in zip(gradients(), expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    for ours, other in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-5)

@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from transformers import __version__ as version
+import transformers as hf
+from torch import nn
 from transformers.models.levit.modeling_levit import LevitAttention
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 import relattn.hf
 from relattn import UnsupportedError
-from relattn.hf import fitting
-from relattn.hf.models import FILES, replacements
+from relattn.hf import fitting, verdict
+from relattn.hf.installed import FIRST, LAST, VERSION, release
+from relattn.hf.models import FILES, SINCE, replacements
+from relattn.hf.replacement import Replacement
 from tests.bad_input.refusal import refused
 from tests.peers.cases import made
+from tests.peers.cases.case import TEXT
 
 Forward = Callable[..., Any]
 
@@ -25,10 +29,6 @@ def _signatures_are_compared_anew() -> Iterator[None]:
     fitting._differing.cache_clear()
     yield
     fitting._differing.cache_clear()
-
-
-def with_another_place(self: Any, hidden_states, attention_mask=None, temperature=1.0, position_bias=None,
-                       output_attentions=False, **kwargs): ...  # fmt: skip
 
 
 def with_one_more(self: Any, hidden_states, attention_mask=None, position_bias=None, output_attentions=False,
@@ -50,23 +50,32 @@ def with_the_rest(self: Any, hidden_state, **kwargs): ...
 
 def lacking(model: str, family: str, why: str) -> str:
     return (
-        f"model: relattn can change no attention of {model} (transformers {version} lacks what relattn needs of "
-        f"{family}: {why}); it is as it was"
+        f"model: relattn can change no attention of {model} (transformers {VERSION} lacks what relattn needs of "
+        f"{family}: {why}; relattn was run with {SINCE.get(family, FIRST)} to {LAST}); it is as it was"
     )
 
 
-@pytest.mark.parametrize("forward", [with_another_place, with_one_more, with_one_by_name])
+@pytest.mark.parametrize("forward", [with_one_more, with_one_by_name])
 def test_an_argument_that_ours_would_not_read(forward: Forward, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replacement's **kwargs would swallow it."""
     monkeypatch.setattr(MPNetSelfAttention, "forward", forward)
-    with refused(UnsupportedError, lacking("MPNetModel", "mpnet", "MPNetSelfAttention.forward takes other arguments")):
+    why = "MPNetSelfAttention.forward takes 'temperature', which relattn does not know"
+    with refused(UnsupportedError, lacking("MPNetModel", "mpnet", why)):
         relattn.hf.patch(made("mpnet"))
+
+
+def test_an_argument_that_ours_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family that older versions have in another form says so."""
+    monkeypatch.setattr(LevitAttention, "forward", lambda self: None)
+    monkeypatch.setitem(SINCE, "levit", "5.10")
+    with refused(UnsupportedError, lacking("LevitEncoder", "levit", "LevitAttention.forward takes no 'hidden_state'")):
+        relattn.hf.patch(made("levit"))
 
 
 def test_keywords_that_ours_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replacement has no **kwargs, and would fail on what a model hands over in them."""
     monkeypatch.setattr(LevitAttention, "forward", with_the_rest)
-    with refused(UnsupportedError, lacking("LevitEncoder", "levit", "LevitAttention.forward takes other arguments")):
+    with refused(UnsupportedError, lacking("LevitEncoder", "levit", "LevitAttention.forward takes any keywords")):
         relattn.hf.patch(made("levit"))
 
 
@@ -77,10 +86,50 @@ def test_arguments_that_the_original_lacks(forward: Forward, monkeypatch: pytest
     assert relattn.hf.patch(made("mpnet")).changed
 
 
-def test_every_replacement_fits_the_installed_version() -> None:
-    for file in set(FILES.values()):
-        for original, replacement in replacements(file).items():
+@pytest.mark.parametrize("package", FILES)
+def test_every_replacement_fits_from_the_version_on_that_is_told(package: str) -> None:
+    """Its modules too, where a model is patched: `tests.peers.other_versions`."""
+    if release(SINCE.get(package, FIRST)) <= release(VERSION):
+        for original, replacement in replacements(FILES[package]).items():
             assert fitting._differing(replacement) is None, original
+
+
+class Original(nn.Module):
+    """One of transformers' modules in a newer version: the cache has another name, and another place."""
+
+    def forward(self, x: int, cache: Any = None, mask: Any = None) -> Any: ...
+
+
+class Replaced(Replacement, Original):
+    def forward(self, x: int, mask: Any = None, past_key_values: Any = None, scale: float = 1.0) -> Any:
+        return x, mask, past_key_values, scale
+
+
+def test_arguments_under_another_name_and_at_another_place() -> None:
+    """The replacement is called as the original would be, or by the older name."""
+    ours = Replaced()
+    assert fitting._differing(Replaced) is None
+    for found in (
+        ours(1, 2, 3),
+        ours(1, cache=2, mask=3),
+        ours(1, past_key_values=2, mask=3),
+        ours(mask=3, x=1, cache=2),
+    ):
+        assert found == (1, 3, 2, 1.0)
+    assert ours(1, scale=2.0) == (1, None, None, 2.0)
+    with pytest.raises(ValueError, match="longer"):
+        ours(1, 2, 3, 4)
+
+
+def test_classes_beside_a_replaced_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer version has one more in the same package, with positions of its own."""
+    monkeypatch.setattr(verdict, "_code_of", lambda kind: "ALL_ATTENTION_FUNCTIONS(relative_position)")
+    model = hf.Siglip2TextModel(hf.Siglip2TextConfig(**TEXT, intermediate_size=24))
+    said = "Siglip2Attention is defined in a file with relative positions that relattn does not support"
+    with refused(
+        UnsupportedError, f"model: relattn can change no attention of Siglip2TextModel ({said}); it is as it was"
+    ):
+        relattn.hf.patch(model)
 
 
 PROGRAM = """

@@ -1,28 +1,27 @@
-"""Inkling and Inkling 2 through their caches, in steps of any length."""
+"""Inkling, Inkling 2 and Inkling 2 Loop through their caches, in steps of any length."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.models.inkling import InklingTextConfig
-from transformers.models.inkling.modeling_inkling import InklingForCausalLM
-from transformers.models.inkling2 import Inkling2TextConfig
-from transformers.models.inkling2.modeling_inkling2 import Inkling2ForCausalLM
 
 import relattn.hf
+from relattn.hf.names import CACHE
 from tests import seeds
 from tests.peers.cases.case import drawn
-from tests.peers.cases.inkling import INKLING, INKLING2, SIZES
+from tests.peers.cases.inkling import INKLING, INKLING2, LOOP, of_text
 
-KINDS: dict[str, Callable[..., nn.Module]] = {
-    "inkling": lambda **changes: InklingForCausalLM(InklingTextConfig(**{**SIZES, **INKLING, **changes})),
-    "inkling2": lambda **changes: Inkling2ForCausalLM(Inkling2TextConfig(**{**SIZES, **INKLING2, **changes})),
-}
+SETTINGS = {"Inkling": INKLING, "Inkling2": INKLING2, "Inkling2Loop": {**INKLING2, **LOOP}}
+KINDS = {"inkling": "Inkling", "inkling2": "Inkling2", "inkling2_loop": "Inkling2Loop"}
 STEPS = (5, 1, 1, 4, 3, 1)
 
 every_kind = pytest.mark.parametrize("name", KINDS)
+
+
+def causal(name: str, **changes: Any) -> nn.Module:
+    kind = KINDS[name]
+    return drawn(of_text(name, f"{kind}ForCausalLM", f"{kind}TextConfig", **{**SETTINGS[kind], **changes}))
 
 
 def through_the_cache(model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
@@ -32,8 +31,8 @@ def through_the_cache(model: nn.Module, tokens: Tensor, mask: Tensor | None) -> 
     with torch.no_grad():
         for step in STEPS:
             seen = None if mask is None else mask[:, : start + step]
-            output = model(tokens[:, start : start + step], attention_mask=seen, past_key_values=past, use_cache=True)
-            past, start = output.past_key_values, start + step
+            output = model(tokens[:, start : start + step], attention_mask=seen, use_cache=True, **{CACHE: past})
+            past, start = getattr(output, CACHE), start + step
             found.append(output.logits)
     return torch.cat(found, dim=1)
 
@@ -42,7 +41,7 @@ def through_the_cache(model: nn.Module, tokens: Tensor, mask: Tensor | None) -> 
 @pytest.mark.parametrize("padded", [False, True])
 def test_steps_through_the_cache(name: str, padded: bool) -> None:
     """The window of four has been passed, and the relative logits' extent, too."""
-    model, tokens = drawn(KINDS[name]()), torch.randint(3, 40, (2, sum(STEPS)))
+    model, tokens = causal(name), torch.randint(3, 40, (2, sum(STEPS)))
     mask = torch.ones_like(tokens)
     if padded:
         mask[1, :3] = 0
@@ -61,7 +60,7 @@ def test_steps_through_the_cache(name: str, padded: bool) -> None:
 )
 def test_generation(name: str, how: dict[str, Any]) -> None:
     """From a whole prompt and one padded on the left."""
-    model, tokens, found = drawn(KINDS[name]()), torch.randint(3, 40, (2, 9)), []
+    model, tokens, found = causal(name), torch.randint(3, 40, (2, 9)), []
     mask = torch.ones_like(tokens)
     mask[1, :2] = 0
     for patch in (False, True):
@@ -78,10 +77,11 @@ def test_generation(name: str, how: dict[str, Any]) -> None:
 def test_a_static_cache(name: str, layer: str) -> None:
     """The tokens of a dynamic one.
 
-    transformers 5.23 makes masks of one length for layers with windows and without, and fails. Without windows Inkling
-    reads where its queries start from a tensor that the cache has counted on in, and errs.
+    transformers 5.23 and 5.24 make masks of one length for layers with windows and without, and fail. Without windows
+    Inkling reads where its queries start from a tensor that the cache has counted on in, and errs.
     """
-    model, tokens = drawn(KINDS[name](layer_types=[layer, "hybrid"])), torch.randint(3, 40, (2, 9))
+    layers = [layer, "hybrid"] * (2 if name == "inkling2_loop" else 1)
+    model, tokens = causal(name, layer_types=layers), torch.randint(3, 40, (2, 9))
     how = {"max_new_tokens": 7, "do_sample": False, "disable_compile": True}
     expected = model.generate(tokens, **how)
     if layer == "hybrid_sliding":
@@ -95,7 +95,7 @@ def test_a_static_cache(name: str, layer: str) -> None:
 @pytest.mark.parametrize("part", [0, 1], ids=["sliding", "full"])
 def test_a_layer_alone(name: str, part: int) -> None:
     """Beside a layer that is not patched, with the mask of pairs that the model makes for both."""
-    model, tokens = drawn(KINDS[name]()), torch.randint(3, 40, (2, 9))
+    model, tokens = causal(name), torch.randint(3, 40, (2, 9))
     with torch.no_grad():
         expected = model(tokens).logits
         relattn.hf.patch(model.model.layers[part].self_attn)
@@ -105,7 +105,7 @@ def test_a_layer_alone(name: str, part: int) -> None:
 
 def test_residuals_over_layers_are_no_attention_over_tokens() -> None:
     """Inkling 2's BlockAttentionResidual: nothing but its class is changed, so that strict=True counts it as done."""
-    model = KINDS["inkling2"]()
+    model = causal("inkling2")
     report = relattn.hf.patch(model, strict=True)
     assert {"model.layers.1.self_attn", "model.layers.1.attention_input"} < set(report.changed)
     kind = type(model.model.layers[1].attention_input)

@@ -184,7 +184,10 @@ def test_two_kinds_of_segments() -> None:
     """Packed sequences with chunks of their own have no structure here: pairs."""
     packed, positions = torch.tensor([[0, 0, 0, 0, 1, 1]]), torch.tensor([[0, 1, 2, 3, 0, 1]])
     chunks = masking_utils.chunked_causal_mask_function(3, torch.zeros(1, dtype=torch.long))
-    function = masking_utils.packed_sequence_compatibility_function(chunks, positions, packed)
+    function = masking_utils.and_masks(
+        masking_utils.packed_sequence_mask_function(packed),
+        masking_utils.remap_positions_for_packed_sequence(chunks, positions),
+    )
     mask = relattn_mask(1, 6, 6, mask_function=function)
     assert mask.attn_mask is not None
     assert torch.equal(allowed(mask, 6, 6), theirs(6, 6, function))

@@ -9,16 +9,16 @@ import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
-from transformers.models.granite_speech5.modeling_granite_speech5 import GraniteSpeech5Encoder
 from transformers.models.phi4_multimodal.modeling_phi4_multimodal import Phi4MultimodalAudioModel
 
 import relattn.hf
 from relattn.hf.chunks import Chunks
+from relattn.hf.names import CACHE
 from tests.peers.cases import CASES, made
 from tests.peers.cases.case import BATCH, HEADS, LENGTH, TEXT, VOCABULARY, WIDTH, drawn
 from tests.peers.cases.conformer import seamless
 from tests.peers.cases.fastspeech2_conformer import SIZES
-from tests.peers.cases.granite_speech import FIFTH, masked
+from tests.peers.cases.granite_speech import granite_speech5, masked
 from tests.peers.cases.parakeet import ENCODER, MELS, features
 from tests.peers.cases.phi4_multimodal import SIZES as PHI4
 
@@ -91,7 +91,7 @@ def test_a_stream(lookahead: int, lengths: tuple[int, ...], padded: bool) -> Non
     speech = torch.randn(BATCH, sum(lengths), MELS)
     found: list[list[Tensor]] = []
     for one in (model, patched_copy(model)):
-        cache, outputs = {"past_key_values": None, "padding_cache": None}, []
+        cache, outputs = {CACHE: None, "padding_cache": None}, []
         for chunk in speech.split(lengths, dim=1):
             mask = torch.ones(BATCH, chunk.shape[1], dtype=torch.bool)
             mask[0, -1] = False
@@ -108,7 +108,7 @@ def test_a_stream(lookahead: int, lengths: tuple[int, ...], padded: bool) -> Non
 def test_a_stream_is_the_whole() -> None:
     """What is read in chunks of the lookahead's size is what is read at once."""
     twin, speech = patched_copy(made(STREAMING)), torch.randn(BATCH, 12, MELS)
-    cache, outputs = {"past_key_values": None, "padding_cache": None}, []
+    cache, outputs = {CACHE: None, "padding_cache": None}, []
     with torch.no_grad():
         for chunk in speech.split(3, dim=1):
             output = twin(chunk, use_cache=True, **cache)
@@ -260,7 +260,7 @@ def test_fastspeech2_whole() -> None:
 @pytest.mark.parametrize("length", [7, 8, 21])
 def test_granite_speech_5_halves_its_frames(length: int) -> None:
     """Blocks of halved frames, and a mask that is halved with them."""
-    model = drawn(GraniteSpeech5Encoder(hf.GraniteSpeech5EncoderConfig(**FIFTH, subsample_layers=[0])))
+    model = drawn(granite_speech5(subsample_layers=[0]))
     inputs = masked(length)
     real = model(**inputs).attention_mask.bool()
     assert_same(model, "last_hidden_state", real, **inputs)

@@ -3,51 +3,32 @@
     python -m tests.peers.other_versions
 
 Of every case of tests/peers/cases: whether the patched model gives the original's output, is left with a reason, or is
-not known to this transformers. Ends with 1 where a patched model gives anything else. docs/hf.md has the table.
+not known to this transformers. Ends with 1 where a patched model gives anything else, or where
+`relattn.hf.models.SINCE` tells something else. `python -m tests.hf_versions` writes the numbers into docs/hf.md.
 """
 
 import collections
-import importlib
-import importlib.util
-import sys
-import types
-from pathlib import Path
 
 import torch
 import transformers
 from torch import Tensor
 
 import relattn.hf
-from relattn import UnsupportedError
+from relattn.hf.installed import FIRST, VERSION, release
+from relattn.hf.models import SINCE, package
 from tests import seeds
-
-FOLDER = Path(__file__).parent / "cases"
-
-
-def cases() -> dict[str, object]:
-    """Those of every file that this transformers has the models of."""
-    package = types.ModuleType("tests.peers.cases")  # the package itself asks for all of them
-    package.__path__ = [str(FOLDER)]
-    sys.modules[package.__name__] = package
-    found = {}
-    for file in sorted(FOLDER.glob("[a-z]*.py")):
-        if file.stem != "case":
-            try:
-                found |= importlib.import_module(f"{package.__name__}.{file.stem}").CASES
-            except (ImportError, AttributeError) as error:
-                print(f"{file.stem}: {error}")
-    return found
+from tests.hf_versions import wanting
+from tests.peers.cases import CASES
+from tests.peers.cases.case import LENGTH, Case, drawn
 
 
-def outcome(case) -> str:
+def outcome(case: Case) -> str:
     """ "changed", "left: why", "unknown: why" or "wrong: how"."""
-    from tests.peers.cases.case import LENGTH, drawn
-
     seeds.start_torch(0)
     try:
         model = drawn(case.make(LENGTH))
-    except (AttributeError, ImportError, TypeError, ValueError) as error:
-        return f"unknown: {error}"
+    except ModuleNotFoundError as error:
+        return f"{'unknown' if wanting(error) else 'wrong'}: {error}"
     inputs = case.inputs(LENGTH)
 
     def output() -> Tensor:
@@ -55,26 +36,21 @@ def outcome(case) -> str:
         with torch.no_grad():
             return case.output(model(**copies), inputs)
 
+    expected = output()
     try:
-        expected = output()
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        return f"unknown: the original says {error}"
-    try:
-        report = relattn.hf.patch(model)
-    except UnsupportedError as error:
-        return f"left: {error}"
-    try:
+        relattn.hf.patch(model, strict=True)
         torch.testing.assert_close(output(), expected, rtol=1e-3, atol=1e-3)
     except Exception as error:  # whatever it is, it is what a user would see
-        return f"wrong: {type(error).__name__}: {error}"
-    rest = {**report.left, **report.remains}
-    return f"changed in part: {rest}" if rest else "changed"
+        return f"{'left' if wanting(error) else 'wrong'}: {type(error).__name__}: {error}"
+    families = {package(type(module)) for module in model.modules()}
+    early = [one for one in families if release(SINCE.get(one, FIRST)) > release(VERSION)]
+    return f"wrong: SINCE tells a later version for {', '.join(early)}" if early else "changed"
 
 
 def main() -> int:
     transformers.utils.logging.set_verbosity_error()
     by_kind = collections.defaultdict(list)
-    for name, case in cases().items():
+    for name, case in CASES.items():
         said = outcome(case)
         by_kind[said.partition(":")[0]].append(name)
         if said != "changed":

@@ -1,12 +1,14 @@
-"""transformers, in a version that has the names of `relattn.hf`, or one sentence that says what is missing."""
+"""transformers, in a version that `relattn.hf` was run with or a newer one, or one sentence about what is missing."""
 
 from __future__ import annotations
 
-from relattn.errors import not_installed
+import warnings
 
-FIRST = "5.0"
-"""The oldest version that has the interfaces of attention and masks as `relattn.hf` uses them. Further needs of a
-family of models are checked when it is patched.
+from relattn.errors import RelattnWarning, not_installed
+
+FIRST, LAST = "5.4", "5.24"
+"""The oldest and the newest version that the tests of `relattn.hf` were run with, as pyproject.toml says for the extra
+`hf`; docs/hf.md has what came of it.
 """
 
 try:
@@ -16,9 +18,25 @@ except ModuleNotFoundError as error:
         raise not_installed("transformers", "hf") from None
     raise
 
-if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < tuple(map(int, FIRST.split("."))):
+VERSION = transformers.__version__
+"""That of the installed transformers."""
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers that say which of two versions is the newer one: those before the last point."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+if release(VERSION) < release(FIRST):
     raise ImportError(
-        f"transformers: version {transformers.__version__} is installed, and relattn.hf needs {FIRST} or later; "
-        f"install 'transformers>={FIRST},<6'",
+        f"transformers: version {VERSION} is installed, and relattn.hf needs {FIRST} or later; install "
+        f"'transformers>={FIRST},<={LAST}.*'",
         name="transformers",
+    )
+if release(VERSION) > release(LAST):
+    warnings.warn(
+        f"transformers: version {VERSION} is installed, newer than {LAST}, the last that relattn.hf was run with; a "
+        "family of models that does not fit is left, and relattn.hf.patch says why",
+        RelattnWarning,
+        stacklevel=2,
     )

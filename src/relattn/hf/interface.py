@@ -10,9 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from relattn.errors import UnsupportedError
 from relattn.functional import attention_weights, relative_attention
-from relattn.hf.fitting import without_masks
 from relattn.hf.handed import check_handed, check_mask
 from relattn.hf.mask_functions import relattn_mask
 from relattn.hf.masks import MaskStructure, as_structure
@@ -28,15 +26,7 @@ NAME = "relattn"
 def register() -> None:
     """Make "relattn" a name for `attn_implementation`: with the attention alone, causality would be lost."""
     AttentionInterface.register(NAME, relattn_attention)
-    AttentionMaskInterface.register(NAME, relattn_mask if without_masks() is None else _no_mask)
-
-
-def _no_mask(*_: object, **__: object) -> None:
-    """The mask function for an older transformers, which asks for masks in another form.
-
-    Raises UnsupportedError: always.
-    """
-    raise UnsupportedError(f"attn_implementation='relattn': {without_masks()}; install 'transformers>=5.4'")
+    AttentionMaskInterface.register(NAME, relattn_mask)
 
 
 def relattn_attention(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 from torch import nn
 
+from relattn.hf.names import under_their_names
 from relattn.watched import refuse_trace
 
 
@@ -24,6 +26,11 @@ class Replacement:
     needs: tuple[str, ...] = ()
     """Methods of the original that this one relies on; those that it overrides are checked without being named."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for method in overridden(cls):
+            setattr(cls, method, under_their_names(getattr(cls, method), getattr(original(cls), method)))
+
     @staticmethod
     def cannot(module: nn.Module) -> str | None:
         """Why this object of the original class cannot be replaced with its configuration; None where it can."""
@@ -40,3 +47,11 @@ class Replacement:
 def original(kind: type[Any]) -> type[nn.Module]:
     """The class that a replacement replaces; any other class itself."""
     return next(base for base in kind.__mro__ if not issubclass(base, Replacement))
+
+
+def overridden(kind: type[Replacement]) -> list[str]:
+    """The methods of the original that the replacement has in another form."""
+    theirs = original(kind)
+    ours = (base for base in kind.__mro__ if issubclass(base, Replacement) and base is not Replacement)
+    methods = {method for base in ours for method, found in vars(base).items() if isinstance(found, FunctionType)}
+    return sorted(method for method in methods if hasattr(theirs, method))

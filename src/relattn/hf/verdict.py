@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from relattn.hf.fitting import lacks, unlike, without_masks
+from relattn.hf.fitting import lacks, unlike
 from relattn.hf.interface import NAME
 from relattn.hf.models import FILES, package, replacement_of
 from relattn.hf.replacement import Replacement
@@ -63,7 +63,7 @@ def verdict(name: str, modules: Modules) -> Verdict | None:
     try:
         replacement = replacement_of(kind)
     except ImportError as error:
-        return Verdict("left", f"{lacks(kind)}: {error}", unfit=True) if _attends(module) else None
+        return Verdict("left", lacks(kind, str(error)), unfit=True) if _attends(module) else None
     if replacement is not None:
         lacking = unlike(replacement, module)
         if lacking is not None:
@@ -116,15 +116,13 @@ def _by_name(name: str, modules: Modules) -> Verdict:
         return Verdict("left", f"{kind.__name__} takes no attn_implementation, and relattn has no replacement")
     if _works_on_its_mask(kind):
         return Verdict("left", f"{kind.__name__} works on a mask of queries x keys")
-    if (unfit := without_masks()) is not None:
-        return Verdict("left", unfit)
     said = f"{kind.__name__} with attn_implementation={NAME!r}"
     if MASKS_OF_ITS_OWN.search(_code_beside(kind)):
         said += "; where its model asks for a mask of its own form, the pairs are written down"
     why = reason(REMAINS, family, kind.__name__)
     if why is not None:
         return Verdict("remains", f"{said}; {why}")
-    if family not in FILES and not is_told(family) and relative(_code_beside(kind)):
+    if not is_told(family) and relative(_code_of(kind) if family in FILES else _code_beside(kind)):
         said = f"{kind.__name__} is defined in a file with relative positions that relattn does not support"
         return Verdict("left", said)
     return Verdict("changed", said)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from relattn.nn import KVCache
+
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+"""What the installed transformers calls the cache of a model: in calls, in outputs and in `generate`."""
 
 
 class LabCacheLayer(CacheLayerMixin):

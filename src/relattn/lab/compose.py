@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, set_seed
 
-from relattn.lab.cache import LabCache
+from relattn.lab.cache import CACHE, LabCache
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.media import MEDIA
 from relattn.lab.medium import Request, Written
@@ -124,7 +124,7 @@ def continue_tokens(
     generated = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
         tokens,
         attention_mask=torch.ones_like(tokens),
-        past_key_values=LabCache(model.config.depth, model.config.length),
+        **{CACHE: LabCache(model.config.depth, model.config.length)},
         use_cache=True,
         do_sample=True,
         temperature=sampling.temperature,

@@ -28,7 +28,7 @@ class LabConfig(PretrainedConfig):
 
     model_type = "relattn-lab"
     attribute_map = {"hidden_size": "width", "num_hidden_layers": "depth", "num_attention_heads": "heads"}  # noqa: RUF012
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from transformers.utils.generic import can_return_tuple
 from relattn import Digits
 from relattn.catalogue import CATALOGUE, Layer
 from relattn.errors import ShapeError
-from relattn.lab.cache import LabCache
+from relattn.lab.cache import CACHE, LabCache
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import build_encoding
 from relattn.lab.voices.pieces import VOICES
@@ -168,6 +168,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
         logits_to_keep: int = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         positions: torch.Tensor | None = None,
+        cache: LabCache | None = None,
     ) -> CausalLMOutputWithPast:
         """Logits of the next token, and the mean negative log-likelihood in nats when labels are given.
 
@@ -182,9 +183,11 @@ class LabModel(PreTrainedModel, GenerationMixin):
             num_items_in_batch: divisor of the summed loss, the tokens counted in a whole step over all devices.
             positions: int64 [L], where the tokens stand in their window, for the absolute baseline where a process
                 holds a part of it; one after the other unless given. Split attention finds them itself.
+            cache: what transformers 5.24 and later call past_key_values.
 
         Raises ShapeError: when the mask does not cover the cached and the given tokens.
         """
+        past_key_values = cache if past_key_values is None else past_key_values
         if use_cache and past_key_values is None:
             past_key_values = LabCache(self.config.depth)
         seen = past_key_values.get_seq_length() if past_key_values is not None else 0
@@ -216,7 +219,7 @@ class LabModel(PreTrainedModel, GenerationMixin):
                 logits.flatten(0, 1).float(), shift_labels.flatten(), ignore_index=IGNORED, reduction="sum"
             )
             loss = summed / ((shift_labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: past_key_values})
 
     def _placed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Embeddings x [B, length, width] with the sinusoids of `positions` [B or 1, length], and voices, in them.
@@ -238,8 +241,8 @@ class LabModel(PreTrainedModel, GenerationMixin):
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
         # transformers would make its own DynamicCache, which does not support prepared keys.
-        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
-            model_kwargs["past_key_values"] = LabCache(self.config.depth)
+        if generation_config.use_cache and model_kwargs.get(CACHE) is None:
+            model_kwargs[CACHE] = LabCache(self.config.depth)
 
 
 AutoConfig.register(LabConfig.model_type, LabConfig)

@@ -1,5 +1,6 @@
 """Case: a small model with random weights, how to call it, and what is compared; with the sizes that all share."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,18 @@ class Case:
     generates: bool = False
     dropout: bool = True
     checkpoints: bool = True
+
+
+def theirs(family: str, *names: str) -> list[Any]:
+    """Classes of a family by their names; asked for when a model is made, for older versions have not got all families.
+
+    Raises ModuleNotFoundError: where the installed transformers lacks the family.
+    """
+    files = [importlib.import_module(f"transformers.models.{family}.{part}_{family}") for part in PARTS]
+    return [next(getattr(file, name) for file in files if hasattr(file, name)) for name in names]
+
+
+PARTS = "configuration", "modeling"
 
 
 def padding(length: int) -> Tensor:

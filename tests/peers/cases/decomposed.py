@@ -8,16 +8,9 @@ from typing import Any
 import torch
 import transformers as hf
 from torch import Tensor
-from transformers.models.deepseek_ocr2 import configuration_deepseek_ocr2, modeling_deepseek_ocr2
-from transformers.models.got_ocr2 import configuration_got_ocr2, modeling_got_ocr2
-from transformers.models.pp_formulanet import configuration_pp_formulanet, modeling_pp_formulanet
-from transformers.models.sam import configuration_sam, modeling_sam
-from transformers.models.sam_hq import configuration_sam_hq, modeling_sam_hq
-from transformers.models.slanext import configuration_slanext, modeling_slanext
-from transformers.models.unlimited_ocr import configuration_unlimited_ocr, modeling_unlimited_ocr
 
 from tests.peers.cases.beit import PATCH, side
-from tests.peers.cases.case import BATCH, HEADS, WIDTH, Case, whole
+from tests.peers.cases.case import BATCH, HEADS, WIDTH, Case, theirs, whole
 
 VIT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "patch_size": PATCH}
 SAM = {**VIT, "output_channels": 8, "mlp_dim": 24, "window_size": 3, "global_attn_indexes": [1]}
@@ -31,14 +24,15 @@ def pixels(length: int, more: tuple[int, int] = (0, 0)) -> dict[str, Tensor]:
 
 
 def sam(
-    configs: Any, models: Any, config: str, model: str, *, drops: bool = True, more: tuple[int, int] = (0, 0),
+    family: str, config: str, model: str, *, drops: bool = True, more: tuple[int, int] = (0, 0),
     output: Any = whole, **changes: Any,
 ) -> Case:  # fmt: skip
     """drops: whether its attention has dropout."""
     settings = {**SAM, **changes}
 
     def make(length: int) -> hf.PreTrainedModel:
-        return getattr(models, model)(getattr(configs, config)(image_size=PATCH * side(length), **settings))
+        model_of, config_of = theirs(family, model, config)
+        return model_of(config_of(image_size=PATCH * side(length), **settings))
 
     return Case(
         make, lambda length: pixels(length, more), 2, output, features=("pixel_values",), attentions=False,
@@ -83,15 +77,13 @@ def seggpt() -> Case:
     )  # fmt: skip
 
 
-ONE = (configuration_sam, modeling_sam, "SamVisionConfig", "SamVisionModel")
-HQ = (configuration_sam_hq, modeling_sam_hq, "SamHQVisionConfig", "SamHQVisionModel")
-GOT = (configuration_got_ocr2, modeling_got_ocr2, "GotOcr2VisionConfig", "GotOcr2VisionEncoder")
-DEEPSEEK = (configuration_deepseek_ocr2, modeling_deepseek_ocr2, "DeepseekOcr2SamVisionConfig",
-            "DeepseekOcr2SamVisionEncoder")  # fmt: skip
-UNLIMITED = (configuration_unlimited_ocr, modeling_unlimited_ocr, "UnlimitedOcrSamVisionConfig",
-             "UnlimitedOcrSamVisionEncoder")  # fmt: skip
-SLANEXT = (configuration_slanext, modeling_slanext, "SLANeXtVisionConfig", "SLANeXtVisionEncoder")
-FORMULA = (configuration_pp_formulanet, modeling_pp_formulanet, "PPFormulaNetVisionConfig", "PPFormulaNetVisionModel")
+ONE = ("sam", "SamVisionConfig", "SamVisionModel")
+HQ = ("sam_hq", "SamHQVisionConfig", "SamHQVisionModel")
+GOT = ("got_ocr2", "GotOcr2VisionConfig", "GotOcr2VisionEncoder")
+DEEPSEEK = ("deepseek_ocr2", "DeepseekOcr2SamVisionConfig", "DeepseekOcr2SamVisionEncoder")
+UNLIMITED = ("unlimited_ocr", "UnlimitedOcrSamVisionConfig", "UnlimitedOcrSamVisionEncoder")
+SLANEXT = ("slanext", "SLANeXtVisionConfig", "SLANeXtVisionEncoder")
+FORMULA = ("pp_formulanet", "PPFormulaNetVisionConfig", "PPFormulaNetVisionModel")
 DOWN = {"downsample_channels": [8, 8]}
 PROJECTED = {"post_conv_in_channels": 8, "post_conv_mid_channels": 8, "post_conv_out_channels": 8,
              "decoder_hidden_size": 8}  # fmt: skip

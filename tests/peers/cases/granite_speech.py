@@ -3,13 +3,9 @@
 from typing import Any
 
 import torch
-import transformers as hf
 from torch import Tensor, nn
-from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
-from transformers.models.granite_speech5.modeling_granite_speech5 import GraniteSpeech5Encoder
-from transformers.models.granite_speech_plus.modeling_granite_speech_plus import GraniteSpeechPlusCTCEncoder
 
-from tests.peers.cases.case import BATCH, HEADS, VOCABULARY, WIDTH, Case, at_tokens, frames, whole
+from tests.peers.cases.case import BATCH, HEADS, VOCABULARY, WIDTH, Case, at_tokens, frames, theirs, whole
 
 MELS = 12
 ENCODER = {"input_dim": MELS, "num_layers": 2, "hidden_dim": WIDTH, "feedforward_mult": 2, "num_heads": HEADS,
@@ -27,25 +23,29 @@ def masked(length: int) -> dict[str, Tensor]:
     return {"input_features": torch.randn(BATCH, length, MELS), "attention_mask": frames(length)["attention_mask"]}
 
 
-def granite(model: type, config: type, **changes: Any) -> Case:
+def granite(family: str, kind: str, **changes: Any) -> Case:
     def make(_: int) -> nn.Module:
+        model, config = theirs(family, f"{kind}CTCEncoder", f"{kind}EncoderConfig")
         return model(config(**{**ENCODER, **changes}))
 
     return Case(make, speech, 2, whole, attentions=False, dropout=False, checkpoints=False)
 
 
+def granite_speech5(**changes: Any) -> nn.Module:
+    model, config = theirs("granite_speech5", "GraniteSpeech5Encoder", "GraniteSpeech5EncoderConfig")
+    return model(config(**FIFTH, **changes))
+
+
 def fifth(**changes: Any) -> Case:
     def make(_: int) -> nn.Module:
-        return GraniteSpeech5Encoder(hf.GraniteSpeech5EncoderConfig(**FIFTH, **changes))
+        return granite_speech5(**changes)
 
     return Case(make, masked, 2, at_tokens, features=("input_features",), attentions=False)
 
 
 CASES = {
-    "granite_speech": granite(GraniteSpeechCTCEncoder, hf.GraniteSpeechEncoderConfig),
-    "granite_speech_one_block": granite(GraniteSpeechCTCEncoder, hf.GraniteSpeechEncoderConfig, context_size=6),
-    "granite_speech_plus": granite(
-        GraniteSpeechPlusCTCEncoder, hf.GraniteSpeechPlusEncoderConfig, cat_hidden_layers=[1]
-    ),
+    "granite_speech": granite("granite_speech", "GraniteSpeech"),
+    "granite_speech_one_block": granite("granite_speech", "GraniteSpeech", context_size=6),
+    "granite_speech_plus": granite("granite_speech_plus", "GraniteSpeechPlus", cat_hidden_layers=[1]),
     "granite_speech5": fifth(subsample_layers=[]),
 }

@@ -1,14 +1,10 @@
-"""Inkling and Inkling 2."""
+"""Inkling, Inkling 2 and Inkling 2 Loop."""
 
 from typing import Any
 
 from torch import nn
-from transformers.models.inkling import InklingTextConfig
-from transformers.models.inkling.modeling_inkling import InklingForCausalLM
-from transformers.models.inkling2 import Inkling2TextConfig
-from transformers.models.inkling2.modeling_inkling2 import Inkling2TextModel
 
-from tests.peers.cases.case import VOCABULARY, WIDTH, Case, at_tokens, tokens
+from tests.peers.cases.case import VOCABULARY, WIDTH, Case, at_tokens, theirs, tokens
 
 SIZES = {"vocab_size": VOCABULARY, "unpadded_vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2,
          "layer_types": ["hybrid_sliding", "hybrid"], "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -18,25 +14,41 @@ SIZES = {"vocab_size": VOCABULARY, "unpadded_vocab_size": VOCABULARY, "hidden_si
 INKLING = {"intermediate_size": 24, "mlp_layer_types": ["dense", "dense"], "logits_mup_width_multiplier": 1.0}
 INKLING2 = {"moe_intermediate_size": 8, "n_routed_experts": 2, "num_experts_per_tok": 2,
             "n_layers_per_attn_res_block": 2, "qk_l2_clip_threshold": 3.0, "rel_l2_clip_threshold": 2.0}  # fmt: skip
+LOOP = {"num_hidden_layers": 4, "layer_types": ["hybrid_sliding", "hybrid"] * 2, "loop_layer_index_start": 2,
+        "loop_layer_index_end": 4, "loop_num_passes": 2, "loop_gate_rank": 3}  # fmt: skip
+
+
+def of_text(family: str, model: str, config: str, **settings: Any) -> nn.Module:
+    model_of, config_of = theirs(family, model, config)
+    return model_of(config_of(**{**SIZES, **settings}))
 
 
 def inkling(**changes: Any) -> Case:
     """Generation in tests/hf/test_inkling.py: with a static cache the originals fail, or err."""
+    settings = {**INKLING, **changes}
     return Case(
-        lambda _: InklingForCausalLM(InklingTextConfig(**{**SIZES, **INKLING, **changes})), tokens, 2, at_tokens
+        lambda _: of_text("inkling", "InklingForCausalLM", "InklingTextConfig", **settings), tokens, 2, at_tokens
     )
 
 
 def inkling2(**changes: Any) -> Case:
+    return without_experts("inkling2", "Inkling2", replaced=6, **changes)
+
+
+def inkling2_loop(**changes: Any) -> Case:
+    return without_experts("inkling2_loop", "Inkling2Loop", replaced=14, **LOOP, **changes)
+
+
+def without_experts(family: str, kind: str, replaced: int, **changes: Any) -> Case:
     """With one projection in place of its experts, whose router wants float32 weights whatever the others are."""
 
     def make(_: int) -> nn.Module:
-        model = Inkling2TextModel(Inkling2TextConfig(**{**SIZES, **INKLING2, **changes}))
+        model = of_text(family, f"{kind}TextModel", f"{kind}TextConfig", **{**INKLING2, **changes})
         for layer in model.layers:
             layer.mlp = nn.Linear(WIDTH, WIDTH)
         return model
 
-    return Case(make, tokens, 6, at_tokens)
+    return Case(make, tokens, replaced, at_tokens)
 
 
 CASES = {
@@ -44,4 +56,5 @@ CASES = {
     "inkling_without_windows": inkling(layer_types=["hybrid", "hybrid"], log_scaling_n_floor=None, rel_extent=20),
     "inkling2": inkling2(),
     "inkling2_without_windows": inkling2(layer_types=["hybrid", "hybrid"], rel_extent=20),
+    "inkling2_loop": inkling2_loop(),
 }

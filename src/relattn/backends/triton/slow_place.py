@@ -6,7 +6,7 @@ import warnings
 from functools import cache
 
 from relattn.backends.triton import reasons
-from relattn.errors import SlowBackendWarning
+from relattn.errors import RelattnWarning
 from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
 from relattn.watched import constant_in_graphs
@@ -33,7 +33,7 @@ def _warn(chosen: str, why: str) -> None:
         _said().add(why)
         warnings.warn(
             f"backend='auto' takes {chosen!r} on this GPU, and 'triton' would take less time, but {why}",
-            SlowBackendWarning,
+            RelattnWarning,
             stacklevel=2,
         )
 

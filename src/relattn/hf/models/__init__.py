@@ -31,7 +31,8 @@ FILES = {
     "granite_speech5": "granite_speech",
     "granite_speech_plus": "granite_speech",
     "inkling": "inkling",
-    "inkling2": "inkling",
+    "inkling2": "inkling2",
+    "inkling2_loop": "inkling2_loop",
     "lasr": "lasr",
     "layoutlmv2": "layout",
     "layoutlmv3": "layout",
@@ -72,6 +73,19 @@ FILES = {
     "xlnet": "xlnet",
 }
 """For each package in transformers.models: the file here with its replacements."""
+
+
+SINCE: dict[str, str] = {
+    **dict.fromkeys(("beit", "deepseek_ocr2", "gemma4", "gemma4_unified", "pp_formulanet", "swin"), "5.10"),
+    **dict.fromkeys(("granite_speech", "granite_speech5", "granite_speech_plus", "inkling", "longt5", "mt5"), "5.18"),
+    **dict.fromkeys(("nemotron_asr_streaming", "pix2struct", "pop2piano", "seamless_m4t", "seamless_m4t_v2"), "5.18"),
+    **dict.fromkeys(("sew_d", "switch_transformers", "t5", "umt5", "wav2vec2_bert", "wav2vec2_conformer"), "5.18"),
+    "wavlm": "5.18",
+    "unlimited_ocr": "5.22",
+    "inkling2": "5.23",
+    "inkling2_loop": "5.24",
+}
+"""The families that older versions have not got, or have in another form: the first version that they were run with."""
 
 
 def package(kind: type[nn.Module]) -> str:

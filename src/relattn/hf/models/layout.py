@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,8 +79,17 @@ class RelattnLayoutLMv3Encoder(_Encoder, LayoutLMv3Encoder):
     def _cal_1d_pos_emb(self, position_ids: Int64[Tensor, "#B L"]) -> Placed:
         return self.on_sequence(position_ids)
 
-    def _cal_2d_pos_emb(self, bbox: Int64[Tensor, "#B L 4"]) -> Placed:
-        return self.on_page(bbox)
+    def _cal_2d_pos_emb(self, bbox: Int64[Tensor, "#B L 4"]) -> Placed | None:
+        """Without the biases of the text those of the page are not added, as in the original."""
+        return self.on_page(bbox) if self.has_relative_attention_bias else None
+
+    def _compute_position_bias(
+        self, position_ids: Int64[Tensor, "#B L"], bbox: Int64[Tensor, "#B L 4"]
+    ) -> list[Placed | None] | None:
+        """All biases at once, as from transformers 5.24 on."""
+        if not self.has_relative_attention_bias:
+            return None
+        return [self.on_sequence(position_ids), self.on_page(bbox) if self.has_spatial_attention_bias else None]
 
 
 class RelattnLayoutLMv2SelfAttention(Replacement, LayoutLMv2SelfAttention):
@@ -107,7 +116,7 @@ class RelattnLayoutLMv2SelfAttention(Replacement, LayoutLMv2SelfAttention):
             of_keys = shown.shape[1:3] == (1, 1)
             structure = MaskStructure(key_mask=shown[:, 0, 0]) if of_keys else MaskStructure(attn_mask=shown)
         projected = self.compute_qkv(hidden_states)
-        return _attend(self, projected, structure, _used(self, rel_pos, rel_2d_pos), kwargs)
+        return _attend(self, projected, structure, [rel_pos, rel_2d_pos], kwargs)
 
 
 class RelattnLayoutLMv3SelfAttention(Replacement, LayoutLMv3SelfAttention):
@@ -121,37 +130,32 @@ class RelattnLayoutLMv3SelfAttention(Replacement, LayoutLMv3SelfAttention):
         attention_mask: MaskStructure | Tensor | None = None,
         rel_pos: Placed | None = None,
         rel_2d_pos: Placed | None = None,
+        position_bias: Sequence[Placed | None] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if wanted), under LayoutLMv3SelfAttention's arguments.
 
-        Without the biases of the text those of the page are not added, as in the original.
+        position_bias: both, from transformers 5.24 on.
         """
         projected = self.query(hidden_states), self.key(hidden_states), self.value(hidden_states)
-        used = _used(self, rel_pos, rel_2d_pos) if self.has_relative_attention_bias else []
-        return _attend(self, projected, as_structure(attention_mask, False, 0), used, kwargs)
-
-
-def _used(module: Any, rel_pos: Placed | None, rel_2d_pos: Placed | None) -> list[Placed]:
-    """The biases that the configuration turns on."""
-    on_sequence, on_page = module.has_relative_attention_bias, module.has_spatial_attention_bias
-    return [one for one, wanted in ((rel_pos, on_sequence), (rel_2d_pos, on_page)) if wanted and one is not None]
+        biases = position_bias or [rel_pos, rel_2d_pos]
+        return _attend(self, projected, as_structure(attention_mask, False, 0), biases, kwargs)
 
 
 def _attend(
     module: Any,
     projected: tuple[Tensor, Tensor, Tensor],
     structure: MaskStructure,
-    biases: list[Placed],
+    biases: Sequence[Placed | None],
     kwargs: dict[str, Any],
 ) -> tuple[Float[Tensor, "B L HD"], Float[Tensor, "B H L L"] | None]:
-    """Attend with the biases, and put the heads side by side."""
+    """Attend with the biases that the configuration turns on, and put the heads side by side."""
     head_dim = module.attention_head_size
     query, key, value = (features.unflatten(-1, (-1, head_dim)).transpose(1, 2) for features in projected)
-    terms = None
-    if biases:
-        terms = sum((one.terms for one in biases), ScoreTerms())
-        where = {axis: place.expand(query.shape[0], -1) for one in biases for axis, place in one.positions.items()}
+    terms, on = None, [one for one in biases if one is not None]
+    if on:
+        terms = sum((one.terms for one in on), ScoreTerms())
+        where = {axis: place.expand(query.shape[0], -1) for one in on for axis, place in one.positions.items()}
         structure = replace(structure, query_position=where, key_position=where)
     asked = kwargs.get("output_attentions")
     with_weights = recording() if asked is None else asked

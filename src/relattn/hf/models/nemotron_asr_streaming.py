@@ -21,6 +21,7 @@ from relattn.hf.chunks import Chunks
 from relattn.hf.mask_functions import relattn_mask
 from relattn.hf.masks import as_structure
 from relattn.hf.models.parakeet import relative_attention_of, through_layers
+from relattn.hf.names import CACHE
 from relattn.hf.replacement import Replacement
 from relattn.hf.whole import WholeModel
 
@@ -81,15 +82,15 @@ class RelattnNemotronAsrStreamingEncoder(WholeModel, NemotronAsrStreamingEncoder
         blind = chunks.blind()
         handed = {
             "attention_mask": chunks, "all_masked_rows": None if blind is None else blind.unsqueeze(1),
-            "past_key_values": past_key_values, "padding_cache": padding_cache, "use_cache": use_cache,
+            CACHE: past_key_values, "padding_cache": padding_cache, "use_cache": use_cache,
         }  # fmt: skip
         positions = self.encode_positions(states[:1], cached_frames=chunks.lengths[1] - states.shape[1])
         states = through_layers(self, states, positions, {**kwargs, **handed})
         return NemotronAsrStreamingEncoderModelOutput(
             last_hidden_state=states,  # pyright: ignore[reportArgumentType]
             attention_mask=speech.int() if speech is not None and output_attention_mask else None,
-            past_key_values=past_key_values,
             padding_cache=padding_cache,
+            **{CACHE: past_key_values},
         )
 
 

@@ -26,13 +26,15 @@ class RelattnSwitchTransformersAttention(SharedBias, SwitchTransformersAttention
         self,
         hidden_states: Float[Tensor, "B Lq d_model"],
         mask: MaskStructure | Tensor | None = None,
-        *args: Any,
+        key_value_states: Float[Tensor, "B Lk d_model"] | None = None,
+        position_bias: Float[Tensor, "num_buckets H"] | None = None,
+        past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """As SharedBias's."""
         if isinstance(mask, Tensor) and not self.is_decoder:
             mask = MaskStructure(key_mask=mask[:, 0, 0] == 0.0)
-        return super().forward(hidden_states, mask, *args, **kwargs)
+        return super().forward(hidden_states, mask, key_value_states, position_bias, past_key_values, **kwargs)
 
 
 class RelattnPop2PianoAttention(SharedBias, Pop2PianoAttention):

@@ -1,0 +1,48 @@
+"""The names and places of arguments, which transformers changes: the replacements keep one signature."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from transformers.masking_utils import create_causal_mask
+
+RENAMED = {"cache": "past_key_values"}
+"""The newer names of arguments (5.24), and those that the replacements keep."""
+
+
+def ours(name: str) -> str:
+    """The replacements' name of an argument."""
+    return RENAMED.get(name, name)
+
+
+CACHE = next(name for name in inspect.signature(create_causal_mask).parameters if ours(name) == "past_key_values")
+"""What the modules of the installed version call their cache."""
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function, by the replacements' names."""
+    return {ours(name): each for name, each in inspect.signature(function).parameters.items()}
+
+
+def under_their_names(method: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, called like the original's: by its names, or in its order. Itself where it has the same ones."""
+    mine, names = (_places(each) for each in (method, theirs))
+    if mine[: len(names)] == names or any(p.kind is p.VAR_POSITIONAL for p in parameters(method).values()):
+        return method
+    renamed = {name: ours(name) for name in names if ours(name) in mine}
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names[1 : 1 + len(args)], args, strict=True)), **kwargs}
+        return method(self, **{renamed.get(name, name): value for name, value in given.items()})
+
+    return called
+
+
+def _places(function: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that may be given by their places."""
+    each = inspect.signature(function).parameters.values()
+    return [p.name for p in each if p.kind is p.POSITIONAL_OR_KEYWORD]
