@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 from torch import nn
+
+KEPT = "_old_forward"
+"""Where accelerate's hooks, which take the place of an object's forward, keep the forward that they call."""
 
 
 class Replacement:
@@ -31,3 +35,21 @@ class Replacement:
 def original(kind: type[Any]) -> type[nn.Module]:
     """The class that a replacement replaces; any other class itself."""
     return next(base for base in kind.__mro__ if not issubclass(base, Replacement))
+
+
+def keeps_its_forward(module: nn.Module) -> bool:
+    """Whether a hook has taken the place of the object's forward, and calls that of its class."""
+    return _is_of_its_class(module, KEPT)
+
+
+def turn(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Change the class of a module, and of its forward where a hook keeps it, or has left it in the object."""
+    held = [name for name in ("forward", KEPT) if _is_of_its_class(module, name)]
+    module.__class__ = kind
+    for name in held:
+        setattr(module, name, MethodType(kind.forward, module))
+
+
+def _is_of_its_class(module: nn.Module, name: str) -> bool:
+    """Whether the object itself holds its class's forward under this name."""
+    return getattr(vars(module).get(name), "__func__", None) is type(module).forward

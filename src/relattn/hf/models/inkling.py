@@ -165,16 +165,22 @@ def _attend(
     structure = as_structure(mask, module.is_causal, start)
     window = (module.sliding_window - 1, None) if module.is_sliding and structure.attn_mask is None else None
     structure = replace(structure, query_position=start, key_position=first, window=window)
-    profiles = module.rel_logits_proj.proj  # [R, extent], by the distance i - j
-    rows = profiles.flip(1).transpose(0, 1).unsqueeze(0)
-    terms = ScoreTerms(
-        relative_query=relative / module.scaling, relative_keys=OffsetTable(rows, 1 - rows.shape[1], "zero")
-    )
+    terms = ScoreTerms(relative_query=relative / module.scaling, relative_keys=_profiles(module, relative))
     dropout = module.attention_dropout if module.training else 0.0
     output, weights = attend(
         module, query, key, value, structure, terms, module.scaling, dropout, with_weights, sinks=sinks
     )
     return output.flatten(2), weights
+
+
+def _profiles(module: Any, relative: Float[Tensor, "B H L R"]) -> OffsetTable:
+    """RK of the offsets 1 - extent .. 0: what the module answers a query at the last place for each number of r alone."""
+    count, extent = relative.shape[-1], module.rel_logits_proj.rel_extent
+    each = torch.eye(count, dtype=relative.dtype, device=relative.device)[None, :, None]
+    keys = torch.arange(extent, device=relative.device)
+    last = (extent - 1) * keys.new_ones(count)
+    rows = module.rel_logits_proj(each, last, keys)[0].transpose(1, 2)
+    return OffsetTable(rows, 1 - extent, "zero")
 
 
 REPLACEMENTS = {
