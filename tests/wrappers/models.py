@@ -1,15 +1,25 @@
 """The small models of every family that `patch` changes, wrapped: adapted, offloaded, quantized, sharded."""
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 import relattn.hf
 from tests.peers.cases import CASES
 from tests.peers.cases.case import LENGTH
+
+SETTING = re.compile(
+    r"_(6_heads|one_key_head|new|shared|both|both_padded|of_\w+|without_\w+|rotary|chunks|convolution|p2c|c2p|eager"
+    r"|concatenated|factorized|\w*pools_keys|one_block|three_projections|more_buckets|symmetric|3_streams|squeezed"
+    r"|unclipped|pretrained|stable_layer_norm|clamped|uni)$"
+)
+"""The ends of the names of cases that differ from another in a setting alone."""
+
+FAMILIES = [name for name in CASES if SETTING.search(name) is None]
+"""A case of every class that is replaced."""
 
 Wrapper = Callable[[nn.Module], nn.Module]
 

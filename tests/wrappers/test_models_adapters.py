@@ -6,31 +6,33 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import relattn.hf
 from tests.hf.twins import FLOAT32, assert_same
 from tests.peers.cases import CASES, made
-from tests.wrappers.models import READ_BY_THE_ORIGINAL, answer, in_both_orders, inputs_of, named
+from tests.wrappers.models import FAMILIES, READ_BY_THE_ORIGINAL, answer, in_both_orders, inputs_of, named
 
 pytestmark = pytest.mark.wrappers
 every_model = pytest.mark.parametrize("name", CASES)
 
 
-def low_rank(model: nn.Module, *but: str) -> LoraConfig:
-    return LoraConfig(r=2, target_modules=named(model, nn.Linear, nn.Embedding, but=but), init_lora_weights=False)
+def low_rank(*names: str, **settings: Any) -> Any:
+    """peft's configuration of adapters that change something from the start."""
+    from peft import LoraConfig
 
-
-def kept_by(name: str) -> tuple[str, ...]:
-    return READ_BY_THE_ORIGINAL if name.startswith("wavlm") else ()
+    return LoraConfig(r=2, target_modules=list(names), init_lora_weights=False, **settings)
 
 
 @every_model
 def test_adapters(name: str) -> None:
+    from peft import inject_adapter_in_model
+
     base, inputs = made(name).double(), inputs_of(name)
     inputs = {key: x.double() if x.is_floating_point() else x for key, x in inputs.items()}
-    config = low_rank(base, *kept_by(name))
+    config = low_rank(*named(base, nn.Linear, nn.Embedding, but=READ_BY_THE_ORIGINAL if "wavlm" in name else ()))
     inject_adapter_in_model(config, original := copy.deepcopy(base))
     adapters = original.state_dict()
 
@@ -48,8 +50,10 @@ def test_adapters(name: str) -> None:
 
 def test_adapters_of_wavlm_s_projections() -> None:
     """The original hands their base weights to torch's function: it gives no gradients. The replacement calls them."""
+    from peft import inject_adapter_in_model
+
     plain, inputs = made("wavlm"), inputs_of("wavlm")
-    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    config = low_rank("q_proj", "v_proj")
     inject_adapter_in_model(config, original := copy.deepcopy(plain))
     relattn.hf.patch(twin := copy.deepcopy(original))
     found, expected = (answer("wavlm", model, inputs) for model in (original, plain))
@@ -60,31 +64,42 @@ def test_adapters_of_wavlm_s_projections() -> None:
     assert all(parameter.grad.any() for key, parameter in twin.named_parameters() if "lora_" in key)
 
 
-@every_model
+@pytest.mark.parametrize("name", FAMILIES)
 def test_saved_loaded_and_merged(name: str, tmp_path: Path) -> None:
     """The original's keys and numbers: of the adapters, of the model with them, and of the merged model."""
+    from peft import PeftModel, get_peft_model
+
     base: Any = made(name)
-    config = low_rank(base)
+    config = low_rank(*named(base, nn.Linear, nn.Embedding, but=("weight_proj",)))  # peft loses Inkling 2's in its file
     original = get_peft_model(copy.deepcopy(base), config)
-    patched = copy.deepcopy(base)
-    relattn.hf.patch(patched)
+    relattn.hf.patch(patched := copy.deepcopy(base))
     twin = get_peft_model(patched, config)
     twin.load_state_dict(original.state_dict())
-    twin.save_pretrained(tmp_path / "patched")
-    original.save_pretrained(tmp_path / "original")
-    relattn.hf.patch(fresh := copy.deepcopy(base))
-    for model, folder in ((copy.deepcopy(base), "patched"), (fresh, "original")):
-        loaded = PeftModel.from_pretrained(model, tmp_path / folder)
-        assert_equal_states(loaded, original)
-    merged, expected = (model.merge_and_unload() for model in (twin, original))
-    assert_equal_states(merged, expected)
+    for model, folder in ((original, "original"), (twin, "patched")):
+        model.save_pretrained(tmp_path / folder)
+    assert_equal_files(tmp_path / "patched", tmp_path / "original")
+    relattn.hf.patch(loaded := copy.deepcopy(base))
+    assert_equal(PeftModel.from_pretrained(loaded, tmp_path / "original").state_dict(), original.state_dict())
+    merged = twin.merge_and_unload(), original.merge_and_unload()
+    assert_equal(*(model.state_dict() for model in merged))
     if isinstance(base, PreTrainedModel):
-        merged.save_pretrained(tmp_path / "merged")
-        assert_equal_states(type(base).from_pretrained(tmp_path / "merged"), expected)
+        for model, folder in zip(merged, ("merged", "expected"), strict=True):
+            model.save_pretrained(tmp_path / folder)
+        assert_equal_files(tmp_path / "merged", tmp_path / "expected")
 
 
-def assert_equal_states(one: nn.Module, other: nn.Module) -> None:
-    (ours, theirs) = (model.state_dict() for model in (one, other))
+def assert_equal_files(ours: Path, theirs: Path) -> None:
+    """The same files, with the same configuration and tensors in them."""
+    names = sorted(path.name for path in theirs.iterdir())
+    assert sorted(path.name for path in ours.iterdir()) == names
+    for name in names:
+        if name.endswith(".safetensors"):
+            assert_equal(load_file(ours / name), load_file(theirs / name))
+        elif name == "config.json":
+            assert (ours / name).read_text() == (theirs / name).read_text()
+
+
+def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     assert list(ours) == list(theirs)
     for key, expected in theirs.items():
         torch.testing.assert_close(ours[key], expected, rtol=0, atol=0, msg=key)
@@ -92,8 +107,9 @@ def assert_equal_states(one: nn.Module, other: nn.Module) -> None:
 
 def test_a_table_that_is_trained_whole() -> None:
     """modules_to_save: a copy of the embedding in place of an adapter."""
-    config = LoraConfig(r=2, target_modules=["q"], modules_to_save=["relative_attention_bias"])
-    original = get_peft_model(made("t5").double(), config)
+    from peft import get_peft_model
+
+    original = get_peft_model(made("t5").double(), low_rank("q", modules_to_save=["relative_attention_bias"]))
     with torch.no_grad():
         for key, parameter in original.named_parameters():
             if "modules_to_save" in key:

@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from tests.hf.twins import FLOAT32
-from tests.peers.cases import CASES, made
-from tests.wrappers.models import OF_A_DTYPE, READ_BY_THE_ORIGINAL, answer, in_both_orders, inputs_of, named
+from tests.peers.cases import made
+from tests.wrappers.models import FAMILIES, OF_A_DTYPE, READ_BY_THE_ORIGINAL, answer, in_both_orders, inputs_of, named
 
 pytestmark = pytest.mark.wrappers
-every_model = pytest.mark.parametrize("name", CASES)
 
 BIASES = ("rel_pos_bias", "rel_pos_x_bias", "rel_pos_y_bias")
 """LayoutLM's projections whose weight the originals look up."""
@@ -63,7 +62,7 @@ def in_float(projection: Any) -> nn.Linear:
 
 
 @pytest.mark.parametrize("quantize", [torchao_int8, bitsandbytes_4_bit])
-@every_model
+@pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_weights(name: str, quantize: Callable[[nn.Module, list[str]], nn.Module]) -> None:
     """The numbers that the original has with the same weights in float32, also where it cannot run quantized."""
@@ -78,7 +77,7 @@ def test_weights(name: str, quantize: Callable[[nn.Module, list[str]], nn.Module
 
 
 @pytest.mark.parametrize("quantize", [dynamic_int8, bitsandbytes_8_bit])
-@every_model
+@pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_weights_and_features(name: str, quantize: Callable[[nn.Module, list[str]], nn.Module]) -> None:
     """The features are rounded anew in every call, so errors are compared: at most twice the original's."""

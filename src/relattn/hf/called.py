@@ -1,4 +1,4 @@
-"""Tables that other modules own. The modules are called, because a weight may be adapted, offloaded, sharded or packed."""
+"""Tables of other modules, which are called: their weights may be adapted, offloaded, sharded or packed."""
 
 from __future__ import annotations
 

@@ -115,7 +115,9 @@ def _by_name(name: str, modules: Modules) -> Verdict:
     if not _has_weights(modules[name]):
         holder = around(name, modules, lambda outer: any(True for _ in outer.parameters(recurse=False)))
         wrapper = type(modules[""] if holder is None else holder).__name__
-        return Verdict("left", f"{kind.__name__} has lost its weights to {wrapper}; patch the model before it is wrapped")
+        return Verdict(
+            "left", f"{kind.__name__} has lost its weights to {wrapper}; patch the model before it is wrapped"
+        )
     owner = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
     if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(kind):
         return Verdict("left", f"{kind.__name__} takes no attn_implementation, and relattn has no replacement")

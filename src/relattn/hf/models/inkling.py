@@ -174,7 +174,7 @@ def _attend(
 
 
 def _profiles(module: Any, relative: Float[Tensor, "B H L R"]) -> OffsetTable:
-    """RK of the offsets 1 - extent .. 0: what the module answers a query at the last place for each number of r alone."""
+    """RK of the offsets 1 - extent .. 0: the module's answer to each number of r alone, for a query after all keys."""
     count, extent = relative.shape[-1], module.rel_logits_proj.rel_extent
     each = torch.eye(count, dtype=relative.dtype, device=relative.device)[None, :, None]
     keys = torch.arange(extent, device=relative.device)
