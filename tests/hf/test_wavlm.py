@@ -47,3 +47,21 @@ def test_a_layer_alone() -> None:
     ):
         relattn.hf.patch(layer)
     assert layer.attention.num_heads == HEADS
+
+
+def test_checkpoints_that_would_never_end() -> None:
+    """The backward pass of a layer would begin that of the layer above again, which begins that of this layer."""
+    model, sound = hf.WavLMModel(hf.WavLMConfig(**WAVLM, mask_time_prob=0.0)).train(), torch.randn(1, 80)
+    relattn.hf.patch(model)
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    with refused(
+        UnsupportedError,
+        "use_reentrant=True: WavLM's layers hand on their biases beside what is checkpointed, and the backward pass "
+        "would never end, as in the original; call gradient_checkpointing_enable({'use_reentrant': False})",
+    ):
+        model(sound)
+    with torch.no_grad():
+        model(sound)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model(sound).last_hidden_state.sum().backward()
+    assert model.encoder.layers[0].attention.rel_attn_embed.weight.grad.any()

@@ -14,7 +14,7 @@ from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import NAME
 from relattn.hf.models import package
-from relattn.hf.replacement import original
+from relattn.hf.replacement import original, turn
 from relattn.hf.report import KINDS, Report
 from relattn.hf.verdict import Modules, Verdict, around, is_told_of_masks, verdict
 
@@ -49,7 +49,7 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
     _refuse_a_torn_model(verdicts, modules)
     named = [name for name, v in verdicts.items() if v.by_name]
     for name in (*report.changed, *report.remains):
-        modules[name].__class__ = verdicts[name].replacement or type(modules[name])  # pyright: ignore[reportAttributeAccessIssue]
+        turn(modules[name], verdicts[name].replacement or type(modules[name]))  # pyright: ignore[reportArgumentType]
         modules[name].relattn_backend = backend  # pyright: ignore[reportArgumentType]
     if named:
         _own_configs(modules)
@@ -75,7 +75,7 @@ def unpatch(model: nn.Module) -> None:
     for module in model.modules():
         for held in ("relattn_backend", "relattn_with_weights"):
             vars(module).pop(held, None)
-        module.__class__ = original(type(module))
+        turn(module, original(type(module)))
     del model._relattn_configs
 
 
@@ -131,6 +131,14 @@ def _refuse_a_torn_model(verdicts: dict[str, Verdict], modules: Modules) -> None
             raise UnsupportedError(
                 f"model: {name} cannot be changed ({verdicts[name].said}) and takes its masks from where others take "
                 "theirs; nothing was changed"
+            )
+    changed = (v.replacement for v in verdicts.values() if v.kind == "changed")
+    stacks = tuple({replacement.stack for replacement in changed if replacement and replacement.stack})
+    for name, found in verdicts.items():
+        if found.kind == "left" and isinstance(modules[name], stacks):
+            raise UnsupportedError(
+                f"model: {name or '(the whole)'} cannot be changed ({found.said}) and hands its layers what changed "
+                "ones do not understand; nothing was changed"
             )
 
 

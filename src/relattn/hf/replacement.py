@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import nn
 
 from relattn.hf.names import under_their_names
 from relattn.watched import refuse_trace
+
+KEPT = "_old_forward"
+"""Where accelerate's hooks, which take the place of an object's forward, keep the forward that they call."""
 
 
 class Replacement:
@@ -55,3 +58,21 @@ def overridden(kind: type[Replacement]) -> list[str]:
     ours = (base for base in kind.__mro__ if issubclass(base, Replacement) and base is not Replacement)
     methods = {method for base in ours for method, found in vars(base).items() if isinstance(found, FunctionType)}
     return sorted(method for method in methods if hasattr(theirs, method))
+
+
+def keeps_its_forward(module: nn.Module) -> bool:
+    """Whether a hook has taken the place of the object's forward, and calls that of its class."""
+    return _is_of_its_class(module, KEPT)
+
+
+def turn(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Change the class of a module, and of its forward where a hook keeps it, or has left it in the object."""
+    held = [name for name in ("forward", KEPT) if _is_of_its_class(module, name)]
+    module.__class__ = kind
+    for name in held:
+        setattr(module, name, MethodType(kind.forward, module))
+
+
+def _is_of_its_class(module: nn.Module, name: str) -> bool:
+    """Whether the object itself holds its class's forward under this name."""
+    return getattr(vars(module).get(name), "__func__", None) is type(module).forward

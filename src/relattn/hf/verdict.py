@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 from relattn.hf.fitting import lacks, unlike
 from relattn.hf.interface import NAME
 from relattn.hf.models import FILES, package, replacement_of
-from relattn.hf.replacement import Replacement
+from relattn.hf.replacement import Replacement, keeps_its_forward
 from relattn.hf.report import Kind
 from relattn.hf.uncovered import LEFT, REMAINS, is_told, reason, relative
 
@@ -111,6 +112,12 @@ def _by_name(name: str, modules: Modules) -> Verdict:
     why = reason(LEFT, family, kind.__name__)
     if why is not None:
         return Verdict("left", f"{kind.__name__}: {why}")
+    if not _has_weights(modules[name]):
+        holder = around(name, modules, lambda outer: any(True for _ in outer.parameters(recurse=False)))
+        wrapper = type(modules[""] if holder is None else holder).__name__
+        return Verdict(
+            "left", f"{kind.__name__} has lost its weights to {wrapper}; patch the model before it is wrapped"
+        )
     owner = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
     if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(kind):
         return Verdict("left", f"{kind.__name__} takes no attn_implementation, and relattn has no replacement")
@@ -131,7 +138,7 @@ def _by_name(name: str, modules: Modules) -> Verdict:
 def _cannot_here(replacement: type[Replacement], name: str, modules: Modules) -> str | None:
     """Why the replacement would not run, or not be understood, in this module's place; None where it would."""
     kind, stack = type(modules[name]).__name__, replacement.stack
-    if "forward" in vars(modules[name]):
+    if "forward" in vars(modules[name]) and not keeps_its_forward(modules[name]):
         return f"a hook has taken the place of {kind}.forward; patch the model before, or remove the hook"
     if stack is not None and around(name, modules, lambda outer: isinstance(outer, stack)) is None:
         return f"{kind} shares its bias with the other layers of a {stack.__name__}; patch that, or the model"
@@ -171,7 +178,14 @@ def _is_attention(module: nn.Module) -> bool:
     """By its name or its base; its projections may be wrapped, for example by adapters."""
     kind = type(module)
     named = "Attention" in kind.__name__ and not kind.__module__.startswith("relattn.")
-    return (named or _of_a_base(kind) is not None) and any(True for _ in module.parameters())
+    projects = any(isinstance(part, nn.Linear) for part in module.modules())
+    return (named or _of_a_base(kind) is not None) and (projects or _has_weights(module))
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Whether it has parameters, or what a quantizer made of them: buffers, or a layer whose `weight` is a method."""
+    held = any(True for _ in itertools.chain(module.parameters(), module.buffers()))
+    return held or any(hasattr(part, "weight") for part in module.modules())
 
 
 @functools.cache

@@ -29,7 +29,14 @@ def window(length: int) -> int:
 
 
 def images(
-    model: type, config: type, biases: dict[str, str], *, patch: int = PATCH, even: bool = False, **changes: Any
+    model: type,
+    config: type,
+    biases: dict[str, str],
+    *,
+    patch: int = PATCH,
+    even: bool = False,
+    replaced: int = 4,
+    **changes: Any,
 ) -> Case:
     """even: the side is that of two windows."""
 
@@ -44,7 +51,7 @@ def images(
         return {"pixel_values": torch.randn(BATCH, 3, pixels(length), pixels(length))}
 
     return Case(
-        make, inputs, 4, whole, features=("pixel_values",), key_biases=biases, attentions=False
+        make, inputs, replaced, whole, features=("pixel_values",), key_biases=biases, attentions=False
     )  # weights come window by window
 
 
@@ -64,7 +71,7 @@ def clap() -> Case:
 
 
 CASES = {
-    "swin": images(hf.SwinModel, hf.SwinConfig, {"k_proj.bias": "k_proj.weight"}),
+    "swin": images(hf.SwinModel, hf.SwinConfig, {"k_proj.bias": "k_proj.weight"}, replaced=6),
     "donut_swin": images(DonutSwinModel, hf.DonutSwinConfig, KEYS),
     "maskformer_swin": images(MaskFormerSwinModel, MaskFormerSwinConfig, KEYS),
     "clap": clap(),

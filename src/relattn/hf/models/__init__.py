@@ -58,7 +58,7 @@ FILES = {
     "siglip2": "siglip2",
     "slanext": "slanext",
     "speecht5": "speecht5",
-    "swin": "swin",
+    "swin": "swin_itself",
     "swin2sr": "swin_v2",
     "swinv2": "swin_v2",
     "switch_transformers": "t5_like",

@@ -14,6 +14,7 @@ from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import (
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
 from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerSelfAttention
 
+from relattn.hf.called import rows_of
 from relattn.hf.chunks import Chunks, placed
 from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
@@ -56,8 +57,9 @@ class _ConformerAttention(Replacement):
             rows = self.linear_pos(sinusoids[0])
             terms = transformer_xl_terms(query, self.pos_bias_u, self.pos_bias_v, rows)
         elif kind == "relative_key":
-            rows = self.distance_embedding.weight.unsqueeze(0)
-            terms = ScoreTerms(relative_keys=OffsetTable(rows, -self.left_max_position_embeddings, "clamp"))
+            left, right = self.left_max_position_embeddings, self.right_max_position_embeddings
+            rows = rows_of(self.distance_embedding, left + right + 1, query.device)
+            terms = ScoreTerms(relative_keys=OffsetTable(rows.unsqueeze(0), -left, "clamp"))
         structure = as_structure(attention_mask, False, 0)
         dropout = self.dropout.p if self.training else 0.0
         with_weights = asks_for_weights(self, kwargs)

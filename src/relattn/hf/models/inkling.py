@@ -40,7 +40,7 @@ class RelattnInklingAttention(Replacement, InklingAttention):
             places = torch.arange(query.shape[1], device=query.device) + start
             query, relative = (tempered(features, places, self.config) for features in (query, relative))
         output, weights = attend_relatively(
-            self, query, key, value, relative, self.rel_logits_proj.proj, attention_mask, past_key_values,
+            self, query, key, value, relative, profiles(self, relative), attention_mask, past_key_values,
             asks_for_weights(self, kwargs),
         )  # fmt: skip
         return self.o_proj(output), weights
@@ -72,7 +72,7 @@ def attend_relatively(
     key: Float[Tensor, "B L Hk D"],
     value: Float[Tensor, "B L Hk D"],
     relative: Float[Tensor, "B L H R"],
-    profiles: Float[Tensor, "R extent"],
+    profiles: Float[Tensor, "1 extent R"],
     mask: MaskStructure | Tensor | None,
     cache: Any,
     with_weights: bool,
@@ -82,7 +82,7 @@ def attend_relatively(
 ) -> tuple[Float[Tensor, "B L HD"], Tensor | None]:
     """Attention over all tokens so far, heads side by side; the module adds its relative logits unscaled.
 
-    profiles: RK, by the distance i - j. cache_offset: how many layers of the cache lie before the model's own.
+    profiles: RK of the offsets 1 - extent .. 0. cache_offset: how many layers of the cache lie before the model's own.
     Positions and window come from the module: for static caches `generate` makes one mask for layers of both kinds.
     """
     layer = module.layer_idx + cache_offset
@@ -93,15 +93,22 @@ def attend_relatively(
     structure = as_structure(mask, module.is_causal, start)
     window = (module.sliding_window - 1, None) if module.is_sliding and structure.attn_mask is None else None
     structure = replace(structure, query_position=start, key_position=first, window=window)
-    rows = profiles.flip(1).transpose(0, 1).unsqueeze(0)
-    terms = ScoreTerms(
-        relative_query=relative / module.scaling, relative_keys=OffsetTable(rows, 1 - rows.shape[1], "zero")
-    )
+    table = OffsetTable(profiles, 1 - profiles.shape[1], "zero")
+    terms = ScoreTerms(relative_query=relative / module.scaling, relative_keys=table)
     dropout = module.attention_dropout if module.training else 0.0
     output, weights = attend(
         module, query, key, value, structure, terms, module.scaling, dropout, with_weights, sinks=sinks
     )
     return output.flatten(2), weights
+
+
+def profiles(module: Any, relative: Float[Tensor, "B L H R"]) -> Float[Tensor, "1 extent R"]:
+    """RK of the offsets 1 - extent .. 0: the module's answer to each number of r alone, for a query after all keys."""
+    count, extent = relative.shape[-1], module.rel_logits_proj.rel_extent
+    each = torch.eye(count, dtype=relative.dtype, device=relative.device)[None, :, None]
+    keys = torch.arange(extent, device=relative.device)
+    last = (extent - 1) * keys.new_ones(count)
+    return module.rel_logits_proj(each, last, keys)[0].transpose(1, 2)
 
 
 REPLACEMENTS = {

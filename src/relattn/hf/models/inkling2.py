@@ -11,7 +11,7 @@ from transformers.models.inkling2.modeling_inkling2 import (
 )
 
 from relattn.hf.models import inkling2_until_5_23
-from relattn.hf.models.inkling2_in_parts import Full, Sliding, without_distances
+from relattn.hf.models.inkling2_in_parts import Bias, Full, Sliding, without_distances
 from relattn.hf.replacement import Replacement
 from relattn.hf.whole import WholeModel
 
@@ -34,13 +34,18 @@ class RelattnInkling2BlockAttentionResidual(Replacement, Inkling2BlockAttentionR
     """Inkling2BlockAttentionResidual, unchanged: every token attends only to its own states in the layers below."""
 
 
-IN_PARTS = {
-    Inkling2SlidingAttention: RelattnInkling2SlidingAttention,
-    Inkling2FullAttention: RelattnInkling2FullAttention,
-    Inkling2TextModel: RelattnInkling2TextModel,
-}
-REPLACEMENTS = {
-    **(IN_PARTS if hasattr(modeling_inkling2, "get_relative_distance") else inkling2_until_5_23.REPLACEMENTS),
-    Inkling2BlockAttentionResidual: RelattnInkling2BlockAttentionResidual,
-}
+REPLACEMENTS = {Inkling2BlockAttentionResidual: RelattnInkling2BlockAttentionResidual}
+if hasattr(modeling_inkling2, "get_relative_distance"):
+
+    class RelattnInkling2RelativePositionBias(Bias, modeling_inkling2.Inkling2RelativePositionBias):
+        """Inkling2RelativePositionBias, which gives r and RK away."""
+
+    REPLACEMENTS |= {
+        Inkling2SlidingAttention: RelattnInkling2SlidingAttention,
+        Inkling2FullAttention: RelattnInkling2FullAttention,
+        Inkling2TextModel: RelattnInkling2TextModel,
+        modeling_inkling2.Inkling2RelativePositionBias: RelattnInkling2RelativePositionBias,
+    }
+else:
+    REPLACEMENTS |= inkling2_until_5_23.REPLACEMENTS
 """The modules of transformers, and their replacements."""

@@ -66,6 +66,17 @@ class Full(Replacement):
         return _attended(self, states, attention_mask, past, kwargs)
 
 
+class Bias(Replacement):
+    """What holds the relative keys, and the projection of the relative queries."""
+
+    def forward(
+        self: Any, hidden_states: Float[Tensor, "B L width"], relative_distance: None, position_ids: Tensor
+    ) -> tuple[Float[Tensor, "B L H R"], Float[Tensor, "1 extent R"]]:
+        """r, and RK of the offsets 1 - extent .. 0, under the original's arguments."""
+        relative = self.norm(self.linear(hidden_states).unflatten(-1, (self.num_heads, -1)), position_ids)
+        return relative, self.proj.flip(1).transpose(0, 1).unsqueeze(0)
+
+
 def _attended(
     module: Any,
     states: tuple[Tensor, Tensor, Tensor],
@@ -78,16 +89,16 @@ def _attended(
     states [B, L, width]: what queries, keys and values are projected from.
     """
     hidden_states, of_keys, of_values = states
-    places, bias = kwargs["position_ids"], module.relative_position_bias
+    places = kwargs["position_ids"]
     query = module.q_proj(hidden_states, places).transpose(1, 2)
     key, value = (
         projection(source, **past, **kwargs).transpose(1, 2)
         for projection, source in ((module.k_proj, of_keys), (module.v_proj, of_values))
     )
-    relative = bias.norm(bias.linear(hidden_states).unflatten(-1, (bias.num_heads, -1)), places)
+    relative, profiles = module.relative_position_bias(hidden_states, None, places)
     sinks, with_weights = module.sink_proj(hidden_states).transpose(1, 2), asks_for_weights(module, kwargs)
     output, weights = attend_relatively(
-        module, query, key, value, relative, bias.proj, mask, past[CACHE], with_weights, sinks,
+        module, query, key, value, relative, profiles, mask, past[CACHE], with_weights, sinks,
         cache_offset=past["cache_offset"],
     )  # fmt: skip
     return module.o_proj(output, hidden_states), weights

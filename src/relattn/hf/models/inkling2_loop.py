@@ -6,11 +6,12 @@ from transformers.models.inkling2_loop.modeling_inkling2_loop import (
     Inkling2LoopBlockAttentionResidual,
     Inkling2LoopFullAttention,
     Inkling2LoopMessageAttentionResidual,
+    Inkling2LoopRelativePositionBias,
     Inkling2LoopSlidingAttention,
     Inkling2LoopTextModel,
 )
 
-from relattn.hf.models.inkling2_in_parts import Full, Sliding, without_distances
+from relattn.hf.models.inkling2_in_parts import Bias, Full, Sliding, without_distances
 from relattn.hf.replacement import Replacement
 from relattn.hf.whole import WholeModel
 
@@ -21,6 +22,10 @@ class RelattnInkling2LoopSlidingAttention(Sliding, Inkling2LoopSlidingAttention)
 
 class RelattnInkling2LoopFullAttention(Full, Inkling2LoopFullAttention):
     """Inkling2LoopFullAttention on relattn."""
+
+
+class RelattnInkling2LoopRelativePositionBias(Bias, Inkling2LoopRelativePositionBias):
+    """Inkling2LoopRelativePositionBias, which gives r and RK away."""
 
 
 class RelattnInkling2LoopBlockAttentionResidual(Replacement, Inkling2LoopBlockAttentionResidual):
@@ -40,6 +45,7 @@ class RelattnInkling2LoopTextModel(WholeModel, Inkling2LoopTextModel):
 REPLACEMENTS = {
     Inkling2LoopSlidingAttention: RelattnInkling2LoopSlidingAttention,
     Inkling2LoopFullAttention: RelattnInkling2LoopFullAttention,
+    Inkling2LoopRelativePositionBias: RelattnInkling2LoopRelativePositionBias,
     Inkling2LoopBlockAttentionResidual: RelattnInkling2LoopBlockAttentionResidual,
     Inkling2LoopMessageAttentionResidual: RelattnInkling2LoopMessageAttentionResidual,
     Inkling2LoopTextModel: RelattnInkling2LoopTextModel,

@@ -11,7 +11,7 @@ from transformers.models.inkling2.modeling_inkling2 import Inkling2FullAttention
 
 from relattn.hf.interface import asks_for_weights
 from relattn.hf.masks import MaskStructure
-from relattn.hf.models.inkling import attend_relatively, heads, tempered
+from relattn.hf.models.inkling import attend_relatively, heads, profiles, tempered
 from relattn.hf.names import CACHE
 from relattn.hf.replacement import Replacement
 
@@ -40,9 +40,8 @@ class _Attention(Replacement):
         key, value = self.k_l2_clip(heads(self, key)), heads(self, value)
         value = self.v_norm(value.float()).to(value.dtype)
         sinks = self.sink_proj(hidden_states).transpose(1, 2)
-        profiles = self.rel_logits_proj.proj
         output, weights = attend_relatively(
-            self, query, key, value, relative, profiles, mask, cache, with_weights, sinks
+            self, query, key, value, relative, profiles(self, relative), mask, cache, with_weights, sinks
         )
         gate = torch.sigmoid(self.gate_proj(hidden_states).float())
         return self.o_proj((output.float() * gate).to(output.dtype)), weights

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.models.layoutlmv2.modeling_layoutlmv2 import LayoutLMv2Encoder, LayoutLMv2SelfAttention
 from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder, LayoutLMv3SelfAttention
 
 from relattn.encodings.t5 import bias_table
+from relattn.hf.called import columns_of
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.recording import recording
@@ -23,12 +24,20 @@ from relattn.score.table import wide
 from relattn.score.terms import ScoreTerms
 
 
-@dataclass(frozen=True)
+@dataclass
 class Placed:
     """Biases, and the tokens' positions on the axes: the encoder hands these to its layers in place of pairs."""
 
-    terms: ScoreTerms
+    made_for: Callable[[Tensor], ScoreTerms]
+    """The biases for features of a dtype, which the encoder does not know before its first layer runs."""
     positions: Mapping[str, Int64[Tensor, "#B L"]]
+    made: ScoreTerms | None = None
+
+    def terms(self, features: Tensor) -> ScoreTerms:
+        """The biases, made once."""
+        if self.made is None:
+            self.made = self.made_for(features)
+        return self.made
 
 
 class _Encoder(Replacement):
@@ -40,23 +49,29 @@ class _Encoder(Replacement):
 
     def on_sequence(self: Any, position_ids: Int64[Tensor, "#B L"]) -> Placed:
         """The positions in the order of the text; the visual tokens count from 0 again."""
-        terms = _bias(self.rel_pos_bias, self.max_rel_pos, self.divisor())
-        return Placed(terms, {SEQUENCE: position_ids})
+        return Placed(
+            lambda features: self.bias("rel_pos_bias", self.rel_pos_bins, self.max_rel_pos, features),
+            {SEQUENCE: position_ids},
+        )
 
     def on_page(self: Any, bbox: Int64[Tensor, "#B L 4"]) -> Placed:
         """The positions by the left and the lower edge of the tokens' boxes."""
-        x, y = (
-            _bias(layer, self.max_rel_2d_pos, self.divisor()).on(axis)
-            for axis, layer in (("x", self.rel_pos_x_bias), ("y", self.rel_pos_y_bias))
-        )
-        return Placed(x + y, {"x": bbox[:, :, 0], "y": bbox[:, :, 3]})
 
+        def made_for(features: Tensor) -> ScoreTerms:
+            x, y = (
+                self.bias(f"rel_pos_{axis}_bias", self.rel_2d_pos_bins, self.max_rel_2d_pos, features).on(axis)
+                for axis in ("x", "y")
+            )
+            return x + y
 
-def _bias(buckets: nn.Linear, furthest: int, divisor: float) -> ScoreTerms:
-    """The biases of a layer [H, num_buckets] by offset."""
-    with torch.no_grad():
-        rows = wide(buckets.weight.t()) / divisor
-        return ScoreTerms(bias=bias_table(rows, furthest, True, Span(-furthest, 2 * furthest + 1)))
+        return Placed(made_for, {"x": bbox[:, :, 0], "y": bbox[:, :, 3]})
+
+    def bias(self: Any, name: str, buckets: int, furthest: int, features: Tensor) -> ScoreTerms:
+        """The biases of a projection of buckets, by offset. The original reads its weight, so past an adapter."""
+        projection = getattr(self, name)
+        with torch.no_grad():
+            rows = wide(columns_of(getattr(projection, "base_layer", projection), buckets, features)) / self.divisor()
+            return ScoreTerms(bias=bias_table(rows, furthest, True, Span(-furthest, 2 * furthest + 1)))
 
 
 class RelattnLayoutLMv2Encoder(_Encoder, LayoutLMv2Encoder):
@@ -154,7 +169,7 @@ def _attend(
     query, key, value = (features.unflatten(-1, (-1, head_dim)).transpose(1, 2) for features in projected)
     terms, on = None, [one for one in biases if one is not None]
     if on:
-        terms = sum((one.terms for one in on), ScoreTerms())
+        terms = sum((one.terms(query) for one in on), ScoreTerms())
         where = {axis: place.expand(query.shape[0], -1) for one in on for axis, place in one.positions.items()}
         structure = replace(structure, query_position=where, key_position=where)
     asked = kwargs.get("output_attentions")

@@ -19,7 +19,7 @@ from transformers.models.longt5.modeling_longt5 import (
 from relattn.hf.interface import attend
 from relattn.hf.joint import Keys, attend_jointly
 from relattn.hf.masks import MaskStructure
-from relattn.hf.models.t5 import SharedBias, bucket_terms, heads
+from relattn.hf.models.t5 import SharedBias, bucket_terms, buckets_of, heads
 from relattn.hf.replacement import Replacement
 from relattn.score.table import wide
 
@@ -48,7 +48,7 @@ class RelattnLongT5LocalAttention(Replacement, LongT5LocalAttention):
         Raises ValueError: without a mask.
         """
         if position_bias is None and self.has_relative_attention_bias:
-            position_bias = self.relative_attention_bias.weight.clone()  # as in T5
+            position_bias = buckets_of(self, self.relative_attention_bias, hidden_states)
         itself = _given(mask)[:, 0].diagonal(self.block_len, -2, -1).flatten(1)  # a token sees itself, padding nothing
         structure = _window(self, itself[:, : hidden_states.shape[1]])
         query, key, value = (heads(self, projection(hidden_states)) for projection in (self.q, self.k, self.v))
@@ -81,9 +81,8 @@ class RelattnLongT5TransientGlobalAttention(Replacement, LongT5TransientGlobalAt
         """
         mask = _given(mask)
         if position_bias is None:
-            position_bias = torch.cat(
-                [self.relative_attention_bias.weight, self.global_relative_attention_bias.weight], dim=1
-            )
+            tables = self.relative_attention_bias, self.global_relative_attention_bias
+            position_bias = torch.cat([buckets_of(self, table, hidden_states) for table in tables], dim=1)
         local_terms, global_terms = (bucket_terms(self, bias) for bias in position_bias.chunk(2, dim=1))
         block, is_block = _make_global_fixed_block_ids(mask, self.global_block_size)
         sums = self.global_input_layer_norm(_block_sums(hidden_states, block, is_block.shape[1]))

@@ -10,6 +10,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAtte
 
 from relattn.encodings.t5 import bias_table
 from relattn.errors import UnsupportedError
+from relattn.hf.called import rows_of
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
@@ -27,7 +28,7 @@ class RelattnMPNetEncoder(Replacement, MPNetEncoder):
     @staticmethod
     def cannot(module: Any) -> str | None:
         """A smaller table lacks buckets that its own rule gives."""
-        rows = module.relative_attention_bias.num_embeddings
+        rows = module.config.relative_attention_num_buckets
         return (
             f"relative_attention_num_buckets={rows} is below the {BUCKETS} of MPNet's rule" if rows < BUCKETS else None
         )
@@ -44,7 +45,7 @@ class RelattnMPNetEncoder(Replacement, MPNetEncoder):
                 "position_ids: got a tensor; relattn counts offsets from the tokens' places; leave it out, or call "
                 "relattn.hf.unpatch"
             )
-        return self.relative_attention_bias.weight[:num_buckets]
+        return rows_of(self.relative_attention_bias, num_buckets, x.device)
 
 
 class RelattnMPNetSelfAttention(Replacement, MPNetSelfAttention):

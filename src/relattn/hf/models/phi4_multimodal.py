@@ -15,6 +15,7 @@ from transformers.models.phi4_multimodal.modeling_phi4_multimodal import (
     Phi4MultimodalAudioRelativeAttentionBias,
 )
 
+from relattn.hf.called import rows_of
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
@@ -46,7 +47,7 @@ class RelattnPhi4MultimodalAudioRelativeAttentionBias(Replacement, Phi4Multimoda
         """b [H, 2 max_distance], clipped; or by distance, and then refused where the original has no row."""
         furthest = self.max_distance
         if not self.symmetric:
-            return OffsetTable(self.bias_values.weight.t(), -furthest, "clamp")
+            return OffsetTable(rows_of(self.bias_values, self.num_buckets, x.device).t(), -furthest, "clamp")
         distances = torch.arange(1 - furthest, furthest, device=x.device).abs()
         return OffsetTable(self.bias_values(distances).t(), 1 - furthest, "refuse")
 

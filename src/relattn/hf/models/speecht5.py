@@ -13,6 +13,7 @@ from transformers.models.speecht5.modeling_speecht5 import (
 )
 
 from relattn.hf.caches import KeysAndValues, cached
+from relattn.hf.called import rows_of
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
@@ -28,8 +29,7 @@ class RelattnSpeechT5RelativePositionalEncoding(Replacement, SpeechT5RelativePos
 
     def forward(self, hidden_states: Tensor) -> Float[Tensor, "2K D"]:
         """The rows of the distances i - j = -K .. K - 1."""
-        # a new tensor: a layer checkpointed with use_reentrant=True would make the parameter its output
-        return self.pe_k.weight.clone()
+        return rows_of(self.pe_k, 2 * self.max_length, hidden_states.device)
 
 
 class RelattnSpeechT5Attention(Replacement, SpeechT5Attention):

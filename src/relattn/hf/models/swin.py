@@ -1,4 +1,4 @@
-"""Swin, and its copies in Donut, MaskFormer and CLAP: S = q . k / sqrt(D) + b[dy, dx] in windows."""
+"""Swin's copies in Donut, MaskFormer and CLAP: S = q . k / sqrt(D) + b[dy, dx] in windows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from torch import Tensor
 from transformers.models.clap.modeling_clap import ClapAudioLayer, ClapAudioSelfAttention
 from transformers.models.donut.modeling_donut_swin import DonutSwinLayer, DonutSwinSelfAttention
 from transformers.models.maskformer.modeling_maskformer_swin import MaskFormerSwinLayer, MaskFormerSwinSelfAttention
-from transformers.models.swin.modeling_swin import SwinAttention, SwinLayer
 
 from relattn.hf.grids import grid_terms, on_grid
 from relattn.hf.heads import projected
-from relattn.hf.interface import asks_for_weights, attend
+from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
 
@@ -31,10 +30,6 @@ class WindowLayer(Replacement):
         if not isinstance(getattr(self.attention, "self", self.attention), Replacement):
             return super().get_attn_mask(height, width, dtype, device)  # pyright: ignore[reportAttributeAccessIssue]
         return _regions(height, width, self.window_size, self.shift_size, device)
-
-
-class RelattnSwinLayer(WindowLayer, SwinLayer):
-    """SwinLayer for attention on relattn."""
 
 
 class RelattnDonutSwinLayer(WindowLayer, DonutSwinLayer):
@@ -60,29 +55,6 @@ class RelattnMaskFormerSwinLayer(Replacement, MaskFormerSwinLayer):
         if not isinstance(self.attention.self, Replacement):
             return super().get_attn_mask(input_resolution, device, dtype)
         return _regions(*input_resolution, self.window_size, self.shift_size, device)
-
-
-class RelattnSwinAttention(Replacement, SwinAttention):
-    """SwinAttention on relattn."""
-
-    by_name = False
-    needs = ("relative_position_bias", "q_proj")
-
-    def forward(
-        self,
-        hidden_states: Float[Tensor, "B L width"],
-        attention_mask: MaskStructure | Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """(output, attention weights if wanted), under SwinAttention's arguments."""
-        query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
-        height, width = self.relative_position_bias.window_size
-        terms = grid_terms(self.relative_position_bias.relative_position_bias_table, (height, width))
-        structure = of_windows(attention_mask, (height, width), query)
-        dropout = self.attention_dropout if self.training else 0.0
-        with_weights = asks_for_weights(self, kwargs)
-        output, weights = attend(self, query, key, value, structure, terms, self.scaling, dropout, with_weights)
-        return self.o_proj(output.flatten(2)), weights
 
 
 class WindowAttention(Replacement):
@@ -161,8 +133,6 @@ def _part(size: int, window: int, shift: int, device: torch.device | None) -> Te
 
 
 REPLACEMENTS = {
-    SwinLayer: RelattnSwinLayer,
-    SwinAttention: RelattnSwinAttention,
     DonutSwinLayer: RelattnDonutSwinLayer,
     DonutSwinSelfAttention: RelattnDonutSwinSelfAttention,
     MaskFormerSwinLayer: RelattnMaskFormerSwinLayer,

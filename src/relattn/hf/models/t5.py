@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.mt5.modeling_mt5 import MT5Attention, MT5Stack
 from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 from transformers.models.umt5.modeling_umt5 import UMT5Attention
 
 from relattn.encodings.t5 import bias_table
 from relattn.hf.caches import cached
+from relattn.hf.called import rows_of
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
@@ -43,8 +44,7 @@ class SharedBias(_Projected):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(output, the biases of the buckets, attention weights if wanted), under T5Attention's arguments."""
         if position_bias is None and self.has_relative_attention_bias:
-            # a new tensor: a layer checkpointed with use_reentrant=True would make the parameter its output
-            position_bias = self.relative_attention_bias.weight.clone()
+            position_bias = buckets_of(self, self.relative_attention_bias, hidden_states)
         output, weights = _forward(self, hidden_states, mask, key_value_states, position_bias, past_key_values, kwargs)
         return output, position_bias, weights
 
@@ -73,7 +73,9 @@ class RelattnUMT5Attention(_Projected, UMT5Attention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, attention weights if wanted), under UMT5Attention's arguments."""
-        bias = self.relative_attention_bias.weight if self.has_relative_attention_bias else None
+        bias = None
+        if self.has_relative_attention_bias:
+            bias = buckets_of(self, self.relative_attention_bias, hidden_states)
         return _forward(self, hidden_states, attention_mask, encoder_hidden_states, bias, past_key_values, kwargs)
 
 
@@ -104,6 +106,11 @@ def _forward(
     with_weights = asks_for_weights(module, kwargs)
     output, weights = attend(module, query, key, value, structure, terms, module.scaling, dropout, with_weights)
     return output_of(output.flatten(2)), weights
+
+
+def buckets_of(module: Any, embedding: nn.Module, hidden_states: Tensor) -> Float[Tensor, "num_buckets H"]:
+    """The biases of the module's buckets."""
+    return rows_of(embedding, module.relative_attention_num_buckets, hidden_states.device)
 
 
 def bucket_terms(module: Any, bias: Float[Tensor, "num_buckets H"]) -> ScoreTerms:

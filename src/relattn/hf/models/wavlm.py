@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 
 from relattn.encodings.t5 import buckets
+from relattn.errors import UnsupportedError
 from relattn.hf.heads import projected
 from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
@@ -42,9 +42,16 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
 
         attention_mask [B, L]: 1 or True for frames of sound. The weights are the mean over all heads, as in the
         original.
+
+        Raises UnsupportedError: in a layer that is checkpointed with use_reentrant=True.
         """
+        if position_bias is not None and position_bias.requires_grad and not torch.is_grad_enabled():
+            raise UnsupportedError(
+                "use_reentrant=True: WavLM's layers hand on their biases beside what is checkpointed, and the backward "
+                "pass would never end, as in the original; call gradient_checkpointing_enable({'use_reentrant': False})"
+            )
         if position_bias is None:
-            position_bias = self._biases()
+            position_bias = self._biases(hidden_states.device)
         query, key, value = projected(hidden_states, (self.q_proj, self.k_proj, self.v_proj), self.head_dim)
         terms = ScoreTerms(
             relative_query=self._gate(hidden_states) / self.scaling,
@@ -58,11 +65,11 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
             weights = weights.mean(dim=1, keepdim=True).expand_as(weights)
         return self.out_proj(output.flatten(2)), weights, position_bias
 
-    def _biases(self) -> Float[Tensor, "H offsets"]:
+    def _biases(self, device: torch.device | None = None) -> Float[Tensor, "H offsets"]:
         """b[bucket(d)] of every offset that may have its own bucket."""
-        table = self.rel_attn_embed.weight
-        offsets = torch.arange(-self.max_distance, self.max_distance + 1, device=table.device)
-        return F.embedding(buckets(offsets, self.num_buckets, self.max_distance, True), wide(table)).transpose(0, 1)
+        offsets = torch.arange(-self.max_distance, self.max_distance + 1, device=device)
+        places = buckets(offsets, self.num_buckets, self.max_distance, True)
+        return wide(self.rel_attn_embed(places)).transpose(0, 1)
 
     def _gate(self, hidden_states: Float[Tensor, "B L width"]) -> Float[Tensor, "B H L 1"]:
         """g = a (c b - 1) + 2, with gates a and b from each head's features."""
