@@ -101,11 +101,11 @@ def _is_split(tensor: Any) -> bool:
     return tensor.device_mesh.size() > 1 and not all(placement.is_replicate() for placement in tensor.placements)
 
 
-def without_views(module: nn.Module, output: Output) -> Output:
-    """What a module returns, with copies in place of views where `fully_shard` wraps the module.
+def outliving(module: nn.Module, output: Output) -> Output:
+    """What a module returns; copies of its tensors where `fully_shard` wraps the module.
 
-    FSDP2 hangs the hook that gathers the parameters again on these tensors, and an operation in place would drop it
-    from a view. A Linear returns a view for three axes, and most tables are views.
+    After the call FSDP2 frees the gathered parameters, and a table may be one. It also hangs the hook that gathers them
+    again on these tensors, and an operation in place would drop it from a view, as a Linear returns one.
     """
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     return _copied(output) if fsdp is not None and isinstance(module, fsdp.FSDPModule) else output
@@ -113,7 +113,7 @@ def without_views(module: nn.Module, output: Output) -> Output:
 
 def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value if value._base is None else value.clone()
+        return value.clone()
     if isinstance(value, Mapping):
         return {name: _copied(part) for name, part in value.items()}
     if is_dataclass(value) and not isinstance(value, type):

@@ -22,7 +22,7 @@ from relattn.score.places import Places
 from relattn.score.position import Position
 from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.terms import ScoreTerms
-from relattn.spread import is_dtensor, refuse_spread, without_views
+from relattn.spread import is_dtensor, outliving, refuse_spread
 
 ON_SEQUENCE = (SEQUENCE,)
 Arguments = ParamSpec("Arguments")
@@ -93,7 +93,7 @@ class RelativeEncoding(nn.Module, ABC):
 
         Offloading and FSDP2 hang such hooks on a module's call. `terms` and `prepare_keys` run as steps.
         """
-        return without_views(self, step(self, *args, **kwargs))
+        return outliving(self, step(self, *args, **kwargs))
 
     @abstractmethod
     def terms(

@@ -24,7 +24,7 @@ from relattn.score.places import Places
 from relattn.score.position import Listed, Position, PositionsLike, Run
 from relattn.score.positions import SEQUENCE, Positions, Window, limits
 from relattn.score.problem import Part
-from relattn.spread import check_split_alike, without_views
+from relattn.spread import check_split_alike, outliving
 
 
 class ProjectedAttention(nn.Module):
@@ -129,7 +129,7 @@ class ProjectedAttention(nn.Module):
                 key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
                 segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=self.backend,
             )  # fmt: skip
-        return without_views(self, self.out_proj(output.transpose(1, 2).flatten(2)))
+        return outliving(self, self.out_proj(output.transpose(1, 2).flatten(2)))
 
     def remember(
         self,
