@@ -18,7 +18,7 @@ WORKERS := -n logical --maxprocesses 4 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(WORKERS)
 SANITIZED := build/sanitized
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -g -O1
-FAST := not (slow or triton or ptx or gpu or site)
+FAST := not (slow or triton or ptx or gpu or site or wrappers)
 SUITE := tests/native/cpp/suite.cpp
 SUITE_FLAGS := -std=c++17 -O1 -Isrc/relattn/compiled/kernels
 ZIG := $(abspath $(BIN))/python -I -m ziglang
@@ -28,7 +28,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-sanitize test-arm test-versions test-hf-versions release-check wheels search repeats lint docs demo player clean
+.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search repeats lint docs demo player clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -84,6 +84,10 @@ test-site: docs ## the site of `make docs`, in Chromium
 	@type chromium chromedriver >/dev/null 2>&1 || { echo 'make $@ needs Chromium and its driver: apt-get install chromium chromium-driver'; exit 1; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group site-test
 	$(BIN)/python -m pytest -m site tests/site
+
+test-wrappers: install ## layers and models under adapters, quantization and offloading
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group wrappers
+	$(PYTEST) -m wrappers tests/wrappers
 
 # In a copy, so that the kernels beside the sources stay as they are. Python itself leaks, so leaks are not checked. -s:
 # the sanitizers end the process, and pytest would lose the output that it holds back.

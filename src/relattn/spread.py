@@ -6,8 +6,10 @@ Nothing of torch.distributed is imported: a program with DTensors has already im
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from types import BuiltinFunctionType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from relattn.errors import UnsupportedError
 from relattn.watched import constant_in_graphs
 
+Output = TypeVar("Output")
 ORDINARY = (Tensor, nn.Parameter)
 
 
@@ -75,13 +78,15 @@ def refuse_context_parallel() -> None:
         )
 
 
-def check_split_alike(layer: nn.Module, weight: Tensor) -> None:
-    """If the weight of a layer's projection is split over devices, all parameters that learn are split, too.
+def check_split_alike(layer: nn.Module, projection: nn.Module) -> None:
+    """If a layer's projection is split over devices, all parameters of the layer that learn are split, too.
 
     Raises TypeError: for a parameter that is not split. Each process would take the gradient of its own heads for the
     whole.
     """
-    if not is_dtensor(weight) or not torch.is_grad_enabled() or not _is_split(weight):
+    if "torch.distributed.tensor" not in sys.modules or not torch.is_grad_enabled():
+        return
+    if not any(is_dtensor(parameter) and _is_split(parameter) for parameter in projection.parameters()):
         return
     for name, parameter in layer.named_parameters():
         if parameter.requires_grad and not is_dtensor(parameter):
@@ -94,3 +99,23 @@ def check_split_alike(layer: nn.Module, weight: Tensor) -> None:
 
 def _is_split(tensor: Any) -> bool:
     return tensor.device_mesh.size() > 1 and not all(placement.is_replicate() for placement in tensor.placements)
+
+
+def outliving(module: nn.Module, output: Output) -> Output:
+    """What a module returns; copies of its tensors where `fully_shard` wraps the module.
+
+    After the call FSDP2 frees the gathered parameters, and a table may be one. It also hangs the hook that gathers them
+    again on these tensors, and an operation in place would drop it from a view, as a Linear returns one.
+    """
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    return _copied(output) if fsdp is not None and isinstance(module, fsdp.FSDPModule) else output
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, Mapping):
+        return {name: _copied(part) for name, part in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _copied(getattr(value, field.name)) for field in fields(value)})
+    return value

@@ -230,6 +230,10 @@ def x_transformers(layer: str = "layers.0.1.", **shapes: tuple[int, ...]) -> dic
             "and a multiple of the heads",
         ),
         (x_transformers(to_v_gate=(4, 4)), "has also to_v_gate.weight, which x_transformers_t5 has no part for"),
+        (
+            {name: tensor for name, tensor in x_transformers().items() if "to_out" not in name},
+            "has no to_out.weight beside a bias for 3 heads; only one head can do without",
+        ),
     ],
 )
 def test_what_of_x_transformers_relattn_does_not_hold(checkpoint: dict[str, Tensor], said: str) -> None:

@@ -1,5 +1,7 @@
 """There and back: the same names and the same bits, in both directions; what is no attention is handed on."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +79,62 @@ def test_our_module_comes_back_as_it_was(name: str, rng: np.random.Generator) ->
     (again,) = layers(theirs, target).values()
     assert repr(again.encoding) == repr(encoding)
     assert_same_bits(dict(again.state_dict()), weights)
+
+
+ONE_HEAD: dict[str, Callable[[int], RelativeEncoding]] = {
+    "bert_relative_key": lambda width: RelativeEmbedding(width, 5),
+    "bert_relative_key_query": lambda width: KeyQueryEmbedding(width, 5),
+    "transfo_xl": lambda width: TransformerXLEmbedding(1, width),
+    "tensor2tensor_relative": lambda width: ShawEmbedding(width, 3),
+    "tensor2tensor_relative_v2": lambda width: RelativeEmbedding(width, 1, causal=True, beyond="zero"),
+    "tensor2tensor_unmasked_relative_v2": lambda width: RelativeEmbedding(width, 4, beyond="zero"),
+    "returnn_key_shift": lambda width: ShawEmbedding(width, 3, values=False),
+    "returnn_rel_pos": lambda width: TransformerXLEmbedding(1, width, embed_dim=width),
+    "x_transformers_t5": lambda width: T5Bias(1),
+}
+EVEN = ("transfo_xl", "returnn_rel_pos")
+"""Formats with sinusoids, whose width is even."""
+
+
+@pytest.mark.parametrize("target", ONE_HEAD)
+@pytest.mark.parametrize("identity", [False, True])
+def test_one_head_of_an_odd_width(target: str, identity: bool, rng: np.random.Generator) -> None:
+    width = 6 if target in EVEN else 5
+    encoding = ONE_HEAD[target](width)
+    module = RelativeMultiheadAttention(width, 1, encoding, bias=target.startswith("bert"))
+    ours = {name: torch.randn_like(tensor) for name, tensor in module.state_dict().items()}
+    if identity or target == "returnn_key_shift":
+        ours["out_proj.weight"] = torch.eye(width)
+    theirs = from_relattn(ours, target)
+    assert_same_bits(from_relattn(to_relattn(theirs, target), target), theirs)
+    ((again,), back) = layers(theirs, target).values(), to_relattn(theirs, target)
+    assert repr(again.encoding) == repr(encoding)
+    if target == "x_transformers_t5":  # multiplied and divided by the root of 5
+        torch.testing.assert_close(back.pop("encoding.bias"), ours.pop("encoding.bias"), rtol=2.0**-22, atol=0.0)
+    assert_same_bits(back, ours)
+
+
+@pytest.mark.parametrize("name", ["t2t_masked_per_head", "t2t_unmasked_per_head_long"])
+def test_a_table_of_one_head_keeps_its_axis(name: str, rng: np.random.Generator) -> None:
+    case = CASES[name]
+    checkpoint = {one: torch.randn(WIDTH, WIDTH) for one in case.checkpoint() if one.endswith("kernel")}
+    checkpoint |= {one: tensor[:1] for one, tensor in case.checkpoint().items() if one.endswith("relative_embeddings")}
+    assert_same_bits(from_relattn(to_relattn(checkpoint, case.source), case.source), checkpoint)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_x_transformers_of_one_head_has_no_output_projection(depth: int, rng: np.random.Generator) -> None:
+    """The bias comes back within two roundings."""
+    from x_transformers import Encoder
+
+    stack = Encoder(dim=9, depth=depth, heads=1, attn_dim_head=9, rel_pos_bias=True)
+    checkpoint = {name: torch.randn_like(one) for name, one in stack.state_dict().items()}
+    name = "rel_pos.relative_attention_bias.weight"
+    converted = to_relattn(checkpoint, "x_transformers_t5")
+    assert torch.equal(converted["layers.0.1.out_proj.weight"], torch.eye(9))
+    again = from_relattn(converted, "x_transformers_t5")
+    torch.testing.assert_close(again.pop(name), checkpoint.pop(name), rtol=2.0**-22, atol=0.0)
+    assert_same_bits(again, checkpoint)
 
 
 def test_returnn_without_a_projection_has_the_identity(rng: np.random.Generator) -> None:

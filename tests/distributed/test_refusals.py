@@ -159,22 +159,21 @@ def test_one_process_has_no_heads_elsewhere() -> None:
 
 def split_without_its_encoding(rank: int) -> dict[str, str]:
     mesh, attention = init_device_mesh("cpu", (2,)), layer()
-    before = said(lambda: check_split_alike(attention, attention.q_proj.weight))
+    before = said(lambda: check_split_alike(attention, attention.q_proj))
     columns = dict.fromkeys(("q_proj", "k_proj", "v_proj"), ColwiseParallel())
     parallelize_module(attention, mesh, {**columns, "out_proj": RowwiseParallel()})
-    weight = attention.q_proj.weight
 
     def without_gradients() -> None:
         with torch.no_grad():
-            check_split_alike(attention, weight)
+            check_split_alike(attention, attention.q_proj)
 
     found = {
         "before": before,
-        "split": said(lambda: check_split_alike(attention, weight)),
+        "split": said(lambda: check_split_alike(attention, attention.q_proj)),
         "no gradients": said(without_gradients),
     }
     attention.encoding.requires_grad_(False)  # pyright: ignore[reportOptionalMemberAccess]
-    return found | {"frozen": said(lambda: check_split_alike(attention, weight))}
+    return found | {"frozen": said(lambda: check_split_alike(attention, attention.q_proj))}
 
 
 def test_a_shared_table_beside_split_projections_is_refused(two: Ranks) -> None:
@@ -196,8 +195,8 @@ def on_copies(rank: int) -> str:
     alone = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "heads"))["heads"]
     attention.k_proj.weight = nn.Parameter(distribute_tensor(attention.k_proj.weight.detach(), alone, [Shard(0)]))
     assert isinstance(attention.q_proj.weight, DTensor) and attention.q_proj.weight.device_mesh == mesh
-    return said(lambda: check_split_alike(attention, attention.q_proj.weight)) + said(
-        lambda: check_split_alike(attention, attention.k_proj.weight)
+    return said(lambda: check_split_alike(attention, attention.q_proj)) + said(
+        lambda: check_split_alike(attention, attention.k_proj)
     )
 
 

@@ -131,6 +131,7 @@ class Backends(torch.nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_fresh_process_runs_what_was_saved(tmp_path: Path) -> None:
     """A program of torch.export, and a package of AOTInductor, whose process imports torch and relattn alone."""
     net, x = Backends().eval(), torch.randn(2, 11, 16)
@@ -154,7 +155,7 @@ print("same numbers")
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", "tiled"])
 def test_onnx_of_a_program_asks_for_the_module(backend: str, rng: np.random.Generator) -> None:
-    program = exported(attention(ONE, rng, backend), inputs(11, 15))
+    program = exported(attention(ONE, rng, backend).float(), inputs(11, 15, dtype=torch.float32))
     said = f"torch.onnx.export: got an ExportedProgram that calls relattn::{backend}; expected the module itself, or a"
     with pytest.raises(torch.onnx.errors.OnnxExporterError, match=said):
         torch.onnx.export(program, verbose=False)

@@ -25,7 +25,8 @@ def _format(
 ) -> Format:
     """Kernels are [in, out]; tables have the same rows as ours, and no axis of heads where all heads share a table.
 
-    tables: their name to ours. per_head: whether tables may have an axis of heads. odd: whether rows are 2 n + 1.
+    tables: their name to ours. per_head: whether tables may have an axis of heads; a layer of one head is written with
+    this axis, as Tensor2Tensor makes it by default. odd: whether rows are 2 n + 1.
     """
 
     def read(theirs: Tensors) -> dict[str, Tensor]:
@@ -41,7 +42,8 @@ def _format(
         theirs = {f"{old}/kernel": ours[f"{new}.weight"].T for old, new in KERNELS.items()}
         for old, new in tables.items():
             table = ours[f"encoding.{new}"]
-            alone = table.shape[0] > 1 and per_head
+            one_head = ours["q_proj.weight"].shape[0] == table.shape[2]
+            alone = per_head and (table.shape[0] > 1 or one_head)
             theirs[old] = table if alone else shared_table(f"encoding.{new}", table, attention_type)
         return theirs
 

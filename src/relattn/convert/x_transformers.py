@@ -8,18 +8,24 @@ from collections.abc import Collection
 from torch import Tensor
 
 from relattn.convert.format import Format, Misfit, Tensors
-from relattn.convert.weights import refuse_biases
+from relattn.convert.weights import identity_like, is_identity, refuse_biases
 from relattn.encodings import T5Bias
 
-PROJECTIONS = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "out_proj"}
+PROJECTIONS, OUT = ("to_q.weight", "to_k.weight", "to_v.weight"), "to_out.weight"
 TABLE = "rel_pos.relative_attention_bias.weight"
 IN_A_STACK = re.compile(r"(?P<stack>(.*\.)?)layers\.(?P<number>\d+)\.1\.$")
 
 
 def _read(theirs: Tensors) -> dict[str, Tensor]:
-    """The bias is multiplied by sqrt(dim_head) there; query head n shares the keys of n modulo the key heads."""
-    table, q, k, out = theirs[TABLE], theirs["to_q.weight"], theirs["to_k.weight"], theirs["to_out.weight"]
+    """The bias is multiplied by sqrt(dim_head) there; query head n shares the keys of n modulo the key heads.
+
+    One head alone has no output projection there.
+    """
+    table, q, k = theirs[TABLE], theirs["to_q.weight"], theirs["to_k.weight"]
     heads = table.shape[1]
+    if heads > 1 and OUT not in theirs:
+        raise Misfit(f"has no {OUT} beside a bias for {heads} heads; only one head can do without")
+    out = theirs.get(OUT, identity_like(q))
     if q.shape[0] % heads or q.shape[0] % k.shape[0] or out.shape[1] != q.shape[0]:
         raise Misfit(
             f"has to_q.weight {list(q.shape)}, to_k.weight {list(k.shape)} and to_out.weight {list(out.shape)} beside "
@@ -39,13 +45,15 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
     refuse_biases(ours, "x-transformers' Attention")
     table, q, k = ours["encoding.bias"], ours["q_proj.weight"], ours["k_proj.weight"]
     groups, width = q.shape[0] // k.shape[0], q.shape[0] // table.shape[1]
-    return {
+    theirs = {
         "to_q.weight": _apart(q, groups, width),
         "to_k.weight": k,
         "to_v.weight": ours["v_proj.weight"],
-        "to_out.weight": _apart(ours["out_proj.weight"].T, groups, width).T,
         TABLE: _apart(table.T, groups, 1).T / width**0.5,
     }
+    if table.shape[1] == 1 and is_identity(ours):
+        return theirs
+    return theirs | {OUT: _apart(ours["out_proj.weight"].T, groups, width).T}
 
 
 def _neighbours(rows: Tensor, groups: int, width: int) -> Tensor:
@@ -92,7 +100,8 @@ X_TRANSFORMERS = Format(
     name="x_transformers_t5",
     about="Attention in a stack with rel_pos_bias=True (x-transformers)",
     anchors=("to_q.weight",),
-    needs=dict.fromkeys((*(f"{name}.weight" for name in PROJECTIONS), TABLE), (2,)),
+    needs=dict.fromkeys((*PROJECTIONS, TABLE), (2,)),
+    may={OUT: (2,)},
     takes=({"bias": (2,)},),
     read=_read,
     write=_write,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
 from types import MappingProxyType
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -22,9 +22,11 @@ from relattn.score.places import Places
 from relattn.score.position import Position
 from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.terms import ScoreTerms
-from relattn.spread import is_dtensor, refuse_spread
+from relattn.spread import is_dtensor, outliving, refuse_spread
 
 ON_SEQUENCE = (SEQUENCE,)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class Split(Protocol):
@@ -81,6 +83,18 @@ class RelativeEncoding(nn.Module, ABC):
         """
         return OnAxis(self, axis)
 
+    def forward(
+        self,
+        step: Callable[Concatenate[RelativeEncoding, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """step(self, *args, **kwargs), with the encoding called as a module: hooks bring its parameters first.
+
+        Offloading and FSDP2 hang such hooks on a module's call. `terms` and `prepare_keys` run as steps.
+        """
+        return outliving(self, step(self, *args, **kwargs))
+
     @abstractmethod
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
@@ -119,8 +133,13 @@ def prepare(
     key_places: where the keys stand on every axis of the call. Under autocast too it runs in the encoding's own dtypes,
     as in `lower`.
     """
-    if not encoding.rewrites_keys:
-        return key
+    return encoding(_prepared, key, key_places) if encoding.rewrites_keys else key
+
+
+def _prepared(
+    encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]
+) -> Float[Tensor, "B Hk Lk D"]:
+    """`prepare` for an encoding that changes keys."""
     if isinstance(encoding, EncodingSum):
         for operand in encoding.encodings:
             key = prepare(operand, key, key_places)
@@ -156,19 +175,30 @@ def lower(
     In a sum every operand is checked, once. value: None where the values are not available.
     """
     with without_autocast(query):
-        if isinstance(encoding, EncodingSum):
-            parts = [lower(operand, query, key, value, places) for operand in encoding.encodings]
-            return encoding.added(parts, query, places.sequence)
-        encoding = _own(encoding)
-        axes, positions = encoding.axes, places.sequence
-        if axes != ON_SEQUENCE:
-            who = _name(encoding)
-            positions = places.on(axes, who) if encoding.has_tables else places.apart(axes, who)
-        try:
-            terms = encoding.terms(query, key, positions)
-        except Exception:
-            _refuse_spread_parameters(encoding)
-            raise
+        return encoding(_lowered, query, key, value, places)
+
+
+def _lowered(
+    encoding: RelativeEncoding,
+    query: Float[Tensor, "B Hq Lq D"],
+    key: Float[Tensor, "B Hk Lk D"],
+    value: Float[Tensor, "B Hk Lk Dv"] | None,
+    places: Places,
+) -> ScoreTerms:
+    """`lower` without autocast."""
+    if isinstance(encoding, EncodingSum):
+        parts = [operand(_lowered, query, key, value, places) for operand in encoding.encodings]
+        return encoding.added(parts, query, places.sequence)
+    encoding = _own(encoding)
+    axes, positions = encoding.axes, places.sequence
+    if axes != ON_SEQUENCE:
+        who = _name(encoding)
+        positions = places.on(axes, who) if encoding.has_tables else places.apart(axes, who)
+    try:
+        terms = encoding.terms(query, key, positions)
+    except Exception:
+        _refuse_spread_parameters(encoding)
+        raise
     if not isinstance(terms, ScoreTerms):
         raise TypeError(f"{_name(encoding)}.terms: returned {type(terms).__name__}; expected ScoreTerms")
     check_terms(terms, query, key, value, positions, encoding.out_of_rows)
@@ -240,6 +270,14 @@ def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> Sc
     return reduce(add, others, combined)
 
 
+def _keys_of(encoding: RelativeEncoding, key: Tensor, key_position: Position) -> Tensor:
+    return encoding.prepare_keys(key, key_position)
+
+
+def _terms_of(encoding: RelativeEncoding, query: Tensor, key: Tensor, positions: Positions) -> ScoreTerms:
+    return encoding.terms(query, key, positions)
+
+
 class OnAxis(RelativeEncoding):
     """encoding.on(axis): the encoding over the offsets of that axis. `encoding` holds its parameters.
 
@@ -273,7 +311,7 @@ class OnAxis(RelativeEncoding):
         """The keys as the encoding prepares them, by their positions on the axis."""
         (axis,) = self.axes
         assert isinstance(key_position, Mapping)
-        return self.encoding.prepare_keys(key, key_position[axis])
+        return self.encoding(_keys_of, key, key_position[axis])
 
     def keep_heads(self, first: int, count: int) -> None:
         """The encoding keeps them."""
@@ -283,7 +321,7 @@ class OnAxis(RelativeEncoding):
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
     ) -> ScoreTerms:
         """The encoding's terms, for the positions on the axis."""
-        return self.encoding.terms(query, key, positions)
+        return self.encoding(_terms_of, query, key, positions)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """As the encoding names it."""

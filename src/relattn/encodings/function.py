@@ -100,10 +100,20 @@ class FunctionBias(RelativeEncoding):
             return self.function(offsets)
         held = {**dict(self.function.named_parameters()), **dict(self.function.named_buffers())}
         floats = {name: tensor for name, tensor in held.items() if tensor.is_floating_point()}
-        for name, tensor in floats.items():
-            check_kind(f"function.{name}", tensor, query)
         narrow = {name: wide(tensor) for name, tensor in floats.items() if tensor.dtype.itemsize < 4}
-        return functional_call(self.function, narrow, (offsets,)) if narrow else self.function(offsets)
+        for name in narrow:
+            if held[name].is_meta and not query.is_meta:
+                raise UnsupportedError(
+                    f"FunctionBias function.{name}: got {held[name].dtype} on meta, where offloading leaves it until "
+                    "the function runs, too late to be widened; expected float32; convert the function with .float() "
+                    "before the model is offloaded"
+                )
+        try:
+            return functional_call(self.function, narrow, (offsets,)) if narrow else self.function(offsets)
+        except Exception:
+            for name, tensor in floats.items():
+                check_kind(f"function.{name}", tensor, query)
+            raise
 
     def _check_rows(self, rows: object, offsets: Float[Tensor, "n *axes"]) -> None:
         if not isinstance(rows, Tensor):

@@ -105,7 +105,7 @@ class TransformerXLEmbedding(RelativeEncoding):
         u, v, max_length = self.pos_bias_u, self.pos_bias_v, self.max_length
         if max_length is not None:
             return _terms(query, u, v, positions, lambda: OffsetTable(self.relative_keys, -(max_length - 1), "refuse"))
-        return projected_terms(self, query, positions, u, v, self.linear_pos, self.interleaved)
+        return projected_terms(self, query, positions, u, v, self.linear_pos, self.embed_dim, self.interleaved)
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """The name max_length, and what to do: give a larger one, or none, for sinusoids have rows for all offsets."""
@@ -127,13 +127,16 @@ def projected_terms(
     u: Float[Tensor, "Hq D"],
     v: Float[Tensor, "Hq D"],
     linear_pos: nn.Linear,
+    embed_dim: int,
     interleaved: bool,
 ) -> ScoreTerms:
-    """q := q + u, r := q + v, RK[d] = W R[-d]; a cache keeps the rows of RK for `owner`."""
+    """q := q + u, r := q + v, RK[d] = W R[-d]; a cache keeps the rows of RK for `owner`.
+
+    W takes R in the dtype of u, for its own weight may be packed.
+    """
 
     def rows(span: Span) -> Float[Tensor, "H count D"]:
-        weight = linear_pos.weight
-        sinusoids = _sinusoids(-span.offsets(weight.device), linear_pos.in_features, interleaved).to(weight.dtype)
+        sinusoids = _sinusoids(-span.offsets(query.device), embed_dim, interleaved).to(u.dtype)
         return linear_pos(sinusoids).view(-1, *u.shape).transpose(0, 1)
 
     def table() -> OffsetTable:

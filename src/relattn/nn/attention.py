@@ -68,7 +68,8 @@ class RelativeMultiheadAttention(ProjectedAttention):
                 )
             raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or None{way_out}")
         check_backend(backend)
-        self.embed_dim, self.num_heads, self.num_kv_heads, self.head_dim = embed_dim, num_heads, num_kv_heads, head_dim
+        self.embed_dim, self.kdim, self.vdim = embed_dim, key_width, value_width
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.dropout, self.scale, self.backend = dropout, scale, backend
         self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, bias=bias)
         self.k_proj = nn.Linear(key_width, num_kv_heads * head_dim, bias=bias)

@@ -61,7 +61,8 @@ class RelPositionMultiHeadedAttention(ProjectedAttention):
                 f"embed_dim: got {embed_dim}; expected an even width, a sine and a cosine for each frequency"
             )
         super().__init__()
-        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_heads
+        self.embed_dim = self.kdim = self.vdim = embed_dim
+        self.num_heads = self.num_kv_heads = num_heads
         self.head_dim, self.dropout, self.scale, self.backend = embed_dim // num_heads, dropout, None, backend
         self.linear_q = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.linear_k = nn.Linear(embed_dim, embed_dim, bias=bias)
@@ -118,5 +119,5 @@ class _LayersEncoding(RelativeEncoding):
         layer = self.layer
         assert isinstance(layer, RelPositionMultiHeadedAttention)
         return projected_terms(
-            self, query, positions, layer.pos_bias_u, layer.pos_bias_v, layer.linear_pos, interleaved=True
+            self, query, positions, layer.pos_bias_u, layer.pos_bias_v, layer.linear_pos, layer.embed_dim, True
         )

@@ -24,7 +24,7 @@ from relattn.score.places import Places
 from relattn.score.position import Listed, Position, PositionsLike, Run
 from relattn.score.positions import SEQUENCE, Positions, Window, limits
 from relattn.score.problem import Part
-from relattn.spread import check_split_alike
+from relattn.spread import check_split_alike, outliving
 
 
 class ProjectedAttention(nn.Module):
@@ -42,6 +42,9 @@ class ProjectedAttention(nn.Module):
     v_proj: nn.Linear
     out_proj: nn.Linear
     encoding: RelativeEncoding | None
+    embed_dim: int
+    kdim: int
+    vdim: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -90,7 +93,8 @@ class ProjectedAttention(nn.Module):
         _check_weights_are_not_needed(need_weights)
         if key is None and value is not None:
             raise ValueError("value: came without key; give key as well (value defaults to key, not the reverse)")
-        q = self._heads("query", query, self.q_proj)
+        check_split_alike(self, self.q_proj)
+        q = self._heads("query", query, self.q_proj, self.embed_dim)
         dropout_p, enable_gqa = self.dropout if self.training else 0.0, self.num_kv_heads != self.num_heads
         if cache is not None:
             _check_cache(cache, key, key_position)
@@ -125,7 +129,7 @@ class ProjectedAttention(nn.Module):
                 key_position=0 if key_position is None else key_position, window=window, key_mask=key_mask,
                 segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=self.backend,
             )  # fmt: skip
-        return self.out_proj(output.transpose(1, 2).flatten(2))
+        return outliving(self, self.out_proj(output.transpose(1, 2).flatten(2)))
 
     def remember(
         self,
@@ -159,7 +163,8 @@ class ProjectedAttention(nn.Module):
     ) -> tuple[Float[Tensor, "B Hk Lk D"], Float[Tensor, "B Hk Lk Dv"]]:
         """The projections of key and value, which is `key` where None."""
         value = key if value is None else value
-        k, v = self._heads("key", key, self.k_proj), self._heads("value", value, self.v_proj)
+        k = self._heads("key", key, self.k_proj, self.kdim)
+        v = self._heads("value", value, self.v_proj, self.vdim)
         if value.shape[:2] != key.shape[:2]:
             raise ShapeError(
                 f"value: got shape {shape(value)} beside key {shape(key)}; expected the same batch and length"
@@ -167,33 +172,22 @@ class ProjectedAttention(nn.Module):
         return k, v
 
     def _heads(
-        self, name: str, features: Float[Tensor, "B L width"], projection: nn.Linear
+        self, name: str, features: Float[Tensor, "B L width"], projection: nn.Linear, width: int
     ) -> Float[Tensor, "B H L D"]:
         """projection(features), head by head."""
-        weight = projection.weight
-        if name == "query":
-            check_split_alike(self, weight)
-        expected = f"a tensor [batch, length, {projection.in_features}]"
+        expected = f"a tensor [batch, length, {width}]"
         if not isinstance(features, Tensor):
             raise TypeError(f"{name}: got {type(features).__name__}; expected {expected}")
         check_layout(name, features, PADDED)
-        if features.dim() != 3 or features.shape[2] != projection.in_features:
+        if features.dim() != 3 or features.shape[2] != width:
             raise ShapeError(f"{name}: got shape {shape(features)}; expected {expected}")
         check_float(name, features)
-        if features.device != weight.device:
-            raise ValueError(
-                f"{name}: got device {features.device}; expected {weight.device}, that of the module's weights; move "
-                "one of them with .to()"
-            )
-        meets = features.dtype == weight.dtype or not weight.is_floating_point()
-        if is_autocast(features):  # this leaves float64 alone and makes the others equal
-            meets = meets or torch.float64 not in (features.dtype, weight.dtype)
-        if not meets:
-            raise TypeError(
-                f"{name}: got dtype {features.dtype}; expected {weight.dtype}, that of the module's weights; convert "
-                f"the input with .to({weight.dtype}), or the module"
-            )
-        return projection(features).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        try:
+            projected = projection(features)
+        except Exception:
+            _refuse_other_kind(name, features, projection)
+            raise
+        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _placed(
         self,
@@ -215,6 +209,29 @@ class ProjectedAttention(nn.Module):
             cache.hold(k, v, place, beside)
         sequence = Positions(place, cache.position, q.shape[2], cache.length, q.device, *within, cache.kept_rows)
         return places_beside(sequence, beside, cache.beside)
+
+
+def _refuse_other_kind(name: str, features: Tensor, projection: nn.Module) -> None:
+    """Raises ValueError, TypeError: for features on another device than a projection's weights, or of another dtype.
+
+    It is asked once the projection has failed. Before its call the weights may lie elsewhere, packed or offloaded.
+    """
+    weight = next(projection.parameters(), None)
+    if weight is None:
+        return
+    if features.device != weight.device:
+        raise ValueError(
+            f"{name}: got device {features.device}; expected {weight.device}, that of the module's weights; move one "
+            "of them with .to()"
+        )
+    meets = features.dtype == weight.dtype or not weight.is_floating_point()
+    if is_autocast(features):  # this leaves float64 alone and makes the others equal
+        meets = meets or torch.float64 not in (features.dtype, weight.dtype)
+    if not meets:
+        raise TypeError(
+            f"{name}: got dtype {features.dtype}; expected {weight.dtype}, that of the module's weights; convert the "
+            f"input with .to({weight.dtype}), or the module"
+        )
 
 
 def _check_weights_are_not_needed(need_weights: object) -> None:
