@@ -19,7 +19,7 @@ from relattn.backends.operators import is_traced
 from relattn.backends.skew import strided_strip, strided_view, sum_columns
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
-from relattn.watched import under_torch_func
+from relattn.watched import in_forward_mode, under_torch_func
 
 
 class Arrangement(Protocol):
@@ -89,7 +89,7 @@ def _in_boxes(table: OffsetTable, positions: Positions, dtype: torch.dtype, *, b
 
     A graph with open lengths has no boxes, and transforms batch strips and scores separately.
     """
-    if torch.compiler.is_compiling() or is_traced() or under_torch_func():
+    if torch.compiler.is_compiling() or is_traced() or under_torch_func() or in_forward_mode():
         return None
     return InBoxes.of(table, positions, dtype, by_key=by_key)
 
@@ -223,7 +223,7 @@ class _Pairs:
 
 
 class _GatherColumns(torch.autograd.Function):
-    """strip.gather(-1, index), whose gradient sums in a fixed order."""
+    """strip.gather(-1, index), whose gradient sums in a fixed order. It is linear: so it is its own derivative."""
 
     generate_vmap_rule = True
 
@@ -235,7 +235,12 @@ class _GatherColumns(torch.autograd.Function):
     def setup_context(ctx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         strip, index = inputs
         ctx.save_for_backward(index)
+        ctx.save_for_forward(index)
         ctx.count = strip.shape[-1]
+
+    @staticmethod
+    def jvp(ctx, tangent: Tensor, _: None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _GatherColumns.apply(tangent, *ctx.saved_tensors)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
@@ -244,7 +249,7 @@ class _GatherColumns(torch.autograd.Function):
 
 
 class _SumColumns(torch.autograd.Function):
-    """sum_columns, differentiable."""
+    """sum_columns, differentiable. It is linear, too."""
 
     generate_vmap_rule = True
 
@@ -254,7 +259,13 @@ class _SumColumns(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
+        _, index, ctx.count = inputs
+        ctx.save_for_backward(index)
+        ctx.save_for_forward(index)
+
+    @staticmethod
+    def jvp(ctx, tangent: Tensor, _: None, __: None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _SumColumns.apply(tangent, *ctx.saved_tensors, ctx.count)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
