@@ -190,7 +190,11 @@ class _Diagonals(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Listed positions: every pair looks its row up; index [1 or B, 1, L, L']."""
+    """Listed positions: every pair looks its row up; index [1 or B, 1, L, L'].
+
+    In forward mode by PyTorch's operations, for torch.compile takes no Function with a jvp. On CUDA their gradients do
+    not sum in a fixed order.
+    """
 
     rows: Tensor
     index: Int64[Tensor, "#B 1 L Lk"]
@@ -208,8 +212,10 @@ class _Pairs:
     def spread(self, strip: Tensor) -> Tensor:
         batch, heads, length, _ = strip.shape if strip.dim() == 4 else (1, *strip.shape)
         (batch,) = torch.broadcast_shapes((batch,), self.index.shape[:1])  # an empty batch stays empty
-        index = self.index.expand(batch, heads, -1, -1)
-        return _GatherColumns.apply(strip.expand(batch, heads, length, -1), index)  # pyright: ignore[reportReturnType]
+        strip, index = strip.expand(batch, heads, length, -1), self.index.expand(batch, heads, -1, -1)
+        if in_forward_mode():
+            return strip.gather(-1, index)
+        return _GatherColumns.apply(strip, index)  # pyright: ignore[reportReturnType]
 
     def bias_strip(self, height: int) -> Tensor:
         return self.rows.unsqueeze(-2).expand(-1, height, -1)
@@ -219,11 +225,13 @@ class _Pairs:
 
     def collect(self, weights: Tensor) -> Tensor:
         index = self.index.expand(*weights.shape[:2], -1, -1)
+        if in_forward_mode():
+            return weights.new_zeros(*weights.shape[:-1], self.rows.shape[1]).scatter_add(-1, index, weights)
         return _SumColumns.apply(weights, index, self.rows.shape[1])  # pyright: ignore[reportReturnType]
 
 
 class _GatherColumns(torch.autograd.Function):
-    """strip.gather(-1, index), whose gradient sums in a fixed order. It is linear: so it is its own derivative."""
+    """strip.gather(-1, index), whose gradient sums in a fixed order."""
 
     generate_vmap_rule = True
 
@@ -235,12 +243,7 @@ class _GatherColumns(torch.autograd.Function):
     def setup_context(ctx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         strip, index = inputs
         ctx.save_for_backward(index)
-        ctx.save_for_forward(index)
         ctx.count = strip.shape[-1]
-
-    @staticmethod
-    def jvp(ctx, tangent: Tensor, _: None):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _GatherColumns.apply(tangent, *ctx.saved_tensors)
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
@@ -249,7 +252,7 @@ class _GatherColumns(torch.autograd.Function):
 
 
 class _SumColumns(torch.autograd.Function):
-    """sum_columns, differentiable. It is linear, too."""
+    """sum_columns, differentiable."""
 
     generate_vmap_rule = True
 
@@ -259,13 +262,7 @@ class _SumColumns(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-        _, index, ctx.count = inputs
-        ctx.save_for_backward(index)
-        ctx.save_for_forward(index)
-
-    @staticmethod
-    def jvp(ctx, tangent: Tensor, _: None, __: None):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _SumColumns.apply(tangent, *ctx.saved_tensors, ctx.count)
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
