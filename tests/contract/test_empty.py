@@ -28,7 +28,9 @@ def test_empty_axes(name: str, backend: str, empty: str, rng: np.random.Generato
     setting = replace(setting, attn_mask=None, query_position=start, **{empty: 0})
     subject = make_subject(CASES[name], setting)
     with torch.no_grad():
-        for given in {"query", "key", "value", "terms.query", "terms.key", "terms.relative_query"} & set(subject.arrays):
+        for given in {"query", "key", "value", "terms.query", "terms.key", "terms.relative_query"} & set(
+            subject.arrays
+        ):
             subject.arrays[given].fill_(torch.inf)
     output, lse = subject.run(backend)
     query, value = subject.arrays["query"], subject.arrays["value"]
