@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import AlibiBias, attention_weights, explain, relative_attention
+from relattn import AlibiBias, ShawEmbedding, attention_weights, explain, relative_attention
 from tests.contract.calls import assert_equal, gradients
 from tests.contract.check import numpy_of
 from tests.contract.tiles import TESTED_BACKENDS
@@ -47,12 +47,50 @@ def test_a_key_bias_is_a_float_mask_of_one_row(backend: str) -> None:
     assert_equal(gradients(ours, leaves), gradients(theirs, leaves))
 
 
+ENDS = {torch.float32: (1e-45, 1e-40, 3e38), torch.float64: (6e-309, 1e-300, 1.7e308)}
+"""Caps beside which a product or a quotient of the formula leaves the dtype."""
+
+
+WHO_CAPS = [(backend, dtype) for backend in ("reference", "dense", "tiled") for dtype in ENDS]
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [*WHO_CAPS, ("native", torch.float32)], ids=str)
+@pytest.mark.parametrize("zeros", [False, True], ids=["scores", "scores of 0"])
+def test_caps_at_both_ends(backend: str, dtype: torch.dtype, zeros: bool) -> None:
+    """A high cap changes nothing. Under a low one all scores are 0, with gradient 0; but a 0 keeps its slope of 1."""
+    call = without(drawn(dtype=dtype), "key_bias", "sinks")
+    call["query"] = (call["query"] * (not zeros)).detach().requires_grad_()
+    leaves = list(call.values())
+
+    def found(query: Tensor, softcap: float | None) -> tuple[Tensor, ...]:
+        answers = relative_attention(**{**call, "query": query}, softcap=softcap, backend=backend, return_lse=True)
+        return *answers, *gradients(answers, leaves)
+
+    flat = found(0.0 * call["query"].detach(), None) if not zeros else None
+    for cap in ENDS[dtype]:
+        expected = found(call["query"], None) if cap > 1.0 or flat is None else flat
+        for one, other in zip(found(call["query"], cap), expected, strict=True):
+            torch.testing.assert_close(one, other)
+
+
 @every_backend
 def test_what_every_key_has_changes_lse_alone(backend: str) -> None:
     call = without(drawn(), "sinks")
     output, lse = relative_attention(**call, backend=backend, return_lse=True)
     more = {**call, "key_bias": call["key_bias"] + 3.0}
     assert_equal(relative_attention(**more, backend=backend, return_lse=True), (output, lse + 3.0))
+
+
+@pytest.mark.parametrize("backend", ["reference", "dense", "tiled", "native"])
+def test_values_have_no_gradient_of_lse_alone(backend: str) -> None:
+    """Zeros from every backend, not an error: for values of inf too, and for rows of relative values."""
+    call, encoding = without(drawn(dtype=torch.float32), "key_bias"), ShawEmbedding(WIDTH, 2)
+    with torch.no_grad():
+        call["value"][:, :, 3] = torch.inf
+    _, lse = relative_attention(**call, encoding=encoding, backend=backend, return_lse=True)
+    assert encoding.relative_values is not None
+    by_value, by_rows = torch.autograd.grad(lse.sum(), (call["value"], encoding.relative_values))
+    assert not by_value.any() and not by_rows.any()
 
 
 @every_backend

@@ -94,15 +94,26 @@ def check_scale(scale: object) -> float | None:
     return number
 
 
-def check_softcap(softcap: object) -> float:
-    """A finite number above 0, as a float.
+def check_softcap(softcap: object, *, in_float64: bool) -> float:
+    """A finite number above 0, as a float, within 2^-100 and 2^100; 2^-900 and 2^900 for scores in float64.
 
-    Raises ValueError: for anything else.
+    A larger cap bends no score below 2^-13 of these, and under a smaller one all scores are 0 but for rounding. So the
+    nearest of these gives the same answers, and its products with gradients stay in range.
+
+    Raises ValueError: for anything else, and for a number that is 0 or inf as scores in float32; in float64, also for
+    one whose inverse is inf.
     """
     number = as_finite(softcap)
     if number is None or not number > 0:
         raise ValueError(f"softcap: got {came(softcap)}; expected a finite number above 0, or None for no cap")
-    return float(number)
+    most, power = (sys.float_info.max, 900) if in_float64 else (2.0**128 - 2.0**104, 100)
+    least = 1.0 / most if in_float64 else 2.0**-150
+    if not least < number <= most:
+        raise ValueError(
+            f"softcap: got {came(softcap)}; expected a number from {least:.1e} to {most:.1e}, as scores in "
+            f"{'float64' if in_float64 else 'float32'} hold it, or None for no cap"
+        )
+    return min(max(float(number), 2.0**-power), 2.0**power)
 
 
 def check_base(base: object) -> float:

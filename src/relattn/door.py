@@ -148,7 +148,7 @@ def request(
         output_dtype=query.dtype,
         dropout_p=dropout_p,
         return_lse=return_lse,
-        softcap=None if softcap is None else check_softcap(softcap),
+        softcap=None if softcap is None else check_softcap(softcap, in_float64=query.dtype == torch.float64),
         key_bias=None if key_bias is None else check_key_bias(key_bias, batch, query, key),
         sinks=None if sinks is None else check_sinks(sinks, batch, query),
     )

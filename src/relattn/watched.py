@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
 
 from relattn.errors import UnsupportedError
@@ -50,6 +51,11 @@ def refuse_trace() -> None:
 def under_torch_func() -> bool:
     """Whether the call is made under a transform of torch.func (vmap, grad, ...)."""
     return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateImportUsage]
+
+
+def in_forward_mode() -> bool:
+    """Whether derivatives are computed in forward mode (torch.func.jacfwd, jvp, hessian; dual numbers)."""
+    return forward_ad._current_level >= 0
 
 
 def is_watched(tensors: Iterable[Tensor | None]) -> bool:

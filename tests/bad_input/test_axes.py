@@ -174,6 +174,25 @@ def test_too_small_on_one_axis(encoding, said):
         call(**SQUARE, encoding=encoding)
 
 
+@pytest.mark.parametrize("x", [SQUARE["query_position"]["x"], torch.arange(6) % 3], ids=["grid", "listed"])
+def test_rows_for_the_past_alone_on_another_axis(x):
+    """Causality hides no pair by its offset there, so it is no way out."""
+    at = SQUARE["query_position"] | {"x": x}
+    way_out = (
+        "make it with causal=False, or with beyond='clamp' or 'zero' (it has no rows for keys in the future, and "
+        "is_causal hides keys by their positions on the sequence alone)"
+    )
+    said = (
+        "RelativeEmbedding max_length: got visible offsets -2..2 on the axis 'x' and rows for -8..0; expected rows for "
+        f"every visible offset; {way_out}"
+    )
+    with refused(ValueError, said):
+        call(
+            **SQUARE | {"query_position": at, "key_position": at}, is_causal=True,
+            encoding=RelativeEmbedding(D, 9, causal=True).on("x"),
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("names", [("y", "x"), ("y",)], ids=str)
 def test_positions_so_far_apart_that_no_rows_are_made(names):
     far = {"y": torch.tensor([0, 1, 2, 3, 4, 10**8]), "x": 0}

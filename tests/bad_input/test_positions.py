@@ -159,6 +159,13 @@ def test_start_given_as_a_tensor_past_a_table(encoding, said, name):
         call(encoding=encoding, **{name: torch.tensor(20)})
 
 
+def test_causal_rows_past_which_causality_already_hides():
+    """It is not named as the way out where it is on: what is missing are rows of the past."""
+    said = f"RelativeEmbedding max_length: offsets beyond its 2 rows are visible; {LONGER.format(2)}"
+    with refused(RuntimeError, said):
+        call(encoding=RelativeEmbedding(8, 2, causal=True), is_causal=True, query_position=torch.tensor(3))
+
+
 @pytest.mark.parametrize("term", ["relative_keys", "relative_queries", "relative_values", "bias"])
 def test_past_the_rows_of_a_term(term):
     table = OffsetTable(ones(1, 3) if term == "bias" else ones(1, 3, 8), -1)

@@ -92,6 +92,25 @@ def test_softcap(came, function):
         call(function, softcap=came)
 
 
+FLOAT32 = "from 7.0e-46 to 3.4e+38, as scores in float32 hold it"
+FLOAT64 = "from 5.6e-309 to 1.8e+308, as scores in float64 hold it"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("came", "dtype", "numbers"),
+    [
+        (1e39, torch.float32, FLOAT32), (1e39, torch.bfloat16, FLOAT32), (1e-46, torch.float16, FLOAT32),
+        (1e-300, torch.float32, FLOAT32), (5e-324, torch.float64, FLOAT64),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_softcap_that_scores_do_not_hold(came, dtype, numbers, function):
+    inputs = {name: ones(2, 4, 6, 8).to(dtype) for name in ("query", "key", "value")}
+    with refused(ValueError, f"softcap: got {came}; expected a number {numbers}, or None for no cap"):
+        call(function, softcap=came, **inputs)
+
+
 @pytest.mark.parametrize("came", [30, np.float32(30.0), np.int64(30)], ids=repr)
 def test_numbers_of_other_kinds_are_caps(came):
     assert torch.equal(call(softcap=came), call(softcap=30.0))

@@ -57,6 +57,38 @@ def test_sequences_across_blocks(
 
 
 @every_set
+@pytest.mark.parametrize("name", ["none", "shaw_asymmetric", "terms_all"])
+def test_caps_key_biases_and_sinks(name: str, instructions: str, rng: np.random.Generator) -> None:
+    """With lengths at which a gradient sums many products, within the budget."""
+    setting = Setting(
+        1, 2, 1, 64, 64, 32, 32, softcap=8.0, key_bias=(1, 2), sinks="per row", seed=int(rng.integers(2**32))
+    )
+    check(make_subject(CASES[name], setting, "bfloat16"), "native", "bfloat16", truth=by_formula)
+
+
+@every_set
+def test_sinks_cost_gradients_one_rounding(instructions: str) -> None:
+    """A sink of -40 takes nothing. One of 0 makes dO a float32, which is rounded: a third rounding to bfloat16, beside
+    those of a weight or dS and of the gradient, so that the mean square of all grows by 3 / 2 at most.
+    """
+    query = 4.0 * drawn(2, 4, 64, 64)
+    key, value, gradient = (drawn(2, 4, 64, 64) for _ in range(3))
+    given = [tensor.bfloat16() for tensor in (query, key, value, gradient)]
+
+    def error(sink: float) -> Tensor:
+        def gradients(dtype: torch.dtype, backend: str) -> list[Tensor]:
+            *inputs, by_output = (tensor.to(dtype).requires_grad_() for tensor in given)
+            sinks = torch.full((4,), sink, dtype=dtype)
+            output = relative_attention(*inputs, sinks=sinks, backend=backend)
+            return [one.double() for one in torch.autograd.grad(output, inputs, by_output)]
+
+        exact, found = gradients(torch.float64, "dense"), gradients(torch.bfloat16, "native")
+        return torch.stack([(one - other).square().mean() for one, other in zip(found, exact, strict=True)])
+
+    assert (error(0.0) <= 1.5 * error(-40.0)).all()
+
+
+@every_set
 def test_a_group_that_sees_no_key_of_a_tile(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries see their own key alone: the last group of 12 in the fourth block of keys sees none of it.
 

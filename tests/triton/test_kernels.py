@@ -198,6 +198,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "dropout": {"dropout_p": 0.3, "seed": 12345678901},
     "a low cap": {"softcap": 0.7},
     "a high cap": {"softcap": 40.0, "tables": ("relative_keys",)},
+    "the lowest cap": {"softcap": 2.0**-100},
+    "the highest cap": {"softcap": 2.0**100, "tables": ("bias",)},
     "a key bias": {"key_bias": True, "tables": ("bias",), "batch": 2},
     "a cap and a key bias": {"softcap": 1.5, "key_bias": True, "heads": (6, 2), "lengths": (18, 17), "masks": "k"},
     "in float32": {"in_float32": True, "tables": ()},

@@ -6,7 +6,9 @@ import torch
 
 from relattn.errors import UnsupportedError
 from relattn.score.problem import Problem
-from relattn.watched import constant_in_graphs, under_torch_func
+from relattn.watched import constant_in_graphs, in_forward_mode, under_torch_func
+
+NO_FORWARD_MODE = "it has no forward-mode derivative"
 
 
 def reasons_of_an_operator(onnx: str) -> list[str]:
@@ -14,6 +16,8 @@ def reasons_of_an_operator(onnx: str) -> list[str]:
     reasons = []
     if under_torch_func():
         reasons.append("it does not run under vmap, grad and the other transforms of torch.func")
+    if in_forward_mode():
+        reasons.append(NO_FORWARD_MODE)
     if torch.compiler.is_compiling() and _exports_to_onnx():
         reasons.append(onnx)
     return reasons

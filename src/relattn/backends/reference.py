@@ -70,7 +70,7 @@ class ReferenceBackend:
         output = output.masked_fill(~alive, 0.0).to(problem.output_dtype)
         if not problem.return_lse:
             return output, None
-        lse = scores.logsumexp(dim=-1).masked_fill(~alive.squeeze(-1), -torch.inf)
+        lse = problem.with_values(scores.logsumexp(dim=-1)).masked_fill(~alive.squeeze(-1), -torch.inf)
         return output, lse.to(problem.score_dtype())
 
 

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.backends.operators import reasons_of_dropout
+from relattn.backends.operators import NO_FORWARD_MODE, reasons_of_dropout
 from relattn.score.problem import Problem
+from relattn.watched import in_forward_mode
 
 
 class SdpaBackend:
@@ -45,6 +46,8 @@ class SdpaBackend:
             yield "it returns no log-sum-exp"
         if positions.query_length == 0 or positions.key_length == 0:
             yield "it is not defined without queries or without keys"
+        if in_forward_mode():
+            yield NO_FORWARD_MODE
         yield from reasons_of_dropout(problem)
 
     def run(self, problem: Problem) -> tuple[Tensor, None]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_choice, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated
-from relattn.score.positions import Positions
+from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.table import Beyond, OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -74,8 +74,14 @@ class RelativeEmbedding(RelativeEncoding):
         """The name max_length and the length that it needs; or causality, where there are no rows for the future."""
         _, last = positions.visible
         way_out = f"make it with a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
-        if self.causal and (isinstance(last, Tensor) or last > 0):
+        sees_future = (isinstance(last, Tensor) or last > 0) and (positions.highest is None or positions.highest > 0)
+        if self.causal and sees_future and positions.axis == SEQUENCE:
             way_out = "attend with is_causal=True (it has no rows for keys in the future), or make it with causal=False"
+        elif self.causal and sees_future:
+            way_out = (
+                "make it with causal=False, or with beyond='clamp' or 'zero' (it has no rows for keys in the future, "
+                "and is_causal hides keys by their positions on the sequence alone)"
+            )
         return "RelativeEmbedding max_length", way_out
 
     def extra_repr(self) -> str:

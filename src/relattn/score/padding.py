@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from relattn.score.certainty import certainly
 from relattn.score.mask import Mask
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
@@ -38,6 +39,9 @@ class Sight(NamedTuple):
     @classmethod
     def of_pairs(cls, mask: Mask, hidden: Bool[Tensor, "#B #Hq #Lq #Lk"] | None, key_heads: int) -> Sight:
         """Read from the pairs that `mask` hides, for a backend that writes the pairs out anyway."""
+        if certainly(mask.positions.query_length == 0) or certainly(mask.positions.key_length == 0):
+            nothing = torch.zeros(1, 1, 1, dtype=torch.bool, device=mask.positions.device)
+            return cls(nothing, nothing)
         if hidden is None:
             return cls()
         keys = _by_key_head(~hidden.all(dim=-2), key_heads) if mask.may_leave_keys_unseen() else None

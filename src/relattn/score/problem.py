@@ -121,6 +121,14 @@ class Problem(NamedTuple):
         """Where the problem stands in the call in which dropout counts the pairs."""
         return Part(0, 0, 0, self.query.shape[1]) if self.part is None else self.part
 
+    def with_values(self, lse: Float[Tensor, "B Hq Lq"]) -> Float[Tensor, "B Hq Lq"]:
+        """lse, for which v and RV have the gradient 0, as in a backend that is one operator: they do not change it."""
+        tables = (axis.relative_values for axis in self.axes)
+        for tensor in (self.value, *(table.values for table in tables if table is not None)):
+            if tensor.requires_grad:
+                lse = lse + tensor[..., :0].sum()
+        return lse
+
     def num_pairs(self) -> int:
         """The number of pairs of queries and keys, over all heads of the batch."""
         batch, heads, queries, _ = self.query.shape

@@ -49,7 +49,7 @@ class DenseBackend:
         problem = within_reach(problem)
         scores, sight, shift = _masked_scores(problem)
         alive = None if sight.queries is None else sight.queries.unsqueeze(-1)
-        lse = scores.logsumexp(dim=-1) if problem.return_lse else None
+        lse = problem.with_values(scores.logsumexp(dim=-1)) if problem.return_lse else None
         if lse is not None and shift is not None:
             lse = lse + shift
         weights = _softmax(scores)

@@ -18,7 +18,7 @@ from relattn.backends.dense.boxes import InBoxes
 from relattn.backends.skew import strided_strip, strided_view, sum_columns
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
-from relattn.watched import under_torch_func
+from relattn.watched import in_forward_mode, under_torch_func
 
 
 class Arrangement(Protocol):
@@ -88,7 +88,7 @@ def _in_boxes(table: OffsetTable, positions: Positions, dtype: torch.dtype, *, b
 
     A graph with open lengths has no boxes, and transforms batch strips and scores separately.
     """
-    if torch.compiler.is_compiling() or under_torch_func():
+    if torch.compiler.is_compiling() or under_torch_func() or in_forward_mode():
         return None
     return InBoxes.of(table, positions, dtype, by_key=by_key)
 
@@ -189,7 +189,11 @@ class _Diagonals(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Listed positions: every pair looks its row up; index [1 or B, 1, L, L']."""
+    """Listed positions: every pair looks its row up; index [1 or B, 1, L, L'].
+
+    In forward mode by PyTorch's operations, for torch.compile takes no Function with a jvp. On CUDA their gradients do
+    not sum in a fixed order.
+    """
 
     rows: Tensor
     index: Int64[Tensor, "#B 1 L Lk"]
@@ -207,8 +211,10 @@ class _Pairs:
     def spread(self, strip: Tensor) -> Tensor:
         batch, heads, length, _ = strip.shape if strip.dim() == 4 else (1, *strip.shape)
         (batch,) = torch.broadcast_shapes((batch,), self.index.shape[:1])  # an empty batch stays empty
-        index = self.index.expand(batch, heads, -1, -1)
-        return _GatherColumns.apply(strip.expand(batch, heads, length, -1), index)  # pyright: ignore[reportReturnType]
+        strip, index = strip.expand(batch, heads, length, -1), self.index.expand(batch, heads, -1, -1)
+        if in_forward_mode():
+            return strip.gather(-1, index)
+        return _GatherColumns.apply(strip, index)  # pyright: ignore[reportReturnType]
 
     def bias_strip(self, height: int) -> Tensor:
         return self.rows.unsqueeze(-2).expand(-1, height, -1)
@@ -218,6 +224,8 @@ class _Pairs:
 
     def collect(self, weights: Tensor) -> Tensor:
         index = self.index.expand(*weights.shape[:2], -1, -1)
+        if in_forward_mode():
+            return weights.new_zeros(*weights.shape[:-1], self.rows.shape[1]).scatter_add(-1, index, weights)
         return _SumColumns.apply(weights, index, self.rows.shape[1])  # pyright: ignore[reportReturnType]
 
 

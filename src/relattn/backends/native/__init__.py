@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from relattn.backends.native.inputs import MOST_AXES
 from relattn.backends.native.operator import gradients, run
@@ -44,8 +43,6 @@ class NativeBackend:
         for name, rows in _rows_of_lists(problem):
             if certainly(rows > MOST_ROWS_OF_LISTS):
                 yield f"its kernels count a table's rows in 32 bits where positions are listed, and {name} has {rows}"
-        if forward_ad._current_level >= 0:
-            yield "it has no forward-mode derivative"
         yield from reasons_of_an_operator("ONNX has no operator for its kernels")
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:

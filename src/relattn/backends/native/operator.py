@@ -43,8 +43,13 @@ ALIGNED = 64
 
 
 def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool = False) -> Outputs:
-    """O, lse if wanted, and the numbers from which the backward pass finds the weights. seed: the seed of dropout."""
-    rows, width, few = problem.query.shape[:3], problem.value.shape[3], has_few_queries(problem)
+    """O, lse if wanted, and the numbers from which the backward pass finds the weights. seed: the seed of dropout.
+
+    Before a backward pass the keys are packed as it packs them, however few the queries are. Then both passes sum a
+    score in one order, and its weight is the same at any size of the scores.
+    """
+    rows, width = problem.query.shape[:3], problem.value.shape[3]
+    few = has_few_queries(problem) and not for_backward
     inputs = Inputs.of_few(problem) if few else Inputs.of(problem)
     output = torch.empty((*rows, inputs.value.shape[3]), **FLOATS)
     lse = torch.empty(rows, **FLOATS) if return_lse else None
@@ -125,7 +130,8 @@ def _run(
     """Runs the backward pass if gradients are given, else a forward pass."""
     found = _kernels()
     threads = torch.get_num_threads() if problem.num_pairs() >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
-    most_queries, most_keys = FORWARD_BLOCKS if gradients is None else BACKWARD_BLOCKS
+    as_backward = gradients is not None or (outputs.maximum is not None and _multiplies_rows_of_lists(inputs))
+    most_queries, most_keys = BACKWARD_BLOCKS if as_backward else FORWARD_BLOCKS
     blocks = min(most_queries, problem.query.shape[2]), min(most_keys, problem.key.shape[2])
     call = packed(problem, inputs, outputs, gradients, blocks, threads, seed)
     at = ctypes.addressof(ctypes.c_char.from_buffer(call))
@@ -133,6 +139,14 @@ def _run(
     kernel = found.few if few else found.forward if gradients is None else found.backward
     kernel(at)
     del workspace
+
+
+def _multiplies_rows_of_lists(inputs: Inputs) -> bool:
+    """Whether listed pairs have products with rows, whose rounding depends on their block (kernels/lookup.h)."""
+    return any(
+        axis.query_positions is not None and (axis.relative_keys is not None or axis.relative_queries is not None)
+        for axis in inputs.axes
+    )
 
 
 def _kernels() -> Kernels:

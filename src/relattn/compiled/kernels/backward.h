@@ -194,7 +194,7 @@ struct Backward {
         const Head head(call, packed, b, h, {s.key_panels, s.value_panels, j0});
         const TileSums sums = sums_of(unit, h);
         const Index first = call.first_query(j0), end = call.end_query(j0, columns);
-        for (Index i0 = first / ROWS * ROWS; i0 < end; i0 += query_block)
+        for (Index i0 = first / query_block * query_block; i0 < end; i0 += query_block)
           tiles.run(head, sums, i0, std::min(query_block, call.queries - i0), j0, columns, s);
       }
       const Index n = (b * call.key_heads + key_head) * call.keys + j0;

@@ -170,7 +170,11 @@ struct BackwardTiles {
     const Index rows = rounded_up(count, ROWS), width = call.value_width;
     s.query.load(head, i0, count);
     copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, s.gradient);
-    if (s.gradient_pairs) copy_pairs(call.output_gradient, head.b, head.h, i0, count, width, s.gradient_pairs);
+    if (s.gradient_pairs) {  // dP and delta cancel only if both take the same dO
+      for (Index n = 0; n < count * width; n += LANES)
+        store(s.gradient + n, (Vector)(nearest(load(s.gradient + n)) << 16));
+      copy_pairs(s.gradient, width, count, width, s.gradient_pairs);
+    }
     const Index first = (head.b * call.heads + head.h) * call.queries + i0;
     for (Index a = 0; a < rows; a++) {
       const bool sees = a < count && call.total[first + a] != 0.0f;

@@ -119,7 +119,7 @@ struct Call {
   Index query_block, key_block;  // the sizes of a block; rounded up to whole groups and panels
   Index threads;
   Index held;         // how keys and values are held: 0 float; in a call of few queries also 1 bfloat16, 2 float16
-  Index in_bfloat16;  // 1: the numbers of query, key, value and output_gradient are bfloat16's, held as floats
+  Index in_bfloat16;  // 1: the numbers of query, key and value are bfloat16's, held as floats
   float* workspace;
 
   Index axes() const { return 1 + others_count; }

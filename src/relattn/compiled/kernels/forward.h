@@ -64,9 +64,10 @@ struct Forward {
     Index next[MOST_GROUPS];
     std::fill(next, next + groups, NEVER);
 
-    const Index first = call.first_key(i0) / PANEL * PANEL, end = call.end_key(i0, count);
-    for (Index j0 = first; j0 < end; j0 += key_block) {
-      const Index columns = std::min(key_block, end - j0);
+    const bool looks_up = call.first_listed() < call.axes();  // then blocks lie as those of the backward pass
+    const Index grain = looks_up ? key_block : PANEL, end = call.end_key(i0, count);
+    for (Index j0 = call.first_key(i0) / grain * grain; j0 < end; j0 += key_block) {
+      const Index columns = std::min(key_block, (looks_up ? call.keys : end) - j0);
       if (is_listed && !ListedSight(head).sees(i0, count, j0, columns)) continue;
       const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, key_strips);
       for (Index g = 0; g < groups; g++) {

@@ -4,6 +4,8 @@
 // its pairs look up are multiplied as a strip. A pair reads its column of the strip: by a gather, or by a copy where
 // the positions of keys go up by one. Pairs may spread so far over the table that no pair would read most of the strip.
 // Then each pair's own row is multiplied instead.
+// Both ways round in their own order, and the numbers of a group decide between them. So where a backward pass follows,
+// both passes have the same blocks: it finds the weights of the forward pass only from the same scores.
 #pragma once
 #include "held.h"
 #include "packed.h"

@@ -20,12 +20,12 @@ static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, 
   std::memset(to + count * width, 0, (rounded_up(count, ROWS) - count) * width * sizeof(float));
 }
 
-// The rows i .. i + count - 1 as pairs; zeros up to a whole group.
-static void copy_pairs(const Rows& rows, Index b, Index h, Index i, Index count, Index width, Pair* to) {
+// `count` rows as pairs; zeros up to a whole group.
+static void copy_pairs(const float* rows, Index row_step, Index count, Index width, Pair* to) {
   const Index row = numbers_of<Pair>(width);
   for (Index r = 0; r < count; r++)
     for (Index k = 0; k < row; k += LANES)
-      store(to + r * row + k, (Pairs)numbers_at<Pair>(rows.of(b, h, i + r), width, k));
+      store(to + r * row + k, (Pairs)numbers_at<Pair>(rows + r * row_step, width, k));
   std::memset(to + count * row, 0, (rounded_up(count, ROWS) - count) * row * sizeof(Pair));
 }
 
@@ -46,7 +46,7 @@ struct Queries {
   void load(const Head& head, Index i0, Index count) const {
     const Call& call = head.call;
     copy_rows(call.query, head.b, head.h, i0, count, call.width, float(call.scale), floats);
-    if (pairs) copy_pairs(call.query, head.b, head.h, i0, count, call.width, pairs);
+    if (pairs) copy_pairs(call.query.of(head.b, head.h, i0), call.query.row, count, call.width, pairs);
   }
   // The group that begins with the query a of the block.
   Operand of(const Call& call, Index a) const {
@@ -85,7 +85,8 @@ struct RelativeQueries {
     pairs = query.pairs;
     if (!sequence.relative_width) return;
     Pair* own = reinterpret_cast<Pair*>(next_part(scratch, rows * numbers_of<Pair>(sequence.relative_width)));
-    copy_pairs(sequence.relative_query, head.b, head.h, i0, count, sequence.relative_width, own);
+    const Rows& r = sequence.relative_query;
+    copy_pairs(r.of(head.b, head.h, i0), r.row, count, sequence.relative_width, own);
     pairs = own;
   }
   // The row of the query a of the block.
