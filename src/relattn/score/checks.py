@@ -303,7 +303,7 @@ def check_window(window: Window | None) -> Window | None:
 
 
 def _is_reach(side: int | None, given: object) -> bool:
-    return given is None if side is None else 0 <= side and not certainly(side >= FAR)
+    return given is None if side is None else side >= 0 and not certainly(side >= FAR)
 
 
 def check_boolean(key_mask: object) -> None:
