@@ -73,10 +73,13 @@ def attended(query: str, key: str) -> dict[str, Given]:
     return {"query": numbers(f"{query}Q6"), "key": numbers(f"{key}K6"), "value": numbers(f"{key}K5")}
 
 
+QUICK = "starts as tensors and numbers per head"
+"""What is tried among the fast tests, in two of the ways."""
+
 ASKED = {
     "nothing": Asked(attended("BH", "BH")),
     "grouped heads": Asked(attended("BH", "BG"), fixed={"enable_gqa": True}),
-    "starts as tensors and numbers per head": Asked(
+    QUICK: Asked(
         attended("44", "44")
         | {"sinks": numbers("4"), "key_bias": numbers("44K"), "attn_mask": numbers("QK")}
         | {"query_position": integers(""), "key_position": integers("")},
@@ -104,11 +107,12 @@ ASKED = {
     ),
 }
 
+OF_A_RANGE = "mark_dynamic with a range"
 WAYS: dict[str, tuple[bool | None, dict[str, int] | None, int]] = {
     "dynamic=True": (True, None, 1),
     "automatic": (None, None, 2),
     "mark_dynamic": (None, {}, 1),
-    "mark_dynamic with a range": (None, {"min": FEWEST, "max": MOST}, 1),
+    OF_A_RANGE: (None, {"min": FEWEST, "max": MOST}, 1),
 }
 """torch.compile's `dynamic`, the bounds of marked sizes (None marks none), and the number of graphs for all SIZES."""
 
@@ -141,11 +145,14 @@ def function_of(asked: Asked, backend: str) -> tuple[Callable[..., Tensor], list
     return attend, [] if encoding is None else list(encoding.parameters())
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "asked",
-    [pytest.param(a, marks=[] if a == "starts as tensors and numbers per head" else pytest.mark.slow) for a in ASKED],
-)
+PAIRS = [
+    pytest.param(asked, way, marks=[] if asked == QUICK and way in ("dynamic=True", OF_A_RANGE) else pytest.mark.slow)
+    for asked in ASKED
+    for way in WAYS
+]
+
+
+@pytest.mark.parametrize(("asked", "way"), PAIRS)
 def test_one_graph(asked: str, way: str) -> None:
     dynamic, bounds, expected = WAYS[way]
     attend, _ = function_of(ASKED[asked], "auto")
