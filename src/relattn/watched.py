@@ -72,5 +72,9 @@ def is_watched(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def is_batched(gradient: Tensor) -> bool:
-    """Whether the tensor belongs to is_grads_batched, a vmap that does not call register_vmap."""
+    """Whether the tensor belongs to is_grads_batched, a vmap that does not call register_vmap. No graph has such
+    tensors, and compiled autograd cannot trace the question.
+    """
+    if torch.compiler.is_compiling():
+        return False
     return torch._C._functorch.is_legacy_batchedtensor(gradient)  # pyright: ignore[reportAttributeAccessIssue]

@@ -138,17 +138,17 @@ def test_past_a_learned_table_of_distances():
     [
         (
             RelativeEmbedding(8, 9),
-            "RelativeEmbedding max_length: offsets beyond its 17 rows are visible; make it with a larger max_length "
+            "RelativeEmbedding max_length: offsets beyond its rows are visible; make it with a larger max_length "
             "than 9, or with beyond='clamp' or 'zero'",
         ),
         (
             TransformerXLEmbedding(4, 8, max_length=9),
-            "TransformerXLEmbedding max_length: offsets beyond its 17 rows are visible; make it with a larger "
+            "TransformerXLEmbedding max_length: offsets beyond its rows are visible; make it with a larger "
             "max_length than 9, or without, for sinusoids",
         ),
         (
             ScoreTerms(relative_values=OffsetTable(ones(1, 17, 8), -8)),
-            "relative_values: offsets beyond its 17 rows are visible; use beyond='clamp' or 'zero', or give more rows",
+            "relative_values: offsets beyond its rows are visible; use beyond='clamp' or 'zero', or give more rows",
         ),
     ],
 )

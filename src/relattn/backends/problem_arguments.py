@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relattn.score.digits import Digits
 from relattn.score.mask import Mask
-from relattn.score.position import Listed, Position, Run
+from relattn.score.position import Listed, Position, Run, as_tensor
 from relattn.score.positions import Positions
 from relattn.score.problem import TABLES, Axis, Part, Problem
 from relattn.score.table import OffsetTable
@@ -61,7 +61,7 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
     starts += [0 if table is None else table.first for table in tables]
     starts_tensor = None
     if any(isinstance(start, Tensor) for start in starts):
-        starts_tensor = torch.stack([_on(positions.device, start) for start in starts])
+        starts_tensor = torch.stack([as_tensor(start, positions.device) for start in starts])
         starts = [0 if isinstance(start, Tensor) else start for start in starts]
     beyond = ["" if table is None else table.beyond for table in tables]
     numbers, words, listed, axis_tensors = _flat_axes(problem.axes[1:])
@@ -112,13 +112,6 @@ def problem_of(
         Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
         softcap=softcap, key_bias=key_bias, part=Part(*counted),
     )  # fmt: skip
-
-
-def _on(device: torch.device, start: int | Tensor) -> Tensor:
-    """A start as a tensor on the device. That of an int is written by the device, because a CUDA graph that is captured
-    can copy nothing to it; a tensor of the CPU is copied, so that such a graph cannot have one.
-    """
-    return start.to(device) if isinstance(start, Tensor) else torch.full((), start, dtype=torch.int64, device=device)
 
 
 def named(arguments: Sequence[Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn.backends.operators import NO_FORWARD_MODE, reasons_of_dropout
+from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
 from relattn.watched import in_forward_mode
 
@@ -60,7 +61,7 @@ class SdpaBackend:
             dropout_p=problem.dropout_p,
             is_causal=problem.mask.limits_positions(),
             scale=problem.scale,
-            enable_gqa=problem.num_groups() > 1,
+            enable_gqa=not certainly(problem.query.shape[1] == problem.key.shape[1]),  # a bool, also of open numbers
         )
         return output.to(problem.output_dtype), None
 
@@ -68,4 +69,4 @@ class SdpaBackend:
 def _is_plain_causal(problem: Problem) -> bool:
     """Whether the limits allow exactly key index <= query index."""
     positions = problem.sequence().positions
-    return positions.lowest is None and positions.highest == 0 and positions.known_origin == 0
+    return positions.lowest is None and certainly(positions.highest == 0) and certainly(positions.known_origin == 0)

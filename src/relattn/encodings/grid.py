@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 from typing import Literal
@@ -55,10 +55,21 @@ class _GridTable(RelativeEncoding):
         parts = []
         for axis, size in zip(self.axes, self.sizes, strict=True):
             parts.append(self._within(axis, size, spans[axis]))
+        if torch.compiler.is_compiling():
+            return self._looked_up(rows, spans, positions.device)
         ascending = rows.flip(0)
         if parts == [slice(0, size) for size in sizes]:
             return ascending
         return ascending.unflatten(0, sizes)[tuple(parts)].flatten(0, len(sizes) - 1)
+
+    def _looked_up(
+        self, rows: Float[Tensor, "rows F"], spans: Mapping[str, Span], device: torch.device
+    ) -> Float[Tensor, "count F"]:
+        """The same by each row's number: slices would make a graph for every way in which a grid fills the table."""
+        number = torch.zeros(1, dtype=torch.int64, device=device)
+        for axis, size in zip(self.axes, self.sizes, strict=True):
+            number = (number.unsqueeze(-1) * (2 * size - 1) + (size - 1 - spans[axis].offsets(device))).flatten()
+        return F.embedding(number, rows)
 
     def _within(self, axis: str, size: int, span: Span) -> slice:
         """Where the offsets of one axis lie among its 2 s - 1."""

@@ -6,7 +6,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from relattn.errors import ShapeError
-from relattn.score.checks import INTEGER_DTYPES, check_float, shape
+from relattn.score.checks import INTEGER_DTYPES, check_float, has_shape, shape
 
 
 def check_keys_and_values(key: Tensor, value: Tensor) -> None:
@@ -50,7 +50,7 @@ def check_listed(name: str, position: object, batch: int, count: int) -> None:
     every = f"the position of every new token, [{count}] or [{batch}, {count}]"
     if not isinstance(position, Tensor) or position.dim() == 0:
         raise ValueError(f"{name}: got {position!r} with a cache, which counts on by itself; expected None, or {every}")
-    if tuple(position.shape) not in ((count,), (batch, count)):
+    if not has_shape(position, (count,), (batch, count)):
         raise ShapeError(f"{name}: got shape {shape(position)} with a cache; expected {every}")
 
 

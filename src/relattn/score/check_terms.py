@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relattn.errors import ShapeError
 from relattn.score.checks import shape
+from relattn.score.position import as_tensor
 from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -127,11 +128,11 @@ def _check_visible(
                 f"expected rows for every visible offset; {way_out}"
             )
         return
-    first, last, lowest, highest = (torch.as_tensor(n, device=positions.device) for n in (first, last, lowest, highest))
+    first, last, lowest, highest = (as_tensor(n, positions.device) for n in (first, last, lowest, highest))
     inside = (first > last) | ((first >= lowest) & (last <= highest))
     blamed, way_out = out_of_rows(name, positions)
     torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
-        inside, f"{blamed}: offsets beyond its {table.num_rows} rows are visible; {way_out}"
+        inside, f"{blamed}: offsets beyond its rows are visible; {way_out}"
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relattn.arguments import as_int, came
 from relattn.errors import ShapeError
+from relattn.score.certainty import certainly
 from relattn.score.digits import Digits
 from relattn.score.places import Places, positions_on, run_as_list
 from relattn.score.position import Listed, Position, Run
@@ -27,6 +28,20 @@ INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8
 def shape(tensor: Tensor) -> str:
     """A shape as the error messages print it."""
     return "[" + ", ".join(str(size) for size in tensor.shape) + "]"
+
+
+def has_shape(tensor: Tensor, *shapes: Sequence[int]) -> bool:
+    """Whether the tensor has one of the shapes. `in` does not compare open sizes of a graph."""
+    given = tensor.shape
+    return any(
+        len(given) == len(expected) and all(size == its for size, its in zip(given, expected, strict=True))
+        for expected in shapes
+    )
+
+
+def broadcasts(sizes: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether each size is 1 or that of the whole."""
+    return all(size == 1 or size == its for size, its in zip(sizes, whole, strict=True))
 
 
 def check_layout(name: str, tensor: Tensor, instead_of_nested: str = "an ordinary tensor") -> None:
@@ -156,7 +171,7 @@ def position_of(name: str, given: object, batch: Sequence[int], length: int, dev
         raise TypeError(
             f"{name}: got {came(given)}; expected an int, or an integer tensor with a start or with every position"
         )
-    if not -FAR < start < FAR:
+    if certainly(start <= -FAR) or certainly(start >= FAR):
         raise ValueError(f"{name}: got {came(start)}; expected an int between -2**60 and 2**60")
     return Run(start)  # pyright: ignore[reportArgumentType]  (an open length of a graph is as good as an int)
 
@@ -266,7 +281,7 @@ def _position_of_tensor(
     positions = given.to(torch.int64)  # a narrower dtype would overflow in arithmetic
     if is_start:
         return Run(positions)
-    if tuple(given.shape) not in ((length,), (*batch, length)):
+    if not has_shape(given, (length,), (*batch, length)):
         raise ShapeError(f"{name}: got shape {shape(given)}; expected a start, [{length}] or {[*batch, length]}")
     return Listed(positions if given.dim() <= 2 else positions.reshape(math.prod(batch), length))
 
@@ -288,7 +303,7 @@ def check_window(window: Window | None) -> Window | None:
 
 
 def _is_reach(side: int | None, given: object) -> bool:
-    return given is None if side is None else 0 <= side < FAR
+    return given is None if side is None else side >= 0 and not certainly(side >= FAR)
 
 
 def check_boolean(key_mask: object) -> None:
@@ -308,7 +323,7 @@ def check_key_mask(key_mask: Tensor | None, batch: Sequence[int], key: Tensor) -
         return
     check_boolean(key_mask)
     expected = (*batch, key.shape[-2])
-    if tuple(key_mask.shape) != expected:
+    if not has_shape(key_mask, expected):
         raise ShapeError(f"key_mask: got shape {shape(key_mask)}; expected {list(expected)} (batch, key length)")
     if key_mask.device != key.device:
         raise ValueError(
@@ -333,7 +348,7 @@ def check_segments(
             raise TypeError(f"segment_ids: got {came}; expected an integer tensor [batch, length]")
         check_layout("segment_ids", ids)
         expected = (*batch, like.shape[-2])
-        if tuple(ids.shape) != expected:
+        if not has_shape(ids, expected):
             raise ShapeError(
                 f"segment_ids: got shape {shape(ids)} for the {side} side; expected {list(expected)}; give a pair "
                 "(query ids, key ids) where the lengths differ"
@@ -362,8 +377,7 @@ def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tenso
         )
     full = (*batch, query.shape[-3], query.shape[-2], key.shape[-2])
     missing = len(full) - attn_mask.dim()
-    fits = missing >= 0 and all(size in (1, whole) for size, whole in zip(attn_mask.shape, full[missing:], strict=True))
-    if not fits:
+    if missing < 0 or not broadcasts(attn_mask.shape, full[missing:]):
         raise ShapeError(
             f"attn_mask: got shape {shape(attn_mask)}; expected one that broadcasts to {list(full)} (batch, heads, "
             "queries, keys)"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relattn.errors import ShapeError
 from relattn.score.certainty import can_be_read
-from relattn.score.checks import check_layout, shape
+from relattn.score.checks import broadcasts, check_layout, shape
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
@@ -35,7 +35,7 @@ def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: T
         raise TypeError(f"key_bias: got dtype {key_bias.dtype}; expected {floats}; {way_out}")
     full = (*batch, query.shape[-3], key.shape[-2])
     fits = key_bias.dim() == len(full) and key_bias.shape[-1] == full[-1]
-    if not fits or any(size not in (1, whole) for size, whole in zip(key_bias.shape, full, strict=True)):
+    if not fits or not broadcasts(key_bias.shape, full):
         raise ShapeError(
             f"key_bias: got shape {shape(key_bias)}; expected {list(full)} (batch, heads, keys), 1 where batch "
             "elements or heads share it; give an axis that it lacks with .unsqueeze()"

@@ -93,7 +93,8 @@ class Mask(NamedTuple):
             return True
         # The first key must not lie ahead of the first query, and the last key not too far behind the last query.
         last_with_last = first_with_first + positions.key_length - positions.query_length
-        return (highest is not None and first_with_first > highest) or (lowest is not None and last_with_last < lowest)
+        near = highest is None or certainly(first_with_first <= highest)
+        return not (near and (lowest is None or certainly(last_with_last >= lowest)))
 
     def may_leave_keys_unseen(self) -> bool:
         """Whether there might be a key that no query sees. Only lengths and starts are used."""
@@ -115,12 +116,14 @@ class Mask(NamedTuple):
     def _meets_itself(self) -> bool:
         """Whether queries and keys have the same segments and positions, and each query sees its own key."""
         positions, segments = self.positions, self.segments
-        if segments is None or segments[0] is not segments[1] or positions.known_origin != 0:
+        if segments is None or segments[0] is not segments[1] or not certainly(positions.known_origin == 0):
             return False
-        if self.key_mask is not None or self.explicit is not None or positions.query_length != positions.key_length:
+        if self.key_mask is not None or self.explicit is not None:
+            return False
+        if not certainly(positions.query_length == positions.key_length):
             return False
         lowest, highest = positions.lowest, positions.highest
-        return (lowest is None or lowest <= 0) and (highest is None or highest >= 0)
+        return (lowest is None or certainly(lowest <= 0)) and (highest is None or certainly(highest >= 0))
 
     def added(self) -> Float[Tensor, "#B #Hq #Lq #Lk"] | None:
         """What a float mask adds to the scores of the pairs that it allows; None without one."""

@@ -116,7 +116,7 @@ def within_reach(problem: Problem) -> Problem:
 
 def _by_key_head(seen: Bool[Tensor, "#B #Hq #Lk"], key_heads: int) -> Bool[Tensor, "#B #Hk #Lk"]:
     """A key of a key head is seen if any query head that shares this key head sees it."""
-    return seen if seen.shape[1] in (1, key_heads) else seen.unflatten(1, (key_heads, -1)).any(dim=2)
+    return seen if seen.shape[1] == 1 or seen.shape[1] == key_heads else seen.unflatten(1, (key_heads, -1)).any(dim=2)
 
 
 def _by_blocks(mask: Mask, batch: int) -> tuple[Bool[Tensor, "#B #Hq #Lk"], Bool[Tensor, "#B #Hq Lq"]]:

@@ -171,7 +171,9 @@ def _joined(by_axis: Mapping[str, Positions]) -> JointPositions:
 def _sum(axes: str, places: list[Position], strides: list[int], length: int, device: torch.device) -> Position:
     """sum_c stride_c * p_c for one side: digits where all positions are digits, else a list of every position."""
     digits = [place for place in places if isinstance(place, Digits)]
-    if len(digits) == len(places) and len({(place.first, place.leading) for place in digits}) == 1:
+    if len(digits) == len(places) and all(
+        place.first == digits[0].first and place.leading == digits[0].leading for place in digits
+    ):
         terms = [
             (stride * step, repeat, count)
             for place, stride in zip(digits, strides, strict=True)

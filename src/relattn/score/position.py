@@ -19,6 +19,13 @@ def counted(first: int | Int64[Tensor, ""], count: int, device: torch.device) ->
     return torch.arange(first, first + count, device=device)
 
 
+def as_tensor(number: int | Int64[Tensor, ""], device: torch.device) -> Int64[Tensor, ""]:
+    """A number as a tensor on the device. An int is written by the device, because a CUDA graph that is captured can
+    copy nothing to it, and a graph keeps it open. A tensor of the CPU is copied, so such a graph cannot have one.
+    """
+    return number.to(device) if isinstance(number, Tensor) else torch.full((), number, dtype=torch.int64, device=device)
+
+
 @dataclass(frozen=True)
 class Run:
     """p(i) = start + i: the elements follow one another.

@@ -192,7 +192,7 @@ class Positions:
             return Span(self.origin - self.query_length + 1, max(self.query_length + self.key_length - 1, 1))
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
-        if last - first >= LONGEST_SPAN:
+        if certainly(last - first >= LONGEST_SPAN):
             beside = self.axis != SEQUENCE
             raise ValueError(
                 f"query_position, key_position: offsets {first}..{last} are visible"

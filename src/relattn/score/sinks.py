@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relattn.errors import ShapeError
-from relattn.score.checks import check_float, check_layout, shape
+from relattn.score.checks import check_float, check_layout, has_shape, shape
 
 
 def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
     check_float("sinks", sinks)
     heads, queries = query.shape[-3], query.shape[-2]
     full = (*batch, heads, queries)
-    if tuple(sinks.shape) not in ((heads,), full):
+    if not has_shape(sinks, (heads,), full):
         raise ShapeError(
             f"sinks: got shape {shape(sinks)}; expected [{heads}], a number per head, or {list(full)}, one per batch "
             "element, head and query; .expand() it to one of them"
