@@ -74,6 +74,14 @@ def test_a_text_goes_on_from_words(text, tmp_path):
     assert f"text {files['.txt']}" in printed
 
 
+def test_what_steers_a_terminal_is_written_and_not_printed(text, tmp_path):
+    folder, _ = text
+    printed, files = composed(folder, tmp_path, "--prompt", "\x1b]0;a\x07", "--steps", 1)
+    assert files[".txt"].read_bytes().startswith(b"\x1b]0;a\x07")
+    assert r"\x1b]0;a\x07" in printed
+    assert "\x1b" not in printed
+
+
 def test_words_need_no_data(text, tmp_path):
     folder, _ = text
     (folder / "words.txt").rename(folder / "elsewhere")

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from relattn.cli.console import Bar, out
+from relattn.cli.console import Bar, out, visible
 from relattn.lab.compose import Sampling, compose
 from relattn.lab.medium import Request
 
@@ -23,9 +23,9 @@ def run(checkpoint: Path | None, folder: Path, asked: dict[str, Any], drawn: dic
     with Bar() as bar:
         written = compose(checkpoint, folder, request, sampling, bar)
     if written.text is not None:
-        out.print(written.text, soft_wrap=True)
+        out.print(visible(written.text), soft_wrap=True)
         out.print()
     given = f"{written.given} of them given" if written.given else "none of them given"
-    out.print(f"{written.title}: {written.steps} {written.unit}, {given}", soft_wrap=True)
+    out.print(visible(f"{written.title}: {written.steps} {written.unit}, {given}"), soft_wrap=True)
     for kind, path in written.files.items():
         out.print(f"{kind:<8} {path}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,9 @@ OF_THE_LAB = (
 )  # fmt: skip
 EXTRA_OF = dict.fromkeys(OF_THE_LAB, "lab") | {"safetensors": "cli"}
 """The extra that brings a package."""
+
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, those that turn the direction of writing, and surrogates."""
 
 # Names of files and data are printed as they are: without markup or emoji.
 out = Console(highlight=False, markup=False, emoji=False)
@@ -73,9 +77,15 @@ def terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, former)
 
 
+def visible(text: str) -> str:
+    """`text` without what steers a terminal: control characters, but for tabs and the ends of lines, and surrogates
+    (bytes in a file's name that are no UTF-8) are escaped.
+    """
+    return STEERING.sub(lambda found: found.group().encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
+
+
 def _refuse(text: str) -> NoReturn:
-    shown = text.encode(errors="backslashreplace").decode()  # names of files may hold bytes that are no UTF-8
-    err.print(Text("error: ", style="bold red") + Text(shown), soft_wrap=True)
+    err.print(Text("error: ", style="bold red") + Text(visible(text)), soft_wrap=True)
     raise typer.Exit(REFUSED)
 
 
