@@ -32,10 +32,10 @@ NO_TEXTS = {
     "words.bz2": (lambda path: path.write_bytes(bz2.compress(compressed(500))), "is a bzip2 archive"),
     "words.xz": (lambda path: path.write_bytes(lzma.compress(compressed(500))), "is an xz archive"),
     "marked.txt": (lambda path: path.write_text(WORDS, encoding="utf-16"), "is UTF-16"),
-    "latin.txt": (lambda path: path.write_text("words " * 99, encoding="utf-16-le"), "holds the byte 0, first at 1, as "),
-    "latin-be.txt": (lambda path: path.write_text("words " * 99, encoding="utf-16-be"), "holds the byte 0, first at 0,"),
+    "latin.txt": (lambda path: path.write_text("words " * 99, encoding="utf-16-le"), "holds the byte 0, first at 1"),
+    "latin-be.txt": (lambda path: path.write_text("words " * 99, encoding="utf-16-be"), "holds the byte 0, first at 0"),
     "chinese.txt": (
-        lambda path: path.write_text("天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳" * 20, encoding="utf-16-le"),
+        lambda path: path.write_text("天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往" * 20, encoding="utf-16-le"),
         "has control characters in ",
     ),
     "a.png": (lambda path: path.write_bytes(b"\x89PNG" + compressed(500)), "is a PNG image"),

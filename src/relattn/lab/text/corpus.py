@@ -13,13 +13,14 @@ from relattn.lab.text.vocabulary import Bytes
 LEAST_BYTES = 100
 SIGNATURES = {
     b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"PK\x03\x04": "a ZIP archive, as .npz and .docx are",
-    b"\x1f\x8b": "a gzip archive", b"BZh91AY": "a bzip2 archive", b"\xfd7zXZ": "an xz archive", b"7z\xbc\xaf": "a 7z archive",
-    b"(\xb5/\xfd": "a zstd archive", b"%PDF-": "a PDF", b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
+    b"\x1f\x8b": "a gzip archive", b"BZh91AY": "a bzip2 archive", b"\xfd7zXZ": "an xz archive",
+    b"7z\xbc\xaf": "a 7z archive", b"(\xb5/\xfd": "a zstd archive", b"%PDF-": "a PDF",
+    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
     b"GIF89a": "a GIF image", b"MThd": "a MIDI file",
 }  # fmt: skip
 """How files that are no text begin."""
 OF_TEXT = np.isin(np.arange(256), [*b"\b\t\n\v\f\r\x1a\x1b"]) | (np.arange(256) >= 32) & (np.arange(256) != 127)
-"""The bytes that texts are made of in any encoding of bytes, the control characters of typewriters and terminals too."""
+"""The bytes that texts are made of in any encoding of bytes; control characters of typewriters and terminals too."""
 MOST_CONTROL = 0.01
 """The share of other control characters in a text. Compressed data have nine in a hundred."""
 WORDS = Words(
