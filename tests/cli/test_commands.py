@@ -244,14 +244,15 @@ def test_compose_refuses_in_one_sentence(compared, tmp_path, arguments, said):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interrupt_says_what_is_kept_and_how_to_go_on(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("signum", "exits"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_says_what_is_kept_and_how_to_go_on(signum, exits, data, tmp_path, monkeypatch):
     train = lab_compare.train
 
     def train_and_interrupt(config, plan, seed, material, folder, progress, division, report_to):
         def advance(step, note):
             progress(step, note)
             if config.encoding == "none" and step == 2:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signum)
 
         return train(config, plan, seed, material, folder, advance, division)
 
@@ -260,8 +261,11 @@ def test_an_interrupt_says_what_is_kept_and_how_to_go_on(data, tmp_path, monkeyp
     code, printed, said = call(
         "compare", "--data", data, "--encodings", "rope,none", "--steps", 4, "--out", out, *SMALL
     )
-    assert (code, printed) == (130, "")
-    assert said.endswith(f"stopped; 1 of 2 runs are done and kept. Go on with: relattn compare --resume --out {out}")
+    assert (code, printed) == (exits, "")
+    assert said.endswith(
+        "stopped; 1 of 2 runs are done, and 2 of the 4 steps of none, seed 0; this is kept. Go on with: relattn "
+        f"compare --resume --out {out}"
+    )
     monkeypatch.undo()
     assert call("compare", "--resume", "--out", out)[0] == 0
 

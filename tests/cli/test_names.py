@@ -12,6 +12,8 @@ from tests.cli.test_commands import SMALL, call, refused
 from tests.lab.played.synthetic import write_folder
 from tests.lab.small import write_data
 
+pytest_plugins = ["tests.lab.played.apart"]
+
 MARKUP = ("p[/b]", "[red]x", ":smile:[bold]", "[link=a]b", "back\\[/slash]")
 
 

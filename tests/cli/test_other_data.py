@@ -9,6 +9,8 @@ from relattn.lab.checkpoint import load_checkpoint
 from tests.cli.test_commands import SMALL, call, refused
 from tests.lab.played.synthetic import off, on, write_folder, write_midi
 
+pytest_plugins = ["tests.lab.played.apart"]
+
 WORDS = "in the beginning was the word and the word was here\n"
 
 
@@ -72,6 +74,14 @@ def test_a_text_goes_on_from_words(text, tmp_path):
     assert "[b]In the" in printed
     assert "18 bytes, 9 of them given" in printed
     assert f"text {files['.txt']}" in printed
+
+
+def test_what_steers_a_terminal_is_written_and_not_printed(text, tmp_path):
+    folder, _ = text
+    printed, files = composed(folder, tmp_path, "--prompt", "\x1b]0;a\x07", "--steps", 1)
+    assert files[".txt"].read_bytes().startswith(b"\x1b]0;a\x07")
+    assert r"\x1b]0;a\x07" in printed
+    assert "\x1b" not in printed
 
 
 def test_words_need_no_data(text, tmp_path):
@@ -157,13 +167,24 @@ def test_resume_refuses_other_data(text, midi, tmp_path):
     assert call("compare", "--resume", "--out", out)[0] == 0
 
 
-def test_compare_names_the_file_that_cannot_be_read(tmp_path):
-    songs = write_folder(tmp_path / "songs", 3)
-    write_midi(songs / "drums.mid", on(40, channel=9), off(40, 9, channel=9))
-    said = (
-        f"data: got {songs / 'drums.mid'}, which holds no notes; expected some (drums do not count); take it "
-        "out of the "
-        "folder"
+def test_bad_files_are_named_before_anything_is_fitted_and_skipped_where_asked(tmp_path):
+    songs, out = write_folder(tmp_path / "songs", 4), tmp_path / "out"
+    for name in ("a.mid", "b.mid"):
+        write_midi(songs / name, on(40, channel=9), off(40, 9, channel=9))
+    said = refused("compare", "--data", songs, "--steps", 2, "--out", out, *SMALL)
+    assert said == (
+        f"data: got {songs / 'a.mid'}, which holds no notes (drums do not count); {songs / 'b.mid'}, which holds no "
+        "notes (drums do not count); expected MIDI files with notes; take them out of the folder, or pass --skip-bad "
+        "to go on without"
     )
-    assert refused("compare", "--data", songs, "--steps", 2, "--out", tmp_path / "out", *SMALL) == said
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
+    code, _, err = compare(songs, out, "--skip-bad")
+    assert code == 0, err
+    assert f"left out: {songs / 'a.mid'}, which holds no notes (drums do not count)" in err
+    assert "--skip-bad" in (out / "report.html").read_text()
+    assert call("compare", "--resume", "--out", out)[0] == 0
+    composed(tmp_path, tmp_path / "music", "--prompt-steps", 5, "--steps", 5)
+    file = out / "config.toml"
+    assert refused("compare", "--data", file, "--skip-bad", "--out", tmp_path / "b") == (
+        f"skip_bad: got it for {file}, which is no folder; expected a folder of MIDI files; leave it out"
+    )

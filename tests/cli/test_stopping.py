@@ -24,7 +24,7 @@ ASKED = [
     *("--encodings", "relative-heads,none", "--seeds", "0,1", "--steps", "70"),
     *("--length", "16", "--width", "16", "--depth", "1", "--heads", "2"),
 ]
-STOPPED = (130, -signal.SIGINT, -signal.SIGTERM)
+STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 """Told by the command; or, before it has begun to answer signals, by the system."""
 
 

@@ -16,6 +16,8 @@ from tests import seeds
 from tests.lab.played.synthetic import write_folder, write_midi
 from tests.lab.small import write_data
 
+pytest_plugins = ["tests.lab.played.apart"]
+
 PIECES = [seeds.generator(n).integers(0, 256, n).astype(np.uint8) for n in (1, 7, 16, 50, 33)]
 
 
@@ -114,7 +116,7 @@ def test_the_ngram_learns_from_a_single_piece():
 
 def test_a_text_is_split_in_contiguous_parts(tmp_path):
     path = tmp_path / "text.txt"
-    content = bytes(range(256)) * 4
+    content = bytes(range(128, 256)) * 8
     path.write_bytes(content)
     corpus = load_text(path)
     parts = [corpus.pieces(split)[0] for split in ("train", "valid", "test")]

@@ -189,7 +189,7 @@ def test_it_learns_what_can_be_learnt(tmp_path, encoding):
         Piece(piece.name, piece.steps[:1].repeat(12, 0)) for piece in random_pieces(0, [1] * 12, silence=0.0)
     )
     data = MusicData("held", pieces[:8], pieces[8:10], pieces[10:])
-    material = Material.of("held", VoicesCorpus(data), SMALL["length"], Silent())
+    material = Material.of("held", VoicesCorpus(data), SMALL["length"])
     plan = TrainingPlan(steps=150, batch=8, learning_rate=1e-2)
     trained = run(material, tmp_path, plan, encoding=encoding, dropout=0.0)
     first, last = trained.training_curve[0][1], trained.training_curve[-1][1]

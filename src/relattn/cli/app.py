@@ -61,7 +61,8 @@ def compare(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="A limit for all encodings and seeds together, evaluation included, once the data are read.",
+            help="A limit for all encodings and seeds together, evaluation included, once the data are read and the "
+            "n-gram is fitted.",
             show_default="5",
         ),
     ] = None,
@@ -100,6 +101,9 @@ def compare(
             help="Split every window over so many of the processes that torchrun has started.", show_default="1"
         ),
     ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Go on without those MIDI files of a folder that cannot be used.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the comparison that --out holds, after Ctrl-C or a kill.")
     ] = False,
@@ -125,6 +129,7 @@ def compare(
             "depth": depth,
             "heads": heads,
             "context_parallel": context_parallel,
+            "skip_bad": skip_bad or None,
         }
         from relattn.cli.compare import run
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-import typer
 
 from relattn.bench import markdown, tables
 from relattn.bench.figures import draw
@@ -16,8 +15,7 @@ from relattn.bench.run import Benchmark
 from relattn.bench.settings import Settings
 from relattn.bench.studies.catalogue import GRIDS
 from relattn.bench.studies.study import carry_out
-from relattn.cli import STOPPED
-from relattn.cli.console import Bar, err, out
+from relattn.cli.console import Bar, out, say_stopped
 from relattn.lab.lock import alone_in
 from relattn.support.files import write_text
 
@@ -25,7 +23,8 @@ TABLE_FILE = "table.md"
 
 
 def run(given: dict[str, Any], folder: Path) -> None:
-    """Carry out a benchmark; on Ctrl-C say where the measurements done so far are, and exit with code 130.
+    """Carry out a benchmark; on Ctrl-C and SIGTERM say where the measurements done so far are, and exit with the code
+    of the signal.
 
     Raises BlockingIOError: when another process is at work in the folder; so do the others here.
     """
@@ -45,8 +44,8 @@ def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None,
         try:
             with Bar() as bar:
                 results = Benchmark(settings, folder, bar, candidates).run()
-        except KeyboardInterrupt:
-            _stop(folder / FILE)
+        except KeyboardInterrupt as stopped:
+            say_stopped(stopped, _kept(folder / FILE))
         for table in tables.terminal(results):
             out.print(table)
         write_text(folder / TABLE_FILE, heading + markdown.text(results))
@@ -57,21 +56,17 @@ def _measure(settings: Settings, folder: Path, candidates: Sequence[str] | None,
 
 
 def run_study(name: str, folder: Path) -> None:
-    """Carry out a study; on Ctrl-C say where the measurements done so far are, and exit with code 130."""
+    """Carry out a study; on Ctrl-C and SIGTERM as `run`."""
     try:
         with alone_in(folder), Bar() as bar:
             page = carry_out(name, folder, bar)
-    except KeyboardInterrupt:
-        _stop(folder / f"{name}.json")
+    except KeyboardInterrupt as stopped:
+        say_stopped(stopped, _kept(folder / f"{name}.json"))
     out.print(page, soft_wrap=True)
     out.print(f"results  {folder / name}.json\nmarkdown {folder / name}.md", soft_wrap=True)
 
 
-def _stop(kept: Path) -> NoReturn:
-    said = (
-        f"what was measured is kept in {kept}; the same command goes on"
-        if kept.exists()
-        else "nothing was measured yet"
-    )
-    err.print(f"stopped; {said}", soft_wrap=True)
-    raise typer.Exit(STOPPED) from None
+def _kept(results: Path) -> str:
+    if results.exists():
+        return f"stopped; what was measured is kept in {results}; the same command goes on"
+    return "stopped; nothing was measured yet"

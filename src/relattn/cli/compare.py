@@ -13,17 +13,19 @@ import typer
 from rich.table import Table
 
 from relattn.arguments import check_choice
-from relattn.cli import REFUSED, STOPPED
-from relattn.cli.console import Bar, err, one_sentence, out, terminated_as_interrupted
+from relattn.cli import REFUSED
+from relattn.cli.console import Bar, one_sentence, out, say_stopped
 from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
 from relattn.lab.config_file import read_config
 from relattn.lab.lock import alone_in
 from relattn.lab.processes import ElsewhereError, Processes
 from relattn.lab.report import NGRAM, best_of
 from relattn.lab.results import Summary
+from relattn.lab.settings import FILE as SETTINGS_FILE
 from relattn.lab.settings import Settings
 from relattn.lab.trainer import DivergedError
 from relattn.support.progress import Silent
+from relattn.support.stopped import exit_code
 
 BEST = "bold"
 
@@ -31,7 +33,7 @@ BEST = "bold"
 def run(
     given: dict[str, Any], folder: Path, go_on: bool, *, config: Path | None, at_least: bool, report_to: tuple[str, ...]
 ) -> None:
-    """Carry out a comparison; on Ctrl-C and SIGTERM say what is kept and how to go on, and exit with code 130.
+    """Carry out a comparison; on Ctrl-C and SIGTERM say what is kept and how to go on, and exit with code 130 or 143.
 
     Of several processes only the main one prints, except for errors of another process; none of them returns.
 
@@ -66,7 +68,6 @@ def _carried_out(
         with ExitStack() as stack:
             given = processes.on_main(lambda: _checked(given, config, report_to))
             processes.on_main(lambda: _enter(stack, folder))
-            stack.enter_context(terminated_as_interrupted())
             progress = stack.enter_context(Bar()) if processes.is_main else Silent()
             if go_on:
                 comparison = resume(folder, given, progress, report_to=report_to)
@@ -75,11 +76,10 @@ def _carried_out(
                 comparison = start(settings, folder, progress, at_least=at_least, report_to=report_to)
             progress.say(f"{comparison.count} runs of {comparison.plan.steps} steps")
             results = comparison.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         if not processes.is_main:
-            processes.leave_after_main(STOPPED)
-        _say_how_to_go_on(comparison, folder, processes.count)
-        raise typer.Exit(STOPPED) from None
+            processes.leave_after_main(exit_code(stopped))
+        say_stopped(stopped, _how_to_go_on(comparison, folder, processes.count))
     except (ElsewhereError, DivergedError):
         if not processes.is_main:
             processes.leave_after_main(REFUSED)
@@ -147,12 +147,12 @@ def _enter(stack: ExitStack, folder: Path) -> None:
     stack.enter_context(alone_in(folder))
 
 
-def _say_how_to_go_on(comparison: Comparison | None, folder: Path, processes: int) -> None:
-    if comparison is None:
-        err.print("stopped before the first step; nothing was kept")
-        return
-    err.print(
-        f"stopped; {comparison.finished()} of {comparison.count} runs are done and kept. Go on with:", soft_wrap=True
-    )
+def _how_to_go_on(comparison: Comparison | None, folder: Path, processes: int) -> str:
+    if comparison is not None:
+        kept = f"stopped; {comparison.kept()}; this is kept"
+    elif (folder / SETTINGS_FILE).is_file():
+        kept = "stopped before a further step; what was done before is kept"
+    else:
+        return "stopped before the first step; nothing was kept"
     command = "relattn" if processes == 1 else f"torchrun --nproc-per-node {processes} -m relattn.cli"
-    err.print(f"{command} compare --resume --out {quote(str(folder))}", soft_wrap=True)
+    return f"{kept}. Go on with:\n{command} compare --resume --out {quote(str(folder))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from relattn.cli import REFUSED
+from relattn.support.stopped import exit_code, stop
 
 LINES = 25
 """At most so many for a task, where there is no terminal: one every four per cent."""
@@ -34,6 +36,9 @@ OF_THE_LAB = (
 EXTRA_OF = dict.fromkeys(OF_THE_LAB, "lab") | {"safetensors": "cli"}
 """The extra that brings a package."""
 
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, those that turn the direction of writing, and surrogates."""
+
 # Names of files and data are printed as they are: without markup or emoji.
 out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -42,10 +47,13 @@ err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """Bad input raised inside becomes `error: <sentence>` and exit code 2; any other error is a bug and is shown as
-    one.
+    one. Ctrl-C and SIGTERM, where nothing says more of them, become `stopped` and the exit code of their signal.
     """
     try:
-        yield
+        with terminated_as_interrupted():
+            yield
+    except KeyboardInterrupt as stopped:
+        say_stopped(stopped, "stopped")
     except (ValueError, OSError) as error:
         _refuse(str(error))
     except ModuleNotFoundError as error:
@@ -61,21 +69,29 @@ def one_sentence() -> Iterator[None]:
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Inside, SIGTERM does what Ctrl-C does: it raises KeyboardInterrupt."""
-
-    def interrupt(signum, frame) -> NoReturn:
-        raise KeyboardInterrupt
-
-    former = signal.signal(signal.SIGTERM, interrupt)
+    """Inside, SIGTERM does what Ctrl-C does: it raises KeyboardInterrupt, as Terminated."""
+    former = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, former)
 
 
+def say_stopped(stopped: KeyboardInterrupt, text: str) -> NoReturn:
+    """Say what the end means, and end with the exit code of its signal."""
+    err.print(text, soft_wrap=True)
+    raise typer.Exit(exit_code(stopped)) from None
+
+
+def visible(text: str) -> str:
+    """`text` without what steers a terminal: control characters, but for tabs and the ends of lines, and surrogates
+    (bytes in a file's name that are no UTF-8) are escaped.
+    """
+    return STEERING.sub(lambda found: found.group().encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
+
+
 def _refuse(text: str) -> NoReturn:
-    shown = text.encode(errors="backslashreplace").decode()  # names of files may hold bytes that are no UTF-8
-    err.print(Text("error: ", style="bold red") + Text(shown), soft_wrap=True)
+    err.print(Text("error: ", style="bold red") + Text(visible(text)), soft_wrap=True)
     raise typer.Exit(REFUSED)
 
 
@@ -124,6 +140,7 @@ class _Moving:
             transient=True,
         )
         self._task: TaskID | None = None
+        self._first = True
 
     def start(self) -> None:
         self._display.start()
@@ -134,11 +151,16 @@ class _Moving:
     def begin(self, label: str, total: int) -> None:
         if self._task is not None:
             self._display.remove_task(self._task)
-        self._task = self._display.add_task(label, total=total, note="")
+        self._task, self._first = self._display.add_task(label, total=total, note=""), True
 
     def advance(self, done: int, note: str) -> None:
-        if self._task is not None:
+        if self._task is None:
+            return
+        if self._first and done > 1:  # a run that goes on: what was done before took none of this run's time
+            self._display.reset(self._task, completed=done, note=note)
+        else:
             self._display.update(self._task, completed=done, note=note)
+        self._first = False
 
 
 class Lines:
@@ -168,7 +190,9 @@ class Lines:
         """A line, where one is due."""
         now, share = self._clock(), done / max(self._total, 1)
         if self._first is None:
-            self._first = max(done - 1, 0)
+            self._first = 0
+            if done > 1:  # a run that goes on: what was done before took none of this run's time
+                self._first, self._began, self._last = done, now, now
         if share < self._told / LINES + 1 / LINES or now - self._last < SECONDS:
             return
         self._told, self._last = math.floor(share * LINES), now

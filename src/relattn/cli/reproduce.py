@@ -6,20 +6,18 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import typer
-
 from relattn.arguments import check_choice
-from relattn.cli import STOPPED
-from relattn.cli.console import Bar, err, out, terminated_as_interrupted
+from relattn.cli.console import Bar, out, say_stopped
 from relattn.lab import lengths
 from relattn.lab.lock import alone_in
 from relattn.lab.reproduction import RESULTS_FILE, TABLE_FILE, resume, start
+from relattn.lab.settings import FILE as SETTINGS_FILE
 
 EXPERIMENTS = ("jsb", "lengths")
 
 
 def run(experiment: str, given: dict[str, Any], folder: Path, go_on: bool) -> None:
-    """Carry the experiment out; on Ctrl-C and SIGTERM say how to go on, and exit with code 130.
+    """Carry the experiment out; on Ctrl-C and SIGTERM say how to go on, and exit with code 130 or 143.
 
     Raises ValueError: for an unknown experiment.
     """
@@ -27,14 +25,20 @@ def run(experiment: str, given: dict[str, Any], folder: Path, go_on: bool) -> No
     if experiment == "lengths":
         _evaluate_lengths(given, folder)
         return
+    reproduction = None
     try:
-        with alone_in(folder), terminated_as_interrupted(), Bar() as bar:
+        with alone_in(folder), Bar() as bar:
             reproduction = resume(folder, given, bar) if go_on else start(given, folder, bar)
             reproduction.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        if reproduction is not None:
+            kept = f"stopped; {reproduction.kept()}; this is kept"
+        elif (folder / SETTINGS_FILE).is_file():
+            kept = "stopped before a further step; what was done before is kept"
+        else:
+            say_stopped(stopped, "stopped before the first step; nothing was kept")
         command = f"relattn reproduce {experiment} --data {quote(given['data'])} --resume --out {quote(str(folder))}"
-        err.print(f"stopped; what is done is kept. Go on with:\n{command}", soft_wrap=True)
-        raise typer.Exit(STOPPED) from None
+        say_stopped(stopped, f"{kept}. Go on with:\n{command}")
     out.print((folder / TABLE_FILE).read_text(encoding="utf-8"), soft_wrap=True, markup=False)
     out.print(f"table    {folder / TABLE_FILE}\nresults  {folder / RESULTS_FILE}", soft_wrap=True)
 

@@ -63,6 +63,8 @@ class Comparison(Experiment):
                 "expected the same; give every machine the same data"
             )
         self.plan = plan or Plan(settings, self._steps(at_least), fingerprint)
+        # after the steps: minutes that do not suffice are refused before the n-gram takes its own
+        self.baseline = self.processes.on_main(lambda: self.material.fit_ngram(self.progress))
         self.processes.on_main(lambda: self._prepare_folder(is_new=plan is None))
 
     def run(self) -> dict[str, Any]:
@@ -180,8 +182,8 @@ class Comparison(Experiment):
             "machine": machine(),
             "data": self.material.describe(),
             "lengths": [int(length) for length in lengths],
-            "ngram_validation": self.material.ngram_validation.mean,
-            "ngram": {str(length): losses_record(losses) for length, losses in self.material.ngram.items()},
+            "ngram_validation": self.baseline.validation.mean,
+            "ngram": {str(length): losses_record(losses) for length, losses in self.baseline.held_out.items()},
             "summary": summary,
             "runs": runs,
         }

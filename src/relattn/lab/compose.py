@@ -9,15 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, set_seed
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList, set_seed
 
 from relattn.lab.cache import CACHE, LabCache
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.media import MEDIA
 from relattn.lab.medium import Request, Written
 from relattn.lab.model import LabModel
-from relattn.support.files import check_folder, said
+from relattn.lab.stopping import Asked, first_signal_waits
+from relattn.support.files import check_folder, check_writable, said
 from relattn.support.progress import Progress
+from relattn.support.stopped import stop
 
 SHIPPED = Path(__file__).parent / "shipped"
 """A model of Bach chorales, with pieces to continue; its README.md says how it was made."""
@@ -53,7 +55,8 @@ class Sampling:
 class Composition:
     """A composition: `steps` of `unit` in all, the first `given` of them given, in `files` by kind.
 
-    tokens: int64 [n], without "begin". text: what to show, where it can be read.
+    tokens: int64 [n], without "begin". text: what to show, where it can be read. stopped: the signal that asked for the
+    end before all that was asked for was composed.
     """
 
     title: str
@@ -63,6 +66,7 @@ class Composition:
     unit: str
     files: dict[str, Path]
     text: str | None
+    stopped: int | None
 
 
 def compose(
@@ -74,18 +78,26 @@ def compose(
 
     Four-part music becomes a page that plays, a MIDI file and a picture, played music the last two, text a text file.
     What continues something held out follows the first steps of a test piece, which the seed draws among those long
-    enough.
+    enough. At SIGINT or SIGTERM the token ends, and the whole steps composed so far are written.
 
-    Raises FileExistsError: when `out` is a file; FileNotFoundError: when there is no checkpoint, or its data are gone;
+    Raises KeyboardInterrupt: when no step was composed yet; FileExistsError: when `out` is a file; FileNotFoundError:
+    when there is no checkpoint, or its data are gone;
     ValueError: for a broken checkpoint, data with pitches that it has no tokens for, or a prompt that is too long or of
-    another kind; OSError: when the files cannot be written.
+    another kind; OSError: when `out` cannot be written, before anything is composed.
     """
     check_folder("out", out)
+    check_writable(out)
     model, card = load_checkpoint(SHIPPED if checkpoint is None else checkpoint)
     medium = MEDIA[card.kind]
     opening = medium.opening(card.data, card.vocabulary, request, sampling.seed)
     count = medium.step_tokens * (request.steps or medium.steps)
-    tokens = continue_tokens(model, opening.tokens, opening.allowed, count, sampling, progress)
+    asked, given = Asked(), len(opening.tokens)
+    with first_signal_waits(asked):
+        tokens = continue_tokens(model, opening.tokens, opening.allowed, count, sampling, progress, asked)
+    whole = (len(tokens) - given) // medium.step_tokens * medium.step_tokens
+    if asked.signum is not None and not whole:
+        stop(asked.signum)
+    tokens = tokens[: given + whole]
     title = f"{opening.name}, continued" if len(opening.tokens) else "From nothing"
     title = f"{title} by {model.config.encoding} (seed {sampling.seed})"
     with said(out):
@@ -96,21 +108,24 @@ def compose(
         title,
         tokens,
         len(tokens) // medium.step_tokens,
-        len(opening.tokens) // medium.step_tokens,
+        given // medium.step_tokens,
         medium.unit,
         files,
         medium.shown(card.vocabulary, tokens),
+        asked.signum if given + count > len(tokens) else None,
     )
 
 
 def continue_tokens(
-    model: LabModel, prompt: np.ndarray, allowed: np.ndarray, count: int, sampling: Sampling, progress: Progress
-) -> np.ndarray:
+    model: LabModel, prompt: np.ndarray, allowed: np.ndarray, count: int, sampling: Sampling, progress: Progress,
+    asked: Asked | None = None,
+) -> np.ndarray:  # fmt: skip
     """The prompt int64 [P] and `count` tokens sampled after it, int64 [P + count]; "begin", token 0, stands before.
 
     Only tokens are sampled that `allowed` bool [period, tokens] grants to their place. The cache rolls over the trained
     length: every layer looks back as far as it did in training, so no relative distance comes up that was never
-    trained. (The absolute positions of `sinusoid` go on growing.)
+    trained. (The absolute positions of `sinusoid` go on growing.) Fewer than `count` where a signal has `asked` for the
+    end.
 
     Raises ValueError: when the model's scores are not finite.
     """
@@ -132,8 +147,19 @@ def continue_tokens(
         top_k=0,
         max_new_tokens=count,
         logits_processor=LogitsProcessorList([processor]),
+        stopping_criteria=StoppingCriteriaList([_Stopped(asked or Asked())]),
     )
     return generated[0, 1:].cpu().numpy()
+
+
+class _Stopped(StoppingCriteria):
+    """Ends after the token at which a signal has asked for it."""
+
+    def __init__(self, asked: Asked):
+        self.asked = asked
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
+        return torch.full((len(input_ids),), self.asked.signum is not None, device=input_ids.device)
 
 
 class _Allowed(LogitsProcessor):

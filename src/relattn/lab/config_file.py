@@ -14,10 +14,10 @@ from relattn.lab.settings import Settings
 from relattn.support.files import check_name, write_text
 
 FILE = "config.toml"
-TEXT, WHOLE, NUMBER = "a text", "a whole number", "a number"
+TEXT, WHOLE, NUMBER, FLAG = "a text", "a whole number", "a number", "true or false"
 TEXTS, WHOLES = "a list of texts", "a list of whole numbers"
 _KIND_OF: dict[str, str] = {
-    "str": TEXT, "int": WHOLE, "float": NUMBER, "tuple[str, ...]": TEXTS, "tuple[int, ...]": WHOLES,
+    "str": TEXT, "int": WHOLE, "float": NUMBER, "bool": FLAG, "tuple[str, ...]": TEXTS, "tuple[int, ...]": WHOLES,
 }  # fmt: skip
 OPTIONS = {field.name: _KIND_OF[str(field.type).removesuffix(" | None")] for field in fields(Settings)}
 """The fields of `Settings`, and what each of them is in a file."""
@@ -63,5 +63,5 @@ def _line(text: str, name: str) -> int:
 def _fits(value: object, kind: str) -> bool:
     if kind in (TEXTS, WHOLES):
         return isinstance(value, list) and all(_fits(one, TEXT if kind == TEXTS else WHOLE) for one in value)
-    types = {TEXT: str, WHOLE: int, NUMBER: (int, float)}[kind]
-    return isinstance(value, types) and not isinstance(value, bool)
+    types = {TEXT: str, WHOLE: int, NUMBER: (int, float), FLAG: bool}[kind]
+    return isinstance(value, types) and isinstance(value, bool) == (kind == FLAG)

@@ -36,7 +36,7 @@ class Corpus(ABC):
     """Pieces, split into "train", "valid" and "test", and how they become tokens.
 
     kind: what the pieces are, a key of `relattn.lab.media.MEDIA`. name: for the report. step_tokens: how many tokens a
-    step has, the unit that `Windows.start` counts in.
+    step has, the unit that `Windows.start` counts in. remarks: sentences about what was left out.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Corpus(ABC):
     words: Words
     vocabulary: Any
     step_tokens: int = 1
+    remarks: Sequence[str] = ()
 
     @abstractmethod
     def pieces(self, split: str) -> Sequence[np.ndarray]:

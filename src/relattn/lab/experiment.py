@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from relattn.lab.card import model_card
 from relattn.lab.checkpoint import save_checkpoint
 from relattn.lab.losses import Losses
-from relattn.lab.material import Material
+from relattn.lab.material import Baseline, Material
 from relattn.lab.records import FILE as RECORD_FILE
 from relattn.lab.records import read_record
 from relattn.lab.results import losses_record
 from relattn.lab.settings import Plan, Settings
-from relattn.lab.training import Trained, TrainingPlan
+from relattn.lab.training import Trained, TrainingPlan, kept_steps
 from relattn.lab.writing import kept
 from relattn.support.files import remove_drafts, write_json
 from relattn.support.progress import Progress
@@ -36,6 +36,7 @@ class Experiment:
     out: Path
     progress: Progress
     material: Material
+    baseline: Baseline
     plan: Plan
 
     def folder(self, encoding: str, seed: int) -> Path:
@@ -51,6 +52,15 @@ class Experiment:
         """How many runs are done."""
         return self.count - len(self._open())
 
+    def kept(self) -> str:
+        """What is kept, in words: finished runs, and the steps of others."""
+        begun = [
+            f"{steps} of the {self.plan.steps} steps of {encoding}, seed {seed}"
+            for encoding, seed in self._open()
+            if (steps := kept_steps(self.folder(encoding, seed) / "trainer"))
+        ]
+        return ", and ".join([f"{self.finished()} of {self.count} runs are done", *begun])
+
     def _runs(self) -> list[tuple[str, int]]:
         return [(encoding, seed) for seed in self.settings.seeds for encoding in self.settings.encodings]
 
@@ -65,7 +75,8 @@ class Experiment:
 
         Raises ValueError: when the data differ from the plan's.
         """
-        self.material = Material.load(self.settings.data, self.settings.length, self.progress)
+        settings = self.settings
+        self.material = Material.load(settings.data, settings.length, self.progress, settings.skip_bad)
         if plan is not None and plan.data_fingerprint != self.material.fingerprint:
             raise ValueError(
                 f"data: got {self.settings.data}, which has changed; expected what the {self.name} in {self.out} began "

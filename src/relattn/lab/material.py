@@ -1,4 +1,4 @@
-"""What every run of a comparison shares: data, the windows to evaluate on, and the n-gram's losses there."""
+"""What every run of a comparison shares: data, the windows to evaluate on, and an n-gram's losses there."""
 
 from __future__ import annotations
 
@@ -20,34 +20,46 @@ VALIDATION_TOKENS = 4096
 
 
 @dataclass(frozen=True, eq=False)
+class Baseline:
+    """The n-gram's losses on the tokens that models are evaluated on.
+
+    held_out: keyed by window length, as `Material.held_out`. validation: on the part of the valid pieces that makes the
+    curve. whole: its mean loss over all tokens of a split, "valid" or "test".
+    """
+
+    held_out: dict[int, Losses]
+    validation: Losses
+    whole: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
 class Material:
     """Data ready for training and evaluation.
 
-    `held_out` and `ngram` are keyed by window length: the trained length, twice and four times that, over the test
-    pieces; the same tokens are counted each time, with more of the piece before them. `validation` is a part of the
-    valid pieces, for the curve during training, and `ngram_validation` the n-gram's losses there. `ngram_whole` is its
-    mean loss over all tokens of a split, "valid" or "test". `source` is what the user named.
+    `held_out` is keyed by window length: the trained length, twice and four times that, over the test pieces; the same
+    tokens are counted each time, with more of the piece before them. `validation` is a part of the valid pieces, for
+    the curve during training. `source` is what the user named.
     """
 
     source: str
     corpus: Corpus
     held_out: dict[int, Windows]
     validation: Windows
-    ngram: dict[int, Losses]
-    ngram_validation: Losses
-    ngram_whole: dict[str, float]
 
     @classmethod
-    def load(cls, source: str, length: int, progress: Progress) -> Material:
-        """The material of the data that `source` names.
+    def load(cls, source: str, length: int, progress: Progress, skip_bad: bool = False) -> Material:
+        """The material of the data that `source` names. skip_bad: see `load_corpus`.
 
         Raises FileNotFoundError: for no such data; ValueError: for data that are broken, empty or too short.
         """
-        return cls.of(source, _read(source, progress), length, progress)
+        corpus = _read(source, progress, skip_bad)
+        for remark in corpus.remarks:
+            progress.say(remark)
+        return cls.of(source, corpus, length)
 
     @classmethod
-    def of(cls, source: str, corpus: Corpus, length: int, progress: Progress) -> Material:
-        """The material of `corpus`, which `source` names: windows of `length` tokens, and the fitted n-gram.
+    def of(cls, source: str, corpus: Corpus, length: int) -> Material:
+        """The material of `corpus`, which `source` names, in windows of `length` tokens.
 
         Raises ValueError: when all that is held out does not fill one window.
         """
@@ -60,13 +72,16 @@ class Material:
             )
         held_out = {n: corpus.evaluation_windows("test", n) for n in (length, 2 * length, 4 * length)}
         validation = _first(corpus.evaluation_windows("valid", length), VALIDATION_TOKENS)
+        return cls(source, corpus, held_out, validation)
+
+    def fit_ngram(self, progress: Progress) -> Baseline:
+        """The n-gram of the training pieces, on the held-out ones. Of large data it takes minutes."""
         progress.begin("n-gram", 1)
-        tested, validated = corpus.ngram_losses("test", "valid")
-        losses = {n: _ngram_on(windows, tested, corpus.step_tokens) for n, windows in held_out.items()}
-        progress.say(f"n-gram: {losses[length].mean:.3f} nats per token")
+        tested, validated = self.corpus.ngram_losses("test", "valid")
+        losses = {n: _ngram_on(windows, tested, self.corpus.step_tokens) for n, windows in self.held_out.items()}
+        progress.say(f"n-gram: {next(iter(losses.values())).mean:.3f} nats per token")
         whole = {"valid": float(np.concatenate(validated).mean()), "test": float(np.concatenate(tested).mean())}
-        known = _ngram_on(validation, validated, corpus.step_tokens)
-        return cls(source, corpus, held_out, validation, losses, known, whole)
+        return Baseline(losses, _ngram_on(self.validation, validated, self.corpus.step_tokens), whole)
 
     @property
     def vocabulary(self) -> Any:
@@ -97,7 +112,7 @@ class Material:
         return described
 
 
-def _read(source: str, progress: Progress) -> Corpus:
+def _read(source: str, progress: Progress, skip_bad: bool) -> Corpus:
     reading = "reading the chorales, once" if source == "chorales" else "reading the data"
 
     def show(done: int, total: int) -> None:
@@ -105,7 +120,7 @@ def _read(source: str, progress: Progress) -> Corpus:
             progress.begin(reading, total)
         progress.advance(done)
 
-    return load_corpus(source, show)
+    return load_corpus(source, show, skip_bad)
 
 
 def _ngram_on(windows: Windows, pieces: list[np.ndarray], step_tokens: int) -> Losses:

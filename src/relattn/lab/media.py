@@ -16,10 +16,11 @@ MEDIA: dict[str, Medium] = {medium.kind: medium for medium in (FourVoices(), Pla
 """By `Medium.kind`, which checkpoints keep. The first that recognises a name loads it."""
 
 
-def load_corpus(source: str, progress: Callable[[int, int], None] | None = None) -> Corpus:
+def load_corpus(source: str, progress: Callable[[int, int], None] | None = None, skip_bad: bool = False) -> Corpus:
     """What `source` names: "chorales", a .json file in the JSB-Chorales format, a folder of MIDI files, or a text file.
 
-    `progress(done, total)` is called after each file of the chorales or the folder.
+    `progress(done, total)` is called after each file of the chorales or the folder. skip_bad: go on without the files
+    of a folder that cannot be used.
 
     Raises FileNotFoundError: when there is nothing of that name; ValueError: for a name that is not UTF-8, and for a
     single MIDI file; and what `Medium.load` raises.
@@ -27,7 +28,7 @@ def load_corpus(source: str, progress: Callable[[int, int], None] | None = None)
     check_name("data", source)
     for medium in MEDIA.values():
         if medium.holds(source):
-            return medium.load(source, progress)
+            return medium.load(source, progress, skip_bad)
     if not Path(source).is_file():
         raise FileNotFoundError(
             f'data: got {source!r}, which is not there; expected "chorales", a JSON file of chorales, a text file or a '

@@ -91,8 +91,11 @@ class Medium(ABC):
         """Whether `source` names data of this kind."""
 
     @abstractmethod
-    def load(self, source: str, progress: Callable[[int, int], None] | None = None) -> Corpus:
-        """The data that `source` names. `progress(done, total)` is called after each file that is read."""
+    def load(self, source: str, progress: Callable[[int, int], None] | None = None, skip_bad: bool = False) -> Corpus:
+        """The data that `source` names. `progress(done, total)` is called after each file that is read.
+
+        skip_bad: of a folder, go on without the files that cannot be used.
+        """
 
     @abstractmethod
     def opening(self, source: str, vocabulary: Any, request: Request, seed: int) -> Opening:

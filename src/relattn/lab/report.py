@@ -138,6 +138,7 @@ def _method_table(results: dict[str, Any]) -> str:
     if settings["context_parallel"] > 1:
         options["context-parallel"] = settings["context_parallel"]
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    words += ["--skip-bad"] * settings["skip_bad"]
     command = shlex.join([*launcher, "compare", *words])
     told = [_told(encoding, settings["length"]) for encoding in settings["encodings"]]
     rows = {

@@ -63,6 +63,7 @@ class Reproduction(Experiment):
     def __init__(self, settings: Settings, out: Path, progress: Progress, plan: Plan | None = None):
         self.settings, self.out, self.progress = settings, out, progress
         fingerprint = self._load_material(plan)
+        self.baseline = self.material.fit_ngram(progress)
         corpus = self.material.corpus
         assert isinstance(corpus, VoicesCorpus)
         self.held_out: dict[str, Windows] = {
@@ -114,7 +115,7 @@ class Reproduction(Experiment):
             "versions": versions(*PACKAGES),
             "machine": machine(),
             "data": self.material.describe(),
-            "ngram": {split: self.material.ngram_whole[split] for split in SPLITS},
+            "ngram": {split: self.baseline.whole[split] for split in SPLITS},
             "runs": self._done(),
         }
         with kept("the table", self.out):

@@ -23,13 +23,14 @@ class Sequences(Corpus):
     """Pieces of any length, integer arrays [n] of symbols from 0; token 0 is "begin", which is never predicted.
 
     vocabulary: what symbols stand for, with their number as `symbols`. read(split): the pieces of a split, asked for
-    once, when they are needed.
+    once, when they are needed. remarks: of `Corpus`.
     """
 
     def __init__(
-        self, kind: str, name: str, words: Words, vocabulary: Any, read: Callable[[str], Sequence[np.ndarray]]
-    ) -> None:
-        self.kind, self.name, self.words, self.vocabulary = kind, name, words, vocabulary
+        self, kind: str, name: str, words: Words, vocabulary: Any, read: Callable[[str], Sequence[np.ndarray]],
+        remarks: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.kind, self.name, self.words, self.vocabulary, self.remarks = kind, name, words, vocabulary, remarks
         self._read, self._pieces = read, {}
 
     def pieces(self, split: str) -> Sequence[np.ndarray]:

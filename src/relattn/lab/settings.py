@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from relattn.arguments import check_size
+from relattn.arguments import check_flag, check_size
 from relattn.catalogue import Layer
 from relattn.lab.config import LabConfig
 from relattn.lab.encodings import ENCODINGS, build_encoding, check_data, check_encoding, lab_options
+from relattn.lab.voices.sources import in_four_voices
 from relattn.support.files import check_name, write_json
 
 FILE = "settings.json"
@@ -29,7 +30,8 @@ class Settings:
 
     Either `minutes`, shared over all encodings and seeds, evaluation included (reading the data comes before), or
     `steps` of every run. `length` is in tokens, in four-part music four to a 16th note; `batch` in windows of that
-    length, over all processes. `context_parallel` processes split every window among them.
+    length, over all processes. `context_parallel` processes split every window among them. `skip_bad`: go on without
+    those MIDI files of a folder that cannot be used.
 
     Raises ValueError: for a choice that cannot be carried out, naming the field.
     """
@@ -49,11 +51,17 @@ class Settings:
     learning_rate: float = 1e-2
     dropout: float = 0.0
     context_parallel: int = 1
+    skip_bad: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str):
             raise ValueError(f"data: got {self.data!r}; expected a name or a path")
         check_name("data", self.data)
+        check_flag("skip_bad", self.skip_bad)
+        if self.skip_bad and (in_four_voices(self.data) or Path(self.data).is_file()):
+            raise ValueError(
+                f"skip_bad: got it for {self.data}, which is no folder; expected a folder of MIDI files; leave it out"
+            )
         for name in self.encodings:
             check_encoding(name, self.KNOWN)
             check_data(name, self.data)

@@ -18,6 +18,7 @@ from relattn.lab.config import LabConfig
 from relattn.lab.division import Division
 from relattn.lab.evaluate import evaluate
 from relattn.lab.optimizer import MuonAndAdamW
+from relattn.lab.stopping import Asked
 from relattn.lab.windows import IGNORED, Windows
 from relattn.lab.writing import kept
 
@@ -43,7 +44,7 @@ class Watch(TrainerCallback, ExportableState):
     def __init__(self, validation: Windows, division: Division, steps: int, progress: Callable[[int, str], None]):
         self.validation, self.division, self.progress = validation, division, progress
         self.train_every, self.validate_every = max(1, steps // LOGS), max(1, steps // VALIDATIONS)
-        self.note, self.stop = "", False
+        self.note, self.asked = "", Asked()
         self.total, self.count = 0.0, 0
         self.tell: Callable[[dict[str, float]], None] = lambda entry: None
         self.steps, self.started, self.last = 0, 0.0, 0.0
@@ -84,7 +85,7 @@ class Watch(TrainerCallback, ExportableState):
             self.note = f"{loss:.3f} nats"
         self.progress(step, self.note)
         self.steps, self.last = self.steps + 1, time.perf_counter()
-        if self.stop:
+        if self.asked.signum is not None:
             control.should_save = True
             control.should_training_stop = True
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +19,11 @@ from relattn.lab.division import UNDIVIDED, Division
 from relattn.lab.material import Material
 from relattn.lab.model import LabModel
 from relattn.lab.processes import Processes
+from relattn.lab.stopping import first_signal_waits
 from relattn.lab.trainer import TRAINING, VALIDATION, DividedTrainer, Watch
+from relattn.support.stopped import stop
 
 CHECKPOINT_STATE = "trainer_state.json"
-STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -58,35 +57,10 @@ class Trained:
     seconds_per_step: float | None
 
 
-@contextmanager
-def _first_signal_waits(watch: Watch) -> Iterator[None]:
-    """Inside, the first SIGINT or SIGTERM lets the step end; a second one raises KeyboardInterrupt at once.
-
-    Several processes would stop at different steps, so there every one raises at once. Outside of the main thread,
-    which alone gets signals, there is nothing to wait for. A signal that the process ignores stays ignored: a process
-    that a script starts in the background ignores SIGINT.
-    """
-
-    def at_once(signum, frame) -> None:
-        raise KeyboardInterrupt
-
-    def remember(signum, frame) -> None:
-        watch.stop = True
-        for signum in former:
-            signal.signal(signum, at_once)
-
-    if watch.division.processes > 1 or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {signum: signal.getsignal(signum) for signum in STOPPING}
-    former = {signum: handler for signum, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
-    try:
-        for signum in former:
-            signal.signal(signum, remember)
-        yield
-    finally:
-        for signum, handler in former.items():
-            signal.signal(signum, handler)
+def kept_steps(folder: Path) -> int:
+    """How many steps of a run its newest whole checkpoint in `folder` holds; 0 where there is none."""
+    checkpoint = last_checkpoint(folder)
+    return 0 if checkpoint is None else int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -165,7 +139,8 @@ def train(
         )
     windows = material.corpus.training_windows(config.length, plan.steps * plan.batch, seed)
     watch = Watch(material.validation, division, plan.steps, progress)
-    with _first_signal_waits(watch):
+    # several processes would stop at different steps: there every one raises at once
+    with first_signal_waits(watch.asked) if division.processes == 1 else nullcontext():
         steps = [division.rows(step, plan.batch) for step in range(plan.steps)]
         trainer = DividedTrainer(watch, steps, model=model, args=arguments, train_dataset=windows)
         trainer.remove_callback(PrinterCallback)
@@ -177,8 +152,8 @@ def train(
             torch.manual_seed(seed + processes.index)
         checkpoint = processes.on_main(lambda: last_checkpoint(folder))
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        if watch.stop:
-            raise KeyboardInterrupt
+        if watch.asked.signum is not None:
+            stop(watch.asked.signum)
     history = trainer.state.log_history
     training, validation = (
         [(entry["step"], entry[curve]) for entry in history if curve in entry] for curve in (TRAINING, VALIDATION)

@@ -122,6 +122,16 @@ def check_folder(argument: str, path: Path) -> None:
         )
 
 
+def check_writable(path: Path) -> None:
+    """Files can be made in the folder `path`, or where it will be made.
+
+    Raises OSError: in one sentence, when they cannot.
+    """
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    with said(path), tempfile.TemporaryFile(dir=there):
+        pass
+
+
 def reason_of(error: BaseException) -> str:
     """The reason of an error: the system's words, or the first line of the message."""
     if isinstance(error, OSError) and error.strerror:

@@ -1,21 +1,20 @@
-"""Played music: what is heard in a MIDI file, as events and back, and what is refused."""
+"""Played music: what is heard in a MIDI file, as events and back."""
 
 import mido
 import numpy as np
 import pytest
 
-from relattn.lab.played.corpus import load_midi_folder, split_files
 from relattn.lab.played.notes import read_notes, without_overlaps, write_notes
 from relattn.lab.played.picture import draw_played
 from relattn.lab.played.vocabulary import Events
 from tests import seeds
-from tests.lab.played.synthetic import off, on, pedal, write_folder, write_midi
+from tests.lab.played.synthetic import off, on, pedal, write_midi
 
 EVENTS = Events()
 
 
 def heard(tmp_path, *messages, **options):
-    return read_notes(write_midi(tmp_path / "song.mid", *messages, **options)).tolist()
+    return read_notes(write_midi(tmp_path / "song.mid", *messages, **options).read_bytes()).tolist()
 
 
 def random_notes(seed=0, count=300):
@@ -86,7 +85,7 @@ def test_the_shortest_note_lasts_a_hundredth(tmp_path):
 def test_what_is_written_is_what_is_read(tmp_path):
     notes = random_notes()
     write_notes(tmp_path / "song.mid", notes)
-    np.testing.assert_array_equal(read_notes(tmp_path / "song.mid"), notes)
+    np.testing.assert_array_equal(read_notes((tmp_path / "song.mid").read_bytes()), notes)
 
 
 def test_events_say_the_notes():
@@ -112,7 +111,7 @@ def test_whatever_is_sampled_can_be_written(tmp_path):
     assert (notes[:, 0] < notes[:, 1]).all()
     assert notes[:, 1].max() <= EVENTS.duration(tokens) + 1
     write_notes(tmp_path / "song.mid", notes)
-    np.testing.assert_array_equal(read_notes(tmp_path / "song.mid")[:, 2:], notes[:, 2:])
+    np.testing.assert_array_equal(read_notes((tmp_path / "song.mid").read_bytes())[:, 2:], notes[:, 2:])
 
 
 @pytest.mark.parametrize("notes", [random_notes(), np.zeros((0, 4), dtype=np.int32)])
@@ -120,103 +119,3 @@ def test_a_picture(tmp_path, notes):
     duration = int(notes[:, 1].max(initial=0))
     draw_played(tmp_path / "roll.png", notes, duration=duration, given=duration // 3, title="t")
     assert (tmp_path / "roll.png").read_bytes().startswith(b"\x89PNG")
-
-
-# --- folders ---
-
-
-def test_a_split_by_file_that_no_name_changes(tmp_path):
-    folder = write_folder(tmp_path / "a", 30)
-    (folder / "notes.txt").write_text("not music")
-    split = split_files(folder)
-    assert {name: len(paths) for name, paths in split.items()} == {"train": 24, "valid": 3, "test": 3}
-    contents = {name: [path.read_bytes() for path in paths] for name, paths in split.items()}
-    assert len({content for part in contents.values() for content in part}) == 30
-    for number, path in enumerate(sorted(folder.rglob("*.MID"))):
-        path.rename(folder / f"{97 * number % 31}.mid")
-    renamed = split_files(folder)
-    assert {name: [path.read_bytes() for path in paths] for name, paths in renamed.items()} == contents
-
-
-def test_equal_files_count_once(tmp_path):
-    folder = write_folder(tmp_path / "a", 3)
-    for number, path in enumerate(sorted(folder.rglob("*.MID"))):
-        (folder / f"copy {number}.mid").write_bytes(path.read_bytes())
-    assert [len(paths) for paths in split_files(folder).values()] == [1, 1, 1]
-
-
-def test_a_folder_is_read_a_split_at_a_time(tmp_path):
-    calls = []
-    corpus = load_midi_folder(write_folder(tmp_path / "songs", 5), lambda done, total: calls.append((done, total)))
-    assert calls == []
-    assert len(corpus.pieces("train")) == len(corpus.pieces("train")) == 3
-    assert calls == [(1, 3), (2, 3), (3, 3)]
-    assert corpus.name == "songs"
-
-
-def test_what_is_no_music_is_named(tmp_path):
-    folder = write_folder(tmp_path / "a", 3)
-    with pytest.raises(ValueError) as caught:
-        split_files(tmp_path / "a" / "more")
-    assert str(caught.value) == (
-        f"data: got the folder {folder / 'more'} with 1 different MIDI files; expected at least 3, to train on, "
-        "to choose "
-        "by and to hold out"
-    )
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError) as caught:
-        split_files(tmp_path / "empty")
-    assert str(caught.value) == (
-        f"data: got the folder {tmp_path / 'empty'} without MIDI files; expected at least 3, named .mid or .midi"
-    )
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"MThd", b"no music at all", b"MThd\0\0\0\6\0\1\0\1\1\xe0MTrk\0\0\0\x10\0\x90"]
-)
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
-    path = tmp_path / "broken.mid"
-    path.write_bytes(content)
-    with pytest.raises(ValueError) as caught:
-        read_notes(path)
-    assert str(caught.value).startswith(f"data: got {path}, which mido cannot read (")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_key_signature_that_does_not_exist_is_named(tmp_path):
-    path = write_midi(tmp_path / "sharp.mid", mido.MetaMessage("key_signature", key="C"), on(60), off(60, 10))
-    path.write_bytes(path.read_bytes().replace(b"\xff\x59\x02\x00", b"\xff\x59\x02\x14"))
-    with pytest.raises(ValueError, match=r"data: .*sharp\.mid, which mido cannot read \(.*key"):
-        read_notes(path)
-
-
-def test_a_file_without_time_is_named(tmp_path):
-    path = write_midi(tmp_path / "still.mid", on(60), off(60, 10), ticks_per_beat=0)
-    with pytest.raises(ValueError, match=r"data: .*still\.mid, which mido cannot read \(.*zero"):
-        read_notes(path)
-
-
-def test_a_file_of_more_than_a_day_is_named(tmp_path):
-    day = 24 * 60 * 60 * 1000
-    assert heard(tmp_path, on(60), off(60, day)) == [[0, day // 10, 60, 64]]
-    path = write_midi(tmp_path / "endless.mid", on(60), off(60, 2**28 - 1), ticks_per_beat=1)
-    with pytest.raises(ValueError) as caught:
-        read_notes(path)
-    assert str(caught.value) == (
-        f"data: got {path}, which lasts for 134217728 seconds; expected at most a day; take it out of the folder"
-    )
-
-
-def test_a_file_of_several_songs_is_named(tmp_path):
-    path = write_midi(tmp_path / "type2.mid", on(60), off(60, 10), type=2)
-    with pytest.raises(ValueError, match=r"data: .*type2\.mid, which mido cannot read \(.*type 2"):
-        read_notes(path)
-
-
-def test_a_file_without_notes_is_named(tmp_path):
-    path = write_midi(tmp_path / "drums.mid", on(40, channel=9), off(40, 100, channel=9))
-    with pytest.raises(ValueError) as caught:
-        read_notes(path)
-    assert str(caught.value) == (
-        f"data: got {path}, which holds no notes; expected some (drums do not count); take it out of the folder"
-    )

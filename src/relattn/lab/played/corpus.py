@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from relattn.lab.corpus import SPLITS, Words
-from relattn.lab.played.notes import read_notes
+from relattn.lab.played.kept import kept_events
+from relattn.lab.played.notes import UnusableError, read_notes
 from relattn.lab.played.vocabulary import Events
 from relattn.lab.sequences import Sequences
-from relattn.support.files import check_name
+from relattn.support.files import check_name, reason_of
 
 SUFFIXES = (".mid", ".midi")
+NAMED = 5
+"""So many files of other kinds are named."""
 WORDS = Words(
     tokens="MIDI files as events: notes begin, notes end, 10 to 1000 milliseconds pass, velocity in 32 steps; all "
     "instruments but drums as one",
@@ -23,47 +27,92 @@ WORDS = Words(
 )
 
 
-def load_midi_folder(folder: Path, progress: Callable[[int, int], None] | None = None) -> Sequences:
-    """The MIDI files of `folder` and the folders in it, a piece each, split 80 / 10 / 10 percent by file.
+class Played(NamedTuple):
+    """A file that can be used: its events, int16 [n]."""
+
+    path: Path
+    events: np.ndarray
+
+
+def load_midi_folder(
+    folder: Path, progress: Callable[[int, int], None] | None = None, skip_bad: bool = False
+) -> Sequences:
+    """The MIDI files of `folder` and the folders in it, a piece each, split as `read_folder` does.
+
+    Raises what `read_folder` raises.
+    """
+    splits, remarks = read_folder(folder, progress, skip_bad)
+    pieces = {split: [played.events for played in files] for split, files in splits.items()}
+    return Sequences("midi", folder.resolve().name, WORDS, Events(), pieces.__getitem__, remarks)
+
+
+def read_folder(
+    folder: Path, progress: Callable[[int, int], None] | None = None, skip_bad: bool = False
+) -> tuple[dict[str, list[Played]], list[str]]:
+    """The MIDI files of each split, 80 / 10 / 10 percent of them; and sentences about what was left out.
 
     The split follows the SHA-256 of the files' bytes, which no name or place changes; of equal files the first counts.
-    A split's files are read when it is asked for; `progress(done, total)` is then called after each.
+    Hidden files are left out. `progress(done, total)` is called after each file. What was read is kept (`kept_events`).
 
-    Raises what `split_files` raises and, in reading, what `read_notes` raises.
+    skip_bad: go on without files that cannot be used.
+
+    Raises ValueError: for files that cannot be used, all of them with their reasons; for fewer than three different
+    ones; for a name that is not UTF-8.
     """
-    paths = split_files(folder)
-    vocabulary = Events()
-
-    def read(split: str) -> list[np.ndarray]:
-        pieces = []
-        for done, path in enumerate(paths[split], start=1):
-            pieces.append(vocabulary.events(read_notes(path)))
-            if progress is not None:
-                progress(done, len(paths[split]))
-        return pieces
-
-    return Sequences("midi", folder.resolve().name, WORDS, vocabulary, read)
-
-
-def split_files(folder: Path) -> dict[str, list[Path]]:
-    """The MIDI files of each split, in the order of their SHA-256.
-
-    Raises ValueError: for fewer than three different files, and for a name that is not UTF-8.
-    """
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    for path in found:
-        check_name("data", path)
-    if not found:
-        raise ValueError(f"data: got the folder {folder} without MIDI files; expected at least 3, named .mid or .midi")
-    distinct: dict[bytes, Path] = {}
-    for path in found:
-        distinct.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
-    if len(distinct) < len(SPLITS):
+    found, others = _look(folder)
+    by_digest: dict[str, Played] = {}
+    bad: list[str] = []
+    for done, path in enumerate(found, start=1):
+        try:
+            digest, events = _read(path)
+            by_digest.setdefault(digest, Played(path, events))
+        except UnusableError as why:
+            bad.append(f"{path}, which {why}")
+        if progress is not None:
+            progress(done, len(found))
+    if bad and not skip_bad:
         raise ValueError(
-            f"data: got the folder {folder} with {len(distinct)} different MIDI files; expected at least 3, to "
-            "train on, "
-            "to choose by and to hold out"
+            f"data: got {'; '.join(bad)}; expected MIDI files with notes; take {'it' if len(bad) == 1 else 'them'} out "
+            "of the folder, or pass --skip-bad to go on without"
         )
-    ordered = [distinct[digest] for digest in sorted(distinct)]
+    if len(by_digest) < len(SPLITS):
+        raise ValueError(
+            f"data: got the folder {folder} with {len(by_digest)} different MIDI files{' that can be used' * bool(bad)}"
+            f"{others and f' ({others})'}; expected at least 3, named .mid or .midi, to train on, to choose by and to "
+            "hold out"
+        )
+    ordered = [by_digest[digest] for digest in sorted(by_digest)]
     tenth = max(1, len(ordered) // 10)
-    return {"valid": ordered[:tenth], "test": ordered[tenth : 2 * tenth], "train": ordered[2 * tenth :]}
+    remarks = [f"left out: {one}" for one in bad] + [others] * bool(others)
+    return {"valid": ordered[:tenth], "test": ordered[tenth : 2 * tenth], "train": ordered[2 * tenth :]}, remarks
+
+
+def _look(folder: Path) -> tuple[list[Path], str]:
+    """The MIDI files of `folder` and the folders in it, by name; and how many files of other kinds are there."""
+    paths = sorted(
+        path
+        for path in folder.rglob("*")
+        if (path.is_file() or (path.is_symlink() and not path.is_dir()))
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    for path in paths:
+        check_name("data", path)
+    found = [path for path in paths if path.suffix.lower() in SUFFIXES]
+    others = [str(path.relative_to(folder)) for path in paths if path.suffix.lower() not in SUFFIXES]
+    if not others:
+        return found, ""
+    named = ", ".join(others[:NAMED]) + (f" and {len(others) - NAMED} more" if len(others) > NAMED else "")
+    return found, f"{len(others)} {'file' if len(others) == 1 else 'files'} of other kinds left out: {named}"
+
+
+def _read(path: Path) -> tuple[str, np.ndarray]:
+    """The SHA-256 of a file, and its events.
+
+    Raises UnusableError: where there are none.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UnusableError(f"cannot be read ({reason_of(error)})") from error
+    digest = hashlib.sha256(content).hexdigest()
+    return digest, kept_events(digest, lambda: Events().events(read_notes(content)))

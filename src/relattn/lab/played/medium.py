@@ -10,8 +10,8 @@ import numpy as np
 
 from relattn.lab.medium import Medium, Opening, Request, Written, all_but_begin, refuse_typed_prompt
 from relattn.lab.model import LabModel
-from relattn.lab.played.corpus import load_midi_folder, split_files
-from relattn.lab.played.notes import read_notes, write_notes
+from relattn.lab.played.corpus import load_midi_folder, read_folder
+from relattn.lab.played.notes import write_notes
 from relattn.lab.played.picture import draw_played
 from relattn.lab.played.vocabulary import Events
 from relattn.lab.sequences import Sequences
@@ -30,12 +30,15 @@ class PlayedMusic(Medium):
         """A folder does."""
         return Path(source).is_dir()
 
-    def load(self, source: str, progress: Callable[[int, int], None] | None = None) -> Sequences:
+    def load(
+        self, source: str, progress: Callable[[int, int], None] | None = None, skip_bad: bool = False
+    ) -> Sequences:
         """See `load_midi_folder`."""
-        return load_midi_folder(Path(source), progress)
+        return load_midi_folder(Path(source), progress, skip_bad)
 
     def opening(self, source: str, vocabulary: Any, request: Request, seed: int) -> Opening:
-        """The first events of a held-out file that the seed draws among those long enough.
+        """The first events of a held-out file that the seed draws among those long enough. Files that cannot be used
+        are left out, as in the comparison that trained the model.
 
         Raises ValueError: for a prompt longer than every file.
         """
@@ -44,12 +47,12 @@ class PlayedMusic(Medium):
         if request.from_nothing:
             return Opening("from-nothing", np.array([], dtype=np.int64), allowed)
         prompt_steps = request.prompt_steps or self.prompt_steps
-        paths, longest = split_files(Path(source))["test"], 0
-        for index in np.random.default_rng(seed).permutation(len(paths)):
-            events = vocabulary.events(read_notes(paths[index]))
+        held_out = read_folder(Path(source), skip_bad=True)[0]["test"]
+        for index in np.random.default_rng(seed).permutation(len(held_out)):
+            path, events = held_out[index]
             if len(events) >= prompt_steps:
-                return Opening(paths[index].stem, events[:prompt_steps].astype(np.int64) + 1, allowed)
-            longest = max(longest, len(events))
+                return Opening(path.stem, events[:prompt_steps].astype(np.int64) + 1, allowed)
+        longest = max(len(played.events) for played in held_out)
         raise ValueError(
             f"prompt_steps: got {prompt_steps}; expected at most {longest}, the events of the longest held-out file"
         )

@@ -2,56 +2,73 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import mido
 import numpy as np
 
-from relattn.support.files import atomic_path
+from relattn.support.files import atomic_path, reason_of
 
 STEPS_PER_SECOND = 100
 DRUMS = 9
 SUSTAIN = 64
 PIANO = 0
+SEPARATE = 2
+"""The type of a file whose tracks are pieces of their own."""
 TICKS_PER_BEAT = 500  # with two beats a second a tick is a millisecond
 START, END, PITCH, VELOCITY = range(4)
-UNREADABLE = (
-    OSError, EOFError, ValueError, KeyError, IndexError, TypeError, ZeroDivisionError, mido.KeySignatureError,
-)  # fmt: skip
+HEADER = b"MThd"
 LONGEST = 24 * 60 * 60
 
 
-def read_notes(path: Path) -> np.ndarray:
-    """The notes of a MIDI file, int32 [N, 4]: start and end in hundredths of a second, pitch, velocity 1..127.
+class UnusableError(ValueError):
+    """Why a file gives no notes, after the word "which"."""
+
+
+def read_notes(content: bytes) -> np.ndarray:
+    """The notes of a MIDI file's bytes, int32 [N, 4]: start and end in hundredths of a second, pitch, velocity 1..127.
 
     All tracks and channels but the drums' (10) are heard as one instrument. A note goes on while its channel's sustain
     pedal is down, and ends where its pitch is struck again; one struck twice at once is the louder. The first note
     starts at 0; notes are in the order of start and pitch.
 
-    Raises ValueError: for a file that cannot be read, holds no note, or lasts for more than a day, naming it.
+    Raises UnusableError: for a file that cannot be read, holds no note, or lasts for more than a day.
     """
-    try:
-        struck = _struck_notes(mido.MidiFile(path))
-    except UNREADABLE as error:
-        raise ValueError(
-            f"data: got {path}, which mido cannot read ({str(error) or type(error).__name__}); expected a MIDI "
-            "file; take "
-            "it out of the folder"
-        ) from error
+    struck = _struck_notes(_parsed(content))
     if not struck:
-        raise ValueError(
-            f"data: got {path}, which holds no notes; expected some (drums do not count); take it out of the folder"
-        )
+        raise UnusableError("holds no notes (drums do not count)")
     notes = np.array(struck)
     notes[:, START:PITCH] -= notes[:, START].min()
     seconds = notes[:, END].max()
     if seconds > LONGEST:
-        raise ValueError(
-            f"data: got {path}, which lasts for {seconds:.0f} seconds; expected at most a day; take it out of "
-            "the folder"
-        )
+        raise UnusableError(f"lasts for {seconds:.0f} seconds, more than a day")
     notes[:, START:PITCH] = np.round(notes[:, START:PITCH] * STEPS_PER_SECOND)
     return without_overlaps(notes.astype(np.int32))
+
+
+def _parsed(content: bytes) -> mido.MidiFile:
+    """The song, on one time.
+
+    Raises UnusableError: as `read_notes`.
+    """
+    if not content:
+        raise UnusableError("is empty")
+    if not content.startswith(HEADER):
+        raise UnusableError("is no MIDI file, for it does not begin with MThd")
+    try:
+        song = mido.MidiFile(file=BytesIO(content))
+    except EOFError:
+        raise UnusableError("is cut off") from None
+    except Exception as error:  # damaged bytes can make anything of mido
+        raise UnusableError(f"mido cannot read ({reason_of(error)})") from error
+    if song.type == SEPARATE:
+        raise UnusableError("is of type 2, whose tracks are pieces of their own")
+    if song.ticks_per_beat == 0:
+        raise UnusableError("has a division of 0, so that its ticks have no length")
+    if song.ticks_per_beat < 0:
+        raise UnusableError("has a division in frames of film (SMPTE), which mido does not read")
+    return song
 
 
 def _struck_notes(song: mido.MidiFile) -> list[tuple[float, float, int, int]]:

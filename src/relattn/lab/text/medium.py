@@ -32,7 +32,9 @@ class Text(Medium):
         """A file does, unless it is played music."""
         return Path(source).is_file() and Path(source).suffix.lower() not in SUFFIXES
 
-    def load(self, source: str, progress: Callable[[int, int], None] | None = None) -> Sequences:
+    def load(
+        self, source: str, progress: Callable[[int, int], None] | None = None, skip_bad: bool = False
+    ) -> Sequences:
         """See `load_text`."""
         return load_text(Path(source))
 

@@ -36,7 +36,9 @@ class FourVoices(Medium):
         """See `in_four_voices`."""
         return in_four_voices(source)
 
-    def load(self, source: str, progress: Callable[[int, int], None] | None = None) -> VoicesCorpus:
+    def load(
+        self, source: str, progress: Callable[[int, int], None] | None = None, skip_bad: bool = False
+    ) -> VoicesCorpus:
         """See `load_music`."""
         return VoicesCorpus(load_music(source, progress=progress))
 
