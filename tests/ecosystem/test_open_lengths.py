@@ -177,8 +177,9 @@ def mark_open(tensors: dict[str, Tensor], given: dict[str, Given], **bounds: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["dense", "tiled"])
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("asked", list(ASKED)[2:])
 def test_one_graph_of_both_passes(asked: str, backend: str) -> None:
+    """The first two are calls of PyTorch's attention, and the others have what they have."""
     attend, parameters = function_of(ASKED[asked], backend)
     counter = CompileCounterWithBackend("aot_eager")
     compiled, graphs = torch.compile(attend, backend=counter, fullgraph=True, dynamic=True), set()
@@ -193,8 +194,13 @@ def test_one_graph_of_both_passes(asked: str, backend: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encoding", [GridBias((8, 8), 2), GridEmbedding(4, (8, 8))], ids=["bias", "embedding"])
-@pytest.mark.parametrize("backend", ["dense", "tiled"])
+@pytest.mark.parametrize(
+    ("encoding", "backend"),
+    [
+        pytest.param(GridBias((8, 8), 2), "dense", id="bias"),
+        pytest.param(GridEmbedding(4, (8, 8)), "tiled", id="embedding"),
+    ],
+)
 def test_one_graph_for_every_image(encoding: RelativeEncoding, backend: str) -> None:
     """The last one fills the table, and a shape that is 8 wide fills one of its axes."""
     encoding, counter = encoding.double(), CompileCounterWithBackend("aot_eager")
@@ -214,7 +220,7 @@ def test_one_graph_for_every_image(encoding: RelativeEncoding, backend: str) -> 
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize("backend", ["native", "tiled"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("tiled", marks=pytest.mark.slow)])
 def test_compiled_autograd_has_one_graph(backend: str) -> None:
     """The backward pass of a forward pass that was not compiled, as PyTorch's attention and dense have it."""
     from torch._dynamo import compiled_autograd
