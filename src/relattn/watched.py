@@ -21,6 +21,11 @@ is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compili
 """Whether torch.export traces the call; torch 2.6 cannot tell it from torch.compile."""
 
 
+def is_compiled() -> bool:
+    """Whether torch.compile traces the call, for this machine; torch.export does not count."""
+    return torch.compiler.is_compiling() and not is_exporting()
+
+
 def constant_in_graphs(function: Function) -> Function:
     """Does what torch.compiler.assume_constant_result does.
 
@@ -65,10 +70,15 @@ def is_watched(tensors: Iterable[Tensor | None]) -> bool:
     """
     if torch.compiler.is_compiling() or under_torch_func() or torch._C._len_torch_dispatch_stack():
         return True
+    return not are_plain(tensors)
+
+
+def are_plain(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether none is a subclass of a tensor, and all have numbers."""
     for tensor in tensors:  # `any` of a generator takes twice as long
         if tensor is not None and (type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta):
-            return True
-    return False
+            return False
+    return True
 
 
 def is_batched(gradient: Tensor) -> bool:

@@ -19,7 +19,7 @@ from relattn.backends.triton.slow_place import warn_of_a_slow_place
 from relattn.errors import UnsupportedError
 from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
-from relattn.watched import is_watched
+from relattn.watched import are_plain, is_compiled, is_watched
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
@@ -76,6 +76,15 @@ Time of native / dense, one thread, D = 64, causal, for an unclipped table, Shaw
 On axes, processor time on a busy machine, D = 32, (batch, heads, length), for GridBias, for one table for y and one for
 x, and for T5 on the sequence, x and y: a step (1, 4, 256) 0.85, 1.09 and 0.76; (64, 4, 49) 0.94, 0.96 and 1.13; (64, 4,
 196) 0.45, 0.62 and 0.61. Forward, which has no bound, 0.26 to 0.88 from (1, 4, 16) on.
+"""
+
+PAIRS_IN_A_GRAPH = 2**16
+"""From this many pairs on, and where lengths are open, torch.compile gets native where an eager call does.
+
+Below, one operator costs more than the compiled operations of dense. Processor time of compiled dense and of compiled
+native / eager, forward, one thread, D = 64, causal, on a busy machine. T5: (1, 8, 16, 16) 0.56 and 1.74; (1, 8, 64, 64)
+1.60 and 1.67; (1, 8, 128, 128) 3.33 and 1.49; (1, 8, 512, 512) 6.91 and 1.10. Shaw: (1, 8, 16, 16) 0.80 and 1.97; (1,
+8, 64, 64) 1.79 and 1.80.
 """
 
 PAIRS_OF_LISTS = 2**17
@@ -187,38 +196,45 @@ def _by_preference(problem: Problem) -> list[Backend]:
 def _outruns_sdpa(problem: Problem) -> bool:
     """Whether native takes less time than PyTorch's own attention.
 
-    A compiler, a counting mode or a sharded tensor treats PyTorch's attention specially, so it stays. With dropout
+    An exporter, a counting mode or a sharded tensor treats PyTorch's attention specially, so it stays. With dropout
     PyTorch's attention makes every weight of every pair.
     """
     if problem.query.device.type != "cpu":
         return False
     if problem.has_tables() or problem.mask.explicit is not None or problem.terms_of_no_axis():
         return False
-    if is_watched((problem.query, problem.key, problem.value)):
+    tensors = problem.query, problem.key, problem.value
+    if not are_plain(tensors) if is_compiled() else is_watched(tensors):
         return False
     if problem.dropout_p > 0.0:
-        return problem.num_pairs() >= PLAIN_PAIRS_IF_DROPPED
+        return _may_have(problem, PLAIN_PAIRS_IF_DROPPED)
     if HAS_TILES and problem.key.dtype == torch.bfloat16:
         return False
-    if has_few_queries(problem):
-        return problem.key.dtype == torch.bfloat16 and problem.num_pairs() >= PLAIN_PAIRS_IF_FEW_QUERIES
-    if problem.query.shape[2] * KEYS_PER_QUERY < problem.key.shape[2]:
+    if certainly(has_few_queries(problem)):
+        return problem.key.dtype == torch.bfloat16 and _may_have(problem, PLAIN_PAIRS_IF_FEW_QUERIES)
+    if not certainly(problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2]):
         return False
-    return problem.num_pairs() >= (PLAIN_PAIRS_IF_CAUSAL if problem.mask.limits_positions() else PLAIN_PAIRS)
+    return _may_have(problem, PLAIN_PAIRS_IF_CAUSAL if problem.mask.limits_positions() else PLAIN_PAIRS)
 
 
 def _suits_native(problem: Problem) -> bool:
     """Whether a small problem costs native less than dense, and native can do everything that dense can.
 
-    A compiler fuses the operations of dense.
+    torch.compile fuses the operations of dense. An exported graph may run where the kernels of native are not.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and (not is_compiled() or not _may_have(problem, PAIRS_IN_A_GRAPH)):
         return False
-    pairs, long_enough = problem.num_pairs(), problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2]
+    long_enough = certainly(problem.query.shape[2] * KEYS_PER_QUERY >= problem.key.shape[2])
     if not problem.asks_for_gradient():
         listed = problem.sequence().positions.origin is None
-        return has_few_queries(problem) or (long_enough and (not listed or pairs >= PAIRS_OF_LISTS))
-    return long_enough and pairs >= PAIRS_FOR_A_STEP
+        few = certainly(has_few_queries(problem))
+        return few or (long_enough and (not listed or _may_have(problem, PAIRS_OF_LISTS)))
+    return long_enough and _may_have(problem, PAIRS_FOR_A_STEP)
+
+
+def _may_have(problem: Problem, pairs: int) -> bool:
+    """Whether the problem has that many pairs, or lengths that a compiled graph leaves open."""
+    return not certainly(problem.num_pairs() < pairs)
 
 
 def _first_that_runs(problem: Problem) -> Backend:

@@ -14,6 +14,7 @@ from relattn.encodings.constants import constant
 from relattn.encodings.frequencies import rope_frequencies
 from relattn.score.digits import Digits
 from relattn.score.position import Position, Run
+from relattn.watched import is_compiled
 
 
 class Turns(NamedTuple):
@@ -79,7 +80,15 @@ def _cos_sin(
     if turns.rule is not None:
         factor = dict(turns.rule)["attention_factor"]
         cos, sin = cos * factor, sin * factor
-    return cos.to(dtype), sin.to(dtype)
+    cos, sin = cos.to(dtype), sin.to(dtype)
+    return (_written(cos), _written(sin)) if is_compiled() else (cos, sin)
+
+
+def _written(table: Tensor) -> Tensor:
+    """The same numbers. torch.compile would compute a cosine again wherever it is read, for every head and pair; it
+    writes down what is read through strides.
+    """
+    return table.as_strided(table.shape, table.stride())
 
 
 @constant(4)

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+SPARE_IN_A_GRAPH = 256
+
 
 @dataclass(frozen=True)
 class Growing:
@@ -82,7 +84,12 @@ class Growing:
 
     @property
     def _writable(self) -> bool:
-        """Whether the spare room may be written to; torch forbids it for an inference tensor outside that mode."""
+        """Whether the spare room may be written to; torch forbids it for an inference tensor outside that mode.
+
+        A graph cannot ask for the mode. There torch itself raises.
+        """
+        if torch.compiler.is_compiling():
+            return self.owned
         return self.owned and (torch.is_inference_mode_enabled() or not self.room.is_inference())
 
     def _moved(self, before: int, after: int) -> Growing:
@@ -99,5 +106,9 @@ class Growing:
 
 
 def _ample(held: int, count: int) -> int:
-    """Spare room for `count` more, plus half of the whole."""
-    return count + (held + count) // 2
+    """Spare room for `count` more, plus half of the whole.
+
+    In a graph it is at least 256 more, because a move is another graph.
+    """
+    spare = (held + count) // 2
+    return count + spare + (SPARE_IN_A_GRAPH if torch.compiler.is_compiling() else 0)
