@@ -19,7 +19,8 @@ CPU = torch.device("cpu")
 
 def every_second(layer: nn.Module) -> dict[str, str]:
     names = [name for name, _ in layer.named_children()]
-    return {name: ("disk" if number % 2 else "cpu") for number, name in enumerate(names)}
+    own = [name for name, _ in layer.named_parameters(recurse=False)]
+    return {name: ("disk" if number % 2 else "cpu") for number, name in enumerate(names)} | dict.fromkeys(own, "disk")
 
 
 OFFLOADS: dict[str, Callable[[nn.Module, Path], object]] = {

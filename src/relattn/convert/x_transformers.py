@@ -11,7 +11,8 @@ from relattn.convert.format import Format, Misfit, Tensors
 from relattn.convert.weights import identity_like, is_identity, refuse_biases
 from relattn.encodings import T5Bias
 
-PROJECTIONS, OUT = ("to_q.weight", "to_k.weight", "to_v.weight"), "to_out.weight"
+PROJECTIONS = ("to_q", "to_k", "to_v", "to_out")
+OUT = "to_out.weight"
 TABLE = "rel_pos.relative_attention_bias.weight"
 IN_A_STACK = re.compile(r"(?P<stack>(.*\.)?)layers\.(?P<number>\d+)\.1\.$")
 
@@ -100,7 +101,7 @@ X_TRANSFORMERS = Format(
     name="x_transformers_t5",
     about="Attention in a stack with rel_pos_bias=True (x-transformers)",
     anchors=("to_q.weight",),
-    needs=dict.fromkeys((*PROJECTIONS, TABLE), (2,)),
+    needs=dict.fromkeys((*(f"{name}.weight" for name in PROJECTIONS[:3]), TABLE), (2,)),
     may={OUT: (2,)},
     takes=({"bias": (2,)},),
     read=_read,

@@ -1,5 +1,8 @@
 """RelativeMultiHeadAttention in the place of keras.layers.MultiHeadAttention, and how every layer lives in Keras."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -315,6 +318,31 @@ def test_a_keras_file_gives_the_model_back(name, tmp_path):
     np.testing.assert_array_equal(numpy_of(again(x)), expected)
     layer = again.layers[-1]
     assert (layer.scale, layer.query_block, type(layer.encoding)) == (0.7, 3, type(model.layers[-1].encoding))
+
+
+LOADING = """
+import sys, keras
+{first}
+try:
+    model = keras.saving.load_model(sys.argv[1])
+    print(*(type(layer).__module__.split(".")[0] for layer in model.layers))
+except TypeError as error:
+    print(str(error)[str(error).rindex("Could not locate") :])
+"""
+
+
+def test_a_program_that_loads_a_model_imports_relattn_keras(tmp_path):
+    """Keras alone imports nothing; its message then shows the module."""
+    functional_model("sum").save(tmp_path / "model.keras")
+
+    def loaded(first: str) -> str:
+        command = [sys.executable, "-W", "ignore", "-c", LOADING.format(first=first), str(tmp_path / "model.keras")]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert loaded("import relattn.keras").split() == ["keras", "relattn"]
+    said = loaded("")
+    assert said.startswith("Could not locate class 'RelativeMultiHeadAttention'")
+    assert "'module': 'relattn.keras." in said and "'relattn>RelativeMultiHeadAttention'" in said
 
 
 @every_encoding
