@@ -7,10 +7,12 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
 import torch
+from typer import rich_utils
 from typer.testing import CliRunner
 
 import relattn
@@ -106,6 +108,27 @@ def test_help_names_every_encoding_and_the_defaults_that_hold():
     assert f"[default: ({','.join(defaults.encodings)})]" in printed
     for command in ("compare", "compose", "doctor"):
         assert command in call("--help")[1]
+
+
+def test_help_is_wrapped_once_and_flags_have_no_type():
+    with patch.object(rich_utils, "MAX_WIDTH", 80):
+        for command in ("compare", "reproduce", "compose", "bench", "convert", "doctor"):
+            shown = CliRunner().invoke(commands.app, [command, "--help"]).stdout
+            assert "<bool>" not in shown
+            prose = [line.strip() for line in shown.partition("\u256d")[0].splitlines()]
+            for line, after in pairwise(prose):
+                # a line ends early only where the next word did not fit, or the paragraph ends
+                assert not line or not after or len(line) + 1 + len(after.split()[0]) > 78, line
+    assert "<bool>" not in call("--help")[1]
+
+
+@pytest.mark.parametrize("value", [["--resume", "true"], ["--resume=false"]])
+def test_a_flag_with_a_value_says_what_to_do(value):
+    code, _, said = call("compare", *value)
+    assert code == 2
+    name, came = value if len(value) == 2 else value[0].split("=")
+    words = " ".join(said.replace("│", " ").split())
+    assert f"{name}: got '{came}' with it; expected no value; give --resume alone, or leave it out for no" in words
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from relattn.convert import FORMATS, to_relattn
 from tests.cli.test_commands import call, refused
 from tests.convert.cases import CASES
 from tests.convert.test_round_trips import assert_same_bits
+from tests.lab.small import model as small_model
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -184,3 +185,21 @@ def test_the_help_names_every_format() -> None:
     code, printed, _ = call("convert", "--help")
     assert code == 0
     assert set(re.findall(r"\w+", printed)) >= {"relattn", *FORMATS}
+
+
+@pytest.mark.parametrize("form", [TO, BACK])
+def test_a_model_of_the_lab_is_said_to_be_one(form: tuple[str, ...], tmp_path: Path) -> None:
+    """Rotary positions have no parameters, so no format holds its layers; they are relattn's layers all the same."""
+    small_model("rope").save_pretrained(tmp_path / "model")
+    said = refused("convert", tmp_path / "model" / "model.safetensors", tmp_path / "out.safetensors", *form)
+    if form == BACK:
+        assert said.startswith(
+            "checkpoint: got relattn's attention layers ('blocks.0.attention', 1 in all) without parameters of an "
+            "encoding (encoding.*); expected some: transfo_xl is a format of relative positions that learn; "
+        )
+    assert said.endswith(
+        "; this file is a model that `relattn compare` or `relattn reproduce` wrote, with relattn's own layers: "
+        f"compose with it by `relattn compose --checkpoint {tmp_path / 'model'}`, or load it by "
+        "relattn.lab.checkpoint.load_checkpoint"
+    )
+    assert not (tmp_path / "out.safetensors").exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import relattn
+from relattn.cli.commands import Command, Group, unwrapped
 from relattn.cli.console import err, one_sentence
 from relattn.cli.console import out as stdout
 
@@ -15,10 +17,16 @@ BENCH_ENCODINGS, BENCH_LENGTHS = "relative,shaw,t5,alibi", "512,1024,2048"
 """What `bench` measures unless told otherwise, said before PyTorch is loaded; `relattn.bench.settings` has the same."""
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _command(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as a command, with its docstring as the help."""
+    return app.command(cls=Command, help=unwrapped(function.__doc__))(function)
 
 
 def _show_version(asked: bool) -> None:
@@ -38,7 +46,7 @@ def relattn_command(
     """
 
 
-@app.command()
+@_command
 def compare(
     out: Annotated[Path, typer.Option(help="Folder for report.html, results.json and the trained models.")] = Path(
         "runs/compare"
@@ -137,7 +145,7 @@ def compare(
         run(named, out, resume, config=config, at_least=at_least, report_to=_names(report_to) or ())
 
 
-@app.command()
+@_command
 def reproduce(
     experiment: Annotated[str, typer.Argument(help="Which one: jsb or lengths.")],
     data: Annotated[str, typer.Option(help="The data set: a .json file in the JSB-Chorales format.")],
@@ -184,7 +192,7 @@ def reproduce(
         run(experiment, {name: value for name, value in given.items() if value is not None}, out, resume)
 
 
-@app.command()
+@_command
 def compose(
     checkpoint: Annotated[
         Path | None,
@@ -232,7 +240,7 @@ def compose(
         run(checkpoint, out, asked, drawn)
 
 
-@app.command()
+@_command
 def bench(
     study: Annotated[
         str | None, typer.Argument(help="One of the studies below; without one, the workloads of the options.")
@@ -319,7 +327,7 @@ def bench(
         run(given, out)
 
 
-@app.command()
+@_command
 def convert(
     source: Annotated[
         Path,
@@ -341,7 +349,7 @@ def convert(
         run(source, target, from_format, to_format)
 
 
-@app.command()
+@_command
 def doctor() -> None:
     """Show versions, devices, and which backends are usable and, for each that is not, why."""
     from relattn.cli.doctor import run
