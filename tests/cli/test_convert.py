@@ -173,11 +173,11 @@ def test_formats(tmp_path: Path) -> None:
     files = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     known = ", ".join(("relattn", *FORMATS))
     assert refused("convert", *files, "--from", "bert", "--to", "relattn") == (
-        f"from: got 'bert'; expected one of {known}"
+        f"--from: got 'bert'; expected one of {known}"
     )
     for pair in (("relattn", "relattn"), ("transfo_xl", "bert_relative_key")):
         assert refused("convert", *files, "--from", pair[0], "--to", pair[1]) == (
-            f"from, to: got {pair[0]!r} and {pair[1]!r}; expected 'relattn' as one of them, and once"
+            f"--from, --to: got {pair[0]!r} and {pair[1]!r}; expected 'relattn' as one of them, and once"
         )
 
 
@@ -194,8 +194,8 @@ def test_a_model_of_the_lab_is_said_to_be_one(form: tuple[str, ...], tmp_path: P
     said = refused("convert", tmp_path / "model" / "model.safetensors", tmp_path / "out.safetensors", *form)
     if form == BACK:
         assert said.startswith(
-            "checkpoint: got relattn's attention layers ('blocks.0.attention', 1 in all) without parameters of an "
-            "encoding (encoding.*); expected some: transfo_xl is a format of relative positions that learn; "
+            "checkpoint: got relattn's attention layers (blocks.0.attention.q_proj.weight; 1 in all) without parameters of an "
+            "encoding (encoding.*); expected some: transfo_xl is of relative positions that learn; "
         )
     assert said.endswith(
         "; this file is a model that `relattn compare` or `relattn reproduce` wrote, with relattn's own layers: "

@@ -131,7 +131,7 @@ def compare(
             "encodings": _names(encodings),
             "minutes": minutes,
             "steps": steps,
-            "seeds": None if seeds is None else _numbers("seeds", seeds),
+            "seeds": None if seeds is None else _numbers("seeds", seeds, "0,1,2"),
             "length": length,
             "width": width,
             "depth": depth,
@@ -179,7 +179,7 @@ def reproduce(
         given = {
             "data": data,
             "encodings": _names(encodings),
-            "seeds": None if seeds is None else _numbers("seeds", seeds),
+            "seeds": None if seeds is None else _numbers("seeds", seeds, "0,1,2"),
             "steps": steps,
             "length": length,
             "width": width,
@@ -302,12 +302,12 @@ def bench(
     with one_sentence():
         given = {
             "encodings": _names(encodings),
-            "lengths": None if lengths is None else _numbers("lengths", lengths),
+            "lengths": None if lengths is None else _numbers("lengths", lengths, "512,1024"),
             "causal": _names(causal),
             "modes": _names(modes),
-            "head_dims": None if head_dims is None else _numbers("head_dims", head_dims),
-            "heads": None if heads is None else _numbers("heads", heads),
-            "batches": None if batches is None else _numbers("batches", batches),
+            "head_dims": None if head_dims is None else _numbers("head_dims", head_dims, "64,128"),
+            "heads": None if heads is None else _numbers("heads", heads, "4,8"),
+            "batches": None if batches is None else _numbers("batches", batches, "1,4"),
             "dtype": dtype,
             "device": device,
             "seconds": seconds,
@@ -361,8 +361,10 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
+def _numbers(name: str, text: str, such_as: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"{name}: got {text!r}; expected whole numbers separated by commas, such as 0,1,2") from None
+        raise ValueError(
+            f"{name}: got {text!r}; expected whole numbers separated by commas, such as {such_as}"
+        ) from None

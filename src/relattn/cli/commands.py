@@ -8,6 +8,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from relattn.cli.console import TYPED
+
 SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
@@ -17,7 +19,7 @@ def unwrapped(text: str | None) -> str:
 
 
 class _Flags:
-    """Flags without a type in the help, and one sentence for a flag with a value."""
+    """Flags without a type in the help, one sentence for a flag with a value, and options as they are typed."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue]
@@ -27,6 +29,8 @@ class _Flags:
         return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = [name for param in self.get_params(ctx) for name in param.opts if name.startswith("--")]
+        TYPED.set({name.removeprefix("--").replace("-", "_"): name for name in options})
         flags = [name for param in self.get_params(ctx) if getattr(param, "is_flag", False) for name in param.opts]
         for word, after in zip(args, [*args[1:], ""], strict=True):
             name, equals, value = word.partition("=")

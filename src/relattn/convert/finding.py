@@ -69,9 +69,8 @@ def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
             check_axes({local: state[name] for local, name in found[layer].items()}, known)
     if not found and candidates:
         raise ValueError(
-            f"checkpoint: got relattn's attention layers ({candidates[0].rstrip('./')!r}, {len(candidates)} in all) without "
-            f"parameters of an encoding (encoding.*); expected some: {form.name} is a format of relative positions "
-            "that learn"
+            f"checkpoint: got relattn's attention layers ({candidates[0]}q_proj.weight; {len(candidates)} in all) "
+            f"without parameters of an encoding (encoding.*); expected some: {form.name} is of relative positions that learn"
         )
     if not found:
         raise ValueError(_nothing_found(state, "relattn", ("q_proj.weight", "encoding.*")))
