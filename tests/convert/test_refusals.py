@@ -65,8 +65,8 @@ def test_no_relattn_layer() -> None:
 
 
 def test_layers_of_relattn_without_an_encoding() -> None:
-    with refused(ValueError, "checkpoint: got relattn's attention layers (q_proj.weight; 1 in all) without parameters of "
-                 "an encoding (encoding.*); expected some: transfo_xl is of relative positions that learn"):  # fmt: skip
+    with refused(ValueError, "checkpoint: got relattn's attention layers (q_proj.weight; 1 in all) without parameters "
+                 "of an encoding (encoding.*); expected some, for transfo_xl holds them"):  # fmt: skip
         from_relattn({"q_proj.weight": torch.ones(2, 2)}, "transfo_xl")
 
 

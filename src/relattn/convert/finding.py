@@ -70,7 +70,7 @@ def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
     if not found and candidates:
         raise ValueError(
             f"checkpoint: got relattn's attention layers ({candidates[0]}q_proj.weight; {len(candidates)} in all) "
-            f"without parameters of an encoding (encoding.*); expected some: {form.name} is of relative positions that learn"
+            f"without parameters of an encoding (encoding.*); expected some, for {form.name} holds them"
         )
     if not found:
         raise ValueError(_nothing_found(state, "relattn", ("q_proj.weight", "encoding.*")))
