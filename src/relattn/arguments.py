@@ -20,6 +20,13 @@ def came(value: object) -> str:
     return repr(value)
 
 
+def kind_of(value: object) -> str:
+    """How a message shows what kind of thing came: its type; a class in place of an instance by its name."""
+    if isinstance(value, type):
+        return f"the class {value.__name__} and no instance, {value.__name__}(...)"
+    return type(value).__name__
+
+
 def as_int(value: object) -> int | None:
     """An int, or a NumPy integer as an int; None for anything else, also for bools, floats and tensors."""
     if isinstance(value, int):

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from relattn.arguments import check_flag, check_probability, check_scale, check_softcap
+from relattn.arguments import check_flag, check_probability, check_scale, check_softcap, kind_of
 from relattn.autocast import narrowed, without_autocast
 from relattn.backends.base import Backend
 from relattn.backends.select import Explanation, check_backend, explain_choice, select
@@ -135,7 +135,7 @@ def request(
             key = prepare(encoding, key, {axis: positions.key for axis, positions in places.by_axis.items()})
         terms = lower(encoding, query, key, value, places)
     else:
-        raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding, ScoreTerms, or None")
+        raise TypeError(f"encoding: got {kind_of(encoding)}; expected a RelativeEncoding, ScoreTerms, or None")
     rewritten_from = None if terms.query is None else query  # the caller's own, before the encoding rewrote it
     axes = tuple(_axis(places, names, part, rewritten_from) for names, part in terms.by_axes().items())
     problem = Problem(

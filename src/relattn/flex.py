@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.arguments import kind_of
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score import checks
@@ -55,7 +56,7 @@ def flex_score_mod(
     than a bias. It also raises what `relative_attention` raises for tensors, positions and encodings that do not fit.
     """
     if not isinstance(encoding, (RelativeEncoding, ScoreTerms)):
-        raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or ScoreTerms")
+        raise TypeError(f"encoding: got {kind_of(encoding)}; expected a RelativeEncoding or ScoreTerms")
     checks.check_tensors(query, key, key, enable_gqa=True)
     for name, tensor in (("query", query), ("key", key)):
         if tensor.dim() != 4:
@@ -85,7 +86,7 @@ def _only_a_bias(encoding: RelativeEncoding | ScoreTerms, terms: ScoreTerms) -> 
     if present or terms.bias is None:
         does = " and ".join(doing for name, doing in _MORE_THAN_A_BIAS.items() if name in present) or "has no bias"
         raise UnsupportedError(
-            f"encoding: got {type(encoding).__name__}, which {does}; a score_mod can only add a bias to a score, so "
+            f"encoding: got {kind_of(encoding)}, which {does}; a score_mod can only add a bias to a score, so "
             "use relattn.relative_attention, which computes every encoding"
         )
     return terms.bias

@@ -1,8 +1,11 @@
 """Encodings and lowered terms that do not fit the call, sums that are refused, encodings that break the contract."""
 
+import re
+
 import pytest
 import torch
 
+import relattn
 from relattn import (
     AlibiBias,
     FunctionBias,
@@ -349,3 +352,12 @@ def test_a_broken_encoding(sum_or_not):
     said = "Returns.prepare_keys: returned shape [2, 4, 6, 3] for a key of [2, 4, 6, 8]; expected the same shape"
     with refused(ShapeError, said):
         call(encoding=sum_or_not(Returns(key[..., :3], ScoreTerms())))
+
+
+def test_a_class_in_place_of_an_instance_is_named() -> None:
+    q = torch.randn(1, 2, 4, 8)
+    said = (
+        "encoding: got the class T5Bias and no instance, T5Bias(...); expected a RelativeEncoding, ScoreTerms, or None"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        relattn.relative_attention(q, q, q, encoding=relattn.T5Bias)  # pyright: ignore[reportArgumentType]

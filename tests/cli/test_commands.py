@@ -7,10 +7,12 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
 import torch
+from typer import rich_utils
 from typer.testing import CliRunner
 
 import relattn
@@ -108,28 +110,49 @@ def test_help_names_every_encoding_and_the_defaults_that_hold():
         assert command in call("--help")[1]
 
 
+def test_help_is_wrapped_once_and_flags_have_no_type():
+    with patch.object(rich_utils, "MAX_WIDTH", 80):
+        for command in ("compare", "reproduce", "compose", "bench", "convert", "doctor"):
+            shown = CliRunner().invoke(commands.app, [command, "--help"]).stdout
+            assert "<bool>" not in shown
+            prose = [line.strip() for line in shown.partition("\u256d")[0].splitlines()]
+            for line, after in pairwise(prose):
+                # a line ends early only where the next word did not fit, or the paragraph ends
+                assert not line or not after or len(line) + 1 + len(after.split()[0]) > 78, line
+    assert "<bool>" not in call("--help")[1]
+
+
+@pytest.mark.parametrize("value", [["--resume", "true"], ["--resume=false"]])
+def test_a_flag_with_a_value_says_what_to_do(value):
+    code, _, said = call("compare", *value)
+    assert code == 2
+    name, came = value if len(value) == 2 else value[0].split("=")
+    words = " ".join(said.replace("│", " ").split())
+    assert f"{name}: got '{came}' with it; expected no value; give --resume alone, or leave it out for no" in words
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (
             ["--encodings", "rope,tango"],
-            "encoding: got 'tango'; expected one of 'relative-heads', 'relative', 'relative+pitch+time',",
+            "--encodings: got 'tango'; expected one of 'relative-heads', 'relative', 'relative+pitch+time',",
         ),
         (
             ["--encodings", "rope,relative+pitch+time", "--data", "songs.txt"],
-            "encodings: got 'relative+pitch+time' for songs.txt, whose tokens have no place on 'time' and 'pitch'; "
+            "--encodings: got 'relative+pitch+time' for songs.txt, whose tokens have no place on 'time' and 'pitch'; "
             'expected music in four voices for it, "chorales" or a .json file; leave it out, or name such data',
         ),
-        (["--encodings", ""], "encoding: got ''; expected one of"),
-        (["--seeds", "0,x"], "seeds: got '0,x'; expected whole numbers separated by commas, such as 0,1,2"),
-        (["--seeds", "-1"], "seeds: got -1; expected whole numbers from 0"),
-        (["--minutes", "3", "--steps", "3"], "minutes, steps: got 3.0 and 3; expected one of the two"),
-        (["--steps", "0"], "steps: got 0; expected an int of at least 1"),
-        (["--steps", "99999999999999999999"], "steps: got 99999999999999999999; expected at most 2**31 - 1"),
-        (["--length", "18"], "length: got 18; expected a multiple of 4 (whole steps of four voices)"),
-        (["--width", "17"], "width: got 17; expected a multiple of the 2 heads"),
-        (["--data", "missing.json"], "data: "),
-        (["--resume"], "resume: "),
+        (["--encodings", ""], "--encodings: got ''; expected one of"),
+        (["--seeds", "0,x"], "--seeds: got '0,x'; expected whole numbers separated by commas, such as 0,1,2"),
+        (["--seeds", "-1"], "--seeds: got -1; expected whole numbers from 0"),
+        (["--minutes", "3", "--steps", "3"], "--minutes, --steps: got 3.0 and 3; expected one of the two"),
+        (["--steps", "0"], "--steps: got 0; expected an int of at least 1"),
+        (["--steps", "99999999999999999999"], "--steps: got 99999999999999999999; expected at most 2**31 - 1"),
+        (["--length", "18"], "--length: got 18 for "),
+        (["--width", "17"], "--width, --heads: got 17 and 2; expected a width that the heads divide"),
+        (["--data", "missing.json"], "--data: "),
+        (["--resume"], "--resume: "),
     ],
 )
 def test_compare_refuses_in_one_sentence(data, tmp_path, arguments, said):
@@ -148,17 +171,19 @@ def test_a_config_is_read_and_the_command_line_goes_before(compared, data, tmp_p
     config = tmp_path / "a.toml"
     config.write_text("steps = 3\n\nwidht = 3\n")
     said = refused("compare", "--config", config, "--data", data, "--out", tmp_path / "out")
-    assert said.startswith(f"config: {config}, line 3: got the option 'widht'; expected some of data, encodings, seeds")
+    assert said.startswith(
+        f"--config: {config}, line 3: got the option 'widht'; expected some of data, encodings, seeds"
+    )
 
 
 def test_whom_to_tell(data, tmp_path, monkeypatch):
     monkeypatch.setattr(compare_command, "find_spec", lambda package: None)
     out = ["--data", data, "--out", tmp_path / "out"]
     assert refused("compare", "--report-to", "wandb", *out) == (
-        "report_to: got 'wandb', whose package is not installed; expected it; install it: pip install wandb"
+        "--report-to: got 'wandb', whose package is not installed; expected it; install it: pip install wandb"
     )
     assert refused("compare", "--report-to", "paper", *out) == (
-        "report_to: got 'paper'; expected one of 'tensorboard', 'wandb'"
+        "--report-to: got 'paper'; expected one of 'tensorboard', 'wandb'"
     )
 
 
@@ -169,7 +194,7 @@ def test_a_paper_is_reproduced_and_its_models_meet_longer_windows(data, tmp_path
     assert code == 0
     for shown in ("n-gram, interpolated", "`rope`", "0.357 is missed by", f"table {out / 'table.md'}"):
         assert shown in printed
-    assert refused(*asked, *SMALL).startswith(f"out: got {out}, which holds another comparison")
+    assert refused(*asked, *SMALL).startswith(f"--out: got {out}, which holds another comparison")
     assert call(*asked, "--resume")[0] == 0
     code, printed, _ = call("reproduce", "lengths", "--data", data, "--out", out)
     assert code == 0
@@ -199,11 +224,11 @@ def test_the_model_that_comes_with_relattn_is_better_than_the_ngram():
 def test_compare_refuses_a_folder_that_holds_another_comparison(compared, data):
     out, _ = compared
     assert refused("compare", "--out", out, "--data", data, *SMALL) == (
-        f"out: got {out}, which holds another comparison; expected a new folder; pass --resume to go on with it, or "
+        f"--out: got {out}, which holds another comparison; expected a new folder; pass --resume to go on with it, or "
         "choose another --out"
     )
     assert refused("compare", "--out", out, "--resume", "--width", 32) == (
-        f"width: got 32; expected 16, as the comparison in {out} has it; leave the option out to go on with it, "
+        f"--width: got 32; expected 16, as the comparison in {out} has it; leave the option out to go on with it, "
         "or choose another --out"
     )
 
@@ -218,22 +243,22 @@ def test_compare_resumed_when_all_is_done_prints_the_same_table(compared):
     [
         (
             ["--temperature", "0"],
-            "temperature: got 0; expected 1e-06 to 1e+06; 1e-06 takes the likeliest token, 1e+06 any",
+            "--temperature: got 0; expected 1e-06 to 1e+06; 1e-06 takes the likeliest token, 1e+06 any",
         ),
         (
             ["--temperature", "1e-40"],
-            "temperature: got 1e-40; expected 1e-06 to 1e+06; 1e-06 takes the likeliest token, 1e+06 any",
+            "--temperature: got 1e-40; expected 1e-06 to 1e+06; 1e-06 takes the likeliest token, 1e+06 any",
         ),
-        (["--top-p", "2"], "top_p: got 2; expected a probability above 0, at most 1"),
+        (["--top-p", "2"], "--top-p: got 2; expected a probability above 0, at most 1"),
         (
             ["--prompt-steps", "5000"],
-            "prompt_steps: got 5000; expected at most 40, the steps of the longest held-out piece",
+            "--prompt-steps: got 5000; expected at most 40, the steps of the longest held-out piece",
         ),
-        (["--steps", "0"], "steps: got 0; expected 1 to 2**31 - 1"),
-        (["--steps", "99999999999999999999"], "steps: got 99999999999999999999; expected 1 to 2**31 - 1"),
+        (["--steps", "0"], "--steps: got 0; expected 1 to 2**31 - 1"),
+        (["--steps", "99999999999999999999"], "--steps: got 99999999999999999999; expected 1 to 2**31 - 1"),
         (
             ["--checkpoint", "nowhere"],
-            "checkpoint: got nowhere, which is no folder; expected a folder `model` that `relattn compare` wrote",
+            "--checkpoint: got nowhere, which is no folder; expected a folder `model` that `relattn compare` wrote",
         ),
     ],
 )

@@ -15,6 +15,7 @@ from relattn.convert import FORMATS, to_relattn
 from tests.cli.test_commands import call, refused
 from tests.convert.cases import CASES
 from tests.convert.test_round_trips import assert_same_bits
+from tests.lab.small import model as small_model
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -172,11 +173,11 @@ def test_formats(tmp_path: Path) -> None:
     files = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     known = ", ".join(("relattn", *FORMATS))
     assert refused("convert", *files, "--from", "bert", "--to", "relattn") == (
-        f"from: got 'bert'; expected one of {known}"
+        f"--from: got 'bert'; expected one of {known}"
     )
     for pair in (("relattn", "relattn"), ("transfo_xl", "bert_relative_key")):
         assert refused("convert", *files, "--from", pair[0], "--to", pair[1]) == (
-            f"from, to: got {pair[0]!r} and {pair[1]!r}; expected 'relattn' as one of them, and once"
+            f"--from, --to: got {pair[0]!r} and {pair[1]!r}; expected 'relattn' as one of them, and once"
         )
 
 
@@ -184,3 +185,21 @@ def test_the_help_names_every_format() -> None:
     code, printed, _ = call("convert", "--help")
     assert code == 0
     assert set(re.findall(r"\w+", printed)) >= {"relattn", *FORMATS}
+
+
+@pytest.mark.parametrize("form", [TO, BACK])
+def test_a_model_of_the_lab_is_said_to_be_one(form: tuple[str, ...], tmp_path: Path) -> None:
+    """Rotary positions have no parameters, so no format holds its layers; they are relattn's layers all the same."""
+    small_model("rope").save_pretrained(tmp_path / "model")
+    said = refused("convert", tmp_path / "model" / "model.safetensors", tmp_path / "out.safetensors", *form)
+    if form == BACK:
+        assert said.startswith(
+            "checkpoint: got relattn's attention layers (blocks.0.attention.q_proj.weight; 1 in all) without parameters "
+            "of an encoding (encoding.*); expected some, for transfo_xl holds them; "
+        )
+    assert said.endswith(
+        "; this file is a model that `relattn compare` or `relattn reproduce` wrote, with relattn's own layers: "
+        f"compose with it by `relattn compose --checkpoint {tmp_path / 'model'}`, or load it by "
+        "relattn.lab.checkpoint.load_checkpoint"
+    )
+    assert not (tmp_path / "out.safetensors").exists()

@@ -36,7 +36,7 @@ def test_a_folder_named_like_markup(name: str, tmp_path: Path) -> None:
     (midi,) = music.glob("*.mid")
     assert str(midi) in printed
     assert refused("compare", "--data", data, "--out", out, *SMALL) == (
-        f"out: got {out}, which holds another comparison; expected a new folder; pass --resume to go on with it, or "
+        f"--out: got {out}, which holds another comparison; expected a new folder; pass --resume to go on with it, or "
         "choose another --out"
     )
 
@@ -83,7 +83,7 @@ NO_UTF8 = os.fsdecode(b"b\xff")
 def test_a_data_name_that_is_no_utf8(tmp_path: Path) -> None:
     data, out = write_data(tmp_path / f"{NO_UTF8}.json"), tmp_path / "out"
     assert refused("compare", "--data", data, "--out", out, *SMALL) == (
-        f"data: got {os.fsencode(data)!r}, which is not UTF-8; expected a name in UTF-8; rename it"
+        f"--data: got {os.fsencode(data)!r}, which is not UTF-8; expected a name in UTF-8; rename it"
     )
     assert not out.exists()
 
@@ -93,7 +93,7 @@ def test_a_midi_file_whose_name_is_no_utf8(tmp_path: Path) -> None:
     bad = songs / f"{NO_UTF8}.mid"
     shutil.copy(next(songs.iterdir()), bad)
     assert refused("compare", "--data", songs, "--out", tmp_path / "out", *SMALL) == (
-        f"data: got {os.fsencode(bad)!r}, which is not UTF-8; expected a name in UTF-8; rename it"
+        f"--data: got {os.fsencode(bad)!r}, which is not UTF-8; expected a name in UTF-8; rename it"
     )
 
 
@@ -107,7 +107,7 @@ def test_a_folder_whose_name_is_no_utf8(command: str, tmp_path: Path) -> None:
         "bench": ["bench", "--encodings", "none"],
     }[command]
     assert refused(*asked, "--out", out) == (
-        f"out: got {os.fsencode(out)!r}, which is not UTF-8; expected a name in UTF-8; rename it"
+        f"--out: got {os.fsencode(out)!r}, which is not UTF-8; expected a name in UTF-8; rename it"
     )
     assert not out.exists()
 
@@ -115,4 +115,6 @@ def test_a_folder_whose_name_is_no_utf8(command: str, tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_not_there_and_no_utf8(tmp_path: Path) -> None:
     """A sentence shows what cannot be shown by its bytes."""
     said = refused("compose", "--checkpoint", tmp_path / NO_UTF8, "--out", tmp_path / "out")
-    assert said.startswith(rf"checkpoint: got {tmp_path}/b\udcff, which is no folder; expected a folder `model` that ")
+    assert said.startswith(
+        rf"--checkpoint: got {tmp_path}/b\udcff, which is no folder; expected a folder `model` that "
+    )

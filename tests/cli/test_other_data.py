@@ -90,7 +90,7 @@ def test_words_need_no_data(text, tmp_path):
     try:
         composed(folder, tmp_path / "a", "--prompt", "a", "--steps", 1)
         composed(folder, tmp_path / "b", "--from-nothing", "--steps", 1)
-        said = f"data: got {str(folder / 'words.txt')!r}, which is not there; expected a text file"
+        said = f"--data: got {str(folder / 'words.txt')!r}, which is not there; expected a text file"
         assert refused("compose", "--checkpoint", checkpoint(folder), "--out", tmp_path / "c") == said
     finally:
         (folder / "elsewhere").rename(folder / "words.txt")
@@ -124,20 +124,24 @@ def test_checkpoints_know_their_kind(text, midi):
         (
             "midi",
             ["--prompt", "a"],
-            "prompt: got words; expected none, for only a model of text goes on from words; leave them out, or use "
+            "--prompt: got words; expected none, for only a model of text goes on from words; leave them out, or use "
             "--prompt-steps",
         ),
-        ("midi", ["--prompt-steps", 900], "prompt_steps: got 900; expected at most "),
+        ("midi", ["--prompt-steps", 900], "--prompt-steps: got 900; expected at most "),
         (
             "text",
             ["--prompt-steps", 900],
-            "prompt_steps: got 900; expected at most 104, the bytes of the held-out text",
+            "--prompt-steps: got 900; expected at most 104, the bytes of the held-out text",
         ),
-        ("text", ["--prompt", ""], "prompt: got no text; expected some; to start without a prompt use --from-nothing"),
+        (
+            "text",
+            ["--prompt", ""],
+            "--prompt: got no text; expected some; to start without a prompt use --from-nothing",
+        ),
         (
             "text",
             ["--prompt", "a", "--from-nothing"],
-            "prompt: got one beside prompt_steps or from_nothing; expected one of them",
+            "--prompt: got one beside --prompt-steps or --from-nothing; expected one of them",
         ),
     ],
 )
@@ -153,13 +157,13 @@ def test_resume_refuses_other_data(text, midi, tmp_path):
     out = folder / "out"
     songs = midi[0] / "songs"
     said = (
-        f"data: got {songs}; expected {folder / 'words.txt'}, as the comparison in {out} has it; leave the option out"
+        f"--data: got {songs}; expected {folder / 'words.txt'}, as the comparison in {out} has it; leave the option out"
     )
     assert refused("compare", "--resume", "--out", out, "--data", songs).startswith(said)
     (folder / "words.txt").write_text(WORDS * 20 + "!")
     try:
         assert refused("compare", "--resume", "--out", out) == (
-            f"data: got {folder / 'words.txt'}, which has changed; expected what the comparison in {out} began with; "
+            f"--data: got {folder / 'words.txt'}, which has changed; expected what the comparison in {out} began with; "
             "bring it back, or choose another --out"
         )
     finally:
@@ -173,7 +177,7 @@ def test_bad_files_are_named_before_anything_is_fitted_and_skipped_where_asked(t
         write_midi(songs / name, on(40, channel=9), off(40, 9, channel=9))
     said = refused("compare", "--data", songs, "--steps", 2, "--out", out, *SMALL)
     assert said == (
-        f"data: got {songs / 'a.mid'}, which holds no notes (drums do not count); {songs / 'b.mid'}, which holds no "
+        f"--data: got {songs / 'a.mid'}, which holds no notes (drums do not count); {songs / 'b.mid'}, which holds no "
         "notes (drums do not count); expected MIDI files with notes; take them out of the folder, or pass --skip-bad "
         "to go on without"
     )
@@ -186,5 +190,5 @@ def test_bad_files_are_named_before_anything_is_fitted_and_skipped_where_asked(t
     composed(tmp_path, tmp_path / "music", "--prompt-steps", 5, "--steps", 5)
     file = out / "config.toml"
     assert refused("compare", "--data", file, "--skip-bad", "--out", tmp_path / "b") == (
-        f"skip_bad: got it for {file}, which is no folder; expected a folder of MIDI files; leave it out"
+        f"--skip-bad: got it for {file}, which is no folder; expected a folder of MIDI files; leave it out"
     )

@@ -60,7 +60,13 @@ def test_an_empty_checkpoint() -> None:
 
 def test_no_relattn_layer() -> None:
     with refused(ValueError, "checkpoint: no attention layer of relattn in it; looked for names ending in "
-                 "q_proj.weight or encoding.*; got 1 names such as q_proj.weight; the formats are ..."):  # fmt: skip
+                 "q_proj.weight or encoding.*; got 1 names such as k_proj.weight; the formats are ..."):  # fmt: skip
+        from_relattn({"k_proj.weight": torch.ones(2, 2)}, "transfo_xl")
+
+
+def test_layers_of_relattn_without_an_encoding() -> None:
+    with refused(ValueError, "checkpoint: got relattn's attention layers (q_proj.weight; 1 in all) without parameters "
+                 "of an encoding (encoding.*); expected some, for transfo_xl holds them"):  # fmt: skip
         from_relattn({"q_proj.weight": torch.ones(2, 2)}, "transfo_xl")
 
 

@@ -14,7 +14,7 @@ PLAN = Plan(Settings(minutes=None, steps=7, encodings=("rope", "none"), seeds=(3
     [
         (
             {"encodings": ("relative", "ropes")},
-            "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'relative+pitch+time',",
+            "encodings: got 'ropes'; expected one of 'relative-heads', 'relative', 'relative+pitch+time',",
         ),
         ({"encodings": ()}, "encodings: got none; expected at least one"),
         ({"encodings": ("rope", "none", "rope")}, "encodings: got rope,none,rope; expected each once"),
@@ -28,9 +28,9 @@ PLAN = Plan(Settings(minutes=None, steps=7, encodings=("rope", "none"), seeds=(3
         ({"minutes": 3.0, "steps": 5}, "minutes, steps: got 3.0 and 5; expected one of the two"),
         ({"minutes": None}, "minutes, steps: got None and None; expected one of the two"),
         ({"steps": 0}, "steps: got 0; expected an int of at least 1"),
-        ({"length": 30}, "length: got 30; expected a multiple of 4 (whole steps of four voices)"),
+        ({"length": 30}, "length: got 30 for chorales; expected a multiple of 4, whole steps of its four voices"),
         ({"length": 0}, "length: got 0; expected an int of at least 1"),
-        ({"width": 10, "heads": 4}, "width: got 10; expected a multiple of the 4 heads"),
+        ({"width": 10, "heads": 4}, "width, heads: got 10 and 4; expected a width that the heads divide"),
         ({"heads": 0}, "heads: got 0; expected an int of at least 1"),
         ({"depth": 0}, "depth: got 0; expected an int of at least 1"),
         ({"width": 36}, "width, heads: got 36 and 4; expected what suits the encoding 'rope' (rotary_dim: got 9"),

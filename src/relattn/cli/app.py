@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import relattn
+from relattn.cli.commands import Command, Group, unwrapped
 from relattn.cli.console import err, one_sentence
 from relattn.cli.console import out as stdout
 
@@ -15,10 +17,16 @@ BENCH_ENCODINGS, BENCH_LENGTHS = "relative,shaw,t5,alibi", "512,1024,2048"
 """What `bench` measures unless told otherwise, said before PyTorch is loaded; `relattn.bench.settings` has the same."""
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _command(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as a command, with its docstring as the help."""
+    return app.command(cls=Command, help=unwrapped(function.__doc__))(function)
 
 
 def _show_version(asked: bool) -> None:
@@ -38,7 +46,7 @@ def relattn_command(
     """
 
 
-@app.command()
+@_command
 def compare(
     out: Annotated[Path, typer.Option(help="Folder for report.html, results.json and the trained models.")] = Path(
         "runs/compare"
@@ -123,7 +131,7 @@ def compare(
             "encodings": _names(encodings),
             "minutes": minutes,
             "steps": steps,
-            "seeds": None if seeds is None else _numbers("seeds", seeds),
+            "seeds": None if seeds is None else _numbers("seeds", seeds, "0,1,2"),
             "length": length,
             "width": width,
             "depth": depth,
@@ -137,7 +145,7 @@ def compare(
         run(named, out, resume, config=config, at_least=at_least, report_to=_names(report_to) or ())
 
 
-@app.command()
+@_command
 def reproduce(
     experiment: Annotated[str, typer.Argument(help="Which one: jsb or lengths.")],
     data: Annotated[str, typer.Option(help="The data set: a .json file in the JSB-Chorales format.")],
@@ -171,7 +179,7 @@ def reproduce(
         given = {
             "data": data,
             "encodings": _names(encodings),
-            "seeds": None if seeds is None else _numbers("seeds", seeds),
+            "seeds": None if seeds is None else _numbers("seeds", seeds, "0,1,2"),
             "steps": steps,
             "length": length,
             "width": width,
@@ -184,7 +192,7 @@ def reproduce(
         run(experiment, {name: value for name, value in given.items() if value is not None}, out, resume)
 
 
-@app.command()
+@_command
 def compose(
     checkpoint: Annotated[
         Path | None,
@@ -232,7 +240,7 @@ def compose(
         run(checkpoint, out, asked, drawn)
 
 
-@app.command()
+@_command
 def bench(
     study: Annotated[
         str | None, typer.Argument(help="One of the studies below; without one, the workloads of the options.")
@@ -294,12 +302,12 @@ def bench(
     with one_sentence():
         given = {
             "encodings": _names(encodings),
-            "lengths": None if lengths is None else _numbers("lengths", lengths),
+            "lengths": None if lengths is None else _numbers("lengths", lengths, "512,1024"),
             "causal": _names(causal),
             "modes": _names(modes),
-            "head_dims": None if head_dims is None else _numbers("head_dims", head_dims),
-            "heads": None if heads is None else _numbers("heads", heads),
-            "batches": None if batches is None else _numbers("batches", batches),
+            "head_dims": None if head_dims is None else _numbers("head_dims", head_dims, "64,128"),
+            "heads": None if heads is None else _numbers("heads", heads, "4,8"),
+            "batches": None if batches is None else _numbers("batches", batches, "1,4"),
             "dtype": dtype,
             "device": device,
             "seconds": seconds,
@@ -319,7 +327,7 @@ def bench(
         run(given, out)
 
 
-@app.command()
+@_command
 def convert(
     source: Annotated[
         Path,
@@ -341,7 +349,7 @@ def convert(
         run(source, target, from_format, to_format)
 
 
-@app.command()
+@_command
 def doctor() -> None:
     """Show versions, devices, and which backends are usable and, for each that is not, why."""
     from relattn.cli.doctor import run
@@ -353,8 +361,10 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
+def _numbers(name: str, text: str, such_as: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"{name}: got {text!r}; expected whole numbers separated by commas, such as 0,1,2") from None
+        raise ValueError(
+            f"{name}: got {text!r}; expected whole numbers separated by commas, such as {such_as}"
+        ) from None

@@ -6,8 +6,10 @@ import math
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import NoReturn
 
 import typer
@@ -39,6 +41,9 @@ EXTRA_OF = dict.fromkeys(OF_THE_LAB, "lab") | {"safetensors": "cli"}
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that turn the direction of writing, and surrogates."""
 
+TYPED: ContextVar[Mapping[str, str]] = ContextVar("TYPED", default=MappingProxyType({}))
+"""The options of the command that was called, as they are typed, by their names in sentences."""
+
 # Names of files and data are printed as they are: without markup or emoji.
 out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -55,7 +60,7 @@ def one_sentence() -> Iterator[None]:
     except KeyboardInterrupt as stopped:
         say_stopped(stopped, "stopped")
     except (ValueError, OSError) as error:
-        _refuse(str(error))
+        _refuse(_as_typed(str(error)))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF:
@@ -88,6 +93,13 @@ def visible(text: str) -> str:
     (bytes in a file's name that are no UTF-8) are escaped.
     """
     return STEERING.sub(lambda found: found.group().encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
+
+
+def _as_typed(text: str) -> str:
+    """The sentence with the options it begins with as they are typed: "top_p: got" becomes "--top-p: got"."""
+    names, colon, rest = text.partition(":")
+    typed = [TYPED.get().get(name) for name in names.split(", ")]
+    return text if None in typed else ", ".join(map(str, typed)) + colon + rest
 
 
 def _refuse(text: str) -> NoReturn:

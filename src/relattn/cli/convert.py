@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from rich.table import Table
 
@@ -13,6 +14,12 @@ from relattn.convert import FORMATS, from_relattn, layers, to_relattn
 from relattn.nn import RelativeMultiheadAttention
 
 OURS = "relattn"
+OF_THE_LAB = ("embedding.weight", "blocks.0.attention_norm.weight", "blocks.0.attention.q_proj.weight")
+"""Names of a model of the lab, which no other model has together."""
+THE_LAB_S = (
+    "this file is a model that `relattn compare` or `relattn reproduce` wrote, with relattn's own layers: compose with "
+    "it by `relattn compose --checkpoint {}`, or load it by relattn.lab.checkpoint.load_checkpoint"
+)
 
 
 def run(source: Path, target: Path, from_format: str, to_format: str) -> None:
@@ -20,7 +27,12 @@ def run(source: Path, target: Path, from_format: str, to_format: str) -> None:
     theirs = _check_formats(from_format, to_format)
     check_new(target)
     before = read_tensors(source)
-    after = to_relattn(before, theirs) if to_format == OURS else from_relattn(before, theirs)
+    try:
+        after = to_relattn(before, theirs) if to_format == OURS else from_relattn(before, theirs)
+    except ValueError as error:
+        if all(name in before for name in OF_THE_LAB):
+            raise ValueError(f"{error}; {THE_LAB_S.format(quote(str(source.parent)))}") from None
+        raise
     found = layers(before if to_format == OURS else after, theirs)
     write_tensors(target, after)
     out.print(_table(f"{len(found)} attention layers from {from_format} to {to_format}", found))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 import torch
 from torch import Tensor
 
-from relattn.arguments import check_choice
+from relattn.arguments import check_choice, kind_of
 from relattn.convert.finding import naming, our_layers, their_layers
 from relattn.convert.format import Format, Misfit, Tensors
 from relattn.convert.registry import FORMATS
@@ -88,7 +88,7 @@ def _check_tensors(checkpoint: object) -> None:
     pairs = checkpoint.items() if isinstance(checkpoint, Mapping) else [(None, None)]
     if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in pairs):
         raise TypeError(
-            f"checkpoint: got {type(checkpoint).__name__}; expected tensors by name, such as a state_dict, and nothing "
+            f"checkpoint: got {kind_of(checkpoint)}; expected tensors by name, such as a state_dict, and nothing "
             "else in it"
         )
 

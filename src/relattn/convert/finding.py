@@ -50,7 +50,8 @@ def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
     left alone.
     """
     found = {}
-    for layer in layers_in(state, ("q_proj.weight",)):
+    candidates = layers_in(state, ("q_proj.weight",))
+    for layer in candidates:
         below = [name.removeprefix(layer) for name in state if name.startswith(layer)]
         own = [local for local in below if local.startswith("encoding.")]
         if not own:
@@ -66,6 +67,11 @@ def our_layers(state: Tensors, form: Format) -> dict[str, dict[str, str]]:
             found[layer] = {local: layer + local for local in below if local in OURS or local in own}
             known = {**OURS, **{f"encoding.{one}": dims for one, dims in axes[0].items()}}
             check_axes({local: state[name] for local, name in found[layer].items()}, known)
+    if not found and candidates:
+        raise ValueError(
+            f"checkpoint: got relattn's attention layers ({candidates[0]}q_proj.weight; {len(candidates)} in all) "
+            f"without parameters of an encoding (encoding.*); expected some, for {form.name} holds them"
+        )
     if not found:
         raise ValueError(_nothing_found(state, "relattn", ("q_proj.weight", "encoding.*")))
     return found

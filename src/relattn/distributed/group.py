@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from relattn.arguments import kind_of
 from relattn.errors import UnsupportedError
 from relattn.score.table import wide
 
@@ -26,7 +27,7 @@ class Group:
     def __init__(self, mesh: DeviceMesh) -> None:
         if not isinstance(mesh, DeviceMesh):
             raise TypeError(
-                f"mesh: got {type(mesh).__name__}; expected a DeviceMesh of one dimension; "
+                f"mesh: got {kind_of(mesh)}; expected a DeviceMesh of one dimension; "
                 "torch.distributed.device_mesh.init_device_mesh makes one"
             )
         if mesh.ndim != 1:

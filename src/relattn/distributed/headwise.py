@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from relattn.arguments import kind_of
 from relattn.distributed.own_heads import OwnHeads
 from relattn.encodings.base import EncodingSum, OnAxis, RelativeEncoding
 from relattn.errors import UnsupportedError
@@ -57,7 +58,7 @@ class HeadwiseParallel(ParallelStyle):
             if isinstance(module, RelPositionMultiHeadedAttention):
                 way_out = "one with TransformerXLEmbedding(..., interleaved=True) has the same equation and weights"
             raise TypeError(
-                f"HeadwiseParallel: got {type(module).__name__}; expected a RelativeMultiheadAttention or a "
+                f"HeadwiseParallel: got {kind_of(module)}; expected a RelativeMultiheadAttention or a "
                 f"RelativeEncoding; {way_out}"
             )
         return module

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from relattn.arguments import check_choice
+from relattn.arguments import check_choice, kind_of
 from relattn.distributed.attention import context_parallel_attention
 from relattn.distributed.choose import ROTATES, Rotate
 from relattn.distributed.group import Group
@@ -53,7 +53,7 @@ class ContextParallel(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not isinstance(module, ProjectedAttention):
             raise TypeError(
-                f"ContextParallel: got {type(module).__name__}; expected a RelativeMultiheadAttention; "
+                f"ContextParallel: got {kind_of(module)}; expected a RelativeMultiheadAttention; "
                 "relattn.distributed.plan(model) names those of a model"
             )
         mesh = device_mesh if self.mesh is None else self.mesh
@@ -75,6 +75,6 @@ def plan(model: nn.Module, style: ParallelStyle | None = None) -> dict[str, Para
     names = [name for name, module in model.named_modules() if isinstance(module, ProjectedAttention)]
     if not names:
         raise ValueError(
-            f"plan: got {type(model).__name__}, which has no RelativeMultiheadAttention; expected a model that has one"
+            f"plan: got {kind_of(model)}, which has no RelativeMultiheadAttention; expected a model that has one"
         )
     return dict.fromkeys(names, chosen)

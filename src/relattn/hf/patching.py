@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig
 
+from relattn.arguments import kind_of
 from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import NAME
@@ -36,7 +37,7 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
     """
     check_backend(backend)
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model: got {type(model).__name__}; expected a transformers model")
+        raise TypeError(f"model: got {kind_of(model)}; expected a transformers model")
     modules = dict(model.named_modules())
     if any("relattn_backend" in vars(module) for module in modules.values()):
         raise ValueError(

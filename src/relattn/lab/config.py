@@ -47,7 +47,7 @@ class LabConfig(PretrainedConfig):
         for name, number in numbers.items():
             check_size(name, number)
         if width % heads:
-            raise ValueError(f"width: got {width}; expected a multiple of the {heads} heads")
+            raise ValueError(f"width, heads: got {width} and {heads}; expected a width that the heads divide")
         if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout: got {dropout!r}; expected a probability from 0 up to, but not, 1")
         check_encoding(encoding)

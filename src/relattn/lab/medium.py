@@ -35,7 +35,7 @@ class Request:
             raise ValueError(f"steps: got {self.steps}; expected 1 to 2**31 - 1")
         if self.prompt is not None and (self.prompt_steps is not None or self.from_nothing):
             raise ValueError(
-                "prompt: got one beside prompt_steps or from_nothing; expected one of them; leave the others out"
+                "prompt: got one beside --prompt-steps or --from-nothing; expected one of them; leave the others out"
             )
         if self.prompt == "":
             raise ValueError("prompt: got no text; expected some; to start without a prompt use --from-nothing")

@@ -16,6 +16,7 @@ from relattn.lab.settings import Plan, Settings
 from relattn.lab.training import train
 from relattn.lab.voices.corpus import VoicesCorpus
 from relattn.lab.voices.cutting import evaluation_windows
+from relattn.lab.voices.sources import in_four_voices
 from relattn.lab.windows import Windows
 from relattn.lab.writing import kept
 from relattn.support.files import check_folder, write_json, write_text
@@ -47,6 +48,11 @@ class ReproductionSettings(Settings):
     depth: int = 4
 
     def __post_init__(self) -> None:
+        if not in_four_voices(str(self.data)):
+            raise ValueError(
+                f"data: got {self.data}; expected music in four voices, for the experiment is on the JSB chorales: "
+                "a .json file in their format"
+            )
         super().__post_init__()
         if self.steps is None:
             raise ValueError("steps: got none; expected the steps of every run")

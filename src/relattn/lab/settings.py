@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from relattn.arguments import check_flag, check_size
+from relattn.arguments import check_choice, check_flag, check_size
 from relattn.catalogue import Layer
 from relattn.lab.config import LabConfig
-from relattn.lab.encodings import ENCODINGS, build_encoding, check_data, check_encoding, lab_options
+from relattn.lab.encodings import ENCODINGS, build_encoding, check_data, lab_options
 from relattn.lab.voices.sources import in_four_voices
 from relattn.support.files import check_name, write_json
 
@@ -63,7 +63,7 @@ class Settings:
                 f"skip_bad: got it for {self.data}, which is no folder; expected a folder of MIDI files; leave it out"
             )
         for name in self.encodings:
-            check_encoding(name, self.KNOWN)
+            check_choice("encodings", name, self.KNOWN)
             check_data(name, self.data)
         for seed in self.seeds:
             if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
@@ -82,8 +82,10 @@ class Settings:
                 check_size(name, number)
                 if number > MOST:
                     raise ValueError(f"{name}: got {number}; expected at most 2**31 - 1")
-        if self.length % 4:
-            raise ValueError(f"length: got {self.length}; expected a multiple of 4 (whole steps of four voices)")
+        if self.length % 4 and in_four_voices(self.data):
+            raise ValueError(
+                f"length: got {self.length} for {self.data}; expected a multiple of 4, whole steps of its four voices"
+            )
         for name in self.encodings:
             self.model_config(vocab_size=1, encoding=name)
             self._check_buildable(name)

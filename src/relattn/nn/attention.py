@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_probability, check_scale, check_size
+from relattn.arguments import check_flag, check_probability, check_scale, check_size, kind_of
 from relattn.backends.select import check_backend
 from relattn.encodings.base import RelativeEncoding
 from relattn.errors import UnsupportedError
@@ -66,7 +66,7 @@ class RelativeMultiheadAttention(ProjectedAttention):
                     "; ScoreTerms fit one call: give them to relative_attention, or return them from `terms` of a "
                     "RelativeEncoding of your own"
                 )
-            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a RelativeEncoding or None{way_out}")
+            raise TypeError(f"encoding: got {kind_of(encoding)}; expected a RelativeEncoding or None{way_out}")
         check_backend(backend)
         self.embed_dim, self.kdim, self.vdim = embed_dim, key_width, value_width
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
@@ -93,7 +93,7 @@ class RelativeMultiheadAttention(ProjectedAttention):
         Raises UnsupportedError: for bias_k, bias_v or add_zero_attn, which add keys without a position.
         """
         if not isinstance(attention, nn.MultiheadAttention):
-            raise TypeError(f"attention: got {type(attention).__name__}; expected a torch.nn.MultiheadAttention")
+            raise TypeError(f"attention: got {kind_of(attention)}; expected a torch.nn.MultiheadAttention")
         for name, came in (("add_bias_kv", attention.bias_k is not None), ("add_zero_attn", attention.add_zero_attn)):
             if came:
                 raise UnsupportedError(

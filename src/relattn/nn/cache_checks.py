@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxtyping import Int64
 from torch import Tensor
 
+from relattn.arguments import kind_of
 from relattn.errors import ShapeError
 from relattn.score.checks import INTEGER_DTYPES, check_float, has_shape, shape
 
@@ -13,7 +14,7 @@ def check_keys_and_values(key: Tensor, value: Tensor) -> None:
     """Float tensors with four axes, and with the same batch, head count, length, dtype and device."""
     for name, tensor in (("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
+            raise TypeError(f"{name}: got {kind_of(tensor)}; expected a tensor [batch, heads, length, width]")
         if tensor.dim() != 4:
             raise ShapeError(f"{name}: got shape {shape(tensor)}; expected four axes [batch, heads, length, width]")
         check_float(name, tensor)
@@ -89,7 +90,7 @@ def check_copied(keys: Tensor | None, values: Tensor | None) -> None:
 def check_index(index: object, keys: Tensor | None) -> None:
     """A 1-d integer tensor of rows that `keys` has."""
     if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in INTEGER_DTYPES:
-        came = f"{index.dtype} {shape(index)}" if isinstance(index, Tensor) else type(index).__name__
+        came = f"{index.dtype} {shape(index)}" if isinstance(index, Tensor) else kind_of(index)
         raise TypeError(f"index: got {came}; expected a 1-d integer tensor of batch rows")
     if keys is None or not index.numel():
         return

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from relattn import door
-from relattn.arguments import check_flag
+from relattn.arguments import check_flag, kind_of
 from relattn.autocast import is_autocast
 from relattn.door import AttentionMask, Segments
 from relattn.encodings.base import RelativeEncoding, prepare
@@ -177,7 +177,7 @@ class ProjectedAttention(nn.Module):
         """projection(features), head by head."""
         expected = f"a tensor [batch, length, {width}]"
         if not isinstance(features, Tensor):
-            raise TypeError(f"{name}: got {type(features).__name__}; expected {expected}")
+            raise TypeError(f"{name}: got {kind_of(features)}; expected {expected}")
         check_layout(name, features, PADDED)
         if features.dim() != 3 or features.shape[2] != width:
             raise ShapeError(f"{name}: got shape {shape(features)}; expected {expected}")
@@ -247,7 +247,7 @@ def _check_weights_are_not_needed(need_weights: object) -> None:
 def _check_cache(cache: object, key: object, key_position: object) -> None:
     """A KVCache, which gives keys and their positions."""
     if not isinstance(cache, KVCache):
-        raise TypeError(f"cache: got {type(cache).__name__}; expected a KVCache or None; make one for each layer")
+        raise TypeError(f"cache: got {kind_of(cache)}; expected a KVCache or None; make one for each layer")
     if key is not None:
         raise ValueError(
             "cache: came with key; leave key and value out: a cache brings the keys, for cross-attention that of "

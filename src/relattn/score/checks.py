@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.arguments import as_int, came
+from relattn.arguments import as_int, came, kind_of
 from relattn.errors import ShapeError
 from relattn.score.certainty import certainly
 from relattn.score.digits import Digits
@@ -91,7 +91,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
 def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
     """A float tensor [..., heads, length, width], of the query's dtype and device."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: got {type(tensor).__name__}; expected a tensor [batch, heads, length, width]")
+        raise TypeError(f"{name}: got {kind_of(tensor)}; expected a tensor [batch, heads, length, width]")
     if is_dtensor(tensor):
         refuse_spread_input(name, tensor)
     check_layout(name, tensor, PADDED)
@@ -309,7 +309,7 @@ def _is_reach(side: int | None, given: object) -> bool:
 def check_boolean(key_mask: object) -> None:
     """A boolean tensor: a number could mean either to keep or to drop."""
     if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
-        came = key_mask.dtype if isinstance(key_mask, Tensor) else type(key_mask).__name__
+        came = key_mask.dtype if isinstance(key_mask, Tensor) else kind_of(key_mask)
         raise TypeError(
             f"key_mask: got {came}; expected a boolean tensor, True where a key is kept; compare (mask != 0) to make "
             "one"
@@ -344,7 +344,7 @@ def check_segments(
         )
     for ids, (side, like) in zip(pair, (("query", query), ("key", key)), strict=True):
         if not isinstance(ids, Tensor) or ids.dtype not in INTEGER_DTYPES:
-            came = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+            came = ids.dtype if isinstance(ids, Tensor) else kind_of(ids)
             raise TypeError(f"segment_ids: got {came}; expected an integer tensor [batch, length]")
         check_layout("segment_ids", ids)
         expected = (*batch, like.shape[-2])
@@ -365,7 +365,7 @@ def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tenso
     if attn_mask is None:
         return
     if not isinstance(attn_mask, Tensor):
-        raise TypeError(f"attn_mask: got {type(attn_mask).__name__}; expected a boolean or float tensor")
+        raise TypeError(f"attn_mask: got {kind_of(attn_mask)}; expected a boolean or float tensor")
     check_layout("attn_mask", attn_mask)
     if attn_mask.dtype not in (torch.bool, query.dtype, torch.float32):
         integer = not attn_mask.is_floating_point()

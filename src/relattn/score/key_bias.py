@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from relattn.arguments import kind_of
 from relattn.errors import ShapeError
 from relattn.score.certainty import can_be_read
 from relattn.score.checks import broadcasts, check_layout, shape
@@ -27,7 +28,7 @@ def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: T
     In a graph or on a GPU the device checks that the numbers are finite. Under torch.func no check is made.
     """
     if not isinstance(key_bias, Tensor):
-        raise TypeError(f"key_bias: got {type(key_bias).__name__}; expected a tensor [batch, heads, key length]")
+        raise TypeError(f"key_bias: got {kind_of(key_bias)}; expected a tensor [batch, heads, key length]")
     check_layout("key_bias", key_bias)
     if key_bias.dtype not in (query.dtype, torch.float32):
         floats = " or ".join(dict.fromkeys(map(str, (query.dtype, torch.float32))))

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.arguments import kind_of
 from relattn.errors import ShapeError
 from relattn.score.checks import check_float, check_layout, has_shape, shape
 
@@ -21,7 +22,7 @@ from relattn.score.checks import check_float, check_layout, has_shape, shape
 def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
     """Floats [Hq] or [*B, Hq, Lq], as [Hq] or [B, Hq, Lq]."""
     if not isinstance(sinks, Tensor):
-        raise TypeError(f"sinks: got {type(sinks).__name__}; expected a tensor [heads] or [batch, heads, queries]")
+        raise TypeError(f"sinks: got {kind_of(sinks)}; expected a tensor [heads] or [batch, heads, queries]")
     check_layout("sinks", sinks)
     check_float("sinks", sinks)
     heads, queries = query.shape[-3], query.shape[-2]

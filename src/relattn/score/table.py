@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from relattn.arguments import as_int, check_choice
+from relattn.arguments import as_int, check_choice, kind_of
 from relattn.errors import ShapeError
 
 Beyond = Literal["clamp", "zero", "refuse"]
@@ -111,7 +111,7 @@ class OffsetTable:
 
 def _check_values(values: object) -> None:
     if not isinstance(values, Tensor) or values.dim() not in (2, 3):
-        came = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        came = list(values.shape) if isinstance(values, Tensor) else kind_of(values)
         raise TypeError(
             f"OffsetTable values: got {came}; expected a tensor [heads or 1, rows, width] (or [heads or 1, rows] for a "
             "bias)"

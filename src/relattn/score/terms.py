@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.arguments import kind_of
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.problem import TABLES
 from relattn.score.table import OffsetTable, add_tables, join_tables
@@ -49,7 +50,7 @@ class ScoreTerms:
     def __post_init__(self) -> None:
         for name, tensor in (("query", self.query), ("key", self.key), ("relative_query", self.relative_query)):
             if tensor is not None and not isinstance(tensor, Tensor):
-                raise TypeError(f"ScoreTerms {name}: got {type(tensor).__name__}; expected a tensor or None")
+                raise TypeError(f"ScoreTerms {name}: got {kind_of(tensor)}; expected a tensor or None")
         for name, table, num_axes in (
             ("relative_keys", self.relative_keys, 3),
             ("relative_queries", self.relative_queries, 3),
@@ -59,7 +60,7 @@ class ScoreTerms:
             if table is None:
                 continue
             if not isinstance(table, OffsetTable):
-                raise TypeError(f"ScoreTerms {name}: got {type(table).__name__}; expected an OffsetTable or None")
+                raise TypeError(f"ScoreTerms {name}: got {kind_of(table)}; expected an OffsetTable or None")
             if table.values.dim() != num_axes:
                 expected = "[heads or 1, rows]" if num_axes == 2 else "[heads or 1, rows, width]"
                 raise ValueError(
