@@ -46,7 +46,7 @@ def refuse_graph() -> None:
 
 def refuse_trace() -> None:
     """Raises UnsupportedError: under torch.jit.trace, which keeps the lengths of its example and is wrong at others."""
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
         raise UnsupportedError(
             "torch.jit.trace: got a call of relattn, whose lengths a trace would fix; expected torch.export.export, or "
             "torch.onnx.export with dynamo=True, which keep lengths open"

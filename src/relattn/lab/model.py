@@ -219,7 +219,8 @@ class LabModel(PreTrainedModel, GenerationMixin):
                 logits.flatten(0, 1).float(), shift_labels.flatten(), ignore_index=IGNORED, reduction="sum"
             )
             loss = summed / ((shift_labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: past_key_values})
+        kept: dict[str, Any] = {CACHE: past_key_values}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **kept)
 
     def _placed(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Embeddings x [B, length, width] with the sinusoids of `positions` [B or 1, length], and voices, in them.

@@ -1,5 +1,8 @@
 """Inkling 2's attention up to transformers 5.23: it projects, clips, scales and gates by itself."""
 
+# pyright: reportCallIssue=false, reportAttributeAccessIssue=false
+# Its classes have other parts in the transformers that pyright reads.
+
 from __future__ import annotations
 
 from typing import Any
