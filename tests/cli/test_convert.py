@@ -194,8 +194,8 @@ def test_a_model_of_the_lab_is_said_to_be_one(form: tuple[str, ...], tmp_path: P
     said = refused("convert", tmp_path / "model" / "model.safetensors", tmp_path / "out.safetensors", *form)
     if form == BACK:
         assert said.startswith(
-            "checkpoint: got relattn's attention layers (blocks.0.attention.q_proj.weight; 1 in all) without parameters "
-            "of an encoding (encoding.*); expected some, for transfo_xl holds them; "
+            "checkpoint: got relattn's attention layers (blocks.0.attention.q_proj.weight; 1 in all) without "
+            "parameters of an encoding (encoding.*); expected some, for transfo_xl holds them; "
         )
     assert said.endswith(
         "; this file is a model that `relattn compare` or `relattn reproduce` wrote, with relattn's own layers: "
