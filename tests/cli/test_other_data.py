@@ -90,7 +90,7 @@ def test_words_need_no_data(text, tmp_path):
     try:
         composed(folder, tmp_path / "a", "--prompt", "a", "--steps", 1)
         composed(folder, tmp_path / "b", "--from-nothing", "--steps", 1)
-        said = f"--data: got {str(folder / 'words.txt')!r}, which is not there; expected a text file"
+        said = f"data: got {str(folder / 'words.txt')!r}, which is not there; expected a text file"
         assert refused("compose", "--checkpoint", checkpoint(folder), "--out", tmp_path / "c") == said
     finally:
         (folder / "elsewhere").rename(folder / "words.txt")

@@ -51,10 +51,11 @@ def test_a_task_that_goes_on_counts_what_this_run_did():
     lines = Lines(written.append, clock)
     lines.begin("training", 6000)
     clock.now += 30
-    for done in range(1801, 1900):
+    for done in range(1801, 2100):
         lines.advance(done, "")
         clock.now += 0.1
-    assert written == ["training: 6000 to go", "training: 1822 of 6000 (30%), about 6 min 58 s left"]
+    assert len(written) == 2  # the first few steps may be slow: a line comes after four per cent
+    assert written[1].endswith("of 6000 (34%), about 6 min 36 s left")
 
 
 def test_the_bar_of_a_task_that_goes_on_counts_what_this_run_did():

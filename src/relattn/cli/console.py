@@ -183,7 +183,7 @@ class Lines:
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
         self._write, self._clock = write, clock
-        self._label, self._total, self._began, self._last, self._told = "", 0, 0.0, 0.0, 0
+        self._label, self._total, self._began, self._last, self._told = "", 0, 0.0, 0.0, 0.0
         self._first: int | None = None
 
     def start(self) -> None:
@@ -194,7 +194,7 @@ class Lines:
 
     def begin(self, label: str, total: int) -> None:
         """A line for the new task."""
-        self._label, self._total, self._told, self._first = label, total, 0, None
+        self._label, self._total, self._told, self._first = label, total, 0.0, None
         self._began = self._last = self._clock()
         self._write(f"{label}: {total} to go")
 
@@ -204,7 +204,7 @@ class Lines:
         if self._first is None:
             self._first = 0
             if done > 1:  # a run that goes on: what was done before took none of this run's time
-                self._first, self._began, self._last = done, now, now
+                self._first, self._began, self._last, self._told = done, now, now, share * LINES
         if share < self._told / LINES + 1 / LINES or now - self._last < SECONDS:
             return
         self._told, self._last = math.floor(share * LINES), now
