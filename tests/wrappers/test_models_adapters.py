@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 
 import relattn.hf
 from tests.hf.twins import FLOAT32, assert_same
-from tests.peers.cases import CASES, made
+from tests.peers.cases import made
 from tests.wrappers.models import FAMILIES, READ_BY_THE_ORIGINAL, answer, in_both_orders, inputs_of, named
 
 pytestmark = pytest.mark.wrappers
-every_model = pytest.mark.parametrize("name", CASES)
+every_model = pytest.mark.parametrize("name", FAMILIES)
 
 
 def low_rank(*names: str, **settings: Any) -> Any:
@@ -64,7 +64,7 @@ def test_adapters_of_wavlm_s_projections() -> None:
     assert all(parameter.grad.any() for key, parameter in twin.named_parameters() if "lora_" in key)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@every_model
 def test_saved_loaded_and_merged(name: str, tmp_path: Path) -> None:
     """The original's keys and numbers: of the adapters, of the model with them, and of the merged model."""
     from peft import PeftModel, get_peft_model

@@ -12,8 +12,8 @@ import relattn.hf
 from relattn import UnsupportedError
 from tests.bad_input.refusal import refused
 from tests.hf.twins import FLOAT32
-from tests.peers.cases import CASES, made
-from tests.wrappers.models import Wrapper, answer, in_both_orders, inputs_of
+from tests.peers.cases import made
+from tests.wrappers.models import FAMILIES, Wrapper, answer, in_both_orders, inputs_of
 
 pytestmark = pytest.mark.wrappers
 
@@ -41,7 +41,7 @@ def in_hooks(way: str, folder: Path) -> Wrapper:
     return wrap
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(READS_ITS_ROWS)])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if not name.startswith(READS_ITS_ROWS)])
 @torch.no_grad()
 def test_cpu_offload(name: str) -> None:
     model, inputs = made(name), inputs_of(name)
