@@ -13,7 +13,7 @@ class Terminated(KeyboardInterrupt):
 def stop(signum: int, frame: object = None) -> NoReturn:
     """A handler of signals.
 
-    Raises Terminated: for SIGTERM; KeyboardInterrupt: for SIGINT.
+    Raises KeyboardInterrupt: for SIGINT, and as Terminated for SIGTERM.
     """
     raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
 
