@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from relattn import AlibiBias, ShapeError, UnsupportedError, relative_attention
+from relattn.arguments import kind_of
 from relattn.nn import RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from tests.bad_input.refusal import ones, refused
 
@@ -88,7 +89,7 @@ def test_keys_that_stand_nowhere(name):
 
 @pytest.mark.parametrize("came", [None, "x", nn.Linear(2, 2), nn.MultiheadAttention, make()], ids=lambda v: str(v)[:9])
 def test_no_module_of_torch(came):
-    with refused(TypeError, f"attention: got {type(came).__name__}; expected a torch.nn.MultiheadAttention"):
+    with refused(TypeError, f"attention: got {kind_of(came)}; expected a torch.nn.MultiheadAttention"):
         RelativeMultiheadAttention.from_torch(came)
 
 

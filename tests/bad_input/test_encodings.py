@@ -25,6 +25,7 @@ from relattn import (
     explain,
     relative_attention,
 )
+from relattn.arguments import kind_of
 from tests.bad_input.refusal import call, ones, refused
 
 TERMS = ("relative_keys", "relative_queries", "relative_values", "bias")
@@ -39,7 +40,7 @@ def term(name: str, heads: int = 1, width: int = 8, **kind) -> ScoreTerms:
 @pytest.mark.parametrize("function", [relative_attention, attention_weights, explain])
 @pytest.mark.parametrize("came", ["rope", 1, True, AlibiBias, [AlibiBias(4)], torch.nn.Linear(2, 2)], ids=str)
 def test_no_encoding(function, came):
-    said = f"encoding: got {type(came).__name__}; expected a RelativeEncoding, ScoreTerms, or None"
+    said = f"encoding: got {kind_of(came)}; expected a RelativeEncoding, ScoreTerms, or None"
     with refused(TypeError, said):
         call(function, encoding=came)
 

@@ -17,6 +17,7 @@ from relattn import (
     T5Bias,
     UnsupportedError,
 )
+from relattn.arguments import kind_of
 from relattn.nn import KVCache, RelativeMultiheadAttention, RelPositionMultiHeadedAttention
 from tests.bad_input.refusal import ones, refused
 
@@ -80,7 +81,7 @@ def test_flags(came):
 
 @pytest.mark.parametrize("came", ["rope", 1, AlibiBias, torch.nn.Linear(2, 2)], ids=str)
 def test_no_encoding(came):
-    with refused(TypeError, f"encoding: got {type(came).__name__}; expected a RelativeEncoding or None"):
+    with refused(TypeError, f"encoding: got {kind_of(came)}; expected a RelativeEncoding or None"):
         make(came)
 
 
@@ -132,7 +133,7 @@ def test_encoding_for_other_heads_or_width(encoding, said):
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("came", ["x", 1, [[1.0]], np.ones((2, 5, 32), np.float32)], ids=repr)
 def test_no_tensor(name, came):
-    with refused(TypeError, f"{name}: got {type(came).__name__}; expected a tensor [batch, length, 32]"):
+    with refused(TypeError, f"{name}: got {kind_of(came)}; expected a tensor [batch, length, 32]"):
         forward(**{name: came})
 
 
@@ -210,7 +211,7 @@ def test_value_without_key():
 
 @pytest.mark.parametrize("came", ["x", 1, True, False, {}, [], (ones(1), ones(1)), KVCache], ids=str)
 def test_no_cache(came):
-    said = f"cache: got {type(came).__name__}; expected a KVCache or None; make one for each layer"
+    said = f"cache: got {kind_of(came)}; expected a KVCache or None; make one for each layer"
     with refused(TypeError, said):
         make()(ones(2, 5, 32), cache=came)
 

@@ -161,7 +161,7 @@ def test_start_given_as_a_tensor_past_a_table(encoding, said, name):
 
 def test_causal_rows_past_which_causality_already_hides():
     """It is not named as the way out where it is on: what is missing are rows of the past."""
-    said = f"RelativeEmbedding max_length: offsets beyond its 2 rows are visible; {LONGER.format(2)}"
+    said = f"RelativeEmbedding max_length: offsets beyond its rows are visible; {LONGER.format(2)}"
     with refused(RuntimeError, said):
         call(encoding=RelativeEmbedding(8, 2, causal=True), is_causal=True, query_position=torch.tensor(3))
 
