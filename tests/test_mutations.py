@@ -393,8 +393,8 @@ def mutate_buckets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
     """T5's buckets are those of another offset, made anew in every call."""
     from relattn.encodings import t5
 
-    whole, kept = t5._buckets, t5._buckets_of
-    monkeypatch.setattr(t5, "_buckets", lambda offsets, *others: whole(change(offsets), *others))
+    whole, kept = t5.buckets, t5._buckets_of
+    monkeypatch.setattr(t5, "buckets", lambda offsets, *others: whole(change(offsets), *others))
     monkeypatch.setattr(t5, "_buckets_of", kept.__wrapped__)  # pyright: ignore[reportFunctionMemberAccess]
 
 

@@ -21,7 +21,7 @@ def edges_reached(
     """
     sizes = distance.device, first, last, steps, count, passed
     edges = _edges(*sizes) if is_watched(()) else _kept_edges(*sizes)
-    return (distance.unsqueeze(-1) >= edges).sum(-1)
+    return torch.bucketize(distance.contiguous(), edges, right=True)
 
 
 def _edges(device: torch.device, first: int, last: int, steps: int, count: int, passed: bool) -> Int64[Tensor, "count"]:
