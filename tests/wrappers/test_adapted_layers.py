@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
@@ -24,6 +23,8 @@ def called(case: Case, layer: ProjectedAttention, tensors: dict[str, Tensor], x:
 @pytest.mark.parametrize("name", ["none", "t5", *WITH_LINEAR])
 def test_lora_on_every_linear(name: str) -> None:
     """Output and gradients are those of W + B A; merged, the layer has its own names again."""
+    from peft import LoraConfig, get_peft_model
+
     case, x = CASES[name], random_input()
     layer = case.layer()
     targets = linears(layer)

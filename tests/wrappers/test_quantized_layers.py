@@ -3,10 +3,8 @@
 import copy
 from collections.abc import Callable
 
-import bitsandbytes
 import pytest
 import torch
-import torchao
 from torch import nn
 
 from relattn.nn.projected import ProjectedAttention
@@ -28,30 +26,34 @@ def swapped(layer: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> nn.Modu
 
 
 def four_bits(linear: nn.Linear) -> nn.Module:
-    return bitsandbytes.nn.Linear4bit(
+    from bitsandbytes.nn import Linear4bit
+
+    return Linear4bit(
         linear.in_features, linear.out_features, linear.bias is not None, compute_dtype=torch.float32, quant_type="nf4"
     )
 
 
 def eight_bits(linear: nn.Linear) -> nn.Module:
-    return bitsandbytes.nn.Linear8bitLt(
-        linear.in_features, linear.out_features, linear.bias is not None, has_fp16_weights=False
-    )
+    from bitsandbytes.nn import Linear8bitLt
+
+    return Linear8bitLt(linear.in_features, linear.out_features, linear.bias is not None, has_fp16_weights=False)
 
 
-def torchaos(layer: nn.Module, config: object) -> nn.Module:
-    torchao.quantization.quantize_(layer, config)
+def torchaos(layer: nn.Module, config: str) -> nn.Module:
+    from torchao import quantization
+
+    quantization.quantize_(layer, getattr(quantization, config)())
     return layer
 
 
 WEIGHTS_ALONE: dict[str, Callable[[nn.Module], nn.Module]] = {
     "bitsandbytes, 4 bits": lambda layer: swapped(layer, four_bits),
-    "torchao, int8": lambda layer: torchaos(layer, torchao.quantization.Int8WeightOnlyConfig()),
+    "torchao, int8": lambda layer: torchaos(layer, "Int8WeightOnlyConfig"),
 }
 FEATURES_TOO: dict[str, Callable[[nn.Module], nn.Module]] = {
     "quantize_dynamic": lambda layer: torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}),
     "bitsandbytes, 8 bits": lambda layer: swapped(layer, eight_bits),
-    "torchao, int8": lambda layer: torchaos(layer, torchao.quantization.Int8DynamicActivationInt8WeightConfig()),
+    "torchao, int8": lambda layer: torchaos(layer, "Int8DynamicActivationInt8WeightConfig"),
 }
 every_layer = pytest.mark.parametrize("name", ["none", "t5", *WITH_LINEAR])
 
