@@ -16,11 +16,12 @@ from relattn.backends.native import operator
 from relattn.backends.native.inputs import MOST_AXES
 from relattn.errors import UnsupportedError
 from tests.contract.axes import AXES_CASES
-from tests.contract.check import by_formula, check
+from tests.contract.check import by_formula
 from tests.contract.operators import operator_arguments
 from tests.contract.places import Place, on_a_grid
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
+from tests.native.passes import check
 from tests.native.sets import RUNNABLE, every_set
 from tests.native.test_native import assert_every_number_of_threads_gives_the_same_bits, drawn
 

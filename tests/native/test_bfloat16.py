@@ -10,9 +10,10 @@ from torch import Tensor
 from relattn import KeyQueryEmbedding, RelativeEmbedding, ShawEmbedding, relative_attention
 from relattn.backends.native import operator
 from tests.contract.cases import CASES
-from tests.contract.check import by_formula, check
+from tests.contract.check import by_formula
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
+from tests.native.passes import check
 from tests.native.sets import RUNNABLE, every_set, of
 from tests.native.test_native import answers, assert_every_number_of_threads_gives_the_same_bits, drawn
 

@@ -8,9 +8,10 @@ from relattn import relative_attention
 from relattn.backends.native import operator
 from tests import seeds
 from tests.contract.cases import CASES
-from tests.contract.check import by_formula, check
+from tests.contract.check import by_formula
 from tests.contract.settings import Setting, random_setting
 from tests.contract.subject import make_subject
+from tests.native.passes import check
 from tests.native.sets import every_set
 
 HALVES = ("bfloat16", "float16")
@@ -116,7 +117,10 @@ def test_masks_across_blocks(mask: str, instructions: str, rng: np.random.Genera
 @every_set
 @every_case
 def test_few_queries(name: str, instructions: str, rng: np.random.Generator, monkeypatch) -> None:
-    """They meet keys where they lie, a chunk at a time: float32, and bfloat16 of any width, under masks and windows."""
+    """They meet keys where they lie, a chunk at a time: float32, and bfloat16 of any width, under masks and windows.
+
+    Without gradients; with them, in the same budget, keys are packed.
+    """
     ran, run = [], operator._run
     monkeypatch.setattr(operator, "_run", lambda *given, few=False: (ran.append(few), run(*given, few=few)))
     requirements = CASES[name].requirements()

@@ -9,9 +9,10 @@ import torch
 from relattn import relative_attention
 from relattn.backends.native import operator
 from tests.contract.cases import CASES
-from tests.contract.check import by_formula, check
+from tests.contract.check import by_formula
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
+from tests.native.passes import check
 from tests.native.sets import every_set
 
 

@@ -11,9 +11,10 @@ from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, relative_attention
 from relattn.backends.native import operator
 from tests import seeds
 from tests.contract.cases import CASES, HandTable, TermsCase
-from tests.contract.check import by_formula, check
+from tests.contract.check import by_formula
 from tests.contract.settings import Setting
 from tests.contract.subject import make_subject
+from tests.native.passes import check
 from tests.native.sets import RUNNABLE, every_set
 from tests.native.test_native import assert_every_number_of_threads_gives_the_same_bits, drawn
 
@@ -205,9 +206,10 @@ def test_few_queries_split_over_threads_give_the_same_bits(kind: str, name: str,
     assert_every_number_of_threads_gives_the_same_bits(found)
 
 
-@pytest.mark.parametrize("queries", [1, 30])
+@pytest.mark.parametrize("queries", [operator.QUERIES_OF_A_KEY + 1, 30])
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_call_with_a_gradient_and_one_without_give_the_same_bits(name: str, queries: int) -> None:
+    """Not for few queries: only without a gradient do they read the keys as they lie."""
     encoding, inputs = ENCODINGS[name](), [drawn(2, 4, n, 8) for n in (queries, 30, 30)]
     positions = {"query_position": torch.tensor(3), "key_position": torch.randint(0, 50, (2, 30))}
     asked = {"encoding": encoding, **positions, "backend": "native", "return_lse": True}

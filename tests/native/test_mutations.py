@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 from relattn.backends.native import operator
 from tests.contract.cases import CASES
-from tests.contract.check import assert_red, check
+from tests.contract.check import assert_red
 from tests.contract.subject import Subject, make_subject
+from tests.native.passes import check
 from tests.native.test_padding import both_passes
 from tests.test_mutations import POSITIONS, PROBLEM_MUTATIONS, mutate_problem, setting_of
 
@@ -24,6 +26,7 @@ def test_control_is_green(layout: str, most: int, rng: np.random.Generator, monk
     check(subject_of(layout, rng), "native", "float32")
 
 
+@torch.no_grad()
 @both_passes
 @either_layout
 @pytest.mark.parametrize("mutation", PROBLEM_MUTATIONS)

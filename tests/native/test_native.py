@@ -110,6 +110,7 @@ def test_few_queries_split_over_threads_give_the_same_bits() -> None:
     encoding, query = RelativeEmbedding(8, 3000), drawn(2, 4, 1, 8)
     key, value = (drawn(2, 4, 3000, 8) for _ in range(2))
 
+    @torch.no_grad()
     def found() -> list[Tensor]:
         asked = {"encoding": encoding, "query_position": 2999, "backend": "native", "return_lse": True}
         return list(relative_attention(query, key, value, **asked))
@@ -122,11 +123,17 @@ def test_torchs_default_dtype_and_device_change_nothing(queries: int) -> None:
     """Models are loaded under other defaults, and the kernels write float32."""
     encoding = ENCODINGS["bias"]()
     inputs = [drawn(1, 4, n, 8, requires_grad=True) for n in (queries, 40, 40)]
-    expected = answers(encoding, inputs)
+
+    def with_and_without_gradients() -> list[Tensor]:
+        with torch.no_grad():
+            alone = relative_attention(*inputs, encoding=encoding, backend="native")
+        return [*answers(encoding, inputs), alone]
+
+    expected = with_and_without_gradients()
     torch.set_default_dtype(torch.float64)
     torch.set_default_device("meta")
     try:
-        found = answers(encoding, inputs)
+        found = with_and_without_gradients()
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)

@@ -18,11 +18,12 @@ from tests.test_tiled_edges import LENGTH, SWALLOWING, hold_a_swallowed_row_unif
 def test_a_number_that_swallows_a_rows_scores_leaves_it_uniform(
     constant: float, length: int, most: int, instructions: str, rng: np.random.Generator, small_blocks, monkeypatch
 ) -> None:
-    """Answers and gradients, in one block and across several."""
+    """Answers with and without gradients, and these, in one block and across several."""
     monkeypatch.setattr(operator, "QUERIES_OF_A_KEY", most)
     hold_a_swallowed_row_uniform("native", constant, length)
 
 
+@torch.no_grad()
 @every_set
 @both_passes
 def test_a_mask_of_the_lowest_number_swallows_a_key_bias(most: int, instructions: str, monkeypatch) -> None:
