@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.layoutlmv2.modeling_layoutlmv2 import LayoutLMv2Encoder, LayoutLMv2SelfAttention
 from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder, LayoutLMv3SelfAttention
 
@@ -67,11 +67,17 @@ class _Encoder(Replacement):
         return Placed(made_for, {"x": bbox[:, :, 0], "y": bbox[:, :, 3]})
 
     def bias(self: Any, name: str, buckets: int, furthest: int, features: Tensor) -> ScoreTerms:
-        """The biases of a projection of buckets, by offset. The original reads its weight, so past an adapter."""
-        projection = getattr(self, name)
+        """The biases of a projection of buckets, by offset."""
         with torch.no_grad():
-            rows = wide(columns_of(getattr(projection, "base_layer", projection), buckets, features)) / self.divisor()
+            rows = wide(columns_of(_past_adapters(getattr(self, name)), buckets, features)) / self.divisor()
             return ScoreTerms(bias=bias_table(rows, furthest, True, Span(-furthest, 2 * furthest + 1)))
+
+
+def _past_adapters(projection: nn.Module) -> nn.Module:
+    """The layer that holds the projection's weight: the original reads this weight, so past an adapter."""
+    weight = getattr(projection, "weight", None)
+    holders = (one for one in projection.modules() if any(held is weight for held in one.parameters(recurse=False)))
+    return next(holders, projection)
 
 
 class RelattnLayoutLMv2Encoder(_Encoder, LayoutLMv2Encoder):
