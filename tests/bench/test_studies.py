@@ -108,7 +108,7 @@ def test_figures_of_another_machine_or_version_are_not_mixed(counted, tmp_path, 
     path.write_text(json.dumps(kept))
     code, _, told = call("small", "--out", tmp_path)
     assert code == 2
-    assert f"error: out: got {path}, {said}" in told
+    assert f"error: --out: got {path}, {said}" in told
     assert "remove the file to measure all of it again" in told
 
 
@@ -117,7 +117,7 @@ def test_a_damaged_file_is_refused(counted, tmp_path, broken):
     (tmp_path / "small.json").write_text(broken)
     code, _, told = call("small", "--out", tmp_path)
     assert code == 2
-    assert f"error: out: got {tmp_path / 'small.json'}, which holds no figures of the study 'small'; expected" in told
+    assert f"error: --out: got {tmp_path / 'small.json'}, which holds no figures of the study 'small'; expected" in told
 
 
 def test_a_stop_before_the_first_measurement_says_so(counted, tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def holder(out: Path) -> subprocess.Popen[str]:
 
 def busy(out: Path) -> str:
     return (
-        f"out: got {out}, where another process is at work; expected a folder for this one alone; wait for the other "
+        f"--out: got {out}, where another process is at work; expected a folder for this one alone; wait for the other "
         "to end, or choose another --out"
     )
 

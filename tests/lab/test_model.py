@@ -241,7 +241,7 @@ def test_a_mask_that_forgets_the_cache():
             {"encoding": "ropes"},
             "encoding: got 'ropes'; expected one of 'relative-heads', 'relative', 'relative+pitch+time', ",
         ),
-        ({"width": 15}, "width: got 15; expected a multiple of the 2 heads"),
+        ({"width": 15}, "width, heads: got 15 and 2; expected a width that the heads divide"),
         ({"width": 0}, "width: got 0; expected an int of at least 1"),
         ({"depth": -1}, "depth: got -1; expected an int of at least 1"),
         ({"heads": 0}, "heads: got 0; expected an int of at least 1"),

@@ -35,7 +35,7 @@ def results(losses, seeds=(0, 1), ngram=0.5, longer=0.0):
         "settings": {
             "data": "chorales", "encodings": list(losses), "seeds": list(seeds), "steps_taken": 20, "length": 16,
             "width": 8, "depth": 1, "heads": 2, "batch": 2, "learning_rate": 0.006, "dropout": 0.0,
-            "context_parallel": 1,
+            "context_parallel": 1, "skip_bad": False,
         },
         "versions": {"relattn": "0.1.0", "torch": "2"},
         "machine": {"processor": "A <fast> one", "cores": 2, "torch_threads": 2, "accelerators": ["GPU & Co"]},

@@ -121,10 +121,10 @@ def test_a_run_that_overfits_says_so():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"data": "songs.txt"}, "whose tokens have no voice"),
+        ({"data": "songs.txt"}, "data: got songs.txt; expected music in four voices"),
         ({"data": "a.json", "minutes": 3.0}, "steps: got none; expected the steps of every run"),
         ({"data": "a.json", "length": 12}, "length: got 12; expected a multiple of 8"),
-        ({"data": "a.json", "encodings": ("disentangled",)}, "encoding: got 'disentangled'; expected one of"),
+        ({"data": "a.json", "encodings": ("disentangled",)}, "encodings: got 'disentangled'; expected one of"),
     ],
 )
 def test_what_cannot_be_carried_out_is_refused(given: dict[str, Any], message: str):

@@ -32,7 +32,7 @@ class _Flags:
         options = [name for param in self.get_params(ctx) for name in param.opts if name.startswith("--")]
         TYPED.set({name.removeprefix("--").replace("-", "_"): name for name in options})
         flags = [name for param in self.get_params(ctx) if getattr(param, "is_flag", False) for name in param.opts]
-        for word, after in zip(args, [*args[1:], ""], strict=True):
+        for word, after in zip(args, [*args, ""][1:], strict=True):
             name, equals, value = word.partition("=")
             value = value if equals else after
             if name in flags and (equals or value.lower() in SWITCHES):
