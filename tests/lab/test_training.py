@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, TensorBoardCallback
 
-from relattn.lab import trainer
+from relattn.lab import stopping, trainer
 from relattn.lab.material import Material
 from relattn.lab.training import TrainingPlan, last_checkpoint, train
 from relattn.lab.voices.corpus import VoicesCorpus
@@ -111,7 +111,9 @@ def test_an_entry_of_the_curve_is_the_mean_of_its_steps(material, tmp_path, monk
     assert np.array(found.training_curve) == pytest.approx(np.array(expected), rel=1e-12)
 
 
-def test_a_second_interrupt_does_not_wait(material, tmp_path):
+def test_a_second_interrupt_does_not_wait(material, tmp_path, monkeypatch):
+    monkeypatch.setattr(stopping, "ECHO", 0.0)
+
     def interrupt_twice(step, note):
         if step == 3:
             os.kill(os.getpid(), signal.SIGINT)

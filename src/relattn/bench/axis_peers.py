@@ -59,9 +59,10 @@ def sam_attention(kind: type[SamVisionAttention], heads: int, head_dim: int) -> 
     return module
 
 
-def layout_attention(projected: Sequence[Tensor], heads: int, head_dim: int) -> tuple[Any, Any]:
+def layout_attention(implementation: str, projected: Sequence[Tensor], heads: int, head_dim: int) -> tuple[Any, Any]:
     """LayoutLMv3's encoder, which makes the biases once the caller gave its tables their weights; and its attention."""
     config = LayoutLMv3Config(hidden_size=heads * head_dim, num_attention_heads=heads, num_hidden_layers=0)
+    config._attn_implementation = implementation
     encoder: Any = LayoutLMv3Encoder(config)
     for name in LAYOUT_TABLES:
         setattr(encoder, name, nn.Module())
@@ -71,7 +72,7 @@ def layout_attention(projected: Sequence[Tensor], heads: int, head_dim: int) -> 
 
 
 def transformers_on_axes(case: Case) -> Call:
-    """SwinAttention or SAM's attention on PyTorch's sdpa; or LayoutLMv3's, which has no other than its own."""
+    """SwinAttention, or SAM's or LayoutLMv3's attention, on PyTorch's sdpa."""
     if case.workload.encoding == "grid-bias":
         return _swin(case)
     return _sam(case) if case.workload.encoding == "decomposed" else _layout(case)
@@ -101,11 +102,11 @@ def _sam(case: Case) -> Call:
 
 
 def _layout(case: Case) -> Call:
-    """LayoutLMv3 scales the biases with the scores. x is a box's left edge, y its lower edge."""
+    """LayoutLMv3 scales the biases as the products. x is a box's left edge, y its lower edge."""
     work = case.workload
     assert isinstance(case.encoding, nn.Module)
     biases = list(case.encoding.parameters())
-    encoder, module = layout_attention(_projected(case), work.heads, work.head_dim)
+    encoder, module = layout_attention("sdpa", _projected(case), work.heads, work.head_dim)
     order, hidden = torch.arange(work.length, device=work.device).unsqueeze(0), _hidden(case)
     left, bottom = case.places["x"], case.places["y"]
     assert isinstance(left, Tensor)
@@ -115,8 +116,7 @@ def _layout(case: Case) -> Call:
     def call() -> Tensor:
         for name, bias in zip(LAYOUT_TABLES, biases, strict=True):
             getattr(encoder, name).weight = bias.t() * work.head_dim**0.5
-        rel_pos, rel_2d_pos = encoder._cal_1d_pos_emb(order), encoder._cal_2d_pos_emb(boxes)
-        return split(module(hidden, rel_pos=rel_pos, rel_2d_pos=rel_2d_pos)[0], work.heads)
+        return split(module(hidden, position_bias=encoder._compute_position_bias(order, boxes))[0], work.heads)
 
     return call
 

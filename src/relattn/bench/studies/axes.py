@@ -130,7 +130,7 @@ def layout(length: int, double: bool) -> Case:
     buckets = {"text": config.rel_pos_bins, "x": config.rel_2d_pos_bins, "y": config.rel_2d_pos_bins}
     leaves = _leaves(q=shape, k=shape, v=shape, **{axis: (heads, count) for axis, count in buckets.items()})
     leaves = _in_double(leaves) if double else leaves
-    encoder, module = layout_attention([leaves[name] for name in "qkv"], heads, width)
+    encoder, module = layout_attention("eager", [leaves[name] for name in "qkv"], heads, width)
     for axis, name in zip(buckets, LAYOUT_TABLES, strict=True):
         getattr(encoder, name).weight = leaves[axis]
     boxes = torch.zeros(1, length, 4, dtype=torch.int64)
@@ -138,8 +138,7 @@ def layout(length: int, double: bool) -> Case:
     numbers = torch.arange(length).unsqueeze(0)
 
     def theirs() -> Tensor:
-        rel_pos, rel_2d_pos = encoder._cal_1d_pos_emb(numbers), encoder._cal_2d_pos_emb(boxes)
-        return module(leaves["q"], rel_pos=rel_pos, rel_2d_pos=rel_2d_pos)[0]
+        return module(leaves["q"], position_bias=encoder._compute_position_bias(numbers, boxes))[0]
 
     def table(axis: str, furthest: int, count: int) -> OffsetTable:
         offsets = torch.arange(-furthest, furthest + 1)
