@@ -198,7 +198,7 @@ def test_dropout(name: str, rng: np.random.Generator) -> None:
     assert not torch.equal(draw(0), draw(1))
     set_attention_dropout(twin, 0.0)
     assert torch.equal(draw(0), draw(1))
-    assert probabilities_seen(twin, fixed, 0.3) == {0.3}
+    assert probabilities_seen(twin, fixed, 0.3, case.residuals) == {0.3}
 
 
 def set_attention_dropout(model: nn.Module, p: float) -> None:
@@ -214,13 +214,19 @@ def set_attention_dropout(model: nn.Module, p: float) -> None:
                 setattr(module, setting, p)
 
 
-def probabilities_seen(model: nn.Module, fixed: dict[str, Tensor], p: float) -> set[float]:
-    """With which dropout_p relative_attention is called."""
+def probabilities_seen(model: nn.Module, fixed: dict[str, Tensor], p: float, residuals: bool) -> set[float]:
+    """With which dropout_p relative_attention is called; residuals: but for calls without positions."""
     set_attention_dropout(model, p)
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         original = interface.relative_attention
-        patch.setattr(interface, "relative_attention", lambda *a, **k: seen.append(k["dropout_p"]) or original(*a, **k))
+
+        def watched(*args: Tensor, **kwargs: Any) -> Tensor:
+            if kwargs["encoding"] is not None or not residuals:
+                seen.append(kwargs["dropout_p"])
+            return original(*args, **kwargs)
+
+        patch.setattr(interface, "relative_attention", watched)
         with torch.no_grad():
             model(**{key: x.clone() for key, x in fixed.items()})
             model.eval()

@@ -23,7 +23,8 @@ class Case:
     does not depend on. key_biases: the ends of the names of parameters whose gradients cancel (a vector added to every
     key), each with the end of the weight's name beside it. attentions: whether its modules return the weights when
     output_attentions asks for them. generates: by `generate`, from a prompt. dropout: whether its attention has one.
-    checkpoints: whether transformers can checkpoint its layers.
+    checkpoints: whether transformers can checkpoint its layers. residuals: whether a token attends to its own states in
+    the layers below, too: without positions and dropout.
     """
 
     make: Callable[[int], nn.Module]
@@ -37,6 +38,7 @@ class Case:
     generates: bool = False
     dropout: bool = True
     checkpoints: bool = True
+    residuals: bool = False
 
 
 def theirs(family: str, *names: str) -> list[Any]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from relattn.hf.installed import VERSION, release
 from tests.peers.cases.case import VOCABULARY, WIDTH, Case, at_tokens, theirs, tokens
 
 SIZES = {"vocab_size": VOCABULARY, "unpadded_vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2,
@@ -15,7 +16,9 @@ INKLING = {"intermediate_size": 24, "mlp_layer_types": ["dense", "dense"], "logi
 INKLING2 = {"moe_intermediate_size": 8, "n_routed_experts": 2, "num_experts_per_tok": 2,
             "n_layers_per_attn_res_block": 2, "qk_l2_clip_threshold": 3.0, "rel_l2_clip_threshold": 2.0}  # fmt: skip
 LOOP = {"num_hidden_layers": 4, "layer_types": ["hybrid_sliding", "hybrid"] * 2, "loop_layer_index_start": 2,
-        "loop_layer_index_end": 4, "loop_num_passes": 2, "loop_gate_rank": 3}  # fmt: skip
+        "loop_layer_index_end": 4, "loop_num_passes": 2, "loop_gate_rank": 3,
+        "n_layers_per_attn_res_block": 1}  # fmt: skip
+"""With one layer a block the messages of a pass are drawn from more than one state."""
 
 
 def of_text(family: str, model: str, config: str, **settings: Any) -> nn.Module:
@@ -32,11 +35,12 @@ def inkling(**changes: Any) -> Case:
 
 
 def inkling2(**changes: Any) -> Case:
-    return without_experts("inkling2", "Inkling2", replaced=6, **changes)
+    """From transformers 5.24 on, the model and the biases of its layers are replaced, too."""
+    return without_experts("inkling2", "Inkling2", replaced=9 if release(VERSION) >= (5, 24) else 6, **changes)
 
 
 def inkling2_loop(**changes: Any) -> Case:
-    return without_experts("inkling2_loop", "Inkling2Loop", replaced=14, **LOOP, **changes)
+    return without_experts("inkling2_loop", "Inkling2Loop", replaced=18, **LOOP, **changes)
 
 
 def without_experts(family: str, kind: str, replaced: int, **changes: Any) -> Case:
@@ -48,7 +52,7 @@ def without_experts(family: str, kind: str, replaced: int, **changes: Any) -> Ca
             layer.mlp = nn.Linear(WIDTH, WIDTH)
         return model
 
-    return Case(make, tokens, replaced, at_tokens)
+    return Case(make, tokens, replaced, at_tokens, residuals=True)
 
 
 CASES = {
