@@ -117,6 +117,10 @@ def test_half_precision(name: str, rng: np.random.Generator) -> None:
         arrays, fixed = split(case, model)
         rounded = {key: tensor.bfloat16() for key, tensor in arrays.items()}
         truth = outcomes(answer(case, model, fixed), rounded, torch.float64)
+        if name == "inkling2_loop":  # hands float32 to projections that are bfloat16 then, patched or not
+            with pytest.raises(RuntimeError, match="same dtype"):
+                outcomes(answer(case, model, fixed), rounded, torch.bfloat16)
+            return
         ours, theirs = (
             outcomes(answer(case, one, fixed), rounded, torch.bfloat16) for one in (patched_copy(model), model)
         )
@@ -348,9 +352,11 @@ def test_saved_and_loaded(name: str, tmp_path: Path, rng: np.random.Generator) -
 
 SEVERAL_GRAPHS = {
     "nemotron_asr_streaming": Unsupported, "nemotron_asr_streaming_without_lookahead": Unsupported,
-    "vits": UserError, "vits_of_one_window": UserError,
+    "vits": UserError, "vits_of_one_window": UserError, "inkling2_loop": Unsupported,
 }  # fmt: skip
-"""Models that do not compile into one graph without relattn either: Nemotron warns, VITS counts its frames in it."""
+"""Models that do not compile into one graph without relattn either: Nemotron warns, VITS counts its frames in it, and
+Inkling 2 Loop copies tensors.
+"""
 
 
 @pytest.mark.one_in(16)

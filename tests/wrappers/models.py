@@ -26,8 +26,8 @@ Wrapper = Callable[[nn.Module], nn.Module]
 READ_BY_THE_ORIGINAL = ("q_proj", "k_proj", "v_proj", "out_proj")
 """WavLM's projections: transformers hands their weights to torch's function, so that no wrapper of them is called."""
 
-OF_A_DTYPE = ("wo", "input_linear", "patch_embedding")
-"""Projections of T5, Granite-Speech 5 and SigLIP 2 whose weight's dtype transformers reads and takes for its input."""
+OF_A_DTYPE = ("wo", "input_linear", "patch_embedding", "down_proj")
+"""Projections of T5, Granite-Speech 5, SigLIP 2 and Inkling 2 Loop whose weight's dtype transformers reads and takes for its input."""
 
 
 def named(model: nn.Module, *kinds: type[nn.Module], but: tuple[str, ...] = ()) -> list[str]:
