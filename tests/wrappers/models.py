@@ -27,7 +27,9 @@ READ_BY_THE_ORIGINAL = ("q_proj", "k_proj", "v_proj", "out_proj")
 """WavLM's projections: transformers hands their weights to torch's function, so that no wrapper of them is called."""
 
 OF_A_DTYPE = ("wo", "input_linear", "patch_embedding", "down_proj")
-"""Projections of T5, Granite-Speech 5, SigLIP 2 and Inkling 2 Loop whose weight's dtype transformers reads and takes for its input."""
+"""Projections of T5, Granite-Speech 5, SigLIP 2 and Inkling 2 Loop: transformers reads the dtype of their weight, and
+takes it for their input.
+"""
 
 
 def named(model: nn.Module, *kinds: type[nn.Module], but: tuple[str, ...] = ()) -> list[str]:
