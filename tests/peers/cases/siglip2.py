@@ -31,5 +31,14 @@ def make(_: int) -> nn.Module:
 
 
 CASES = {
-    "siglip2": Case(make, patches, 1, pooled, features=("pixel_values",), attentions=False, dropout=False),
+    "siglip2": Case(
+        make,
+        patches,
+        1,
+        pooled,
+        features=("pixel_values",),
+        key_biases={"k_proj.bias": "k_proj.weight"},
+        attentions=False,
+        dropout=False,
+    )
 }
