@@ -67,9 +67,10 @@ def test_a_layer_is_no_encoding():
         TypeError, "encoding: got RelPositionMultiHeadedAttention; expected a RelativeEncoding, ScoreTerms..."
     ):
         relative_attention(q, q, q, encoding=layer)
-    for left, right in ((layer, AlibiBias(4)), (AlibiBias(4), layer)):
-        with refused(TypeError, "unsupported operand type(s) for +: ..."):
-            left + right
+    with refused(TypeError, "sum of encodings: got RelPositionMultiHeadedAttention; expected a RelativeEncoding"):
+        AlibiBias(4) + layer
+    with refused(TypeError, "unsupported operand type(s) for +: ..."):
+        layer + AlibiBias(4)
 
 
 def test_a_backend_that_cannot():

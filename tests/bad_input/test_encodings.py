@@ -322,10 +322,15 @@ def test_two_rewritings(other):
 
 
 @pytest.mark.parametrize(
-    "other", [1, None, "rope", AlibiBias, ScoreTerms()], ids=["1", "None", "str", "class", "terms"]
-)
-def test_sum_with_something_else(other):
-    with refused(TypeError, f"unsupported operand type(s) for +: 'AlibiBias' and {type(other).__name__!r}"):
+    ("other", "came"),
+    [
+        (1, "int"), (None, "NoneType"), ("rope", "str"), (ScoreTerms(), "ScoreTerms"),
+        (T5Bias, "the class T5Bias and no instance, T5Bias(...)"),
+    ],
+    ids=["1", "None", "str", "terms", "class"],
+)  # fmt: skip
+def test_sum_with_something_else(other, came):
+    with refused(TypeError, f"sum of encodings: got {came}; expected a RelativeEncoding"):
         AlibiBias(4) + other
 
 

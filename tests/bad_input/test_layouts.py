@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from relattn import RelativeEmbedding, ShapeError, T5Bias, relative_attention
 from relattn.nn import RelativeMultiheadAttention
 from tests.bad_input.refusal import call, ones, refused
 
@@ -51,3 +52,32 @@ def test_sparse(name):
     said = f"{name}: got layout torch.sparse_coo; expected a dense tensor; convert it with .to_dense()"
     with refused(TypeError, said):
         call(**{name: came})
+
+
+TURNED = "...; if query, key and value are [batch, length, heads, width], turn each with .transpose(1, 2)"
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"encoding": T5Bias(4)},
+        {"encoding": RelativeEmbedding(8, 16, num_heads=4)},
+        {"key_mask": torch.ones(2, 16, dtype=torch.bool)},
+        {"segment_ids": torch.zeros(2, 16, dtype=torch.long)},
+        {"attn_mask": torch.zeros(16, 16)},
+    ],
+    ids=["bias", "table", "key_mask", "segment_ids", "attn_mask"],
+)
+def test_heads_after_the_length(argument):
+    """FlashAttention's layout fits as it is, for other sizes; what else came tells that it is none of these."""
+    x = ones(2, 16, 4, 8)
+    with refused(ShapeError, TURNED):
+        relative_attention(x, x, x, **argument)
+    relative_attention(*(x.transpose(1, 2),) * 3, **argument)
+
+
+def test_other_sizes_are_not_taken_for_a_layout():
+    x = ones(2, 16, 4, 8)
+    with pytest.raises(ShapeError) as caught:
+        relative_attention(x, x, x, key_mask=torch.ones(2, 15, dtype=torch.bool))
+    assert "transpose" not in str(caught.value)

@@ -486,3 +486,11 @@ def test_batches_that_differ():
         attention(torch.randn(2, 5, 32), torch.randn(3, 5, 32))
     with refused(ShapeError, "value: got shape [2, 6, 32] beside key [2, 5, 32]; expected the same batch and length"):
         attention(torch.randn(2, 5, 32), torch.randn(2, 5, 32), torch.randn(2, 6, 32))
+
+
+@pytest.mark.parametrize("kind", [RelativeMultiheadAttention, RelPositionMultiHeadedAttention])
+@pytest.mark.parametrize("method", ["forward", "remember"])
+def test_an_unknown_keyword_names_the_public_class(kind, method):
+    """Both inherit their methods from one class, which nobody calls by its name."""
+    with refused(TypeError, f"{kind.__name__}.{method}() got an unexpected keyword argument 'mask'"):
+        getattr(kind(32, 4), method)(ones(2, 5, 32), mask=None)

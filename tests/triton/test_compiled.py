@@ -13,6 +13,7 @@ from relattn.backends.triton.call import Table
 from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
 from tests.triton.test_kernels import TABLES
 
+TRITON = pytest.importorskip("triton", reason="Triton is a package for Linux").__version__
 candidates = pytest.importorskip("relattn.backends.triton.candidates", reason="Triton is a package for Linux")
 pytestmark = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")
 
@@ -20,6 +21,8 @@ LENGTH = 4096
 SPILLED = 256
 """Bytes per thread, at most, beside the 1020 in registers."""
 TABLE = Path("benchmarks/results/triton/compiled.json")
+TABLE_OF = "3.7."
+"""The Triton that compiled what the table tells. Another one brings another assembler, which takes other registers."""
 COMPILED_FOR = {
     ("no table", 64, "bfloat16"): 90, ("relative keys", 64, "bfloat16"): tuple(SHARED_MEMORY),
     ("clipped relative keys", 64, "bfloat16"): 90, ("clipped relative keys and values", 64, "bfloat16"): 80,
@@ -72,7 +75,8 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
         row = row_of(workload, name, launch, call, capability)
         print(row)
         hold(row, SHARED_MEMORY[capability])
-        assert row in committed, "what a call does not have costs it no register"
+        if TRITON.startswith(TABLE_OF):
+            assert row in committed, "what a call does not have costs it no register"
 
 
 SECOND = [("no table", 64), ("relative keys", 64), ("a bias", 64), ("relative keys", 128)]

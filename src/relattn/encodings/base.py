@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from relattn.arguments import kind_of
 from relattn.autocast import without_autocast
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score.certainty import certainly
@@ -121,7 +122,7 @@ class RelativeEncoding(nn.Module, ABC):
 
     def __add__(self, other: RelativeEncoding) -> EncodingSum:
         if not isinstance(other, RelativeEncoding):
-            return NotImplemented
+            raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a RelativeEncoding")
         return EncodingSum(self, other)
 
 

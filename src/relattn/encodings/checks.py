@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relattn.arguments import came, check_size
 from relattn.errors import ShapeError
-from relattn.score.checks import shape
+from relattn.score.checks import heads_after_length, shape
 from relattn.spread import heads_elsewhere
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ def check_heads(
         raise ShapeError(
             f"{encoding} num_heads: got {num_heads}; expected {query.shape[1]}, the heads of query {shape(query)}; "
             f"make it with num_heads={query.shape[1]}{heads_elsewhere(num_heads, query.shape[1])}"
+            f"{heads_after_length(num_heads == query.shape[2])}"
         )
     if width is not None and query.shape[3] != width:
         raise ShapeError(

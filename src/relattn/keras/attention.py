@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from relattn.arguments import check_scale, check_size
+from relattn.arguments import check_scale, check_size, kind_of
 from relattn.errors import ShapeError
 from relattn.keras.attend import Mask
 from relattn.keras.encoding import RelativeEncoding
@@ -76,7 +76,7 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
         **kwargs: Any,
     ) -> None:
         if encoding is not None and not isinstance(encoding, RelativeEncoding):
-            raise TypeError(f"encoding: got {type(encoding).__name__}; expected a layer of relattn.keras or None")
+            raise TypeError(f"encoding: got {kind_of(encoding)}; expected a layer of relattn.keras or None")
         check_scale(scale)
         if query_block is not None:
             query_block = check_size("query_block", query_block)

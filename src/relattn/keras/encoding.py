@@ -7,6 +7,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+from relattn.arguments import kind_of
 from relattn.errors import UnsupportedError
 from relattn.keras.installed import keras, ops
 from relattn.keras.positions import Positions
@@ -60,7 +61,7 @@ class RelativeEncoding(keras.layers.Layer):
 
     def __add__(self, other: RelativeEncoding) -> EncodingSum:
         if not isinstance(other, RelativeEncoding):
-            return NotImplemented
+            raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a layer of relattn.keras")
         return EncodingSum(self, other)
 
     def add_table(self, name: str, shape: tuple[int, ...], initializer: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relattn import keras as layers
+from relattn.arguments import kind_of
 from relattn.errors import UnsupportedError
 from relattn.keras.installed import keras, ops
 
@@ -92,7 +93,8 @@ def _encoding_from_torch(module: nn.Module) -> RelativeEncoding:
         if isinstance(module, relattn.RelativeEncoding):
             raise UnsupportedError(f"from_torch: got a {name}, which has no counterpart in relattn.keras")
         raise TypeError(
-            f"from_torch: got {name}; expected an encoding of relattn or relattn.nn.RelativeMultiheadAttention"
+            f"from_torch: got {kind_of(module)}; expected an encoding of relattn or "
+            "relattn.nn.RelativeMultiheadAttention"
         )
     if getattr(module, "sections", None) is not None:
         raise UnsupportedError(
@@ -120,7 +122,9 @@ def _encoding_to_torch(layer: Any) -> Any:
         return reduce(add, map(_encoding_to_torch, layer.operands))
     name = type(layer).__name__
     if name not in ARGUMENTS or type(layer) is not getattr(layers, name):
-        raise TypeError(f"to_torch: got {name}; expected an encoding of relattn.keras or RelativeMultiHeadAttention")
+        raise TypeError(
+            f"to_torch: got {kind_of(layer)}; expected an encoding of relattn.keras or RelativeMultiHeadAttention"
+        )
     if not layer.built:
         layer.build(None)
     config = layer.get_config()
@@ -220,7 +224,7 @@ def projection_from_torch(module: relattn.RelativeEmbedding, layer: RelativePosi
 
     embedding = _embedding_of("projection_from_torch", layer)
     if not isinstance(module, relattn.RelativeEmbedding):
-        raise TypeError(f"projection_from_torch: got {type(module).__name__}; expected a relattn.RelativeEmbedding")
+        raise TypeError(f"projection_from_torch: got {kind_of(module)}; expected a relattn.RelativeEmbedding")
     expected = {"head_dim": embedding.head_size, "max_length": embedding.sequence_length, "causal": False}
     expected["beyond"] = "refuse"
     for name, value in expected.items():
@@ -245,7 +249,7 @@ def _embedding_of(name: str, layer: Any) -> Any:
     if isinstance(layer, layers.RelativePositionalEmbedding):
         return layer
     raise TypeError(
-        f"{name}: got {type(layer).__name__}; expected a RelativePositionalEmbedding or Attention of relattn.keras"
+        f"{name}: got {kind_of(layer)}; expected a RelativePositionalEmbedding or Attention of relattn.keras"
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import update_wrapper
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -53,6 +55,15 @@ class ProjectedAttention(nn.Module):
     backend: str
     attend_parts: Callable[..., Any] | None = None
     own_heads: Part | None = None
+
+    def __init_subclass__(cls) -> None:
+        """`forward` and `remember` under the name of the subclass: Python says it of an unknown keyword."""
+        for method in (ProjectedAttention.forward, ProjectedAttention.remember):
+            own = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
+            own.__kwdefaults__ = method.__kwdefaults__
+            own = update_wrapper(own, method)
+            own.__qualname__ = f"{cls.__name__}.{method.__name__}"
+            setattr(cls, method.__name__, own)
 
     def forward(
         self,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relattn.errors import ShapeError
-from relattn.score.checks import shape
+from relattn.score.checks import heads_after_length, shape
 from relattn.score.position import as_tensor
 from relattn.score.positions import SEQUENCE, Positions
 from relattn.score.table import OffsetTable
@@ -80,7 +80,7 @@ def _check_table(name: str, table: OffsetTable, width: int | None, meaning: str,
         raise ShapeError(
             f"{name}: got {values.shape[0]} heads ({shape(values)}); expected {query.shape[1]}, the query's; make the "
             f"encoding for {query.shape[1]} heads, or for one head shared by all"
-            f"{heads_elsewhere(values.shape[0], query.shape[1])}"
+            f"{heads_elsewhere(values.shape[0], query.shape[1])}{heads_after_length(values.shape[0] == query.shape[2])}"
         )
     if width is not None and values.shape[2] != width:
         way_out = (

@@ -30,6 +30,13 @@ def shape(tensor: Tensor) -> str:
     return "[" + ", ".join(str(size) for size in tensor.shape) + "]"
 
 
+def heads_after_length(fits: bool) -> str:
+    """The end of a message where what came `fits` a query and a key [batch, length, heads, width]."""
+    return (
+        "; if query, key and value are [batch, length, heads, width], turn each with .transpose(1, 2)" if fits else ""
+    )
+
+
 def has_shape(tensor: Tensor, *shapes: Sequence[int]) -> bool:
     """Whether the tensor has one of the shapes. `in` does not compare open sizes of a graph."""
     given = tensor.shape
@@ -324,7 +331,10 @@ def check_key_mask(key_mask: Tensor | None, batch: Sequence[int], key: Tensor) -
     check_boolean(key_mask)
     expected = (*batch, key.shape[-2])
     if not has_shape(key_mask, expected):
-        raise ShapeError(f"key_mask: got shape {shape(key_mask)}; expected {list(expected)} (batch, key length)")
+        raise ShapeError(
+            f"key_mask: got shape {shape(key_mask)}; expected {list(expected)} (batch, key length)"
+            f"{heads_after_length(has_shape(key_mask, (*batch, key.shape[-3])))}"
+        )
     if key_mask.device != key.device:
         raise ValueError(
             f"key_mask: got device {key_mask.device}; expected {key.device}, the key's; move it with .to()"
@@ -352,6 +362,7 @@ def check_segments(
             raise ShapeError(
                 f"segment_ids: got shape {shape(ids)} for the {side} side; expected {list(expected)}; give a pair "
                 "(query ids, key ids) where the lengths differ"
+                f"{heads_after_length(has_shape(ids, (*batch, like.shape[-3])))}"
             )
         if ids.device != like.device:
             raise ValueError(
@@ -380,7 +391,7 @@ def check_attn_mask(attn_mask: Tensor | None, batch: Sequence[int], query: Tenso
     if missing < 0 or not broadcasts(attn_mask.shape, full[missing:]):
         raise ShapeError(
             f"attn_mask: got shape {shape(attn_mask)}; expected one that broadcasts to {list(full)} (batch, heads, "
-            "queries, keys)"
+            f"queries, keys){heads_after_length(attn_mask.shape[-2:] == (query.shape[-3], key.shape[-3]))}"
         )
     if attn_mask.device != query.device:
         raise ValueError(

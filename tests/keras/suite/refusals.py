@@ -115,6 +115,16 @@ def refuses(error, said, call):
             "encoding: got str; expected a layer of relattn.keras or None",
         ),
         (
+            lambda: rk.RelativeMultiHeadAttention(2, 4, encoding=rk.T5Bias),
+            TypeError,
+            "encoding: got the class T5Bias and no instance, T5Bias(...); expected a layer of relattn.keras or None",
+        ),
+        (
+            lambda: rk.T5Bias(2) + rk.T5Bias,
+            TypeError,
+            "sum of encodings: got the class T5Bias and no instance, T5Bias(...); expected a layer of relattn.keras",
+        ),
+        (
             lambda: rk.RelativeMultiHeadAttention(2, 4, query_block=0),
             ValueError,
             "query_block: got 0; expected an int of at least 1",
