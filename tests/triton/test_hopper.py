@@ -145,8 +145,8 @@ def test_an_instruction_adds_four_numbers(tables: tuple[str, ...], additions: in
     call = replace(call, key=call.key[:, :4], value=call.value[:, :4])
     sizes = dict(texts(call, "backward"))
     text = sizes[candidates.Sizes(64, 4, 2)]["ptx"]
-    assert len(re.findall(r"atom\.global\.gpu\.relaxed\.add\.v4\.f32", text)) == additions
-    assert not re.findall(r"atom\.global\.gpu\.relaxed\.add\.f32", text)
+    assert len(re.findall(r"(?:atom|red)\.global\.gpu\.relaxed\.add\.v4\.f32", text)) == additions
+    assert not re.findall(r"(?:atom|red)\.global\.gpu\.relaxed\.add\.f32", text)
 
 
 def sizes_of(kernel: str, *tables: str, rows: int = 33, width: int = 64, **given: Any) -> list[tuple[int, ...]]:

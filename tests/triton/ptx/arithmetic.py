@@ -48,6 +48,12 @@ def dividing(function: Callable[[np.ndarray, np.ndarray], np.ndarray], kind: str
     return step
 
 
+def approximate_quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a * (1 / b) of float32. Beyond 2^126 the inverse is 0: so is the quotient, and that of an infinity is NaN."""
+    flushed_to_0 = (np.abs(b) > 2.0**126) & np.isfinite(b)
+    return np.where(flushed_to_0, np.where(np.isinf(a), np.float32(np.nan), np.float32(0.0)), a / b)
+
+
 def power_of_two(x: np.ndarray) -> np.ndarray:
     """2^x of float32, which a GPU approximates."""
     return np.exp2(x.astype(np.float64)).astype(np.float32)
@@ -77,6 +83,7 @@ STEPS: dict[str, Step] = {
     "neg.f32": elementwise(np.negative, "f32", "f32"),
     "abs.f32": elementwise(np.abs, "f32", "f32"),
     "div.full.f32": elementwise(np.divide, "f32", "f32", "f32"),
+    "div.approx.f32": elementwise(approximate_quotient, "f32", "f32", "f32"),
     "fma.rn.f32": elementwise(multiply_add, "f32", "f32", "f32", "f32"),
     "fma.rn.ftz.f32": elementwise(
         lambda a, b, c: flushed(multiply_add(flushed(a), flushed(b), flushed(c))), "f32", "f32", "f32", "f32"

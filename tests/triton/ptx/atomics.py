@@ -10,19 +10,21 @@ from tests.triton.ptx.threads import Threads
 
 
 def add(threads: Threads, operands: tuple[Operand, ...]) -> None:
-    """The third operand's numbers are added side by side from where the second says, one thread after the other: a GPU
-    may take any order.
+    """The last operand's numbers are added side by side from where the one before it says, one thread after the other:
+    a GPU may take any order.
 
-    The first operand would hold what stood there before, which depends on that order: here it holds NaN.
+    A first of three operands would hold what stood there before, which depends on that order: here it holds NaN.
     """
 
-    old, address, source = operands
+    *old, address, source = operands
     rows, lanes = threads.lanes()
     addresses = threads.addresses(address)[rows, lanes]
     numbers = [threads.everywhere(threads.read(part, "f32"))[rows, lanes] for part in parts(source)]
     threads.launch.memory.add(addresses, np.stack(numbers, 1))
-    for register in parts(old):
+    for register in (register for one in old for register in parts(one)):
         threads.write(register, np.full(threads.shape, np.nan, np.float32), "f32")
 
 
-STEPS: dict[str, Step] = {f"atom.global.gpu.relaxed.add{vector}.f32": add for vector in ("", ".v2", ".v4")}
+STEPS: dict[str, Step] = {
+    f"{name}.global.gpu.relaxed.add{vector}.f32": add for name in ("atom", "red") for vector in ("", ".v2", ".v4")
+}

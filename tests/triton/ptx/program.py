@@ -69,7 +69,8 @@ def read(ptx: str, modelled: dict[str, Step]) -> Program:
 
 def _instruction(text: str, modelled: dict[str, Step]) -> Instruction:
     found = STATEMENT.fullmatch(text)
-    if not found or found[3] not in modelled:
+    name = found[3].replace(".shared::cta.", ".shared.") if found else ""  # two names of one space
+    if not found or name not in modelled:
         raise Fault(f"`{text}` is no instruction that is modelled")
     guard = Guard(Register(found[2]), bool(found[1])) if found[2] else None
-    return Instruction(modelled[found[3]], operands(found[4]), guard, text)
+    return Instruction(modelled[name], operands(found[4]), guard, text)

@@ -34,6 +34,16 @@ REAL: dict[str, Callable[..., float]] = {
 }
 
 
+def test_a_quotient_by_an_inverse(rng: np.random.Generator) -> None:
+    def divided(a: float, b: float) -> float:
+        if math.isfinite(b) and abs(b) > 2.0**126:
+            return math.nan if math.isinf(a) else 0.0
+        return rounded(float(np.float64(a) / np.float64(b)))
+
+    with np.errstate(all="ignore"):
+        hold_to("div.approx.f32", divided, "f32", ("f32", "f32"), rng)
+
+
 def multiplied_and_added(a: float, b: float, c: float) -> float:
     """a * b + c, rounded once."""
     if not all(map(math.isfinite, (a, b, c))):
@@ -152,6 +162,7 @@ def test_threads_that_take_no_part_may_have_a_divisor_of_0() -> None:
 TESTED = {
     "add.s16x2",
     *(f"{name}.{kind}" for name in WHOLE for kind in INTEGERS), *REAL, "fma.rn.f32", "fma.rn.ftz.f32",
-    *("neg.s32", "neg.s64", "mul.hi.u32"), *(f"{name}.{kind}" for name in ("div", "rem") for kind in DIVIDED),
+    *("neg.s32", "neg.s64", "mul.hi.u32", "div.approx.f32"),
+    *(f"{name}.{kind}" for name in ("div", "rem") for kind in DIVIDED),
     *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"), "mul.wide.u16", "mul.wide.s16",
 }  # fmt: skip

@@ -10,6 +10,8 @@ from tests.triton.ptx.snippets import PROGRAMS, THREADS, execute
 
 PLACES = 7
 ADD = "atom.global.gpu.relaxed.add"
+REDUCE = "red.global.gpu.relaxed.add"
+"""The same, as Triton 3.9 writes it: nobody asks what stood there."""
 
 
 def test_all_that_is_added_to_a_place_arrives(rng: np.random.Generator) -> None:
@@ -41,6 +43,9 @@ def test_numbers_side_by_side(count: int, rng: np.random.Generator) -> None:
     start, memory = "ld.param.b64 %rd5, [snippet_param_0]; add.s64 %rd6, %rd5, %rd7;", torch.zeros(count * PLACES)
     execute(start + addition, {"%rd7": np.int64(place * 4 * count), **given}, memory)
     assert memory.tolist() == [numbers[n][place == at].sum() for at in range(PLACES) for n in range(count)]
+    reduction = f"{REDUCE}.v{count}.f32 [ %rd6 + 0 ], {{ {new} }};"
+    execute(start + reduction, {"%rd7": np.int64(place * 4 * count), **given}, memory)
+    assert memory.tolist() == [2 * numbers[n][place == at].sum() for at in range(PLACES) for n in range(count)]
     with pytest.raises(Fault, match=f"global address 0x10000000004 is no multiple of {4 * count}"):
         execute(start + addition, {"%rd7": np.int64(4), **given}, memory)
 
@@ -54,4 +59,10 @@ def test_an_address_outside_is_a_fault() -> None:
         )
 
 
-TESTED = {f"{ADD}.f32", f"{ADD}.v2.f32", f"{ADD}.v4.f32"}
+def test_a_single_number_that_nobody_asks_back() -> None:
+    memory = torch.zeros(1)
+    execute(f"ld.param.b64 %rd1, [snippet_param_0]; {REDUCE}.f32 [ %rd1 + 0 ], %r2;", {"%r2": np.float32(1)}, memory)
+    assert memory.item() == PROGRAMS * THREADS
+
+
+TESTED = {f"{name}{vector}.f32" for name in (ADD, REDUCE) for vector in ("", ".v2", ".v4")}

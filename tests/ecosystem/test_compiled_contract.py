@@ -1,0 +1,32 @@
+"""The contract under inductor: one graph per call, outputs, lse and every gradient within the budget of an eager call."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from relattn import relative_attention
+from tests.contract import subject
+from tests.contract.cases import CASES, DIFFERENT
+from tests.contract.check import check
+from tests.contract.settings import random_setting
+from tests.contract.subject import make_subject
+
+pytestmark = [pytest.mark.graphs, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a subject runs is compiled by inductor."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(subject, "relative_attention", torch.compile(relative_attention, fullgraph=True))
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_answers_and_gradients(name: str, rng: np.random.Generator) -> None:
+    backend, kind = str(rng.choice(["dense", "tiled", "native"])), str(rng.choice(["any", "capped"]))
+    setting = random_setting(rng, **CASES[name].requirements(), kind=kind)
+    check(make_subject(CASES[name], setting, "float32"), backend, "float32")
