@@ -15,6 +15,7 @@ from relattn.hf.grids import grid_terms, on_grid
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
+from relattn.hf.names import known_to
 from relattn.hf.replacement import Replacement
 
 
@@ -28,7 +29,8 @@ class WindowLayer(Replacement):
     ) -> MaskStructure | Tensor | None:
         """The region of each token of each window, [windows, n]; attention stays in one. None where nothing shifts."""
         if not isinstance(getattr(self.attention, "self", self.attention), Replacement):
-            return super().get_attn_mask(height, width, dtype, device)  # pyright: ignore[reportAttributeAccessIssue]
+            theirs = super().get_attn_mask  # pyright: ignore[reportAttributeAccessIssue]
+            return theirs(height, width, **known_to(theirs, dtype=dtype, device=device))
         return _regions(height, width, self.window_size, self.shift_size, device)
 
 
@@ -53,7 +55,8 @@ class RelattnMaskFormerSwinLayer(Replacement, MaskFormerSwinLayer):
     ) -> MaskStructure | Tensor | None:
         """As `WindowLayer.get_attn_mask`."""
         if not isinstance(self.attention.self, Replacement):
-            return super().get_attn_mask(input_resolution, device, dtype)
+            theirs = super().get_attn_mask
+            return theirs(input_resolution, **known_to(theirs, dtype=dtype, device=device))
         return _regions(*input_resolution, self.window_size, self.shift_size, device)
 
 
