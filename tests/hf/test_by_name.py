@@ -10,6 +10,7 @@ from torch import nn
 
 import relattn.hf
 from relattn import UnsupportedError
+from relattn.hf.verdict import MASKS_OF_ITS_OWN
 from tests import seeds
 from tests.bad_input.refusal import refused
 from tests.peers.cases.case import drawn
@@ -183,3 +184,10 @@ def test_the_report_names_models_that_ask_for_masks_of_their_own() -> None:
     ]
     said = "; where its model asks for a mask of its own form, the pairs are written down"
     assert [all(how.endswith(said) for how in report.changed.values()) for report in reports] == [True, False]
+
+
+def test_code_that_asks_for_a_mask_of_its_own() -> None:
+    """As an argument, and as an entry of a mapping that is handed over, as in Step 3.7 and in older versions."""
+    asking = ("f(or_mask_function=one)", 'given["or_mask_function"] = one', '{"and_mask_function": one}')
+    assert all(MASKS_OF_ITS_OWN.search(code) for code in (*asking, "f(block_sequence_ids=ids)"))
+    assert not MASKS_OF_ITS_OWN.search("self.padded_and_mask_function(features)")

@@ -7,6 +7,7 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 from transformers.models.swin.modeling_swin import SwinAttention, SwinLayer
+from transformers.models.swinv2.modeling_swinv2 import Swinv2Layer
 
 import relattn.hf
 from relattn import ShapeError
@@ -69,6 +70,21 @@ def test_a_layer_whose_attention_cannot_be_changed(name: str) -> None:
         report = relattn.hf.patch(model)
         assert len(report.left) == 1
         torch.testing.assert_close(model(**inputs)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_takes_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in transformers 5.4 and 5.10: the original is asked for no more than it takes."""
+    model = made("swin_v2")
+    layer = layers(model)[1]
+    layer.attention.self.__class__ = type("Own", (type(layer.attention.self),), {})
+    expected = layer.get_attn_mask(6, 6, torch.float32)
+    made_of = Swinv2Layer.get_attn_mask
+    monkeypatch.setattr(
+        Swinv2Layer, "get_attn_mask", lambda self, height, width, dtype: made_of(self, height, width, dtype)
+    )
+    relattn.hf.patch(model)
+    found = layer.get_attn_mask(6, 6, dtype=torch.float32)
+    assert isinstance(found, Tensor) and torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["swin", "donut_swin", "clap", "swin_v2", "swin2sr"])
