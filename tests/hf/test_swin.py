@@ -12,7 +12,7 @@ from transformers.models.swinv2.modeling_swinv2 import Swinv2Layer
 import relattn.hf
 from relattn import ShapeError
 from relattn.hf.masks import MaskStructure
-from relattn.hf.names import known_to
+from relattn.hf.names import parameters
 from tests.bad_input.refusal import refused
 from tests.peers.cases import CASES, made
 from tests.peers.cases.case import LENGTH, drawn
@@ -34,7 +34,8 @@ def test_the_regions_of_shifted_windows(name: str) -> None:
     shifted = layers(made(name))[1]
     for height, width in ((6, 6), (3, 9), (12, 6)):
         sizes: tuple[Any, ...] = ((height, width),) if name == "maskformer_swin" else (height, width)
-        more = known_to(shifted.get_attn_mask, dtype=torch.float32, device=torch.device("cpu"))
+        taken: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu")}
+        more = {name: taken[name] for name in taken.keys() & parameters(shifted.get_attn_mask)}
         expected = shifted.get_attn_mask(*sizes, **more)
         with relattn.hf.patched(shifted):
             found = shifted.get_attn_mask(*sizes, **more)
@@ -73,7 +74,7 @@ def test_a_layer_whose_attention_cannot_be_changed(name: str) -> None:
 
 
 def test_a_layer_that_takes_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in transformers 5.4 and 5.10: the original is asked for no more than it takes."""
+    """As in transformers 5.4 and 5.10: the original gets what its caller gives."""
     model = made("swin_v2")
     layer = layers(model)[1]
     layer.attention.self.__class__ = type("Own", (type(layer.attention.self),), {})

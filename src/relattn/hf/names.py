@@ -27,11 +27,6 @@ def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {ours(name): each for name, each in inspect.signature(function).parameters.items()}
 
 
-def known_to(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
-    """Of what is given, the arguments that the function has in the installed version."""
-    return {name: value for name, value in given.items() if name in parameters(function)}
-
-
 def under_their_names(method: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     """The method, called like the original's: by its names, or in its order. Itself where it has the same ones."""
     mine, names = (_places(each) for each in (method, theirs))

@@ -15,7 +15,6 @@ from relattn.hf.grids import grid_terms, on_grid
 from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
-from relattn.hf.names import known_to
 from relattn.hf.replacement import Replacement
 
 
@@ -29,8 +28,7 @@ class WindowLayer(Replacement):
     ) -> MaskStructure | Tensor | None:
         """The region of each token of each window, [windows, n]; attention stays in one. None where nothing shifts."""
         if not isinstance(getattr(self.attention, "self", self.attention), Replacement):
-            theirs = super().get_attn_mask  # pyright: ignore[reportAttributeAccessIssue]
-            return theirs(height, width, **known_to(theirs, dtype=dtype, device=device))
+            return super().get_attn_mask(height, width, **_given(dtype, device))  # pyright: ignore[reportAttributeAccessIssue]
         return _regions(height, width, self.window_size, self.shift_size, device)
 
 
@@ -51,12 +49,11 @@ class RelattnMaskFormerSwinLayer(Replacement, MaskFormerSwinLayer):
         self,
         input_resolution: tuple[int, int],
         device: torch.device | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ) -> MaskStructure | Tensor | None:
         """As `WindowLayer.get_attn_mask`."""
         if not isinstance(self.attention.self, Replacement):
-            theirs = super().get_attn_mask
-            return theirs(input_resolution, **known_to(theirs, dtype=dtype, device=device))
+            return super().get_attn_mask(input_resolution, **_given(dtype, device))
         return _regions(*input_resolution, self.window_size, self.shift_size, device)
 
 
@@ -118,6 +115,11 @@ def of_windows(
         ids = mask.segment_ids
         structure = MaskStructure(segment_ids=ids.repeat(query.shape[0] // ids.shape[0], 1))
     return on_grid(structure, sizes)
+
+
+def _given(dtype: torch.dtype | None, device: torch.device | None) -> dict[str, Any]:
+    """What the original's caller gives, and so takes: in transformers 5.4 and 5.10 the dtype alone, or neither."""
+    return {name: value for name, value in (("dtype", dtype), ("device", device)) if value is not None}
 
 
 def _regions(height: int, width: int, window: int, shift: int, device: torch.device | None) -> MaskStructure | None:
