@@ -5,7 +5,8 @@
 For each version of hf_versions.toml: a folder with it, and with what it needs in another version than constraints.txt
 has; the models of tests/peers/cases and the tests, with that folder before this environment's; and a line in the table
 of docs/hf.md. A test of a family that the version has not got, or has in another form, must fail for just that reason;
-how many do so is written down, too. Ends with 1 where a test fails for another reason, or other models are changed than
+and so must one with the mark `since`, whose original cannot do before that version what is compared. How many do so is
+written down, too. Ends with 1 where a test fails for another reason, or other models are changed than
 `relattn.hf.models.SINCE` tells.
 """
 
@@ -66,7 +67,7 @@ def write(version: str, counts: dict[str, str], outcome: str) -> None:
         changed,
         left,
         unknown,
-        outcome.replace("xfailed", "for want of a family"),
+        outcome.replace("xfailed", "not in this version"),
         str(datetime.date.today()),
     )
     rows = {line.split("|")[1].strip(): line for line in lines} | {version: f"| {' | '.join(cells)} |"}
@@ -77,14 +78,27 @@ def write(version: str, counts: dict[str, str], outcome: str) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
-    """As a plugin: a test that fails for want of a family is expected to."""
+    """As a plugin: a test that fails for want of a family, or of what its mark tells, is expected to."""
     report = yield
-    if report.failed and call.excinfo is not None and (family := wanting(call.excinfo.value)):
-        report.outcome, report.wasxfail = "skipped", f"this transformers wants {family}"
+    needed = older_than_its_mark(item)
+    if report.failed and call.excinfo is not None:
+        error = call.excinfo.value
+        # `refused` says that another sentence came, which is the error's context.
+        lacking = [family for each in (error, error.__context__) if (family := wanting(each))]
+        if lacking or (needed and re.search(needed, f"{type(error).__name__}: {error}")):
+            report.outcome, report.wasxfail = "skipped", f"this transformers wants {' '.join(lacking) or needed}"
     return report
 
 
-def wanting(error: BaseException) -> str | None:
+def older_than_its_mark(item: pytest.Item) -> str | None:
+    """What a test says under an older version than its mark `since` tells; None where the version is not older."""
+    from relattn.hf.installed import VERSION, release
+
+    mark = item.get_closest_marker("since")
+    return mark.args[1] if mark is not None and release(mark.args[0]) > release(VERSION) else None
+
+
+def wanting(error: BaseException | None) -> str | None:
     """The family that the version has not got, or has in another form, if this is what an error says."""
     from relattn.hf.installed import VERSION, release
     from relattn.hf.models import SINCE

@@ -10,6 +10,7 @@ from torch import nn
 
 import relattn.hf
 from relattn import UnsupportedError
+from relattn.hf.verdict import MASKS_OF_ITS_OWN
 from tests import seeds
 from tests.bad_input.refusal import refused
 from tests.peers.cases.case import drawn
@@ -18,18 +19,23 @@ SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_atten
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4, "num_key_value_heads": 2}
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GEMMA = {**SIZES, **LAYERS, **TOKENS, "head_dim": 4}
-GEMMA_3N = {"intermediate_size": [24, 24], "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 4,
-            "laurel_rank": 4, "activation_sparsity_pattern": None, "num_kv_shared_layers": 0}  # fmt: skip
+GEMMA_3N = {"intermediate_size": 4 * [24], "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 4,
+            "laurel_rank": 4, "activation_sparsity_pattern": None}  # fmt: skip
 GEMMA_4 = {"global_head_dim": 4, "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 4}
 SHARED = {"num_hidden_layers": 4, "layer_types": 2 * LAYERS["layer_types"], "num_kv_shared_layers": 2}
-NUMBERS = ["2", "3n", "4", "4 with shared keys", "4 unified with shared keys"]
+NEWEST = pytest.mark.since("5.10", "no attribute Gemma4")
+NUMBERS = [
+    "2",
+    "3n",
+    *(pytest.param(number, marks=NEWEST) for number in ("4", "4 with shared keys", "4 unified with shared keys")),
+]
 LENGTH = 11
 
 
 def gemma(number: str) -> nn.Module:
     made = {
         "2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**GEMMA, attn_logit_softcapping=2.0)),
-        "3n": lambda: hf.Gemma3nForCausalLM(hf.Gemma3nTextConfig(**{**GEMMA, **GEMMA_3N})),
+        "3n": lambda: hf.Gemma3nForCausalLM(hf.Gemma3nTextConfig(**{**GEMMA, **GEMMA_3N, **SHARED})),
         "4": lambda: hf.Gemma4ForCausalLM(hf.Gemma4TextConfig(**GEMMA, **GEMMA_4)),
         "4 with shared keys": lambda: hf.Gemma4ForCausalLM(hf.Gemma4TextConfig(**{**GEMMA, **GEMMA_4, **SHARED})),
         "4 unified with shared keys": lambda: hf.Gemma4UnifiedForCausalLM(
@@ -123,7 +129,7 @@ def test_a_pooling_head_of_torch() -> None:
     twin = copy.deepcopy(model)
     report = relattn.hf.patch(twin)
     assert set(report.changed.values()) == {"SiglipAttention with attn_implementation='relattn'"}
-    assert list(report.left) == ["head.attention"]
+    assert [name.removeprefix("vision_model.") for name in report.left] == ["head.attention"]
     assert_the_same(model, twin, pixel_values=torch.randn(2, 3, 8, 8))
 
 
@@ -138,7 +144,9 @@ def sparse(kind: str) -> nn.Module:
     return made[kind]()
 
 
-@pytest.mark.parametrize("kind", ["DeepseekV32", "Doge"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("DeepseekV32", marks=pytest.mark.since("5.18", "no attribute DeepseekV32")), "Doge"]
+)
 def test_attention_that_chooses_its_keys(kind: str) -> None:
     """Its mask of pairs is no structure."""
     with refused(
@@ -176,3 +184,10 @@ def test_the_report_names_models_that_ask_for_masks_of_their_own() -> None:
     ]
     said = "; where its model asks for a mask of its own form, the pairs are written down"
     assert [all(how.endswith(said) for how in report.changed.values()) for report in reports] == [True, False]
+
+
+def test_code_that_asks_for_a_mask_of_its_own() -> None:
+    """As an argument, and as an entry of a mapping that is handed over, as in Step 3.7 and in older versions."""
+    asking = ("f(or_mask_function=one)", 'given["or_mask_function"] = one', '{"and_mask_function": one}')
+    assert all(MASKS_OF_ITS_OWN.search(code) for code in (*asking, "f(block_sequence_ids=ids)"))
+    assert not MASKS_OF_ITS_OWN.search("self.padded_and_mask_function(features)")

@@ -85,6 +85,7 @@ def test_one_row_of_positions_for_all() -> None:
         torch.testing.assert_close(case.output(model(**inputs), inputs), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.since("5.18", "UdopAttention takes no attn_implementation")
 def test_udop_keeps_its_biases() -> None:
     """Outputs and gradients are the model's own, and the report says what remains."""
     config = hf.UdopConfig(

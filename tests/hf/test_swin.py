@@ -7,10 +7,12 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 from transformers.models.swin.modeling_swin import SwinAttention, SwinLayer
+from transformers.models.swinv2.modeling_swinv2 import Swinv2Layer
 
 import relattn.hf
 from relattn import ShapeError
 from relattn.hf.masks import MaskStructure
+from relattn.hf.names import parameters
 from tests.bad_input.refusal import refused
 from tests.peers.cases import CASES, made
 from tests.peers.cases.case import LENGTH, drawn
@@ -32,7 +34,8 @@ def test_the_regions_of_shifted_windows(name: str) -> None:
     shifted = layers(made(name))[1]
     for height, width in ((6, 6), (3, 9), (12, 6)):
         sizes: tuple[Any, ...] = ((height, width),) if name == "maskformer_swin" else (height, width)
-        more: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu")}
+        taken: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu")}
+        more = {name: taken[name] for name in taken.keys() & parameters(shifted.get_attn_mask)}
         expected = shifted.get_attn_mask(*sizes, **more)
         with relattn.hf.patched(shifted):
             found = shifted.get_attn_mask(*sizes, **more)
@@ -70,6 +73,21 @@ def test_a_layer_whose_attention_cannot_be_changed(name: str) -> None:
         torch.testing.assert_close(model(**inputs)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_layer_that_takes_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in transformers 5.4 and 5.10: the original gets what its caller gives."""
+    model = made("swin_v2")
+    layer = layers(model)[1]
+    layer.attention.self.__class__ = type("Own", (type(layer.attention.self),), {})
+    expected = layer.get_attn_mask(6, 6, torch.float32)
+    made_of = Swinv2Layer.get_attn_mask
+    monkeypatch.setattr(
+        Swinv2Layer, "get_attn_mask", lambda self, height, width, dtype: made_of(self, height, width, dtype)
+    )
+    relattn.hf.patch(model)
+    found = layer.get_attn_mask(6, 6, dtype=torch.float32)
+    assert isinstance(found, Tensor) and torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("name", ["swin", "donut_swin", "clap", "swin_v2", "swin2sr"])
 def test_weights(name: str) -> None:
     """output_attentions=True: those of the last layer of every stage, window by window."""
@@ -90,6 +108,7 @@ def swin(rows: int, columns: int, **changes: Any) -> hf.SwinModel:
     return drawn(hf.SwinModel(hf.SwinConfig(image_size=(2 * rows, 2 * columns), **settings)))
 
 
+@pytest.mark.since("5.10", "SwinModel does not support an attention implementation|what relattn needs of swin")
 @pytest.mark.parametrize("image", [(7, 10), (3, 8), (12, 4)], ids=str)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_images_of_any_size(image: tuple[int, int], implementation: str) -> None:

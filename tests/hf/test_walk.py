@@ -14,6 +14,8 @@ from relattn.hf.uncovered import LEFT, NO_BIAS, REMAINS, is_told, reason, relati
 CODE = {path: path.read_text() for path in Path(transformers.__file__).parent.glob("models/*/modeling_*.py")}
 FITTING = [package for package in FILES if release(SINCE.get(package, FIRST)) <= release(VERSION)]
 """The families of which the installed version has a form that is replaced."""
+ONCE = {"evolla"}
+"""The families whose files have a mark in older versions alone; there their attention is left."""
 TABLES = {"FILES": FILES, "LEFT": LEFT, "REMAINS": REMAINS, "NO_BIAS": NO_BIAS}
 
 CALLS = re.compile(r"scaled_dot_product_attention\(|flash_attention_forward\(|ALL_ATTENTION_FUNCTIONS")
@@ -36,7 +38,7 @@ def entries() -> Iterator[tuple[str, str, str]]:
 def test_every_family_is_covered_or_has_a_reason() -> None:
     found = {path.parent.name for path, code in CODE.items() if relative(code)}
     assert len(found) > 50, "the walk has found no families"
-    assert not sorted(package for package in found if package not in FILES and not is_told(package))
+    assert not sorted(package for package in found - ONCE if package not in FILES and not is_told(package))
 
 
 def attending() -> Iterator[tuple[str, ast.ClassDef]]:
@@ -60,7 +62,8 @@ def test_every_attention_is_replaced_or_has_a_reason() -> None:
     assert not [
         f"{package}.{node.name}"
         for package, node in found
-        if not {node.name, *map(ast.unparse, node.bases)} & replaced
+        if package not in FILES.keys() - FITTING
+        and not {node.name, *map(ast.unparse, node.bases)} & replaced
         and not any(reason(table, package, node.name) for table in (LEFT, REMAINS, NO_BIAS))
     ]
 
@@ -77,14 +80,15 @@ def test_no_family_stands_in_two_tables() -> None:
 def test_every_entry_is_there() -> None:
     """With a mark in its files if it has a reason, and, of a single class, with that class.
 
-    The last version has all of them, an older one those that it has.
+    The last version has all of them, an older one those that it has, and not yet all marks.
     """
+    older = release(VERSION) < release(LAST)
     for table, package, kind in entries():
         code = files(package)
-        if not code and release(VERSION) < release(LAST) and (table != "FILES" or package not in FITTING):
+        if not code and older and (table != "FILES" or package not in FITTING):
             continue
         assert code, f"{table}: no {package}"
-        marked = table == "FILES" or any(relative(text) for text in code.values())
+        marked = table == "FILES" or older or any(relative(text) for text in code.values())
         assert marked, f"{table}: {package} has no relative position"
         defined = re.compile(rf"^class {kind}\b", re.MULTILINE)
         assert not kind or any(defined.search(text) for text in code.values()), f"{table}: no {package}.{kind}"

@@ -27,7 +27,7 @@ WORKS_ON_ITS_MASK = re.compile(
 joins the masks of text and memory.
 """
 
-MASKS_OF_ITS_OWN = re.compile(r"(or|and)_mask_function=|block_sequence_ids=")
+MASKS_OF_ITS_OWN = re.compile(r"\b(or|and)_mask_function[=\"]|block_sequence_ids=")
 """Code by which a model asks for a mask beyond causality, windows, chunks and padding, as Gemma 3 for its images."""
 
 Modules = dict[str, nn.Module]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
 
 from relattn.hf.masks import MaskStructure
@@ -16,13 +16,16 @@ from relattn.hf.whole import WholeModel
 class LastTokens(WholeModel):
     """A Gemma 4. Before the layers that share keys it cuts its masks to the tokens whose logits are kept."""
 
-    needs = ("_maybe_slice_kv_shared_inputs",)
-
     def _maybe_slice_kv_shared_inputs(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """As the original's; its masks, by the kind of layer, may be structures."""
         held = (_each(arg, lambda mask: _Rows(mask, hidden_states.shape[1]), MaskStructure) for arg in args)
         found = super()._maybe_slice_kv_shared_inputs(hidden_states, *held, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
         return tuple(_each(one, lambda rows: rows.structure, _Rows) for one in found)
+
+
+def where_it_cuts(original: type[nn.Module], replacement: type[LastTokens]) -> dict[type[nn.Module], type[LastTokens]]:
+    """The replacement, if the original cuts its masks. transformers 5.10 to 5.22: it asks all layers of all tokens."""
+    return {original: replacement} if hasattr(original, "_maybe_slice_kv_shared_inputs") else {}
 
 
 def _each(held: Any, change: Callable[[Any], Any], kind: type) -> Any:
@@ -48,5 +51,5 @@ class RelattnGemma4TextModel(LastTokens, Gemma4TextModel):
     """Gemma4TextModel on relattn."""
 
 
-REPLACEMENTS = {Gemma4TextModel: RelattnGemma4TextModel}
+REPLACEMENTS = where_it_cuts(Gemma4TextModel, RelattnGemma4TextModel)
 """The module of transformers, and its replacement."""

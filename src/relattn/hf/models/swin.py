@@ -28,7 +28,7 @@ class WindowLayer(Replacement):
     ) -> MaskStructure | Tensor | None:
         """The region of each token of each window, [windows, n]; attention stays in one. None where nothing shifts."""
         if not isinstance(getattr(self.attention, "self", self.attention), Replacement):
-            return super().get_attn_mask(height, width, dtype, device)  # pyright: ignore[reportAttributeAccessIssue]
+            return super().get_attn_mask(height, width, **_given(dtype, device))  # pyright: ignore[reportAttributeAccessIssue]
         return _regions(height, width, self.window_size, self.shift_size, device)
 
 
@@ -49,11 +49,11 @@ class RelattnMaskFormerSwinLayer(Replacement, MaskFormerSwinLayer):
         self,
         input_resolution: tuple[int, int],
         device: torch.device | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ) -> MaskStructure | Tensor | None:
         """As `WindowLayer.get_attn_mask`."""
         if not isinstance(self.attention.self, Replacement):
-            return super().get_attn_mask(input_resolution, device, dtype)
+            return super().get_attn_mask(input_resolution, **_given(dtype, device))
         return _regions(*input_resolution, self.window_size, self.shift_size, device)
 
 
@@ -115,6 +115,11 @@ def of_windows(
         ids = mask.segment_ids
         structure = MaskStructure(segment_ids=ids.repeat(query.shape[0] // ids.shape[0], 1))
     return on_grid(structure, sizes)
+
+
+def _given(dtype: torch.dtype | None, device: torch.device | None) -> dict[str, Any]:
+    """What the original's caller gives, and so takes: in transformers 5.4 and 5.10 the dtype alone, or neither."""
+    return {name: value for name, value in (("dtype", dtype), ("device", device)) if value is not None}
 
 
 def _regions(height: int, width: int, window: int, shift: int, device: torch.device | None) -> MaskStructure | None:
