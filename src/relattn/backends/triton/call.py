@@ -71,6 +71,7 @@ class Call:
         whose pairs dropout counts.
     in_float32: whether the output is in float32, whatever the query is in.
     precision: of products of float32 with float32, "ieee" or "tf32x3".
+    for_backward: whether a backward pass follows, which multiplies in tiles.
     axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there,
         and offset means nothing.
 
@@ -101,6 +102,7 @@ class Call:
     dropout_p: float
     in_float32: bool
     precision: str
+    for_backward: bool = False
     axes: tuple[ListedAxis, ...] = ()
 
     def __post_init__(self) -> None:

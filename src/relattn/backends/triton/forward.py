@@ -35,8 +35,11 @@ from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant,
 
 
 def forward(call: Call) -> Forward:
-    """The kernels' answers, for few queries or in tiles."""
-    if call.query.shape[2] <= FEW:
+    """The kernels' answers, for few queries or in tiles; before a backward pass in tiles, which sum a score in its order.
+
+    Then the weights are the same in both passes, at any size of the scores.
+    """
+    if call.query.shape[2] <= FEW and not call.for_backward:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
     answers = answers_of(call)

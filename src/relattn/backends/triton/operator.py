@@ -82,7 +82,7 @@ run = operator_of("triton", _forward, _backward, reads_starts=False)
 
 def part(problem: Problem) -> Forward:
     """The answers of a part of a call."""
-    return _forward(problem, seed_of(problem, problem.query.device))
+    return _forward(problem.replaced(for_backward=True), seed_of(problem, problem.query.device))
 
 
 def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
