@@ -35,9 +35,9 @@ from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant,
 
 
 def forward(call: Call) -> Forward:
-    """The kernels' answers, for few queries or in tiles; before a backward pass in tiles, which sum a score in its order.
+    """The kernels' answers, for few queries or in tiles.
 
-    Then the weights are the same in both passes, at any size of the scores.
+    Before a backward pass always in tiles: both then sum a score in one order, and its weight is the same at any size.
     """
     if call.query.shape[2] <= FEW and not call.for_backward:
         return few_queries(call)
