@@ -40,7 +40,7 @@ def both_weights(rank: int, world: int, backend: str, size: float, layout: Any, 
     own = [split(one, mesh, dim=2, layout=layout) for one in (query * size, key, unit)]
     own[2].requires_grad_()
     with mock.patch.object(rounds, "FEWEST", 3):
-        found = context_parallel_attention(*own, mesh=mesh, rotate="ring", backend=backend, **options)
+        found = context_parallel_attention(*own, mesh=mesh, rotate="ring", backend=backend, **options)  # pyright: ignore[reportCallIssue]
         assert isinstance(found, Tensor)
         (by_values,) = torch.autograd.grad(found, own[2], split(unit, mesh, dim=2, layout=layout))
     weights, again = (join(one.detach(), mesh, dim=2, layout=layout) for one in (found, by_values))
