@@ -78,7 +78,7 @@ def every_gradient_of(call: Call) -> set[str]:
 
 def answered(found: Forward, by_output: torch.Tensor, by_lse: torch.Tensor) -> Answers:
     """What the backward pass is given: answers, and the gradients by output and lse."""
-    return Answers(found.output, found.maximum, found.total, by_output, by_lse)  # pyright: ignore[reportArgumentType]
+    return Answers(found.output, found.maximum, found.total, by_output, by_lse)
 
 
 def numbers(*shape: int) -> torch.Tensor:
