@@ -11,8 +11,9 @@ from torch import Tensor
 
 import relattn
 from relattn.backends.base import MergingBackend
+from relattn.backends.problem_operator import Answers
 from relattn.backends.select import BACKENDS
-from relattn.distributed.merge import merge
+from relattn.distributed.merge import Merged
 from relattn.distributed.part import part_of, sees
 from relattn.door import checked, request
 from relattn.score.checks import places_of
@@ -70,7 +71,7 @@ def check(backend: str, name: str, dropout_p: float = 0.0) -> None:
     leaves |= {table: held.values for table, held in problem.sequence().tables().items()}
     expected = torch.autograd.grad((output, lse), list(leaves.values()), (by_output, by_lse))
 
-    answer = torch.zeros_like(output), torch.full_like(lse, -torch.inf)
+    merged = Merged.of_nothing([problem])
     sums = {table: torch.zeros_like(held) for table, held in leaves.items()}
     pairs = [(slice(*i), slice(*j)) for i, j in itertools.product(*map(itertools.pairwise, (CUTS_OF_QUERIES, CUTS)))]
     parts = [
@@ -81,12 +82,12 @@ def check(backend: str, name: str, dropout_p: float = 0.0) -> None:
     assert 2 < len(parts) < len(pairs)
     with torch.no_grad():
         for queries, _, part in parts:
-            one, its_lse = runs.run(part)
-            assert its_lse is not None
-            merge(*(whole[:, :, queries] for whole in answer), one, its_lse)
+            merged.at(queries).add(runs.part(part), runs.log_base)
+        answer = merged.output(), merged.lse(problem, runs.log_base)
+        answers = answer[0], merged.maximum, merged.total, by_output, by_lse
         for queries, keys, part in parts:
-            of_queries = (given[:, :, queries] for given in (*answer, by_output, by_lse))
-            found = runs.gradients(part, *of_queries, list(leaves))
+            of_queries = Answers(*(given[:, :, queries] for given in answers))
+            found = runs.gradients(part, of_queries, list(leaves))
             for table, gradient in found.items():
                 place = sums[table]
                 if table == "query":

@@ -1,4 +1,4 @@
-"""The contract under inductor: one graph per call, outputs, lse and every gradient within the budget of an eager call."""
+"""The contract under inductor: one graph, and outputs, lse and every gradient within the budget of an eager call."""
 
 from collections.abc import Iterator
 

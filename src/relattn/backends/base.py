@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.backends.problem_operator import Answers, Forward
 from relattn.score.problem import Problem
 
 
@@ -32,20 +33,21 @@ class Backend(Protocol):
 
 @runtime_checkable
 class MergingBackend(Backend, Protocol):
-    """A backend that can compute the gradients of a part of a call: some of the queries and keys of one softmax."""
+    """A backend that can compute a part of a call: some of the queries and keys of one softmax.
 
-    def gradients(
-        self,
-        problem: Problem,
-        output: Float[Tensor, "B Hq Lq Dv"],
-        lse: Float[Tensor, "B Hq Lq"],
-        output_gradient: Float[Tensor, "B Hq Lq Dv"],
-        lse_gradient: Float[Tensor, "B Hq Lq"],
-        wanted: list[str],
-    ) -> dict[str, Tensor]:
+    log_base: log of the base in which it holds maximum and total.
+    """
+
+    log_base: float
+
+    def part(self, problem: Problem) -> Forward:
+        """The part's own answers."""
+        ...
+
+    def gradients(self, problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
         """The part's share of the gradients that `wanted` names, as in `problem_arguments.tensors_of`.
 
-        output, lse: those of the whole call, over the keys of all parts. A part has no softmax of its own: its weights
-        are exp(S - lse).
+        answers: those of the whole call, over the keys of all parts. A part has no softmax of its own: its weights are
+        exp(S - maximum) / total.
         """
         ...

@@ -31,7 +31,6 @@ from relattn.backends.problem_arguments import (
     tensors_of,
     with_tensors,
 )
-from relattn.score.key_bias import lowered
 from relattn.score.problem import Problem
 from relattn.watched import is_batched, is_watched
 
@@ -41,7 +40,8 @@ class Forward(NamedTuple):
 
     output is O, in its own dtype. The others are in the dtype of the scores: lse, and two numbers from which the
     backward pass finds the weights: maximum, a row's largest score, and total, the sum of exp(S - maximum). Each
-    backend may hold these two in its own base. total: None where the backend's backward pass does not read it.
+    backend holds these two in its own base. In a row that sees no key they are -inf and 0. total: None where the
+    backend's backward pass does not read it.
     """
 
     output: Float[Tensor, "B Hq Lq Dv"]
@@ -55,23 +55,16 @@ class Forward(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The results of the forward pass, and the gradients by its output and lse."""
+    """The results of the forward pass, and the gradients by its output and lse: what the backward pass is given.
+
+    Of a part of a call they are those of the whole call.
+    """
 
     output: Float[Tensor, "B Hq Lq Dv"]
     maximum: Float[Tensor, "B Hq Lq"]
     total: Float[Tensor, "B Hq Lq"]
     output_gradient: Float[Tensor, "B Hq Lq Dv"]
     lse_gradient: Float[Tensor, "B Hq Lq"]
-
-
-def of_whole(problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor) -> Answers:
-    """The answers of a whole call, for the gradients of a part. The part's weights are then exp(S - lse), in base e.
-
-    maximum is lse minus the number that the part subtracts from its key bias, and total is 1. In a row that sees no key
-    of any part they are -inf and 0.
-    """
-    maximum = lse if problem.key_bias is None else lse - lowered(problem)[1]
-    return Answers(output, maximum, (lse != -torch.inf).to(lse.dtype), output_gradient, lse_gradient)
 
 
 def operator_of(

@@ -20,6 +20,7 @@ from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
 from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, pieces
 from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered
+from relattn.distributed.merge import merging
 from relattn.distributed.parts import check_part
 from relattn.distributed.sides import Side, side_of
 from relattn.door import AttentionMask, Segments, checked
@@ -220,10 +221,10 @@ def _answer(asked: Asked) -> Tensor | tuple[Tensor, Tensor]:
 
 def _checked(problems: list[Problem], choice: Choice, backend: str) -> list[Problem]:
     """The problems, if the backend that the caller named runs them."""
-    for problem in problems:
-        if choice.rotate == "ring":
-            ring.check(problem, backend)
-        else:
+    if choice.rotate == "ring":  # before anything is sent: if one rank raises while others wait, they wait forever
+        merging(backend, problems)
+    else:
+        for problem in problems:
             select(backend, problem)
     return problems
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
+from relattn.score.key_bias import lowered
 from relattn.score.position import Run
 from relattn.score.problem import Axis, Problem
 
@@ -16,7 +17,10 @@ def part_of(
 
     Tables over the offsets of the sequence have only the rows that these pairs need.
     """
-    key_bias, counted = problem.key_bias, problem.counted()
+    key_bias, key_shift, counted = problem.key_bias, None, problem.counted()
+    if key_bias is not None:
+        shift = lowered(problem)[1]
+        key_shift = shift if shift.shape[2] == 1 else shift[..., queries]
     return problem.replaced(
         query=problem.query[:, :, queries],
         key=key,
@@ -24,6 +28,7 @@ def part_of(
         axes=tuple(_axis(axis, queries, keys) for axis in problem.axes),
         mask=problem.mask.part(queries, keys),
         key_bias=None if key_bias is None else key_bias[..., keys],
+        key_shift=key_shift,
         part=counted._replace(query=counted.query + queries.start, key=counted.key + keys.start),
     )
 

@@ -1,6 +1,6 @@
 """The ring's way back: keys and values go round once more, and their gradients follow them to the rank that owns them.
 
-A backend gives the gradients of each part, from the output and lse of the whole.
+A backend gives the gradients of each part, from the answers of the whole.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from relattn.autocast import without_autocast
+from relattn.backends.problem_operator import Answers
 from relattn.distributed.group import Passing
-from relattn.distributed.merge import merging
 from relattn.distributed.rounds import CHUNK, Meeting, Ring, given_in, moved, part
 from relattn.distributed.sums import Sums, zeros_like
 
@@ -33,11 +33,11 @@ class Backward:
         value: Tensor,
         tensors: Sequence[Tensor],
         wanted: Sequence[bool],
-        answers: tuple[Tensor, ...],
+        answers: Answers,
     ) -> None:
         self.ring, self.problems = ring, ring.problems(tensors)
         self.own = (key, value)
-        self.answers = [answer.split([p.query.shape[2] for p in self.problems], dim=2) for answer in answers]
+        self.answers = [ring.by_piece(answer) for answer in answers]
         needed = iter(wanted[2:])
         self.sums = [
             Sums(problem, [name for name in moved(arguments) if next(needed)], moved(arguments))
@@ -94,9 +94,8 @@ class Backward:
         problem = part(self.problems[meeting.number], meeting, self.chunk)
         sums = self.sums[meeting.number]
         with without_autocast(problem.query):
-            backend = merging(self.ring.backend, problem)
-            output, lse, by_output, by_lse = (of[meeting.number][:, :, meeting.queries] for of in self.answers)
-            found = backend.gradients(problem, output, lse, by_output, by_lse, [*self.home, *sums.wanted])
+            answers = Answers(*(of[meeting.number][:, :, meeting.queries] for of in self.answers))
+            found = self.ring.backend.gradients(problem, answers, [*self.home, *sums.wanted])
         sums.add(problem, meeting.queries, meeting.keys, found)
         return found
 

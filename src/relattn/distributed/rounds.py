@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relattn.backends.base import MergingBackend
 from relattn.backends.problem_arguments import problem_of, tensors_of, with_tensors
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, pieces
 from relattn.distributed.part import part_of, sees
+from relattn.score.key_bias import lowered
 from relattn.score.problem import Problem
 
 CHUNK = ("key", "value")
@@ -41,17 +43,21 @@ class Ring:
     """What the passes of a ring need beside the tensors.
 
     group, layout: the ranks and their layout; each rank holds `keys` keys. hops: how many times a chunk is passed on.
-        backend: as the caller named it. seed: the seed of dropout. arguments: each piece's problem as the operators'
-        arguments, by name.
+        backend: of all parts, for each holds maxima and totals in its own base. seed: the seed of dropout. arguments:
+        each piece's problem as the operators' arguments, by name.
     """
 
     group: Group
     layout: Layout
     keys: int
     hops: int
-    backend: str
+    backend: MergingBackend
     seed: int | None
     arguments: list[dict[str, Any]]
+
+    def by_piece(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """What belongs to the queries of each piece."""
+        return rows.split([arguments["query"].shape[2] for arguments in self.arguments], dim=2)
 
     def rounds(self) -> list[tuple[slice, ...]]:
         """For each round, the keys that a rank gives from each of its pieces."""
@@ -89,7 +95,9 @@ class Ring:
         given, problems = iter(tensors), []
         for arguments in self.arguments:
             held = {name: next(given) for name in moved(arguments)}
-            problems.append(problem_of(**with_tensors(arguments, held)).replaced(seed=self.seed))
+            problem = problem_of(**with_tensors(arguments, held)).replaced(seed=self.seed)
+            shift = None if problem.key_bias is None else lowered(problem)[1]  # once for all parts
+            problems.append(problem.replaced(key_shift=shift))
         return problems
 
 

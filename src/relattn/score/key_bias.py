@@ -70,11 +70,13 @@ def lowered(problem: Problem) -> tuple[Float[Tensor, "#B #Hq Lk"], Float[Tensor,
 
     Causality and window let a query see a first and a last key. c_i is the larger of their two numbers, which is the
     largest of all where a only grows or only falls. c_i is 0 for listed positions with segments, and for listed
-    positions in a graph.
+    positions in a graph. A part of a call has the numbers of the whole.
     """
     assert problem.key_bias is not None
     a, positions = problem.key_bias.to(problem.score_dtype()), problem.sequence().positions
     known = a.detach()
+    if problem.key_shift is not None:
+        return a, problem.key_shift
     if positions.key_length == 0:
         return a, known.new_zeros(*a.shape[:2], 1)
     if positions.lowest is None and positions.highest is None:

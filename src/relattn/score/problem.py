@@ -67,7 +67,8 @@ class Problem(NamedTuple):
     softcap, key_bias a: S becomes softcap * tanh(S / softcap) + a_j, before any mask. sinks [Hq] or [B, Hq, Lq]: for
         `sinks.share`; `door.py` multiplies outputs with it.
     part: where the problem stands in the whole call; None where it is the whole call. seed: the seed of dropout, where
-        the parts of a call share one, or where a draw is repeated; None where the backend draws it.
+        the parts of a call share one, or where a draw is repeated; None where the backend draws it. key_shift: c of
+        `key_bias.lowered`, where the parts of a call share it.
     """
 
     query: Float[Tensor, "B Hq Lq D"]
@@ -84,6 +85,7 @@ class Problem(NamedTuple):
     sinks: Float[Tensor, "Hq"] | Float[Tensor, "B Hq Lq"] | None = None
     part: Part | None = None
     seed: int | None = None
+    key_shift: Float[Tensor, "#B #Hq #Lq"] | None = None
 
     def replaced(self, **changes: Any) -> Problem:
         """The problem with other fields, as `Axis.replaced`."""

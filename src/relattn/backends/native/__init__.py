@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from relattn.backends.native.inputs import MOST_AXES
-from relattn.backends.native.operator import gradients, run
+from relattn.backends.native.operator import gradients, part, run
 from relattn.backends.operators import reasons_of_an_operator
+from relattn.backends.problem_operator import Answers, Forward
 from relattn.compiled.library import Kernels, kernels
 from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
@@ -29,6 +30,7 @@ class NativeBackend:
     """
 
     name = "native"
+    log_base = 1.0
 
     def reasons(self, problem: Problem) -> Iterator[str]:
         """It needs a CPU, and float32 or narrower."""
@@ -49,17 +51,13 @@ class NativeBackend:
         """O and, if wanted, lse."""
         return run(problem)
 
-    def gradients(
-        self,
-        problem: Problem,
-        output: Tensor,
-        lse: Tensor,
-        output_gradient: Tensor,
-        lse_gradient: Tensor,
-        wanted: list[str],
-    ) -> dict[str, Tensor]:
-        """A part's share of the gradients of a call; output and lse are those of the whole call."""
-        return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)
+    def part(self, problem: Problem) -> Forward:
+        """The answers of a part of a call."""
+        return part(problem)
+
+    def gradients(self, problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+        """A part's share of the gradients of a call, whose answers are given."""
+        return gradients(problem, answers, wanted)
 
 
 def _rows_of_lists(problem: Problem) -> Iterator[tuple[str, int]]:

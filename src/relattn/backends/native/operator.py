@@ -14,7 +14,7 @@ from relattn.backends.native.inputs import Inputs, as_floats, rows_of
 from relattn.backends.native.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
 from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
-from relattn.backends.problem_operator import Answers, Forward, of_whole, operator_of
+from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.compiled.library import Kernels, kernels
 from relattn.errors import UnsupportedError
 from relattn.score.problem import Problem
@@ -56,7 +56,7 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
     maximum, total = (torch.empty(rows, **FLOATS), torch.empty(rows, **FLOATS)) if for_backward else (None, None)
     outputs = Outputs(output, lse, maximum, total)
     if _has_no_pair(problem):
-        for tensor, value in zip(outputs, (0.0, -torch.inf, 0.0, 0.0), strict=True):
+        for tensor, value in zip(outputs, (0.0, -torch.inf, -torch.inf, 0.0), strict=True):
             if tensor is not None:
                 tensor.fill_(value)
     else:
@@ -189,11 +189,13 @@ def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
     return output, lse if problem.return_lse else None
 
 
-def gradients(
-    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
-) -> dict[str, Tensor]:
-    """A part's share of the gradients of a call; output and lse are those of the whole call."""
-    answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
+def part(problem: Problem) -> Forward:
+    """The answers of a part of a call."""
+    return _forward(problem, seed_of(problem))
+
+
+def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+    """A part's share of the gradients of a call, whose answers are given."""
     return _backward(problem, seed_of(problem), answers, set(wanted))
 
 

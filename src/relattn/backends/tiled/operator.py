@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from relattn.backends.philox import seed_of
-from relattn.backends.problem_operator import Answers, Forward, of_whole, operator_of
+from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.backends.tiled.backward import backward
-from relattn.backends.tiled.base_two import LOG2_E
 from relattn.backends.tiled.forward import forward
 from relattn.backends.tiled.sizes import tile_sizes
 from relattn.score.problem import Problem
@@ -25,9 +24,11 @@ run = operator_of("tiled", _forward, _backward)
 """O and lse, from a problem and the seed of its dropout."""
 
 
-def gradients(
-    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
-) -> dict[str, Tensor]:
-    """A part's share of the gradients of a call; output and lse are those of the whole call."""
-    answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
-    return _backward(problem, seed_of(problem), answers._replace(maximum=answers.maximum * LOG2_E), set(wanted))
+def part(problem: Problem) -> Forward:
+    """The answers of a part of a call."""
+    return _forward(problem, seed_of(problem))
+
+
+def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+    """A part's share of the gradients of a call, whose answers are given."""
+    return _backward(problem, seed_of(problem), answers, set(wanted))

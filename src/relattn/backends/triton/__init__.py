@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from relattn.backends.philox import seed_of
-from relattn.backends.triton.operator import gradients, run
+from relattn.backends.problem_operator import Answers, Forward
+from relattn.backends.triton.operator import gradients, part, run
 from relattn.backends.triton.reasons import reasons_of
 from relattn.score.problem import Problem
 
@@ -19,6 +20,7 @@ class TritonBackend:
     """
 
     name = "triton"
+    log_base = 1.0
 
     def reasons(self, problem: Problem) -> list[str]:
         """It needs CUDA, no float64, and at most 256 features."""
@@ -29,14 +31,10 @@ class TritonBackend:
         output, lse = run(problem, seed_of(problem, problem.query.device))
         return output, lse if problem.return_lse else None
 
-    def gradients(
-        self,
-        problem: Problem,
-        output: Tensor,
-        lse: Tensor,
-        output_gradient: Tensor,
-        lse_gradient: Tensor,
-        wanted: list[str],
-    ) -> dict[str, Tensor]:
-        """A part's share of the gradients of a call; output and lse are those of the whole call."""
-        return gradients(problem, output, lse, output_gradient, lse_gradient, wanted)
+    def part(self, problem: Problem) -> Forward:
+        """The answers of a part of a call."""
+        return part(problem)
+
+    def gradients(self, problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+        """A part's share of the gradients of a call, whose answers are given."""
+        return gradients(problem, answers, wanted)

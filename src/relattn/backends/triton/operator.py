@@ -13,11 +13,12 @@ from torch import Tensor
 
 from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import on_axis
-from relattn.backends.problem_operator import Answers, Forward, of_whole, operator_of
+from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.backends.triton.call import Answers as KernelAnswers
 from relattn.backends.triton.call import Call, is_added
 from relattn.backends.triton.lowering import call_of
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
+from relattn.score.key_bias import lowered
 from relattn.score.problem import Problem
 
 
@@ -89,11 +90,21 @@ run = operator_of("triton", _forward, _backward, reads_starts=False)
 """O and lse, from a problem and the seed of its dropout."""
 
 
-def gradients(
-    problem: Problem, output: Tensor, lse: Tensor, output_gradient: Tensor, lse_gradient: Tensor, wanted: list[str]
-) -> dict[str, Tensor]:
-    """A part's share of the gradients of a call; output and lse are those of the whole call."""
-    answers = of_whole(problem, output, lse, output_gradient, lse_gradient)
-    if is_added(problem.mask.explicit):
-        answers = answers._replace(maximum=answers.maximum / math.log(2.0))
+def part(problem: Problem) -> Forward:
+    """The answers of a part of a call: the kernels keep one number of a row, lse less c, which is its maximum here."""
+    found = _forward(problem, seed_of(problem, problem.query.device))
+    maximum = found.lse if problem.key_bias is None else found.lse - lowered(problem)[1]
+    return found._replace(maximum=maximum, total=_sees(maximum))
+
+
+def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+    """A part's share of the gradients of a call, whose answers are given."""
+    maximum = answers.maximum + answers.total.log()
+    base = math.log(2.0) if is_added(problem.mask.explicit) else 1.0
+    answers = answers._replace(maximum=maximum / base, total=_sees(maximum))
     return _backward(problem, seed_of(problem, problem.query.device), answers, set(wanted))
+
+
+def _sees(maximum: Tensor) -> Tensor:
+    """1 for a row that sees a key, else 0."""
+    return (maximum != -torch.inf).to(maximum.dtype)

@@ -162,7 +162,7 @@ struct Call {
   float finish_row(Index row, float most, float sum) const {
     const bool sees = sum > 0.0f || sum != sum;
     if (lse) lse[row] = sees ? most + std::log(sum) : -INFINITY;
-    if (maximum) maximum[row] = sees ? most : 0.0f, total[row] = sum;
+    if (maximum) maximum[row] = most, total[row] = sum;
     return sees ? 1.0f / sum : 0.0f;
   }
 
