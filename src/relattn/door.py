@@ -163,7 +163,8 @@ def _axis(
     if r is None and terms.relative_keys is not None:
         r = rewritten_from
     positions = places.sequence if names == (SEQUENCE,) else places.on(names, "encoding")
-    return Axis(positions, r, terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias)
+    tables = terms.relative_keys, terms.relative_queries, terms.relative_values, terms.bias
+    return Axis(positions, r, *(None if table is None else positions.rows_met(table) for table in tables))
 
 
 def _folded(tensor: Float[Tensor, "*b H L D"], batch: tuple[int, ...]) -> Float[Tensor, "B H L D"]:

@@ -155,7 +155,7 @@ LACKS = {
         "query_position": 2**31
     },
     "it takes tables of offsets up to 1073741824, and bias begins at offset -1073741824": {
-        "encoding": ScoreTerms(bias=OffsetTable(ones(H, 2), -(2**30), "zero")),
+        "encoding": ScoreTerms(bias=OffsetTable(ones(H, 1), -(2**30), "zero")),
     },
     "it holds at most 256 features of a row on chip, and query has 257": WIDE,
     "it holds at most 256 features of a row on chip, and value has 300": {"value": ones(B, H, LK, 300)},

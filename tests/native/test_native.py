@@ -268,8 +268,8 @@ class ManyRows(RelativeEncoding):
 def test_a_table_with_more_rows_than_32_bits_count_is_refused() -> None:
     """Where pairs look their rows up: on a listed sequence, and on every other axis."""
     sentence = "its kernels count a table's rows in 32 bits where positions are listed, and bias has 2147483648"
-    place = torch.tensor([0, 3, 1, 2, 9])
-    listed = {"query_position": place}
+    place = torch.tensor([0, 3, 1, 2, 2**31])  # all rows are met
+    listed = {"key_position": place}
     on_x = {"query_position": {"x": place}, "key_position": {"x": place}}
     inputs = [drawn(1, 2, 5, 4) for _ in range(3)]
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from relattn.errors import UnsupportedError
 from relattn.score.certainty import certainly
 from relattn.score.digits import Digits
-from relattn.score.position import Position, Run, counted
-from relattn.watched import is_exporting
+from relattn.score.position import Listed, Position, Run, counted
+from relattn.score.table import OffsetTable
+from relattn.watched import is_exporting, is_watched
 
 SEQUENCE = "sequence"
 """The axis that every call has. Only this axis decides causality and window."""
@@ -218,6 +219,22 @@ class Positions:
             return whole
         first, last = min(max(first, -furthest), furthest), min(max(last, -furthest), furthest)
         return Span(first, last - first + 1)
+
+    def rows_met(self, table: OffsetTable) -> OffsetTable:
+        """The table, a view without the rows on either side that no visible pair meets.
+
+        Nothing waits for it: a start that is a tensor, positions on a GPU and those in a graph are not read.
+        """
+        if self.origin is None:
+            given = (side.positions for side in (self.query, self.key) if isinstance(side, Listed))
+            longer = table.num_rows >= self.query_length + self.key_length
+            if not longer or self.leading != (0, 0) or self.device.type != "cpu" or is_watched(given):
+                return table
+        elif isinstance(self.origin, Tensor):
+            return table
+        first, last = self.visible
+        assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
+        return table.narrowed(first, max(last - first + 1, 1))
 
     def rows(
         self, owner: object, compute: Callable[[Span], Float[Tensor, "H count D"]], span: Span

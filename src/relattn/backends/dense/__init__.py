@@ -157,7 +157,7 @@ def _relative_query_products(problem: Problem, table: OffsetTable, positions: Po
     key = key if problem.num_groups() == 1 else key.repeat_interleave(problem.num_groups(), dim=1)
     if positions.query_length == 1 and positions.origin is not None:
         first, count = positions.origin, positions.key_length
-        rows = table.narrowed(first, count).to(dtype).rows(first, count)
+        rows = table.to(dtype).rows(first, count)
         return (key * rows).sum(-1).unsqueeze(-2)
     at_once = max(positions.query_length, KEYS_AT_ONCE)
     if torch.compiler.is_compiling() or positions.key_length <= 2 * at_once:

@@ -96,7 +96,7 @@ class Inputs(NamedTuple):
             return contiguous_rows(filled_up(as_floats(tensor)))
 
         def table(given: OffsetTable | None) -> Tensor | None:
-            return None if given is None else filled_up(as_floats(given.values)).contiguous()
+            return None if given is None else _contiguous_heads(filled_up(as_floats(given.values)))
 
         def on(axis: Axis, *, listed: bool) -> AxisInputs:
             return AxisInputs(
@@ -104,7 +104,7 @@ class Inputs(NamedTuple):
                 table(axis.relative_keys),
                 table(axis.relative_queries),
                 table(axis.relative_values),
-                None if axis.bias is None else as_floats(axis.bias.values).contiguous(),
+                None if axis.bias is None else contiguous_rows(as_floats(axis.bias.values)),
                 _listed(axis.positions.query, axis.positions.query_length) if listed else None,
                 _listed(axis.positions.key, axis.positions.key_length) if listed else None,
             )
@@ -148,6 +148,11 @@ def _digits(place: Digits, length: int) -> Tensor:
 def contiguous_rows(tensor: Tensor) -> Tensor:
     """The same numbers, the last axis contiguous."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _contiguous_heads(table: Tensor) -> Tensor:
+    """[H, R, width], the rows of a head side by side; a view of some of a table's rows is so already."""
+    return table if table.stride()[1:] == (table.shape[2], 1) else table.contiguous()
 
 
 def _filled_up(tensor: Tensor) -> Tensor:

@@ -1,0 +1,78 @@
+"""A table that is longer than the call: no backend gets rows that no visible pair meets."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from relattn import OffsetTable, RelativeEmbedding, relative_attention
+from relattn.backends.native.inputs import Inputs
+from relattn.functional import request_of
+from relattn.score.problem import Problem
+
+LONG = 4096
+LISTED = torch.tensor([7, 0, 3, 9, 4])
+
+
+def drawn(queries: int = 5, keys: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.randn(2, 4, queries, 8), torch.randn(2, 4, keys, 8), torch.randn(2, 4, keys, 8)
+
+
+def table_of(problem: Problem) -> OffsetTable:
+    (axis,) = [axis for axis in problem.axes if axis.relative_keys is not None]
+    assert axis.relative_keys is not None
+    return axis.relative_keys
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "count"),
+    [
+        ({"is_causal": True}, -4, 5),
+        ({}, -4, 9),
+        ({"query_position": 100}, -104, 9),
+        ({"window": (2, 1)}, -2, 4),
+        ({"query_position": LISTED, "key_position": LISTED}, -9, 19),
+        ({"query_position": LISTED, "key_position": LISTED, "is_causal": True}, -9, 10),
+        ({"query_position": torch.tensor(100)}, -LONG + 1, 2 * LONG - 1),  # a tensor is not read
+    ],
+)
+def test_the_rows_that_a_call_has(given: dict[str, object], first: int, count: int) -> None:
+    table = table_of(request_of(*drawn(), encoding=RelativeEmbedding(8, LONG), **given).problem)
+    assert (table.first, table.num_rows) == (first, count)
+
+
+def test_another_axis() -> None:
+    where = {"y": LISTED}
+    request = request_of(
+        *drawn(), encoding=RelativeEmbedding(8, LONG).on("y"), query_position=where, key_position=where
+    )
+    table = table_of(request.problem)
+    assert (table.first, table.num_rows) == (-9, 19)
+
+
+@pytest.mark.parametrize("backend", ["reference", "dense", "tiled", "native"])
+@pytest.mark.parametrize("beyond", ["refuse", "clamp", "zero"])
+@pytest.mark.parametrize("given", [{}, {"query_position": LISTED, "key_position": LISTED}], ids=["run", "listed"])
+def test_answers_and_gradients_are_those_of_all_rows(backend: str, beyond: str, given: dict[str, Tensor]) -> None:
+    """The gradient has the parameter's rows: zeros where no pair meets them."""
+    dtype = torch.float32 if backend == "native" else torch.float64
+    encoding = RelativeEmbedding(8, 40, num_heads=4, beyond=beyond).to(dtype)
+    leaves = [*(tensor.to(dtype).requires_grad_() for tensor in drawn()), encoding.relative_keys]
+
+    def found(backend: str, **positions: Tensor | int) -> list[Tensor]:
+        output = relative_attention(*leaves[:3], encoding=encoding, backend=backend, **positions)
+        return [output, *torch.autograd.grad(output.square().sum(), leaves)]
+
+    everything = {name: place + 0 for name, place in given.items()} or {"query_position": torch.tensor(0)}
+    ours = found(backend, **given)
+    assert ours[-1].shape == encoding.relative_keys.shape
+    torch.testing.assert_close(ours, found("reference", **everything))
+
+
+def test_one_token_reads_a_view_of_the_table() -> None:
+    """Of all heads: its kernel takes the step from one head to the next, so nothing is copied."""
+    encoding = RelativeEmbedding(8, LONG, num_heads=4, causal=True)
+    with torch.no_grad():
+        problem = request_of(*drawn(1, 100), encoding=encoding, query_position=99, is_causal=True).problem
+        table = Inputs.of_few(problem).axes[0].relative_keys
+    assert table is not None and table.shape == (4, 100, 8)
+    assert table.untyped_storage().data_ptr() == encoding.relative_keys.untyped_storage().data_ptr()
