@@ -9,6 +9,10 @@ import sys
 from collections.abc import Iterable
 from numbers import Integral, Real
 
+FAR = 2**60
+"""Starts, window limits and distances of buckets lie below it, so that no sum of a few overflows int64; listed positions
+are not checked.
+"""
 _LONGEST_SHOWN = 2**64
 """Python refuses to print ints of more than 4300 digits, and more than 20 digits do not help in a message."""
 
@@ -105,7 +109,8 @@ def check_softcap(softcap: object, *, in_float64: bool) -> float:
     """A finite number above 0, as a float, within 2^-100 and 2^100; 2^-900 and 2^900 for scores in float64.
 
     A larger cap bends no score below 2^-13 of these, and under a smaller one all scores are 0 but for rounding. So the
-    nearest of these gives the same answers, and its products with gradients stay in range.
+    nearest of these gives the same answers, and its products with gradients stay in range. The slope of the cap is
+    the equation's too, but for scores that lie between the two caps.
 
     Raises ValueError: for anything else, and for a number that is 0 or inf as scores in float32; in float64, also for
     one whose inverse is inf.
@@ -117,7 +122,7 @@ def check_softcap(softcap: object, *, in_float64: bool) -> float:
     least = 1.0 / most if in_float64 else 2.0**-150
     if not least < number <= most:
         raise ValueError(
-            f"softcap: got {came(softcap)}; expected a number from {least:.1e} to {most:.1e}, as scores in "
+            f"softcap: got {came(softcap)}; expected a number above {least:.6g} and up to {most:.6g}, as scores in "
             f"{'float64' if in_float64 else 'float32'} hold it, or None for no cap"
         )
     return min(max(float(number), 2.0**-power), 2.0**power)
@@ -156,10 +161,10 @@ def check_buckets(num_buckets: object, max_distance: object, bidirectional: obje
     if buckets % parts:
         raise ValueError(f"num_buckets: got {buckets}; expected a multiple of {words}, to be split evenly")
     exact, distance = buckets // parts, as_int(max_distance)
-    if distance is None or distance <= exact:
+    if distance is None or not exact < distance < FAR:
         raise ValueError(
             f"max_distance: got {came(max_distance)}; expected an int above {exact}, the distances that have a bucket "
-            "of their own"
+            "of their own, and below 2**60"
         )
     return buckets, distance
 

@@ -12,6 +12,7 @@ from relattn.arguments import kind_of
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score import checks
+from relattn.watched import refuse_trace
 from relattn.score.position import PositionsLike
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
@@ -55,6 +56,7 @@ def flex_score_mod(
     Raises TypeError: for anything but a RelativeEncoding or ScoreTerms; UnsupportedError: for an encoding that is more
     than a bias. It also raises what `relative_attention` raises for tensors, positions and encodings that do not fit.
     """
+    refuse_trace()
     if not isinstance(encoding, (RelativeEncoding, ScoreTerms)):
         raise TypeError(f"encoding: got {kind_of(encoding)}; expected a RelativeEncoding or ScoreTerms")
     checks.check_tensors(query, key, key, enable_gqa=True)

@@ -52,18 +52,21 @@ def log_edges(first: int, last: int, steps: int, count: int, *, passed: bool = F
     passed: > k in place of >= k, for k = 0 .. count - 1. T5 rounds the logarithm down, and counts the edges that a
     distance has reached. DeBERTa rounds it up, and counts those that it has passed.
 
-    last: above `first`. Near a whole number, d^steps and first^(steps - k) * last^k decide, in whole numbers.
+    last: above `first`. d^steps and first^(steps - k) * last^k decide, in whole numbers.
     """
+
+    def is_there(distance: int, k: int) -> bool:
+        power, bound = distance**steps * first ** max(k - steps, 0), first ** max(steps - k, 0) * last**k
+        return power > bound if passed else power >= bound
+
     edges = []
     for k in range(count) if passed else range(1, count + 1):
-        edge = first * (last / first) ** (k / steps)
-        near = round(edge)
-        if abs(near - edge) > 1e-9 * edge:
-            there = near > edge
-        else:
-            power, bound = near**steps * first ** max(k - steps, 0), first ** max(steps - k, 0) * last**k
-            there = power > bound if passed else power >= bound
-        edges.append(near if there else near + 1)
+        edge = round(first * (last / first) ** (k / steps))
+        while is_there(edge, k):  # far out, float64 is off by more than 1
+            edge -= 1
+        while not is_there(edge, k):
+            edge += 1
+        edges.append(edge)
     return np.array(edges, dtype=np.int64)
 
 

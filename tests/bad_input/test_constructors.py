@@ -148,10 +148,10 @@ def test_t5_num_buckets(bidirectional, num_buckets, said):
         make(T5Bias, num_buckets=num_buckets, bidirectional=bidirectional)
 
 
-@pytest.mark.parametrize("came", [8, 0, -1, 128.0, "128", True, None, NAN, INF], ids=repr)
+@pytest.mark.parametrize("came", [8, 0, -1, 128.0, "128", True, None, NAN, INF, 2**60], ids=repr)
 @pytest.mark.parametrize(("bidirectional", "exact"), [(True, 8), (False, 16)])
 def test_t5_max_distance(came, bidirectional, exact):
-    said = f"max_distance: got {came!r}; expected an int above {exact}, the distances that have a bucket of their own"
+    said = f"max_distance: got {came!r}; expected an int above {exact}, the distances that have a bucket of their own, and below 2**60"
     with refused(ValueError, said):
         make(T5Bias, max_distance=came, bidirectional=bidirectional)
 

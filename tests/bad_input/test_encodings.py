@@ -332,6 +332,9 @@ def test_two_rewritings(other):
 def test_sum_with_something_else(other, came):
     with refused(TypeError, f"sum of encodings: got {came}; expected a RelativeEncoding"):
         AlibiBias(4) + other
+    if not isinstance(other, ScoreTerms):  # whose own sum is asked first
+        with refused(TypeError, f"sum of encodings: got {came}; expected a RelativeEncoding"):
+            other + AlibiBias(4)
 
 
 class Returns(RelativeEncoding):

@@ -65,8 +65,10 @@ TURNED = "...; if query, key and value are [batch, length, heads, width], turn e
         {"key_mask": torch.ones(2, 16, dtype=torch.bool)},
         {"segment_ids": torch.zeros(2, 16, dtype=torch.long)},
         {"attn_mask": torch.zeros(16, 16)},
+        {"sinks": torch.zeros(4)},
+        {"key_bias": torch.zeros(2, 4, 16)},
     ],
-    ids=["bias", "table", "key_mask", "segment_ids", "attn_mask"],
+    ids=["bias", "table", "key_mask", "segment_ids", "attn_mask", "sinks", "key_bias"],
 )
 def test_heads_after_the_length(argument):
     """FlashAttention's layout fits as it is, for other sizes; what else came tells that it is none of these."""
@@ -74,6 +76,11 @@ def test_heads_after_the_length(argument):
     with refused(ShapeError, TURNED):
         relative_attention(x, x, x, **argument)
     relative_attention(*(x.transpose(1, 2),) * 3, **argument)
+
+
+def test_heads_after_the_length_of_other_keys():
+    with refused(ShapeError, "key: got 9 heads" + TURNED):
+        relative_attention(ones(2, 6, 4, 8), ones(2, 9, 4, 8), ones(2, 9, 4, 8))
 
 
 def test_other_sizes_are_not_taken_for_a_layout():

@@ -494,3 +494,20 @@ def test_an_unknown_keyword_names_the_public_class(kind, method):
     """Both inherit their methods from one class, which nobody calls by its name."""
     with refused(TypeError, f"{kind.__name__}.{method}() got an unexpected keyword argument 'mask'"):
         getattr(kind(32, 4), method)(ones(2, 5, 32), mask=None)
+
+
+def test_methods_of_a_subclass_and_of_a_class_before_it_stay():
+    class Own(RelativeMultiheadAttention):
+        def forward(self, query):
+            return "own"
+
+    class Before:
+        def remember(self, key):
+            return "before"
+
+    class Both(Before, RelativeMultiheadAttention):
+        """Says nothing of forward."""
+
+    assert Own(32, 4)(ones(2, 5, 32)) == "own"
+    assert Both(32, 4).remember(ones(2, 5, 32)) == "before"
+    assert Both(32, 4)(ones(2, 5, 32)).shape == (2, 5, 32)

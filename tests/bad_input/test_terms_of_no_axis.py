@@ -92,8 +92,8 @@ def test_softcap(came, function):
         call(function, softcap=came)
 
 
-FLOAT32 = "from 7.0e-46 to 3.4e+38, as scores in float32 hold it"
-FLOAT64 = "from 5.6e-309 to 1.8e+308, as scores in float64 hold it"
+FLOAT32 = "above 7.00649e-46 and up to 3.40282e+38, as scores in float32 hold it"
+FLOAT64 = "above 5.56268e-309 and up to 1.79769e+308, as scores in float64 hold it"
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -137,7 +137,7 @@ def test_sinks_dtype(dtype):
 def test_sinks_sizes(size):
     said = (
         f"sinks: got shape {list(size)}; expected [4], a number per head, or [2, 4, 5], one per batch element, head "
-        "and query; .expand() it to one of them"
+        "and query; .expand() it to one of them..."
     )
     with refused(ShapeError, said):
         call(sinks=ones(*size))

@@ -38,9 +38,15 @@ def test_a_layer(layer: nn.Module):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_exporter_that_traces():
-    layer = nn.Sequential(relattn.nn.RelativeMultiheadAttention(8, 2))
+    layer = relattn.nn.RelativeMultiheadAttention(8, 2)
+    for model in (layer, nn.Sequential(layer)):
+        with refused(UnsupportedError, SAID):
+            torch.onnx.export(model, (torch.randn(1, 5, 8),), "never", dynamo=False)
+
+
+def test_a_score_mod():
     with refused(UnsupportedError, SAID):
-        torch.onnx.export(layer, (torch.randn(1, 5, 8),), "never", dynamo=False)
+        torch.jit.trace(lambda x: relattn.flex_score_mod(relattn.T5Bias(2), x, x), torch.randn(1, 2, 5, 4))
 
 
 def t5() -> nn.Module:

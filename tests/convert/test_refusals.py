@@ -211,6 +211,13 @@ def test_what_of_returnn_relattn_does_not_hold(checkpoint: dict[str, Tensor], sa
         to_relattn(checkpoint, "returnn_rel_pos")
 
 
+def test_one_head_with_learned_rows_is_not_written_for_returnn() -> None:
+    """Its reader could not tell it from several heads with rows of their own."""
+    layer = RelativeMultiheadAttention(8, 1, RelativeEmbedding(8, 4, beyond="clamp"))
+    with refused(ValueError, "checkpoint: layer '' has one head with learned rows, and learned_pos_emb then looks ..."):
+        from_relattn(layer.state_dict(), "returnn_rel_pos")
+
+
 def x_transformers(layer: str = "layers.0.1.", **shapes: tuple[int, ...]) -> dict[str, Tensor]:
     made = {f"to_{one}": (DIM, DIM) for one in ("q", "k", "v", "out")} | shapes
     table = {"rel_pos.relative_attention_bias.weight": torch.ones(made.pop("bias", (32, HEADS)))}

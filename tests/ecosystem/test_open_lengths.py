@@ -201,11 +201,16 @@ def test_one_graph_of_both_passes(asked: str, backend: str) -> None:
         pytest.param(GridEmbedding(4, (8, 8)), "tiled", id="embedding"),
     ],
 )
-def test_one_graph_for_every_image(encoding: RelativeEncoding, backend: str) -> None:
-    """The last one fills the table, and a shape that is 8 wide fills one of its axes."""
+@pytest.mark.parametrize("inside", [False, True], ids=["grid", "sizes"])
+def test_one_graph_for_every_image(encoding: RelativeEncoding, backend: str, inside: bool) -> None:
+    """The last one fills the table, and a shape that is 8 wide fills one of its axes.
+
+    inside: the grid is made in the graph, from its sizes.
+    """
     encoding, counter = encoding.double(), CompileCounterWithBackend("aot_eager")
 
-    def attend(query: Tensor, where: dict[str, Any]) -> Tensor:
+    def attend(query: Tensor, where: Any) -> Tensor:
+        where = grid(*where) if inside else where
         return relative_attention(
             query, query, query, encoding=encoding, query_position=where, key_position=where, backend=backend
         )
@@ -213,7 +218,7 @@ def test_one_graph_for_every_image(encoding: RelativeEncoding, backend: str) -> 
     compiled, graphs = torch.compile(attend, backend=counter, fullgraph=True, dynamic=True), set()
     for height, width in ((3, 5), (5, 3), (6, 8), (8, 8)):
         query = torch.randn(3, 2, height * width, 4, dtype=torch.float64, requires_grad=True)
-        leaves, where = [query, *encoding.parameters()], grid(height, width)
+        leaves, where = [query, *encoding.parameters()], (height, width) if inside else grid(height, width)
         found, expected = ((y, *gradients((y,), leaves)) for y in (f(query, where) for f in (compiled, attend)))
         assert_equal(found, expected)
         graphs.add(counter.frame_count)

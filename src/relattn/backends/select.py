@@ -155,7 +155,8 @@ def select(name: str, problem: Problem) -> Backend:
 
 def explain_choice(name: str, problem: Problem) -> Explanation:
     """Which backend `name` (a backend, or "auto") takes, and for each of the others why not."""
-    chosen, preferred = select(name, problem).name, _by_preference(problem)
+    chosen = (_first_that_runs(problem) if name == "auto" else select(name, problem)).name  # select may warn
+    preferred = _by_preference(problem)
     others = {}
     for other, backend in BACKENDS.items():
         if other == chosen:

@@ -88,6 +88,11 @@ def _write(ours: Tensors) -> dict[str, Tensor]:
         own = {name: ours[f"encoding.{name}"] for name in BIASES}
         return theirs | own | {PROJECTED: _minus_sines(ours["encoding.linear_pos.weight"]).T}
     table = shared_table("encoding.relative_keys", ours["encoding.relative_keys"], "RETURNN's learned_pos_emb")
+    if table.shape[1] == ours["q_proj.weight"].shape[0]:
+        raise Misfit(
+            "has one head with learned rows, and learned_pos_emb then looks as if several heads had rows of their own "
+            "(separate_pos_emb_per_head=True); give it two heads or more"
+        )
     return theirs | {LEARNED: table}
 
 

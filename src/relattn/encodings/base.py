@@ -125,6 +125,9 @@ class RelativeEncoding(nn.Module, ABC):
             raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a RelativeEncoding")
         return EncodingSum(self, other)
 
+    def __radd__(self, other: object) -> EncodingSum:
+        raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a RelativeEncoding")
+
 
 def prepare(
     encoding: RelativeEncoding, key: Float[Tensor, "B Hk Lk D"], key_places: Mapping[str, Position]

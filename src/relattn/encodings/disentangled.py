@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from relattn.arguments import check_flag, check_size
+from relattn.arguments import FAR, came, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
 from relattn.encodings.edges import edges_reached
@@ -68,6 +68,8 @@ class DisentangledEmbedding(RelativeEncoding):
                     f"num_buckets: got {num_buckets} with max_distance={max_distance}; expected an even number below "
                     f"{2 * (max_distance - 1)}, half of it for exact distances"
                 )
+            if self.max_distance >= FAR:
+                raise ValueError(f"max_distance: got {came(self.max_distance)}; expected an int below 2**60")
         self.num_buckets = num_buckets
         rows = {"max_distance": self.max_distance} if num_buckets is None else {"num_buckets": num_buckets}
         self.relative_embeddings = allocated(

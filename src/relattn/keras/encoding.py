@@ -64,6 +64,9 @@ class RelativeEncoding(keras.layers.Layer):
             raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a layer of relattn.keras")
         return EncodingSum(self, other)
 
+    def __radd__(self, other: object) -> EncodingSum:
+        raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a layer of relattn.keras")
+
     def add_table(self, name: str, shape: tuple[int, ...], initializer: Any) -> Any:
         """A weight that keeps its own dtype under mixed precision: the numbers added to scores are float32."""
         return self.add_weight(name=name, shape=shape, initializer=initializer, autocast=False)

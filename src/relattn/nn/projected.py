@@ -27,6 +27,7 @@ from relattn.score.position import Listed, Position, PositionsLike, Run
 from relattn.score.positions import SEQUENCE, Positions, Window, limits
 from relattn.score.problem import Part
 from relattn.spread import check_split_alike, outliving
+from relattn.watched import refuse_trace
 
 
 class ProjectedAttention(nn.Module):
@@ -57,8 +58,12 @@ class ProjectedAttention(nn.Module):
     own_heads: Part | None = None
 
     def __init_subclass__(cls) -> None:
-        """`forward` and `remember` under the name of the subclass: Python says it of an unknown keyword."""
+        """`forward` and `remember`, where they are inherited from here, under the name of the subclass: Python says it
+        of an unknown keyword.
+        """
         for method in (ProjectedAttention.forward, ProjectedAttention.remember):
+            if getattr(cls, method.__name__) is not method:
+                continue
             own = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
             own.__kwdefaults__ = method.__kwdefaults__
             own = update_wrapper(own, method)
@@ -141,6 +146,13 @@ class ProjectedAttention(nn.Module):
                 segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks, backend=self.backend,
             )  # fmt: skip
         return outliving(self, self.out_proj(output.transpose(1, 2).flatten(2)))
+
+    def _slow_forward(self, *_: object, **__: object) -> None:
+        """What torch calls in place of `forward` under torch.jit.trace, and in the exporter to ONNX that traces.
+
+        Raises UnsupportedError: always.
+        """
+        refuse_trace()
 
     def remember(
         self,

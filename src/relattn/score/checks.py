@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.arguments import as_int, came, kind_of
+from relattn.arguments import FAR, as_int, came, kind_of
 from relattn.errors import ShapeError
 from relattn.score.certainty import certainly
 from relattn.score.digits import Digits
@@ -19,8 +19,6 @@ from relattn.score.positions import SEQUENCE, Positions, Window
 from relattn.spread import is_dtensor, refuse_spread_input
 
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-FAR = 2**60
-"""Starts and window limits lie below it, so that no sum of a few overflows int64; listed positions are not checked."""
 PADDED = "a padded one with key_mask, or packed documents with segment_ids"
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
@@ -123,6 +121,7 @@ def _check_groups(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
         raise ShapeError(
             f"key: got {key_heads} heads ({shape(key)}) beside query {shape(query)}; expected {query_heads} heads, "
             "or enable_gqa=True where groups of query heads share a key head"
+            f"{heads_after_length(query.shape[-2] == key.shape[-2] and query_heads % max(key_heads, 1) != 0)}"
         )
     if key_heads == 0 or query_heads % key_heads:
         raise ShapeError(

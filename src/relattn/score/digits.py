@@ -114,11 +114,14 @@ def grid(
             f"{' x '.join(map(str, checked))}" + (f" and {leading} before them" if leading else "")
         )
     repeats = [prod(checked[n + 1 :]) for n in range(len(checked))]
-    part = slice(first, whole if length is None else first + length)
-    return {
-        name: Digits(((1, repeat, size),), leading=leading, count=whole).part(part)
+    found = {
+        name: Digits(((1, repeat, size),), leading=leading, count=whole)
         for name, repeat, size in zip(names, repeats, checked, strict=True)
     }
+    if first == 0 and length is None:
+        return found
+    part = slice(first, whole if length is None else first + length)
+    return {name: digits.part(part) for name, digits in found.items()}
 
 
 def _checked_names(sizes: list[int], names: object) -> tuple[str, ...]:

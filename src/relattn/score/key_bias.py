@@ -17,7 +17,7 @@ from torch import Tensor
 from relattn.arguments import kind_of
 from relattn.errors import ShapeError
 from relattn.score.certainty import can_be_read
-from relattn.score.checks import broadcasts, check_layout, shape
+from relattn.score.checks import broadcasts, check_layout, has_shape, heads_after_length, shape
 from relattn.score.positions import Positions
 from relattn.score.problem import Problem
 
@@ -40,6 +40,7 @@ def check_key_bias(key_bias: object, batch: Sequence[int], query: Tensor, key: T
         raise ShapeError(
             f"key_bias: got shape {shape(key_bias)}; expected {list(full)} (batch, heads, keys), 1 where batch "
             "elements or heads share it; give an axis that it lacks with .unsqueeze()"
+            f"{heads_after_length(has_shape(key_bias, (*batch, query.shape[-2], key.shape[-3])))}"
         )
     if key_bias.device != query.device:
         raise ValueError(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relattn.arguments import kind_of
 from relattn.errors import ShapeError
-from relattn.score.checks import check_float, check_layout, has_shape, shape
+from relattn.score.checks import check_float, check_layout, has_shape, heads_after_length, shape
 
 
 def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
@@ -31,6 +31,7 @@ def check_sinks(sinks: object, batch: Sequence[int], query: Tensor) -> Tensor:
         raise ShapeError(
             f"sinks: got shape {shape(sinks)}; expected [{heads}], a number per head, or {list(full)}, one per batch "
             "element, head and query; .expand() it to one of them"
+            f"{heads_after_length(has_shape(sinks, (queries,), (*batch, queries, heads)))}"
         )
     if sinks.device != query.device:
         raise ValueError(f"sinks: got device {sinks.device}; expected {query.device}, the query's; move it with .to()")
