@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 
 FAR = 2**60
-"""Starts, window limits and distances of buckets lie below it, so that no sum of a few overflows int64; listed positions
-are not checked.
+"""Starts, window limits and distances of buckets lie below it, so that no sum of a few overflows int64. Positions in a
+list are not checked.
 """
 _LONGEST_SHOWN = 2**64
 """Python refuses to print ints of more than 4300 digits, and more than 20 digits do not help in a message."""

@@ -12,11 +12,11 @@ from relattn.arguments import kind_of
 from relattn.encodings.base import RelativeEncoding, lower, placed_terms
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.score import checks
-from relattn.watched import refuse_trace
 from relattn.score.position import PositionsLike
 from relattn.score.positions import Positions
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
+from relattn.watched import refuse_trace
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Offset = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -151,7 +151,8 @@ def test_t5_num_buckets(bidirectional, num_buckets, said):
 @pytest.mark.parametrize("came", [8, 0, -1, 128.0, "128", True, None, NAN, INF, 2**60], ids=repr)
 @pytest.mark.parametrize(("bidirectional", "exact"), [(True, 8), (False, 16)])
 def test_t5_max_distance(came, bidirectional, exact):
-    said = f"max_distance: got {came!r}; expected an int above {exact}, the distances that have a bucket of their own, and below 2**60"
+    own = "the distances that have a bucket of their own, and below 2**60"
+    said = f"max_distance: got {came!r}; expected an int above {exact}, {own}"
     with refused(ValueError, said):
         make(T5Bias, max_distance=came, bidirectional=bidirectional)
 

@@ -72,7 +72,8 @@ def test_num_buckets(bidirectional, num_buckets, said):
 
 @pytest.mark.parametrize("came", [8, 4, 0, -1, 128.0, None, 2**62], ids=repr)
 def test_max_distance(came):
-    said = f"max_distance: got {came!r}; expected an int above 8, the distances that have a bucket of their own, and below 2**60"
+    own = "the distances that have a bucket of their own, and below 2**60"
+    said = f"max_distance: got {came!r}; expected an int above 8, {own}"
     with refused(ValueError, said):
         t5_buckets(OFFSETS, max_distance=came)
 

@@ -122,7 +122,7 @@ def test_help_is_wrapped_once_and_flags_have_no_type():
     assert "<bool>" not in call("--help")[1]
 
 
-@pytest.mark.parametrize("value", [["--resume", "true"], ["--resume=false"]])
+@pytest.mark.parametrize("value", [["--resume", "true"], ["--resume", "y"], ["--resume=false"]])
 def test_a_flag_with_a_value_says_what_to_do(value):
     code, _, said = call("compare", *value)
     assert code == 2
@@ -174,6 +174,11 @@ def test_a_config_is_read_and_the_command_line_goes_before(compared, data, tmp_p
     assert said.startswith(
         f"--config: {config}, line 3: got the option 'widht'; expected some of data, encodings, seeds"
     )
+    config.write_text("steps = 3\nlength = 0\n")
+    said = refused("compare", "--config", config, "--data", data, "--out", tmp_path / "out")
+    assert said.startswith(f"{config}: length: got 0; ")
+    said = refused("compare", "--config", config, "--data", data, "--length", -1, "--out", tmp_path / "out")
+    assert said.startswith("--length: got -1; ")
 
 
 def test_whom_to_tell(data, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from relattn.cli import console
 from relattn.cli.console import visible
 from relattn.lab.text.corpus import load_text
 from tests import seeds
@@ -77,6 +78,20 @@ def test_texts_in_several_scripts_are_taken(encoding: str, tmp_path: Path) -> No
 def test_texts_in_other_encodings_are_taken(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_bytes(content)
     assert load_text(tmp_path / "words.txt").kind == "text"
+
+
+def test_a_short_archive_is_no_short_text(tmp_path: Path) -> None:
+    path = tmp_path / "small.npz"
+    path.write_bytes(b"PK\x03\x04" + b"a" * 40)
+    with pytest.raises(ValueError, match="which is a ZIP archive"):
+        load_text(path)
+
+
+def test_what_steers_a_terminal_is_escaped_in_progress_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = []
+    monkeypatch.setattr(console.err, "print", lambda text, **_: said.append(text))
+    console.Bar().say("left out: \x1b[31mred.mid")
+    assert said == [r"left out: \x1b[31mred.mid"]
 
 
 def test_what_steers_a_terminal_is_escaped() -> None:

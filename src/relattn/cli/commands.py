@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from relattn.cli.console import TYPED
 
-SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0")
+SWITCHES = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
 
 
 def unwrapped(text: str | None) -> str:

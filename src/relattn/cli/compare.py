@@ -14,7 +14,7 @@ from rich.table import Table
 
 from relattn.arguments import check_choice
 from relattn.cli import REFUSED
-from relattn.cli.console import Bar, one_sentence, out, say_stopped
+from relattn.cli.console import TYPED, Bar, one_sentence, out, say_stopped
 from relattn.lab.compare import REPORT_FILE, RESULTS_FILE, Comparison, resume, start
 from relattn.lab.config_file import read_config
 from relattn.lab.lock import alone_in
@@ -111,7 +111,11 @@ def _checked(given: dict[str, Any], config: Path | None, report_to: tuple[str, .
     Raises ValueError: as `check_reporters` and `read_config`.
     """
     check_reporters(report_to)
-    return given if config is None else _over(given, read_config(config))
+    if config is None:
+        return given
+    read = read_config(config)
+    TYPED.set({**TYPED.get(), **{name: f"{config}: {name}" for name in read if name not in given}})
+    return _over(given, read)
 
 
 def _over(given: dict[str, Any], read: dict[str, Any]) -> dict[str, Any]:

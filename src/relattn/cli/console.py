@@ -115,7 +115,7 @@ class Bar:
     """
 
     def __init__(self) -> None:
-        self._shown = _Moving() if err.is_terminal else Lines(lambda text: err.print(text, soft_wrap=True))
+        self._shown = _Moving() if err.is_terminal else Lines(self.say)
 
     def __enter__(self) -> Bar:
         self._shown.start()
@@ -126,7 +126,7 @@ class Bar:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        err.print(text, soft_wrap=True)
+        err.print(visible(text), soft_wrap=True)
 
     def begin(self, label: str, total: int) -> None:
         """Show a new task in place of the one before."""

@@ -17,8 +17,9 @@ OURS = "relattn"
 OF_THE_LAB = ("embedding.weight", "blocks.0.attention_norm.weight", "blocks.0.attention.q_proj.weight")
 """Names of a model of the lab, which no other model has together."""
 THE_LAB_S = (
-    "this file is a model that `relattn compare` or `relattn reproduce` wrote, with relattn's own layers: compose with "
-    "it by `relattn compose --checkpoint {}`, or load it by relattn.lab.checkpoint.load_checkpoint"
+    "in: got {}, a model that `relattn compare` or `relattn reproduce` wrote, with relattn's own layers; expected one "
+    "whose layers {} has; compose with it by `relattn compose --checkpoint {}`, or load it by "
+    "relattn.lab.checkpoint.load_checkpoint"
 )
 
 
@@ -29,9 +30,9 @@ def run(source: Path, target: Path, from_format: str, to_format: str) -> None:
     before = read_tensors(source)
     try:
         after = to_relattn(before, theirs) if to_format == OURS else from_relattn(before, theirs)
-    except ValueError as error:
+    except ValueError:
         if all(name in before for name in OF_THE_LAB):
-            raise ValueError(f"{error}; {THE_LAB_S.format(quote(str(source.parent)))}") from None
+            raise ValueError(THE_LAB_S.format(source, theirs, quote(str(source.parent)))) from None
         raise
     found = layers(before if to_format == OURS else after, theirs)
     write_tensors(target, after)

@@ -28,10 +28,10 @@ MOST_MINUTES = 1e6
 class Settings:
     """The choices of a comparison; field names are those of the options of `relattn compare`.
 
-    Either `minutes`, shared over all encodings and seeds, evaluation included (reading the data comes before), or
-    `steps` of every run. `length` is in tokens, in four-part music four to a 16th note; `batch` in windows of that
-    length, over all processes. `context_parallel` processes split every window among them. `skip_bad`: go on without
-    those MIDI files of a folder that cannot be used.
+    Either `minutes`, shared over all encodings and seeds, evaluation included (reading the data and fitting the n-gram
+    come before), or `steps` of every run. `length` is in tokens, in four-part music four to a 16th note; `batch` in
+    windows of that length, over all processes. `context_parallel` processes split every window among them. `skip_bad`:
+    go on without those MIDI files of a folder that cannot be used.
 
     Raises ValueError: for a choice that cannot be carried out, naming the field.
     """

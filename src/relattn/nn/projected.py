@@ -61,14 +61,13 @@ class ProjectedAttention(nn.Module):
         """`forward` and `remember`, where they are inherited from here, under the name of the subclass: Python says it
         of an unknown keyword.
         """
-        for method in (ProjectedAttention.forward, ProjectedAttention.remember):
-            if getattr(cls, method.__name__) is not method:
-                continue
-            own = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
-            own.__kwdefaults__ = method.__kwdefaults__
-            own = update_wrapper(own, method)
-            own.__qualname__ = f"{cls.__name__}.{method.__name__}"
-            setattr(cls, method.__name__, own)
+        for name in ("forward", "remember"):
+            method: FunctionType = vars(ProjectedAttention)[name]
+            if getattr(cls, name) is method:
+                own = FunctionType(method.__code__, method.__globals__, name, method.__defaults__)
+                own.__kwdefaults__ = method.__kwdefaults__
+                setattr(cls, name, update_wrapper(own, method))
+                own.__qualname__ = f"{cls.__name__}.{name}"
 
     def forward(
         self,

@@ -1,5 +1,7 @@
 """Folders of MIDI files: the split, what is left out, what cannot be used and why, and what is kept of reading."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import mido
@@ -62,7 +64,9 @@ def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str
         "division.mid": content[:12] + b"\0\0" + content[14:],
         "empty.mid": b"",
         "film.mid": content[:12] + b"\xe7\x28" + content[14:],
-        "other.mid": b"RIFF" + content,
+        "fifth.mid": content[:8] + b"\0\5" + content[10:],
+        "other.mid": b"M" + content,
+        "riff.mid": b"RIFF" + content,
         "status.mid": content[: end + 8] + b"\0\x45" + content[end + 10 :],
     }.items():
         (folder / name).write_bytes(broken)
@@ -77,9 +81,11 @@ def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str
         "drums.mid": "holds no notes (drums do not count)",
         "empty.mid": "is empty",
         "endless.mid": "lasts for 134217728 seconds, more than a day",
+        "fifth.mid": "is of type 5, which the standard does not have",
         "film.mid": "has a division in frames of film (SMPTE), which mido does not read",
         "nowhere.mid": "cannot be read (No such file or directory)",
         "other.mid": "is no MIDI file, for it does not begin with MThd",
+        "riff.mid": "is a RIFF file, which may hold a MIDI file (RMID): save that one by itself",
         "silent.mid": "holds no notes (drums do not count)",
         "status.mid": "mido cannot read (running status without last_status)",
         "two songs.mid": "is of type 2, whose tracks are pieces of their own",
@@ -149,6 +155,27 @@ def test_too_few_files(tmp_path: Path) -> None:
         f"data: got the folder {folder / 'more'} with 1 different MIDI files that can be used (1 file of other kinds "
         f"left out: a.kar); {expected}"
     )
+
+
+def test_a_folder_that_may_not_be_read_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, scan = write_folder(tmp_path / "songs", 3), os.scandir
+    for name in ("closed", ".closed"):
+        (folder / name).mkdir()
+
+    def refusing(place: Path) -> Iterator[os.DirEntry[str]]:
+        if str(place).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    _, remarks = read_folder(folder, skip_bad=True)
+    assert remarks == [f"left out: {folder / 'closed'}, which cannot be read (Permission denied)"]
+
+
+def test_without_a_home_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FOLDER", Path("~nobody at all/events"))
+    with pytest.warns(UserWarning, match="cannot be kept in .*, and will be read again"):
+        assert len(read_folder(write_folder(tmp_path / "songs", 3))[0]["train"]) == 1
 
 
 def test_what_was_read_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

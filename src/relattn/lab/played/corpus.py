@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -59,9 +60,8 @@ def read_folder(
     Raises ValueError: for files that cannot be used, all of them with their reasons; for fewer than three different
     ones; for a name that is not UTF-8.
     """
-    found, others = _look(folder)
+    found, others, bad = _look(folder)
     by_digest: dict[str, Played] = {}
-    bad: list[str] = []
     for done, path in enumerate(found, start=1):
         try:
             digest, events = _read(path)
@@ -87,22 +87,34 @@ def read_folder(
     return {"valid": ordered[:tenth], "test": ordered[tenth : 2 * tenth], "train": ordered[2 * tenth :]}, remarks
 
 
-def _look(folder: Path) -> tuple[list[Path], str]:
-    """The MIDI files of `folder` and the folders in it, by name; and how many files of other kinds are there."""
+def _look(folder: Path) -> tuple[list[Path], str, list[str]]:
+    """The MIDI files of `folder` and the folders in it, by name; how many files of other kinds are there; and the
+    folders that cannot be read.
+    """
+    unread: list[OSError] = []
     paths = sorted(
         path
-        for path in folder.rglob("*")
-        if (path.is_file() or (path.is_symlink() and not path.is_dir()))
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        for place, _, names in os.walk(folder, onerror=unread.append)
+        for path in (Path(place, name) for name in names)
+        if (path.is_file() or path.is_symlink()) and not _is_hidden(path, folder)
     )
+    bad = [
+        f"{error.filename}, which cannot be read ({reason_of(error)})"
+        for error in unread
+        if not _is_hidden(Path(error.filename), folder)
+    ]
     for path in paths:
         check_name("data", path)
     found = [path for path in paths if path.suffix.lower() in SUFFIXES]
     others = [str(path.relative_to(folder)) for path in paths if path.suffix.lower() not in SUFFIXES]
     if not others:
-        return found, ""
+        return found, "", bad
     named = ", ".join(others[:NAMED]) + (f" and {len(others) - NAMED} more" if len(others) > NAMED else "")
-    return found, f"{len(others)} {'file' if len(others) == 1 else 'files'} of other kinds left out: {named}"
+    return found, f"{len(others)} {'file' if len(others) == 1 else 'files'} of other kinds left out: {named}", bad
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _read(path: Path) -> tuple[str, np.ndarray]:

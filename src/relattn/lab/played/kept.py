@@ -13,7 +13,10 @@ from relattn.support.files import atomic_path
 
 # Part of the folder's name: raise it whenever notes.py or vocabulary.py make other events of a file
 CACHE_FORMAT = 1
-FOLDER = Path.home() / ".cache" / "relattn" / f"midi-{CACHE_FORMAT}"
+FOLDER = Path("~/.cache/relattn", f"midi-{CACHE_FORMAT}")
+
+UNKEPT = OSError, RuntimeError
+"""What comes of a folder that cannot be used, and of a user without a home."""
 
 
 def kept_events(digest: str, make: Callable[[], np.ndarray]) -> np.ndarray:
@@ -31,8 +34,8 @@ def kept_events(digest: str, make: Callable[[], np.ndarray]) -> np.ndarray:
 
 def _read(path: Path) -> np.ndarray | None:
     try:
-        events = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        events = np.load(path.expanduser(), allow_pickle=False)
+    except (*UNKEPT, ValueError, EOFError):
         return None
     whole = events.dtype == np.int16 and events.ndim == 1 and len(events)
     return events if whole and 0 <= events.min() <= events.max() < Events.symbols else None
@@ -40,8 +43,9 @@ def _read(path: Path) -> np.ndarray | None:
 
 def _write(path: Path, events: np.ndarray) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as draft:
+        place = path.expanduser()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(place) as draft:
             np.save(draft, events, allow_pickle=False)
-    except OSError:
+    except UNKEPT:
         warnings.warn(f"the files' events cannot be kept in {path.parent}, and will be read again", stacklevel=3)

@@ -54,6 +54,8 @@ def _parsed(content: bytes) -> mido.MidiFile:
     """
     if not content:
         raise UnusableError("is empty")
+    if content.startswith(b"RIFF"):
+        raise UnusableError("is a RIFF file, which may hold a MIDI file (RMID): save that one by itself")
     if not content.startswith(HEADER):
         raise UnusableError("is no MIDI file, for it does not begin with MThd")
     try:
@@ -64,6 +66,8 @@ def _parsed(content: bytes) -> mido.MidiFile:
         raise UnusableError(f"mido cannot read ({reason_of(error)})") from error
     if song.type == SEPARATE:
         raise UnusableError("is of type 2, whose tracks are pieces of their own")
+    if song.type not in (0, 1):
+        raise UnusableError(f"is of type {song.type}, which the standard does not have")
     if song.ticks_per_beat == 0:
         raise UnusableError("has a division of 0, so that its ticks have no length")
     if song.ticks_per_beat < 0:

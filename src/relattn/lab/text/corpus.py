@@ -39,12 +39,12 @@ def load_text(path: Path) -> Sequences:
     if not path.is_file():
         raise FileNotFoundError(f"data: got {str(path)!r}, which is not there; expected a text file")
     content = np.frombuffer(path.read_bytes(), np.uint8)
+    _check_text(path, content)
     if len(content) < LEAST_BYTES:
         raise ValueError(
             f"data: got {path}, a text of {len(content)} bytes; expected at least {LEAST_BYTES} bytes, to train "
             "on and to hold out"
         )
-    _check_text(path, content)
     train, valid, test = np.split(content, [8 * len(content) // 10, 9 * len(content) // 10])
     parts = {"train": [train], "valid": [valid], "test": [test]}
     return Sequences("text", path.name, WORDS, Bytes(), parts.__getitem__)
@@ -69,5 +69,5 @@ def _no_text(content: np.ndarray) -> str:
     zeros = np.flatnonzero(content == 0)
     if len(zeros):
         return f"holds the byte 0, first at {zeros[0]}, as binary data and UTF-16 do"
-    control = float((~OF_TEXT[content]).mean())
+    control = np.count_nonzero(~OF_TEXT[content]) / max(len(content), LEAST_BYTES)
     return f"has control characters in {control:.0%} of its bytes, as binary data do" if control > MOST_CONTROL else ""
