@@ -174,22 +174,23 @@ def test_too_small_on_one_axis(encoding, said):
         call(**SQUARE, encoding=encoding)
 
 
+@pytest.mark.parametrize(("max_length", "more"), [(9, ""), (2, " and a larger max_length than 2")])
 @pytest.mark.parametrize("x", [SQUARE["query_position"]["x"], torch.arange(6) % 3], ids=["grid", "listed"])
-def test_rows_for_the_past_alone_on_another_axis(x):
+def test_rows_for_the_past_alone_on_another_axis(x, max_length, more):
     """Causality hides no pair by its offset there, so it is no way out."""
     at = SQUARE["query_position"] | {"x": x}
     way_out = (
-        "make it with causal=False, or with beyond='clamp' or 'zero' (it has no rows for keys in the future, and "
-        "is_causal hides keys by their positions on the sequence alone)"
+        f"make it with causal=False{more}, or with beyond='clamp' or 'zero' (it has no rows for keys in the future, "
+        "and is_causal hides keys by their positions on the sequence alone)"
     )
     said = (
-        "RelativeEmbedding max_length: got visible offsets -2..2 on the axis 'x' and rows for -8..0; expected rows for "
-        f"every visible offset; {way_out}"
+        "RelativeEmbedding max_length: got visible offsets -2..2 on the axis 'x' and rows for "
+        f"{1 - max_length}..0; expected rows for every visible offset; {way_out}"
     )
     with refused(ValueError, said):
         call(
             **SQUARE | {"query_position": at, "key_position": at}, is_causal=True,
-            encoding=RelativeEmbedding(D, 9, causal=True).on("x"),
+            encoding=RelativeEmbedding(D, max_length, causal=True).on("x"),
         )  # fmt: skip
 
 

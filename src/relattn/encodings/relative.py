@@ -72,15 +72,17 @@ class RelativeEmbedding(RelativeEncoding):
 
     def out_of_rows(self, table: str, positions: Positions) -> tuple[str, str]:
         """The name max_length and the length that it needs; or causality, where there are no rows for the future."""
-        _, last = positions.visible
-        way_out = f"make it with a larger max_length than {self.max_length}, or with beyond='clamp' or 'zero'"
+        first, last = positions.visible
+        longer = f"a larger max_length than {self.max_length}"
+        way_out = f"make it with {longer}, or with beyond='clamp' or 'zero'"
         sees_future = (isinstance(last, Tensor) or last > 0) and (positions.highest is None or positions.highest > 0)
         if self.causal and sees_future and positions.axis == SEQUENCE:
             way_out = "attend with is_causal=True (it has no rows for keys in the future), or make it with causal=False"
         elif self.causal and sees_future:
+            both = "" if isinstance(first, Tensor) or first > -self.max_length else f" and {longer}"
             way_out = (
-                "make it with causal=False, or with beyond='clamp' or 'zero' (it has no rows for keys in the future, "
-                "and is_causal hides keys by their positions on the sequence alone)"
+                f"make it with causal=False{both}, or with beyond='clamp' or 'zero' (it has no rows for keys in the "
+                "future, and is_causal hides keys by their positions on the sequence alone)"
             )
         return "RelativeEmbedding max_length", way_out
 
