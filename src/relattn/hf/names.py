@@ -9,6 +9,8 @@ from typing import Any
 
 from transformers.masking_utils import create_causal_mask
 
+from relattn.hf.installed import FIRST, LAST, VERSION
+
 RENAMED = {"cache": "past_key_values"}
 """The newer names of arguments (5.24), and those that the replacements keep."""
 
@@ -18,7 +20,19 @@ def ours(name: str) -> str:
     return RENAMED.get(name, name)
 
 
-CACHE = next(name for name in inspect.signature(create_causal_mask).parameters if ours(name) == "past_key_values")
+def _name_of_the_cache() -> str:
+    for name in inspect.signature(create_causal_mask).parameters:
+        if ours(name) == "past_key_values":
+            return name
+    known = ", ".join((*RENAMED, *RENAMED.values()))
+    raise ImportError(
+        f"transformers: version {VERSION} is installed, whose create_causal_mask has no argument {known}, a cache that "
+        f"relattn.hf knows; install 'transformers>={FIRST},<={LAST}.*'",
+        name="transformers",
+    )
+
+
+CACHE = _name_of_the_cache()
 """What the modules of the installed version call their cache."""
 
 
@@ -32,11 +46,14 @@ def under_their_names(method: Callable[..., Any], theirs: Callable[..., Any]) ->
     mine, names = (_places(each) for each in (method, theirs))
     if mine[: len(names)] == names or any(p.kind is p.VAR_POSITIONAL for p in parameters(method).values()):
         return method
+    named = f"{theirs.__qualname__}()"
     renamed = {name: ours(name) for name in names if ours(name) in mine}
 
     @functools.wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names[1 : 1 + len(args)], args, strict=True)), **kwargs}
+        if len(args) >= len(names):
+            raise TypeError(f"{named} takes {len(names)} positional arguments but {1 + len(args)} were given")
+        given = {**dict(zip(names[1:], args, strict=False)), **kwargs}
         return method(self, **{renamed.get(name, name): value for name, value in given.items()})
 
     return called
