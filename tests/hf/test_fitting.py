@@ -117,7 +117,7 @@ def test_arguments_under_another_name_and_at_another_place() -> None:
     ):
         assert found == (1, 3, 2, 1.0)
     assert ours(1, scale=2.0) == (1, None, None, 2.0)
-    with pytest.raises(TypeError, match=r"Original\.forward\(\) takes 4 positional arguments but 5 were given"):
+    with pytest.raises(ValueError, match="longer"):
         ours(1, 2, 3, 4)
 
 

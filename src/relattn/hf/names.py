@@ -9,8 +9,6 @@ from typing import Any
 
 from transformers.masking_utils import create_causal_mask
 
-from relattn.hf.installed import FIRST, LAST, VERSION
-
 RENAMED = {"cache": "past_key_values"}
 """The newer names of arguments (5.24), and those that the replacements keep."""
 
@@ -20,19 +18,7 @@ def ours(name: str) -> str:
     return RENAMED.get(name, name)
 
 
-def _name_of_the_cache() -> str:
-    for name in inspect.signature(create_causal_mask).parameters:
-        if ours(name) == "past_key_values":
-            return name
-    known = ", ".join((*RENAMED, *RENAMED.values()))
-    raise ImportError(
-        f"transformers: version {VERSION} is installed, whose create_causal_mask has no argument {known}, a cache that "
-        f"relattn.hf knows; install 'transformers>={FIRST},<={LAST}.*'",
-        name="transformers",
-    )
-
-
-CACHE = _name_of_the_cache()
+CACHE = next(name for name in inspect.signature(create_causal_mask).parameters if ours(name) == "past_key_values")
 """What the modules of the installed version call their cache."""
 
 
@@ -46,14 +32,11 @@ def under_their_names(method: Callable[..., Any], theirs: Callable[..., Any]) ->
     mine, names = (_places(each) for each in (method, theirs))
     if mine[: len(names)] == names or any(p.kind is p.VAR_POSITIONAL for p in parameters(method).values()):
         return method
-    named = f"{theirs.__qualname__}()"
     renamed = {name: ours(name) for name in names if ours(name) in mine}
 
     @functools.wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) >= len(names):
-            raise TypeError(f"{named} takes {len(names)} positional arguments but {1 + len(args)} were given")
-        given = {**dict(zip(names[1:], args, strict=False)), **kwargs}
+        given = {**dict(zip(names[1 : 1 + len(args)], args, strict=True)), **kwargs}
         return method(self, **{renamed.get(name, name): value for name, value in given.items()})
 
     return called

@@ -14,8 +14,8 @@ from relattn.arguments import kind_of
 from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import NAME
-from relattn.hf.models import package, replacement_of
-from relattn.hf.replacement import Replacement, original, turn
+from relattn.hf.models import package
+from relattn.hf.replacement import original, turn
 from relattn.hf.report import KINDS, Report
 from relattn.hf.verdict import Modules, Verdict, around, is_told_of_masks, verdict
 
@@ -36,7 +36,8 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
     is then as it was.
     """
     check_backend(backend)
-    _check_module(model)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: got {kind_of(model)}; expected a transformers model")
     modules = dict(model.named_modules())
     if any("relattn_backend" in vars(module) for module in modules.values()):
         raise ValueError(
@@ -65,20 +66,11 @@ def unpatch(model: nn.Module) -> None:
 
     The model keeps the copies of its configurations, with later changes in them.
 
-    Raises ValueError: when `patch` was not called with this module; UnsupportedError: when a wrapper has changed the
-    class of a module after it. The model is then as it was.
+    Raises ValueError: when `patch` was not called with this module.
     """
-    _check_module(model)
     configs: list[tuple[PreTrainedConfig, str | None]] | None = getattr(model, "_relattn_configs", None)
     if configs is None:
         raise ValueError(f"model: relattn.hf.patch was not called with this {type(model).__name__}; nothing to undo")
-    for name, module in model.named_modules():
-        if isinstance(module, Replacement) and replacement_of(original(type(module))) is not type(module):
-            raise UnsupportedError(
-                f"model: {name or 'the whole'} has become {type(module).__name__} since relattn.hf.patch, by a wrapper "
-                "such as fully_shard or parametrize, and cannot be turned back; take the wrapper off before, or keep "
-                "the model patched; it is as it was"
-            )
     for config, implementation in configs:
         config._attn_implementation_internal = implementation
     for module in model.modules():
@@ -98,11 +90,6 @@ def patched(model: nn.Module, backend: str = "auto", *, strict: bool = False) ->
         unpatch(model)
 
 
-def _check_module(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: got {kind_of(model)}; expected a transformers model")
-
-
 def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
     """Raises UnsupportedError: when nothing can be changed, or with `strict` when any module cannot."""
     kind, short = type(model).__name__, {**report.remains, **report.left}
@@ -119,25 +106,20 @@ def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
 
 def _without_unfit_families(verdicts: dict[str, Verdict], modules: Modules) -> dict[str, Verdict]:
     """A family is replaced as a whole or left: its modules hand on values that only the replacements understand."""
-    unfit = {_family(modules[name], found): found for name, found in verdicts.items() if found.unfit}
+    unfit = {package(type(modules[name])): found for name, found in verdicts.items() if found.unfit}
     return {
-        name: unfit.get(_family(modules[name], found), found) if found.replacement is not None else found
+        name: unfit.get(package(type(modules[name])), found) if found.replacement is not None else found
         for name, found in verdicts.items()
     }
-
-
-def _family(module: nn.Module, found: Verdict) -> str:
-    """The package of a module's class, or of the class that a wrapper made a subclass of."""
-    return package(type(module) if found.replacement is None else original(found.replacement))
 
 
 def _refuse_a_torn_model(verdicts: dict[str, Verdict], modules: Modules) -> None:
     """Raises UnsupportedError: when a module that is left shares masks, or values that a stack hands on, with changed
     ones.
     """
-    handed_on = {_family(modules[name], v) for name, v in verdicts.items() if v.kind == "changed" and v.in_a_stack}
+    handed_on = {package(type(modules[name])) for name, v in verdicts.items() if v.kind == "changed" and v.in_a_stack}
     for name, found in verdicts.items():
-        if found.kind == "left" and found.in_a_stack and _family(modules[name], found) in handed_on:
+        if found.kind == "left" and found.in_a_stack and package(type(modules[name])) in handed_on:
             raise UnsupportedError(
                 f"model: {name} cannot be changed ({found.said}) and gets from the other layers of its stack what only "
                 "changed ones understand; nothing was changed"
