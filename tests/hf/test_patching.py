@@ -1,5 +1,6 @@
 """What `relattn.hf.patch` says of models that it cannot change, and that they stay as they were."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -64,9 +65,14 @@ def test_nothing_to_undo() -> None:
         relattn.hf.unpatch(model)
 
 
-def test_no_model() -> None:
-    with refused(TypeError, "model: got str; expected a transformers model"):
-        relattn.hf.patch("google/flan-t5-base")
+@pytest.mark.parametrize("change", [relattn.hf.patch, relattn.hf.unpatch])
+@pytest.mark.parametrize(
+    ("came", "said"),
+    [("google/flan-t5-base", "str"), (nn.Linear, "the class Linear and no instance, Linear(...)")],
+)
+def test_no_model(change: Callable[[Any], Any], came: Any, said: str) -> None:
+    with refused(TypeError, f"model: got {said}; expected a transformers model"):
+        change(came)
 
 
 def test_a_model_without_attention() -> None:

@@ -36,8 +36,7 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
     is then as it was.
     """
     check_backend(backend)
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: got {kind_of(model)}; expected a transformers model")
+    _check_module(model)
     modules = dict(model.named_modules())
     if any("relattn_backend" in vars(module) for module in modules.values()):
         raise ValueError(
@@ -66,8 +65,9 @@ def unpatch(model: nn.Module) -> None:
 
     The model keeps the copies of its configurations, with later changes in them.
 
-    Raises ValueError: when `patch` was not called with this module.
+    Raises ValueError: when `patch` was not called with this module; TypeError: when it is not a module.
     """
+    _check_module(model)
     configs: list[tuple[PreTrainedConfig, str | None]] | None = getattr(model, "_relattn_configs", None)
     if configs is None:
         raise ValueError(f"model: relattn.hf.patch was not called with this {type(model).__name__}; nothing to undo")
@@ -88,6 +88,12 @@ def patched(model: nn.Module, backend: str = "auto", *, strict: bool = False) ->
         yield report
     finally:
         unpatch(model)
+
+
+def _check_module(model: nn.Module) -> None:
+    """Raises TypeError: when it is none."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: got {kind_of(model)}; expected a transformers model")
 
 
 def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
