@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from torch.nn.utils import parametrize
 
 import relattn.hf
 from relattn import UnsupportedError
@@ -27,6 +28,12 @@ def assert_refused_and_unchanged(model: nn.Module, message: str) -> None:
     with refused(UnsupportedError, message):
         relattn.hf.patch(model)
     assert state(model) == before
+
+
+def wrap(module: nn.Module) -> None:
+    """As parametrizations and FSDP2 do: its class becomes a subclass that is defined in a module of torch."""
+    module.register_buffer("scale", torch.ones(()))
+    parametrize.register_parametrization(module, "scale", nn.Identity())
 
 
 def deberta(**changes: Any) -> hf.DebertaModel:
@@ -230,3 +237,38 @@ def test_a_hook_in_a_stack_that_hands_something_on(name: str, kind: str) -> None
         "remove the hook) and gets from the other layers of its stack what only changed ones understand; nothing was "
         "changed",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "why"),
+    [
+        ("wavlm", "WavLMAttention", "gets from the other layers of its stack what only changed ones understand"),
+        ("bloom", "BloomAttention", "takes its masks from where others take theirs"),
+    ],
+)
+def test_a_layer_that_was_wrapped_before(name: str, kind: str, why: str) -> None:
+    """It is no module of torch's own, and of its family still."""
+    model = made(name)
+    wrap(next(module for module in model.modules() if type(module).__name__ == kind))
+    assert_refused_and_unchanged(
+        model,
+        f"model: ... cannot be changed (Parametrized{kind} is a subclass, and may compute something else than its "
+        f"base) and {why}; nothing was changed",
+    )
+
+
+def test_a_layer_that_was_wrapped_after() -> None:
+    """Its class has no way back to the original, and the wrapper."""
+    model = made("wavlm")
+    attention = model.layers[1].attention
+    said = (
+        "model: layers.1.attention is now of the class ParametrizedRelattnWavLMAttention; take its wrapper off before "
+        "relattn.hf.unpatch; nothing was changed"
+    )
+    with refused(UnsupportedError, said), relattn.hf.patched(model):
+        wrap(attention)
+        before = state(model)
+    assert state(model) == before
+    parametrize.remove_parametrizations(attention, "scale")
+    relattn.hf.unpatch(model)
+    assert type(attention).__name__ == "WavLMAttention"
