@@ -1,19 +1,22 @@
 """Other versions of transformers, made of the installed one: a family that does not fit is left with the reason."""
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 import transformers as hf
 from torch import nn
+from transformers import masking_utils
 from transformers.models.levit.modeling_levit import LevitAttention
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 import relattn.hf
 from relattn import UnsupportedError
-from relattn.hf import fitting, verdict
+from relattn.hf import fitting, names, verdict
 from relattn.hf.installed import FIRST, LAST, VERSION, release
 from relattn.hf.models import FILES, SINCE, package, replacements
 from relattn.hf.replacement import Replacement
@@ -117,8 +120,29 @@ def test_arguments_under_another_name_and_at_another_place() -> None:
     ):
         assert found == (1, 3, 2, 1.0)
     assert ours(1, scale=2.0) == (1, None, None, 2.0)
-    with pytest.raises(ValueError, match="longer"):
+    assert torch.compile(ours, backend="eager", fullgraph=True)(1, 2, mask=3) == (1, 3, 2, 1.0)
+
+
+def test_arguments_too_many() -> None:
+    """One more than the original takes, or one twice, by its place and by either name."""
+    ours, twice = Replaced(), "...Replaced.forward() got multiple values for keyword argument {}"
+    said = "Original.forward() takes 4 positional arguments (self, x, cache, mask) but 5 were given"
+    with refused(TypeError, said):
         ours(1, 2, 3, 4)
+    with refused(TypeError, twice.format("'x'")):
+        ours(1, x=2)
+    with refused(TypeError, twice.format("'past_key_values'")):
+        ours(1, 2, past_key_values=3)
+
+
+def test_a_cache_under_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking_utils, "create_causal_mask", lambda store: None)
+    with refused(
+        ImportError,
+        f"transformers: version {VERSION} is installed, whose create_causal_mask has no argument 'past_key_values' or "
+        f"'cache'; relattn.hf was run with {FIRST} to {LAST}; install 'transformers>={FIRST},<={LAST}.*'",
+    ):
+        runpy.run_path(names.__file__)
 
 
 def test_classes_beside_a_replaced_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from torch.nn.utils import parametrize
 
 import relattn.hf
 from relattn import UnsupportedError
@@ -87,7 +88,7 @@ def test_one_row_of_positions_for_all() -> None:
 
 @pytest.mark.since("5.18", "UdopAttention takes no attn_implementation")
 def test_udop_keeps_its_biases() -> None:
-    """Outputs and gradients are the model's own, and the report says what remains."""
+    """Outputs and gradients are the model's own, and the report says what remains, also of a wrapped module."""
     config = hf.UdopConfig(
         vocab_size=VOCABULARY, d_model=WIDTH, d_kv=4, d_ff=24, num_layers=2, num_heads=HEADS, image_size=4,
         patch_size=2, max_2d_position_embeddings=30, decoder_start_token_id=0,
@@ -101,6 +102,9 @@ def test_udop_keeps_its_biases() -> None:
         return logits.detach(), torch.autograd.grad(logits.square().mean(), table)[0]
 
     expected = outcome()
+    attention = model.encoder.block[0].layer[0].SelfAttention
+    attention.register_buffer("scale", torch.ones(()))
+    parametrize.register_parametrization(attention, "scale", torch.nn.Identity())
     report = relattn.hf.patch(model)
     assert len(report.remains) == 6 and not report.changed and not report.left
     for ours, theirs in zip(outcome(), expected, strict=True):

@@ -1,11 +1,14 @@
 """What `relattn.hf.patch` says of models that it cannot change, and that they stay as they were."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import transformers as hf
 from torch import nn
+from torch.nn.utils import parametrize
 
 import relattn.hf
 from relattn import UnsupportedError
@@ -25,6 +28,12 @@ def assert_refused_and_unchanged(model: nn.Module, message: str) -> None:
     with refused(UnsupportedError, message):
         relattn.hf.patch(model)
     assert state(model) == before
+
+
+def wrap(module: nn.Module) -> None:
+    """As parametrizations and FSDP2 do: its class becomes a subclass that is defined in a module of torch."""
+    module.register_buffer("scale", torch.ones(()))
+    parametrize.register_parametrization(module, "scale", nn.Identity())
 
 
 def deberta(**changes: Any) -> hf.DebertaModel:
@@ -63,9 +72,14 @@ def test_nothing_to_undo() -> None:
         relattn.hf.unpatch(model)
 
 
-def test_no_model() -> None:
-    with refused(TypeError, "model: got str; expected a transformers model"):
-        relattn.hf.patch("google/flan-t5-base")
+@pytest.mark.parametrize("change", [relattn.hf.patch, relattn.hf.unpatch])
+@pytest.mark.parametrize(
+    ("came", "said"),
+    [("google/flan-t5-base", "str"), (nn.Linear, "the class Linear and no instance, Linear(...)")],
+)
+def test_no_model(change: Callable[[Any], Any], came: Any, said: str) -> None:
+    with refused(TypeError, f"model: got {said}; expected a transformers model"):
+        change(came)
 
 
 def test_a_model_without_attention() -> None:
@@ -170,7 +184,7 @@ def test_a_forward_behind_a_hook() -> None:
     model = made("umt5").encoder
     for module in model.modules():
         if type(module).__name__ == "UMT5Attention":
-            module.forward = module.forward
+            module.forward = partial(module.forward)
     assert_refused_and_unchanged(
         model,
         "model: relattn can change no attention of UMT5Stack (a hook has taken the place of UMT5Attention.forward; "
@@ -216,10 +230,45 @@ def test_a_hook_in_a_stack_that_hands_something_on(name: str, kind: str) -> None
     """The other layers would hand it, or get from it, what only one side understands."""
     model = made(name)
     one = next(module for module in model.modules() if type(module).__name__ == kind)
-    one.forward = one.forward
+    one.forward = partial(one.forward)
     assert_refused_and_unchanged(
         model,
         f"model: ... cannot be changed (a hook has taken the place of {kind}.forward; patch the model before, or "
         "remove the hook) and gets from the other layers of its stack what only changed ones understand; nothing was "
         "changed",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "why"),
+    [
+        ("wavlm", "WavLMAttention", "gets from the other layers of its stack what only changed ones understand"),
+        ("bloom", "BloomAttention", "takes its masks from where others take theirs"),
+    ],
+)
+def test_a_layer_that_was_wrapped_before(name: str, kind: str, why: str) -> None:
+    """It is no module of torch's own, and of its family still."""
+    model = made(name)
+    wrap(next(module for module in model.modules() if type(module).__name__ == kind))
+    assert_refused_and_unchanged(
+        model,
+        f"model: ... cannot be changed (Parametrized{kind} is a subclass, and may compute something else than its "
+        f"base) and {why}; nothing was changed",
+    )
+
+
+def test_a_layer_that_was_wrapped_after() -> None:
+    """Its class has no way back to the original, and the wrapper."""
+    model = made("wavlm")
+    attention = model.layers[1].attention
+    said = (
+        "model: layers.1.attention is now of the class ParametrizedRelattnWavLMAttention; take its wrapper off before "
+        "relattn.hf.unpatch; nothing was changed"
+    )
+    with refused(UnsupportedError, said), relattn.hf.patched(model):
+        wrap(attention)
+        before = state(model)
+    assert state(model) == before
+    parametrize.remove_parametrizations(attention, "scale")
+    relattn.hf.unpatch(model)
+    assert type(attention).__name__ == "WavLMAttention"

@@ -49,16 +49,31 @@ def test_a_layer_alone() -> None:
     assert layer.attention.num_heads == HEADS
 
 
+BIAS_WITHOUT_GRADIENT = (
+    "position_bias: got a tensor with a gradient in a layer that runs without, as under checkpointing with "
+    "use_reentrant=True, whose backward pass would never end, as in the original; call "
+    "gradient_checkpointing_enable({'use_reentrant': False}), or detach position_bias"
+)
+
+
+def test_a_later_layer_without_gradients() -> None:
+    """Whose caller has checkpointed nothing."""
+    model, features = made("wavlm"), torch.randn(1, 5, 16)
+    relattn.hf.patch(model)
+    first, second = (layer.attention for layer in model.layers)
+    bias = first(features)[2]
+    with torch.no_grad():
+        with refused(UnsupportedError, BIAS_WITHOUT_GRADIENT):
+            second(features, position_bias=bias)
+        second(features, position_bias=bias.detach())
+
+
 def test_checkpoints_that_would_never_end() -> None:
     """The backward pass of a layer would begin that of the layer above again, which begins that of this layer."""
     model, sound = hf.WavLMModel(hf.WavLMConfig(**WAVLM, mask_time_prob=0.0)).train(), torch.randn(1, 80)
     relattn.hf.patch(model)
     model.gradient_checkpointing_enable({"use_reentrant": True})
-    with refused(
-        UnsupportedError,
-        "use_reentrant=True: WavLM's layers hand on their biases beside what is checkpointed, and the backward pass "
-        "would never end, as in the original; call gradient_checkpointing_enable({'use_reentrant': False})",
-    ):
+    with refused(UnsupportedError, BIAS_WITHOUT_GRADIENT):
         model(sound)
     with torch.no_grad():
         model(sound)

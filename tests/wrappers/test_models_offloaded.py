@@ -79,6 +79,19 @@ def test_unpatched_in_hooks_and_after_them(name: str) -> None:
     torch.testing.assert_close(answer(name, model, inputs), expected, rtol=0, atol=0)
 
 
+@torch.no_grad()
+def test_patched_after_hooks() -> None:
+    """accelerate leaves the forward of the class in each object."""
+    model, inputs = made("wavlm"), inputs_of("wavlm")
+    expected = answer("wavlm", model, inputs)
+    remove_hook_from_submodules(offloaded(model))
+    attention = model.layers[0].attention
+    assert "forward" in vars(attention)
+    relattn.hf.patch(model)
+    assert attention.forward.__func__ is type(attention).forward
+    torch.testing.assert_close(answer("wavlm", model, inputs), expected, **FLOAT32)
+
+
 def test_another_hook() -> None:
     """It may call anything."""
     model = made("umt5")

@@ -9,6 +9,8 @@ from typing import Any
 
 from transformers.masking_utils import create_causal_mask
 
+from relattn.hf.installed import FIRST, LAST, VERSION
+
 RENAMED = {"cache": "past_key_values"}
 """The newer names of arguments (5.24), and those that the replacements keep."""
 
@@ -18,7 +20,19 @@ def ours(name: str) -> str:
     return RENAMED.get(name, name)
 
 
-CACHE = next(name for name in inspect.signature(create_causal_mask).parameters if ours(name) == "past_key_values")
+def _cache() -> str:
+    """Raises ImportError: when the installed version has another name for it."""
+    for name in inspect.signature(create_causal_mask).parameters:
+        if ours(name) == "past_key_values":
+            return name
+    raise ImportError(
+        f"transformers: version {VERSION} is installed, whose create_causal_mask has no argument 'past_key_values' or "
+        f"'cache'; relattn.hf was run with {FIRST} to {LAST}; install 'transformers>={FIRST},<={LAST}.*'",
+        name="transformers",
+    )
+
+
+CACHE = _cache()
 """What the modules of the installed version call their cache."""
 
 
@@ -36,8 +50,13 @@ def under_their_names(method: Callable[..., Any], theirs: Callable[..., Any]) ->
 
     @functools.wraps(method)
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names[1 : 1 + len(args)], args, strict=True)), **kwargs}
-        return method(self, **{renamed.get(name, name): value for name, value in given.items()})
+        if len(args) >= len(names):
+            raise TypeError(
+                f"{theirs.__qualname__}() takes {len(names)} positional arguments ({', '.join(names)}) but "
+                f"{len(args) + 1} were given"
+            )
+        placed = {renamed.get(name, name): value for name, value in zip(names[1:], args, strict=False)}
+        return method(self, **placed, **{renamed.get(name, name): value for name, value in kwargs.items()})
 
     return called
 

@@ -15,7 +15,7 @@ from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
 from relattn.hf.interface import NAME
 from relattn.hf.models import package
-from relattn.hf.replacement import original, turn
+from relattn.hf.replacement import Replacement, original, turn
 from relattn.hf.report import KINDS, Report
 from relattn.hf.verdict import Modules, Verdict, around, is_told_of_masks, verdict
 
@@ -36,8 +36,7 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
     is then as it was.
     """
     check_backend(backend)
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: got {kind_of(model)}; expected a transformers model")
+    _check_module(model)
     modules = dict(model.named_modules())
     if any("relattn_backend" in vars(module) for module in modules.values()):
         raise ValueError(
@@ -66,11 +65,14 @@ def unpatch(model: nn.Module) -> None:
 
     The model keeps the copies of its configurations, with later changes in them.
 
-    Raises ValueError: when `patch` was not called with this module.
+    Raises ValueError: when `patch` was not called with this module; UnsupportedError: when a wrapper has made a class
+    of its own of a changed one; TypeError: when it is not a module. The model is then as it was.
     """
+    _check_module(model)
     configs: list[tuple[PreTrainedConfig, str | None]] | None = getattr(model, "_relattn_configs", None)
     if configs is None:
         raise ValueError(f"model: relattn.hf.patch was not called with this {type(model).__name__}; nothing to undo")
+    _refuse_wrapped_replacements(model)
     for config, implementation in configs:
         config._attn_implementation_internal = implementation
     for module in model.modules():
@@ -88,6 +90,23 @@ def patched(model: nn.Module, backend: str = "auto", *, strict: bool = False) ->
         yield report
     finally:
         unpatch(model)
+
+
+def _check_module(model: nn.Module) -> None:
+    """Raises TypeError: when it is none."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: got {kind_of(model)}; expected a transformers model")
+
+
+def _refuse_wrapped_replacements(model: nn.Module) -> None:
+    """Raises UnsupportedError: when a changed module has the class of a wrapper, from which no way leads back."""
+    for name, module in model.named_modules():
+        kind = type(module)
+        if issubclass(kind, Replacement) and not kind.__module__.startswith("relattn."):
+            raise UnsupportedError(
+                f"model: {name or '(the whole)'} is now of the class {kind.__name__}; take its wrapper off before "
+                "relattn.hf.unpatch; nothing was changed"
+            )
 
 
 def _refuse(model: nn.Module, report: Report, strict: bool) -> None:

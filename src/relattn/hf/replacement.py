@@ -61,8 +61,8 @@ def overridden(kind: type[Replacement]) -> list[str]:
 
 
 def keeps_its_forward(module: nn.Module) -> bool:
-    """Whether a hook has taken the place of the object's forward, and calls that of its class."""
-    return _is_of_its_class(module, KEPT)
+    """Whether the forward in the object is that of its class, which a hook left there, or a hook's that calls it."""
+    return any(_is_of_its_class(module, name) for name in ("forward", KEPT))
 
 
 def turn(module: nn.Module, kind: type[nn.Module]) -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from relattn.hf.fitting import lacks, unlike
 from relattn.hf.interface import NAME
-from relattn.hf.models import FILES, package, replacement_of
+from relattn.hf.models import FILES, package, replacement_of, unwrapped
 from relattn.hf.replacement import Replacement, keeps_its_forward
 from relattn.hf.report import Kind
 from relattn.hf.uncovered import LEFT, REMAINS, is_told, reason, relative
@@ -107,7 +107,7 @@ def _takes_no_mask(module: nn.Module) -> bool:
 
 def _by_name(name: str, modules: Modules) -> Verdict:
     """For an attention module without a replacement: whether the name "relattn" works for it."""
-    kind = type(modules[name])
+    kind = unwrapped(type(modules[name]))
     family = package(kind)
     why = reason(LEFT, family, kind.__name__)
     if why is not None:
@@ -166,7 +166,7 @@ def _is_a_part(name: str, modules: Modules) -> bool:
 
 
 def _is_torch_s(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("torch.")
+    return unwrapped(type(module)).__module__.startswith("torch.")
 
 
 def _attends(module: nn.Module) -> bool:

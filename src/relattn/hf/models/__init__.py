@@ -88,9 +88,15 @@ SINCE: dict[str, str] = {
 """The families that older versions have not got, or have in another form: the first version that they were run with."""
 
 
+def unwrapped(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class of which torch has made a subclass, as FSDP2 and parametrizations do; any other class itself."""
+    bases = (base for base in kind.__mro__ if issubclass(base, nn.Module) and not base.__module__.startswith("torch."))
+    return next(bases, kind)
+
+
 def package(kind: type[nn.Module]) -> str:
     """transformers.models.PACKAGE.modeling_...: the package that defines a class; "" for a class from elsewhere."""
-    parts = kind.__module__.split(".")
+    parts = unwrapped(kind).__module__.split(".")
     return parts[2] if parts[:2] == ["transformers", "models"] and len(parts) > 2 else ""
 
 

@@ -43,12 +43,14 @@ class RelattnWavLMAttention(Replacement, WavLMAttention):
         attention_mask [B, L]: 1 or True for frames of sound. The weights are the mean over all heads, as in the
         original.
 
-        Raises UnsupportedError: in a layer that is checkpointed with use_reentrant=True.
+        Raises UnsupportedError: when position_bias has a gradient and gradients are off, as in a layer that is
+        checkpointed with use_reentrant=True.
         """
         if position_bias is not None and position_bias.requires_grad and not torch.is_grad_enabled():
             raise UnsupportedError(
-                "use_reentrant=True: WavLM's layers hand on their biases beside what is checkpointed, and the backward "
-                "pass would never end, as in the original; call gradient_checkpointing_enable({'use_reentrant': False})"
+                "position_bias: got a tensor with a gradient in a layer that runs without, as under checkpointing with "
+                "use_reentrant=True, whose backward pass would never end, as in the original; call "
+                "gradient_checkpointing_enable({'use_reentrant': False}), or detach position_bias"
             )
         if position_bias is None:
             position_bias = self._biases(hidden_states.device)
