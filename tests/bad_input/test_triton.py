@@ -9,8 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn import OffsetTable, ScoreTerms, ShawEmbedding, UnsupportedError, explain
+from relattn.backends.select import select
 from relattn.backends.triton import reasons, slow_place
 from relattn.errors import RelattnWarning
+from relattn.functional import request_of
 from tests.bad_input.refusal import LK, LQ, B, D, H, call, ones, refused
 
 NO_GPU = "its kernels run on CUDA, and the query lies on cpu"
@@ -74,7 +76,7 @@ def test_a_triton_that_was_tried(package: str, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def long_call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """A call on CUDA without numbers, of 2^20 pairs or another number of keys; answers what "auto" takes."""
+    """A call on CUDA without numbers, of 2^20 pairs or another number of keys; answers what is taken."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     slow_place._said.cache_clear()
 
@@ -82,7 +84,9 @@ def long_call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         with FakeTensorMode():
             query, key = (torch.empty(1, 1, n, 8, device="cuda", dtype=dtype) for n in (1024, keys))
             table = OffsetTable(torch.empty(1, 1, 8, device="cuda", dtype=dtype), 0, "clamp")
-            return explain(query, key, key, encoding=ScoreTerms(relative_keys=table), **options).chosen
+            asked = request_of(query, key, key, encoding=ScoreTerms(relative_keys=table), **options)
+            assert asked.explain()  # it runs nothing, and says no word
+            return select(asked.backend, asked.problem).name
 
     return ask
 
