@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from relattn.backends.triton.sizes import REGISTERS
@@ -122,12 +123,11 @@ def _is_constant(argument: Any) -> bool:
 
 
 def _registers(ptx: str, capability: int) -> tuple[int, int]:
-    assembler = "ptxas-blackwell" if capability >= 100 else "ptxas"
     name = f"sm_{capability}{'a' if capability >= 90 else ''}"
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        command = [Path(triton.__file__).parent / "backends/nvidia/bin" / assembler, "-v", f"--gpu-name={name}", source]
+        command = [get_ptxas(capability).path, "-v", f"--gpu-name={name}", source]
         ran = subprocess.run([*command, "-o", Path(folder, "kernel.cubin")], capture_output=True, text=True, check=True)
     registers, stores = (
         re.search(r"Used (\d+) registers", ran.stderr),

@@ -55,7 +55,6 @@ counts them.
 
 def hold(row: dict[str, Any], room: int) -> None:
     """What is promised of the size that is taken untimed; room: the chip's shared memory, in KiB."""
-    assert row["spilled"] <= SPILLED, row
     assert row["shared"] <= room * 1024, row
     assert (row["atomics"] > 0) == (row["kernel"] in ATOMIC), "sums would be added in another order each time"
     assert row["repeated"] == 0, row
@@ -76,6 +75,7 @@ def test_the_size_that_is_taken_untimed(workload: tuple[str, int, str], capabili
         print(row)
         hold(row, SHARED_MEMORY[capability])
         if TRITON.startswith(TABLE_OF):
+            assert row["spilled"] <= SPILLED, row
             assert row in committed, "what a call does not have costs it no register"
 
 
@@ -188,6 +188,7 @@ def test_the_table_that_is_committed() -> None:
     assert {place: row["size"] for place, row in found.items()} == expected
     for row in rows:
         hold(row, SHARED_MEMORY[row["capability"]])
+        assert row["spilled"] <= SPILLED, row
 
 
 def mask_of(*shape: int) -> torch.Tensor:
