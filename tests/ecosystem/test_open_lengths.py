@@ -225,6 +225,23 @@ def test_one_graph_for_every_image(encoding: RelativeEncoding, backend: str, ins
     assert len(graphs) == 1
 
 
+def test_one_graph_for_more_and_for_fewer_tokens_than_a_table_has_rows() -> None:
+    """Listed positions: an eager call hands on the rows that are met, and compares lengths for it."""
+    encoding, counter = ShawEmbedding(4, 8), CompileCounterWithBackend("eager")
+
+    def attend(query: Tensor, where: Tensor) -> Tensor:
+        return relative_attention(
+            query, query, query, encoding=encoding, query_position=where, key_position=where, backend="dense"
+        )
+
+    compiled, graphs = torch.compile(attend, backend=counter, fullgraph=True, dynamic=True), []
+    for length in (5, 7, 12, 6):  # 17 rows
+        given = torch.randn(3, 2, length, 4), torch.randperm(length)
+        torch.testing.assert_close(compiled(*given), attend(*given))
+        graphs.append(counter.frame_count)
+    assert graphs[0] == graphs[-1] == 1
+
+
 @pytest.mark.parametrize("backend", ["native", pytest.param("tiled", marks=pytest.mark.slow)])
 def test_compiled_autograd_has_one_graph(backend: str) -> None:
     """The backward pass of a forward pass that was not compiled, as PyTorch's attention and dense have it."""

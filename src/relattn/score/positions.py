@@ -223,15 +223,16 @@ class Positions:
     def rows_met(self, table: OffsetTable) -> OffsetTable:
         """The table, a view without the rows on either side that no visible pair meets.
 
-        Nothing waits for it: a start that is a tensor, positions on a GPU and those in a graph are not read.
+        Nothing waits for it: a start that is a tensor, positions on a GPU and those in a graph are not read. Nor does a
+        graph compare the lengths that it leaves open.
         """
+        if torch.compiler.is_compiling() or isinstance(self.origin, Tensor):
+            return table
         if self.origin is None:
             given = (side.positions for side in (self.query, self.key) if isinstance(side, Listed))
             longer = table.num_rows >= self.query_length + self.key_length
             if not longer or self.leading != (0, 0) or self.device.type != "cpu" or is_watched(given):
                 return table
-        elif isinstance(self.origin, Tensor):
-            return table
         first, last = self.visible
         assert not isinstance(first, Tensor) and not isinstance(last, Tensor)
         return table.narrowed(first, max(last - first + 1, 1))
