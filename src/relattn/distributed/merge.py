@@ -68,7 +68,9 @@ def merging(name: str, problems: Sequence[Problem]) -> MergingBackend:
     Raises UnsupportedError: for a backend that cannot compute the gradients of a part.
     """
     if name != "auto":
-        return next(iter([_merging(select(name, problem)) for problem in problems]))
+        for problem in problems:
+            select(name, problem)
+        return _merging(BACKENDS[name])
     order: list[Backend] = [BACKENDS["native"], BACKENDS["tiled"]]
     if problems[0].query.device.type == "cuda":
         order.insert(0, BACKENDS["triton"])

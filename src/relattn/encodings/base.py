@@ -125,8 +125,7 @@ class RelativeEncoding(nn.Module, ABC):
             raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a RelativeEncoding")
         return EncodingSum(self, other)
 
-    def __radd__(self, other: object) -> EncodingSum:
-        raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a RelativeEncoding")
+    __radd__ = __add__
 
 
 def prepare(

@@ -64,8 +64,7 @@ class RelativeEncoding(keras.layers.Layer):
             raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a layer of relattn.keras")
         return EncodingSum(self, other)
 
-    def __radd__(self, other: object) -> EncodingSum:
-        raise TypeError(f"sum of encodings: got {kind_of(other)}; expected a layer of relattn.keras")
+    __radd__ = __add__
 
     def add_table(self, name: str, shape: tuple[int, ...], initializer: Any) -> Any:
         """A weight that keeps its own dtype under mixed precision: the numbers added to scores are float32."""

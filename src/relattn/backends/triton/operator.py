@@ -18,7 +18,6 @@ from relattn.backends.triton.call import Answers as KernelAnswers
 from relattn.backends.triton.call import Call, is_added
 from relattn.backends.triton.lowering import call_of
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
-from relattn.score.key_bias import lowered
 from relattn.score.problem import Problem
 
 
@@ -91,9 +90,9 @@ run = operator_of("triton", _forward, _backward, reads_starts=False)
 
 
 def part(problem: Problem) -> Forward:
-    """The answers of a part of a call: the kernels keep one number of a row, lse less c, which is its maximum here."""
+    """The answers of a part of a call: the maximum of a row is lse less c, and its total 1."""
     found = _forward(problem, seed_of(problem, problem.query.device))
-    maximum = found.lse if problem.key_bias is None else found.lse - lowered(problem)[1]
+    maximum = found.maximum if found.total is None else found.maximum * math.log(2.0) + found.total.log()
     return found._replace(maximum=maximum, total=_sees(maximum))
 
 
