@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.triton.ptx.elementwise import elementwise
 from tests.triton.ptx.fault import Fault
-from tests.triton.ptx.kinds import INTEGERS, flushed
+from tests.triton.ptx.kinds import INTEGERS, WIDENED, flushed
 from tests.triton.ptx.operands import Operand
 from tests.triton.ptx.program import Step
 from tests.triton.ptx.threads import Threads
@@ -99,7 +99,6 @@ STEPS |= {f"{name}.{kind}": elementwise(function, kind, kind, kind) for kind in 
 STEPS |= {f"{name}.{kind}": dividing(function, kind) for kind in ("s32", "u32", "s64", "u64")
           for name, function in {"div": quotient, "rem": np.fmod}.items()}  # fmt: skip
 STEPS |= {f"mad.lo.{kind}": elementwise(lambda a, b, c: a * b + c, kind, kind, kind, kind) for kind in INTEGERS}
-for kind in ("u", "s"):
-    STEPS[f"mul.wide.{kind}16"] = elementwise(wide_product, f"{kind}32", f"{kind}16", f"{kind}16")
-    STEPS[f"mul.wide.{kind}32"] = elementwise(wide_product, f"{kind}64", f"{kind}32", f"{kind}32")
-    STEPS[f"mad.wide.{kind}32"] = elementwise(wide_product, f"{kind}64", f"{kind}32", f"{kind}32", f"{kind}64")
+for kind, wide in WIDENED.items():
+    STEPS[f"mul.wide.{kind}"] = elementwise(wide_product, wide, kind, kind)
+    STEPS[f"mad.wide.{kind}"] = elementwise(wide_product, wide, kind, kind, wide)

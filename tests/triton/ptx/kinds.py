@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
+WIDENED = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
+"""The kind of the products of each, where none wraps around."""
 KINDS: dict[str, np.dtype] = {
     "pred": np.dtype(bool),
     "f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "f64": np.dtype(np.float64),

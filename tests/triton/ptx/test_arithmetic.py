@@ -9,7 +9,7 @@ import pytest
 
 from tests.triton.ptx.drawn import drawn, flushed, hold_to, prefix, rounded, wrapped
 from tests.triton.ptx.fault import Fault
-from tests.triton.ptx.kinds import INTEGERS, KINDS
+from tests.triton.ptx.kinds import INTEGERS, KINDS, WIDENED
 from tests.triton.ptx.snippets import PROGRAMS, THREADS, execute
 
 DIVIDED = ("s32", "u32", "s64", "u64")
@@ -85,14 +85,8 @@ def test_a_product_and_a_sum_are_rounded_once(rng: np.random.Generator) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["u16", "s16"])
-def test_products_in_32_bits(kind: str, rng: np.random.Generator) -> None:
-    hold_to(f"mul.wide.{kind}", lambda a, b: a * b, kind.replace("16", "32"), (kind, kind), rng)
-
-
-@pytest.mark.parametrize("kind", ["u32", "s32"])
-def test_products_in_64_bits(kind: str, rng: np.random.Generator) -> None:
-    wide = kind.replace("32", "64")
+@pytest.mark.parametrize(("kind", "wide"), WIDENED.items())
+def test_products_in_twice_as_many_bits(kind: str, wide: str, rng: np.random.Generator) -> None:
     hold_to(f"mul.wide.{kind}", lambda a, b: a * b, wide, (kind, kind), rng)
     hold_to(f"mad.wide.{kind}", lambda a, b, c: wrapped(a * b + c, wide), wide, (kind, kind, wide), rng)
 
@@ -164,5 +158,5 @@ TESTED = {
     *(f"{name}.{kind}" for name in WHOLE for kind in INTEGERS), *REAL, "fma.rn.f32", "fma.rn.ftz.f32",
     *("neg.s32", "neg.s64", "mul.hi.u32", "div.approx.f32"),
     *(f"{name}.{kind}" for name in ("div", "rem") for kind in DIVIDED),
-    *(f"{name}.wide.{kind}32" for name in ("mul", "mad") for kind in "us"), "mul.wide.u16", "mul.wide.s16",
+    *(f"{name}.wide.{kind}" for name in ("mul", "mad") for kind in WIDENED),
 }  # fmt: skip
