@@ -81,7 +81,7 @@ COPIED_TO = r"\bcp\.async\.c[ag]\.shared\.global\s+\[ (%r\d+) \+ 0 \]"
 MASKS = {
     "of stores": r"@!?%p\d+ (?=st\.global)",
     "of loads and copies": r"@!?%p\d+ (?=ld\.global)|(?<=0x10), %r\d+|(?<=0x4), %r\d+",  # of copies: bytes given
-    "of additions": r"@!?%p\d+ (?=atom)",
+    "of additions": r"@!?%p\d+ (?=(?:atom|red)\.)",
 }
 MET, NOT_BROUGHT = "with no barrier between", "a byte is used that cp.async has not brought yet"
 OUTSIDE, UNKNOWN = "lie outside of what was handed over", "only barrier 0, of all threads, is modelled"
