@@ -72,15 +72,19 @@ def operator_of(
     forward: Callable[[Problem, Tensor | None], Forward],
     backward: Callable[[Problem, Tensor | None, Answers, set[str]], dict[str, Tensor]],
     differentiable: Callable[[Problem], tuple[Tensor, Tensor | None]] | None = None,
+    direct: Callable[[Problem, Tensor | None], tuple[Tensor, Tensor | None]] | None = None,
     *,
     reads_starts: bool = True,
-) -> Callable[[Problem, Tensor | None], tuple[Tensor, Tensor]]:
+) -> Callable[[Problem, Tensor | None], tuple[Tensor, Tensor | None]]:
     """Defines the operators of a backend. Returns the function that runs them, of a problem and dropout's seed.
+
+    Where no gradient is recorded and nothing watches, neither autograd nor the dispatcher is asked.
 
     forward: takes a problem whose starts are ints, and the seed. backward: takes these, the answers, and the names of
     the wanted gradients (among DIFFERENTIABLE and the tensors of other axes); it returns the gradients by name.
     differentiable: O and lse by operations that PyTorch differentiates; second derivatives and batched gradients come
-    from it. None where both are refused. reads_starts: False for kernels that take starts as the tensors that they are.
+    from it. None where both are refused. direct: O and lse where nothing is recorded, if `forward` does more, for a
+    backward pass. reads_starts: False for kernels that take starts as the tensors that they are.
     """
     torch.library.define(f"relattn::{name}", f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
     torch.library.define(
@@ -146,17 +150,39 @@ def operator_of(
             *plain, positions, tensors = differentiate(_Nested(ctx), *gradients)
             return None, *plain, *positions, *tensors
 
-    def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        """O and lse of the problem."""
+    def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """O and, where the problem asks for it, lse."""
+        if not problem.asks_for_gradient() and not _must_be_seen(problem):
+            return (direct or forward_alone)(problem, seed)
         arguments = flat(problem, seed)
         if is_watched(_tensors_among(arguments)):
             output, lse, _, _ = getattr(torch.ops.relattn, name)(*arguments)
         else:
             *plain, positions, tensors = arguments
             output, lse = Unseen.apply(len(positions), *plain, *positions, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
-        return output, lse
+        return output, lse if problem.return_lse else None
+
+    def forward_alone(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        with without_autocast(problem.query):
+            output, lse, _, _ = forward(problem, seed)
+        return output, lse if problem.return_lse else None
 
     return run
+
+
+def _must_be_seen(problem: Problem) -> bool:
+    """Whether anything but the kernels watches the call, or a start must still be read."""
+    given = [problem.query, problem.key, problem.value, problem.mask.explicit, problem.key_bias]
+    if torch.compiler.is_compiling() or isinstance(problem.sequence().positions.origin, Tensor):
+        return True
+    for axis in problem.axes:
+        given.append(axis.relative_query)
+        for table in axis[2:]:
+            if table is not None:
+                given.append(table.values)
+                if isinstance(table.first, Tensor):
+                    return True
+    return is_watched(given)
 
 
 class _Nested:

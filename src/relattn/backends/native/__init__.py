@@ -10,6 +10,7 @@ from torch import Tensor
 from relattn.backends.native.inputs import MOST_AXES
 from relattn.backends.native.operator import gradients, part, run
 from relattn.backends.operators import reasons_of_an_operator
+from relattn.backends.philox import seed_of
 from relattn.backends.problem_operator import Answers, Forward
 from relattn.compiled.library import Kernels, kernels
 from relattn.score.certainty import certainly
@@ -49,7 +50,7 @@ class NativeBackend:
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, if wanted, lse."""
-        return run(problem)
+        return run(problem, seed_of(problem))
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

@@ -18,7 +18,6 @@ from relattn.backends.problem_operator import Answers, Forward, operator_of
 from relattn.compiled.library import Kernels, kernels
 from relattn.errors import UnsupportedError
 from relattn.score.problem import Problem
-from relattn.watched import is_watched
 
 FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 """The dtype and device of the kernels' outputs, for all defaults of torch."""
@@ -177,16 +176,12 @@ def _number(seed: Tensor | None) -> int:
     return 0 if seed is None else int(seed)
 
 
-_run_recorded = operator_of("native", _forward, _backward, differentiable=DenseBackend().run)
+def _attend(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
 
 
-def run(problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """O and, where the problem asks for it, lse."""
-    seed = seed_of(problem)
-    if not problem.asks_for_gradient() and not _must_be_seen(problem):
-        return attend(problem, _number(seed), return_lse=problem.return_lse)[:2]
-    output, lse = _run_recorded(problem, seed)
-    return output, lse if problem.return_lse else None
+run = operator_of("native", _forward, _backward, differentiable=DenseBackend().run, direct=_attend)
+"""O and, if wanted, lse, from a problem and the seed of its dropout."""
 
 
 def part(problem: Problem) -> Forward:
@@ -197,18 +192,3 @@ def part(problem: Problem) -> Forward:
 def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
     """A part's share of the gradients of a call, whose answers are given."""
     return _backward(problem, seed_of(problem), answers, set(wanted))
-
-
-def _must_be_seen(problem: Problem) -> bool:
-    """Whether anything but the kernels watches the call, or a start must still be read."""
-    given = [problem.query, problem.key, problem.value, problem.mask.explicit, problem.key_bias]
-    if torch.compiler.is_compiling() or isinstance(problem.sequence().positions.origin, Tensor):
-        return True
-    for axis in problem.axes:
-        given.append(axis.relative_query)
-        for table in axis[2:]:
-            if table is not None:
-                given.append(table.values)
-                if isinstance(table.first, Tensor):
-                    return True
-    return is_watched(given)

@@ -30,8 +30,7 @@ class TiledBackend:
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, if wanted, lse."""
-        output, lse = run(problem, seed_of(problem))
-        return output, lse if problem.return_lse else None
+        return run(problem, seed_of(problem))
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

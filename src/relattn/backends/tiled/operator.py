@@ -21,7 +21,7 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
 
 
 run = operator_of("tiled", _forward, _backward)
-"""O and lse, from a problem and the seed of its dropout."""
+"""O and, if wanted, lse, from a problem and the seed of its dropout."""
 
 
 def part(problem: Problem) -> Forward:

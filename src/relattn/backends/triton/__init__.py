@@ -28,8 +28,7 @@ class TritonBackend:
 
     def run(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """O and, if wanted, lse. Dropout's seed lies on the device, and is drawn there."""
-        output, lse = run(problem, seed_of(problem, problem.query.device))
-        return output, lse if problem.return_lse else None
+        return run(problem, seed_of(problem, problem.query.device))
 
     def part(self, problem: Problem) -> Forward:
         """The answers of a part of a call."""

@@ -86,7 +86,7 @@ def _has_no_pair(call: Call) -> bool:
 
 
 run = operator_of("triton", _forward, _backward, reads_starts=False)
-"""O and lse, from a problem and the seed of its dropout."""
+"""O and, if wanted, lse, from a problem and the seed of its dropout."""
 
 
 def part(problem: Problem) -> Forward:

@@ -1,0 +1,37 @@
+"""Where no gradient is recorded and nothing watches, a call goes to its kernels past autograd and the dispatcher."""
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from relattn import RelativeEmbedding, relative_attention
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of a GPU a driver that does nothing: triton takes tensors of the CPU, and launches end at once."""
+    pytest.importorskip("triton", reason="Triton is a package for Linux")
+    from relattn.backends.triton import TritonBackend
+    from tests.triton.calls import launching
+
+    monkeypatch.setattr(TritonBackend, "reasons", lambda backend, problem: [])
+    for module in launching():
+        monkeypatch.setattr(module, "launch", lambda *given, **more: None)
+
+
+@pytest.mark.usefixtures("without_gpu")
+@pytest.mark.parametrize("backend", ["native", "tiled", "triton"])
+def test_neither_autograd_nor_the_dispatcher_is_asked(backend: str) -> None:
+    encoding = RelativeEmbedding(8, max_length=32)
+    query, key, value = (torch.randn(1, 2, 20, 8) for _ in range(3))
+
+    def entries() -> set[str]:
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            relative_attention(query, key, value, encoding=encoding, is_causal=True, backend=backend)
+        return {event.key for event in seen.key_averages() if event.key.startswith(("relattn::", "Unseen"))}
+
+    assert entries() == {"Unseen"}  # the table has a gradient
+    with torch.no_grad():
+        assert not entries()
+    encoding.requires_grad_(False)
+    assert not entries()
