@@ -187,6 +187,7 @@ ELSEWHERE = {"avx2": "with AVX2", "xeon": "on an Intel Xeon"}
 """The folders of studies that were taken on other machines too."""
 OTHERS = {
     "goals.md": "Which goals the native backend misses, and what limits it",
+    "choice.md": 'What "auto" takes on a CPU: the figures behind its bounds',
     "devices-model/model.md": "A model of 8 to 1,024 devices",
     "triton/README.md": "The Triton kernels as compiled for six generations of GPUs",
     "triton/model.md": "A model of their speed",
@@ -214,7 +215,7 @@ def index() -> str:
         "One page per study. It names its command, its machine and its date, and shows the code of that date.",
         "Its figures lie beside it as JSON. Two things changed on 2026-11-25, after the pages with AVX2 and on an",
         "Intel Xeon were taken: the kernel for few queries, and the last group of up to four queries. The models of",
-        "many devices and of GPUs, and the remarks on the goals, are no studies.", "",
+        "many devices and of GPUs, the remarks on the goals, and the choice of backends are no studies.", "",
         "| page | |", "|---|---|",
         *(f"| [{page.removesuffix('.md').removesuffix('/README').removesuffix('/table')}]({page}) | {title} |"
           for page, title in there.items()),

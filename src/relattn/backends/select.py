@@ -1,4 +1,7 @@
-"""Which backend runs a problem: the named one, or the one that "auto" prefers."""
+"""Which backend runs a problem: the named one, or the one that "auto" prefers.
+
+The figures behind the bounds are on the page benchmarks/results/choice.md.
+"""
 
 from __future__ import annotations
 
@@ -44,47 +47,22 @@ PLAIN_PAIRS = 2**21
 PLAIN_PAIRS_IF_CAUSAL = 2**19
 PLAIN_PAIRS_IF_FEW_QUERIES = 2**11
 PLAIN_PAIRS_IF_DROPPED = 2**15
-"""From this many pairs on native takes less time than PyTorch's: full, causal, few queries in bfloat16, dropout.
-
-Time of native / sdpa, forward and training step, one thread, D = 64, (batch, heads, queries, keys). Full, float32:
-(1, 8, 128, 128) 1.07 and 1.20; (1, 8, 256, 256) 1.04 and 1.06; (1, 8, 512, 512) 0.92 and 0.94. Causal: (1, 8, 128, 128)
-0.77 and 1.00; (1, 8, 256, 256) 0.72 and 0.81; (1, 8, 512, 512) 0.59 and 0.59. In bfloat16 at (1, 8, 512, 512): full
-0.92 and 0.37, causal 0.57 and 0.25. One query, float32: 1.05 to 1.86; bfloat16: (1, 8, 1, 64) 1.07, (1, 8, 1, 256)
-0.51, (1, 8, 1, 4096) 0.26. Dropout, a causal training step in processor time on a busy machine, D = 32: (1, 4, 32, 32)
-1.29; (1, 4, 64, 64) 0.92; (4, 4, 64, 64) 0.72; (1, 4, 128, 128) 0.62; (2, 4, 512, 512) 0.23. In bfloat16, forward, one
-thread: (1, 8, 16, 4096) 0.49, (1, 8, 1, 8192) 0.06.
-"""
+"""From this many pairs on native takes less time than PyTorch's: full, causal, few queries in bfloat16, dropout."""
 
 FEW_PAIRS = 2**22
 FEW_PAIRS_PER_ELEMENT = 2**18
 FEW_QUERIES = 32
-"""Below any of these numbers dense is faster than tiled, with an unclipped table, D = 64, float32 on 2 cores.
-
-Time of tiled / dense for (batch, heads, queries, keys). A training step: (1, 8, 256, 256) 1.49, (8, 4, 256, 256) 1.46,
-(1, 8, 384, 384) 1.36, (1, 8, 512, 512) 1.34, (64, 8, 128, 128) 1.13, (1, 16, 512, 512) 0.95, (8, 8, 384, 384) 0.66,
-(8, 4, 512, 512) 0.66, (1, 8, 1024, 1024) 0.52. Forward: (16, 8, 8, 8192) 2.73, (8, 8, 32, 4096) 0.87.
-"""
+"""Below any of these numbers dense is faster than tiled, with an unclipped table, D = 64, float32 on 2 cores."""
 
 PAIRS_FOR_A_STEP = 2**17
 """From here on a training step of native takes less time than one of dense in most of the figures, and in none of them
 more than 1.13 of it. Below, the work around the kernels is larger.
-
-Time of native / dense, one thread, D = 64, causal, for an unclipped table, Shaw and T5: (1, 8, 32, 32) 1.13, 0.74 and
-1.00; (1, 8, 64, 64) 1.10, 0.75 and 0.95; (1, 8, 128, 128) 0.75, 0.64 and 0.74; (32, 8, 32, 32) 0.66, 0.69 and 1.03;
-(1, 8, 256, 256) 0.61, 0.51 and 0.51.
-
-On axes, processor time on a busy machine, D = 32, (batch, heads, length), for GridBias, for one table for y and one for
-x, and for T5 on the sequence, x and y: a step (1, 4, 256) 0.85, 1.09 and 0.76; (64, 4, 49) 0.94, 0.96 and 1.13; (64, 4,
-196) 0.45, 0.62 and 0.61. Forward, which has no bound, 0.26 to 0.88 from (1, 4, 16) on.
 """
 
 PAIRS_IN_A_GRAPH = 2**16
 """From this many pairs on, and where lengths are open, torch.compile gets native where an eager call does.
 
-Below, one operator costs more than the compiled operations of dense. Processor time of compiled dense and of compiled
-native / eager, forward, one thread, D = 64, causal, on a busy machine. T5: (1, 8, 16, 16) 0.56 and 1.74; (1, 8, 64, 64)
-1.60 and 1.67; (1, 8, 128, 128) 3.33 and 1.49; (1, 8, 512, 512) 6.91 and 1.10. Shaw: (1, 8, 16, 16) 0.80 and 1.97; (1,
-8, 64, 64) 1.79 and 1.80.
+Below, one operator costs more than the compiled operations of dense.
 """
 
 PAIRS_OF_LISTS = 2**17
@@ -92,22 +70,10 @@ PAIRS_OF_LISTS = 2**17
 
 Below, the search for rows that see no key costs more. The kernel for few queries does not need this search, and takes
 less time at any length.
-
-Time of the other / native in processor time, one thread, D = 64, causal, lists in a row / with gaps / in any order.
-Forward, dense, no table: (1, 8, 16, 16) 0.54 / - / 0.55, (1, 8, 64, 64) 0.84 / - / 0.80, (1, 8, 128, 128) 1.2 / 1.1 /
-1.1, (1, 8, 46, 368) 1.1 / 1.2 / 0.7; Shaw's: (1, 8, 16, 16) 1.3 / - / 1.2, (1, 8, 128, 128) 2.2 / 2.0 / 1.5. A step,
-dense: (1, 8, 256, 256) 1.4 to 3.1 / 1.3 to 2.5 / 1.2 to 2.3 over encodings. One query, dense: (1, 8, 1, 2048) 2.9 to
-4.6 / 2.9 to 4.7 / 3.5 to 4.7. tiled, an unclipped table: (1, 4, 512, 512) forward 3.5 / 3.2 / 2.3, a step 2.4 / 2.1 /
-1.8; (1, 1, 4096, 4096) forward 4.9 / 3.9 / 2.7, a step 2.8 / 2.6 / 2.7.
 """
 
 HAS_TILES = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
-"""Whether the processor multiplies tiles of bfloat16 (AMX), which PyTorch's attention uses and native does not.
-
-Time of native / sdpa in bfloat16 there, forward, two threads of an Intel Xeon, D = 64: (1, 8, 512, 512) 3.26, causal
-2.03; (1, 8, 2048, 2048) 3.70, causal 3.02. One query, benchmarks/results/xeon: (1, 8, 1, 1024) 2.73, (1, 8, 1, 8192)
-1.28.
-"""
+"""Whether the processor multiplies tiles of bfloat16 (AMX), which PyTorch's attention uses and native does not."""
 
 KEYS_PER_QUERY = 8
 """With more keys per query than this, copying all keys for native's products costs more than it saves.
