@@ -28,7 +28,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search repeats lint docs demo player clean
+.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search repeats lint lint-python lint-kernels docs demo player clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -159,10 +159,14 @@ search: install ## the tests with new random numbers, again and again for MINUTE
 repeats: install ## the tests three times, to see that each draws the same numbers
 	$(BIN)/python -m tests.repeats $(WORKERS) -m '$(FAST)' $(TESTS)
 
-lint: install ## ruff and pyright, and for the kernels clang-format and clang-tidy
+lint: lint-python lint-kernels ## ruff and pyright, and for the kernels clang-format and clang-tidy; side by side with make -j2
+
+lint-python: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+lint-kernels: install
 	$(BIN)/clang-format --dry-run -Werror $(filter %.h %.cpp,$(KERNELS)) $(wildcard tests/native/cpp/*)
 	$(BIN)/clang-tidy --quiet $(filter %.cpp,$(KERNELS)) -- -std=c++17 -DRELATTN_SET=generic -DRELATTN_SOURCES='""'
 	$(BIN)/clang-tidy --quiet $(filter %/kernels.cpp,$(KERNELS)) -- -std=c++17 -march=x86-64-v3 -DRELATTN_SET=avx2
