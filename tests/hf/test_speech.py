@@ -271,20 +271,23 @@ def test_granite_speech_5_halves_its_frames(length: int) -> None:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("batch", "length"), [(BATCH, 21), (1, 1240)])
 def test_phi_4_cuts_its_speech(batch: int, length: int, training: bool, chunk_size: int) -> None:
-    """Beyond 500 frames into pieces; in training NumPy draws whether the first chunk is the short one."""
+    """Beyond 500 frames into pieces; in training NumPy draws whether the first chunk is the short one.
+
+    In float64: rounding to float32 grows through the layers, in the original as in the patched model.
+    """
     config = hf.Phi4MultimodalAudioConfig(**PHI4, bias_max_distance=5, chunk_size=chunk_size)
-    model = drawn(Phi4MultimodalAudioModel(config)).train(training)
-    twin, states = patched_copy(model), torch.randn(batch, length, PHI4["input_size"])
+    model = drawn(Phi4MultimodalAudioModel(config)).train(training).double()
+    twin, states = patched_copy(model), torch.randn(batch, length, PHI4["input_size"]).double()
     mask = torch.ones(batch, length, dtype=torch.bool)
     mask[0, length - 9 :] = False
-    for seed in range(3):
+    for seed in range(3 if training else 1):
         for seen in (mask, None):
             both = []
             for one in (model, twin):
                 np.random.seed(seed)
                 with torch.no_grad():
                     both.append(one(states, seen))
-            torch.testing.assert_close(*both, **TOLERANCE)
+            torch.testing.assert_close(*both)
 
 
 def test_phi_4_cuts_the_speech_of_a_batch() -> None:
