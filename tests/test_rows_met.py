@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from relattn import OffsetTable, RelativeEmbedding, relative_attention
 from relattn.backends.native.inputs import Inputs
@@ -76,3 +77,17 @@ def test_one_token_reads_a_view_of_the_table() -> None:
         table = Inputs.of_few(problem).axes[0].relative_keys
     assert table is not None and table.shape == (4, 100, 8)
     assert table.untyped_storage().data_ptr() == encoding.relative_keys.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_graph_of_fixed_lengths(dynamic: bool) -> None:
+    """Open lengths are not compared with a table's rows: one graph for all of them."""
+    encoding, graphs = RelativeEmbedding(8, LONG), CompileCounterWithBackend("eager")
+
+    @torch.compile(backend=graphs, fullgraph=True, dynamic=dynamic)
+    def rows(*given: Tensor) -> Tensor:
+        return table_of(request_of(*given, encoding=encoding, is_causal=True).problem).values
+
+    for length in (5, 9):
+        assert rows(*drawn(length, length)).shape[1] == (2 * LONG - 1 if dynamic else length)
+    assert graphs.frame_count == (1 if dynamic else 2)

@@ -18,6 +18,15 @@ def certainly(condition: bool) -> bool:
     return statically_known_true(condition)
 
 
+def are_fixed(*numbers: int | None) -> bool:
+    """Whether a compiled graph leaves none of these lengths and limits open."""
+    if not torch.compiler.is_compiling():
+        return True
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+
+    return all(has_static_value(number) for number in numbers if number is not None)
+
+
 def can_be_read(tensor: Tensor) -> bool:
     """Whether the numbers can be read without waiting for a device."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():

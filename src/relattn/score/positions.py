@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from relattn.errors import UnsupportedError
-from relattn.score.certainty import certainly
+from relattn.score.certainty import are_fixed, certainly
 from relattn.score.digits import Digits
 from relattn.score.position import Listed, Position, Run, counted
 from relattn.score.table import OffsetTable
@@ -226,7 +226,9 @@ class Positions:
         Nothing waits for it: a start that is a tensor, positions on a GPU and those in a graph are not read. Nor does a
         graph compare the lengths that it leaves open.
         """
-        if torch.compiler.is_compiling() or isinstance(self.origin, Tensor):
+        if isinstance(self.origin, Tensor) or not are_fixed(
+            self.origin, self.query_length, self.key_length, self.lowest, self.highest
+        ):
             return table
         if self.origin is None:
             given = (side.positions for side in (self.query, self.key) if isinstance(side, Listed))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relattn.arguments import as_int, check_choice, kind_of
 from relattn.errors import ShapeError
+from relattn.score.certainty import are_fixed
 
 Beyond = Literal["clamp", "zero", "refuse"]
 
@@ -84,10 +85,10 @@ class OffsetTable:
     def narrowed(self, first: int | Int64[Tensor, ""], count: int) -> OffsetTable:
         """A view of the rows for the offsets first .. first + count - 1. For these offsets it is the same table.
 
-        It has at least one row, so that there is still an edge row. It has all rows where a start is a tensor or a
-        graph is compiled.
+        It has at least one row, so that there is still an edge row. It has all rows where a start is a tensor, or
+        a number that a compiled graph leaves open.
         """
-        if isinstance(first, Tensor) or isinstance(self.first, Tensor) or torch.compiler.is_compiling():
+        if isinstance(first, Tensor) or isinstance(self.first, Tensor) or not are_fixed(first, count):
             return self
         if first <= self.first and first + count >= self.first + self.num_rows:
             return self
