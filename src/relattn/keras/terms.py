@@ -16,7 +16,7 @@ class ScoreTerms:
 
     query: q, rewritten [B, H, Lq, D]; None keeps the call's own.
     relative_query r: [B, H, Lq, width]; None is the call's own query, before any rewriting.
-    relative_keys RK, relative_queries RQ, relative_values RV and bias b: tables, None where the equation lacks the term.
+    relative_keys RK, relative_queries RQ, relative_values RV, bias b: tables, None where the equation lacks the term.
 
     The sum of two holds the terms of both. Tables add. Relative keys over different relative queries are joined along
     the features.
