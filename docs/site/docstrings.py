@@ -1,4 +1,4 @@
-"""An extension of griffe: docstrings as Markdown, and the signatures that a decorator makes.
+"""An extension of griffe: docstrings as Markdown.
 
 In a docstring an argument starts a line, `name: what it is`, and goes on in indented lines. Such a paragraph becomes a
 list. Lines of equations at the top become a block. In the rest nothing but a code span means more than its characters.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from griffe import Extension, Function, Object
+from griffe import Extension, Object
 
 ARGUMENT = re.compile(r"(?!Source|Raises|A call)([\w*][^:.;`]*): ")
 SPAN = re.compile(r"(`[^`]*`)")
-TAKES_THEM = re.compile(r"_with_arguments_of\((\w+)\)")
 INDENT = "    "
 
 
@@ -57,16 +56,9 @@ def as_markdown(text: str) -> str:
 
 
 class DocstringsAsMarkdown(Extension):
-    """Rewrites every docstring once it is read, and gives a decorated function the arguments that it takes."""
+    """Rewrites every docstring once it is read."""
 
     def on_object(self, *, obj: Object, **kwargs: object) -> None:
         """Of a module, a class, a function or an attribute."""
         if obj.docstring:
             obj.docstring.value = as_markdown(obj.docstring.value)
-
-    def on_function(self, *, func: Function, **kwargs: object) -> None:
-        """A function whose arguments are those of another in its module."""
-        for decorator in func.decorators:
-            if takes := TAKES_THEM.fullmatch(str(decorator.value)):
-                assert func.parent is not None
-                func.parameters = func.parent.members[takes[1]].parameters

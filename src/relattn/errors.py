@@ -12,8 +12,9 @@ class ShapeError(ValueError):
 class UnsupportedError(RuntimeError):
     """A request is well formed, but the named backend (or every backend) cannot serve it.
 
-    `reasons` maps the name of each asked backend to sentences that say why it cannot. It is empty where the request
-    itself has no defined meaning.
+    message: what cannot be served, in one sentence.
+    reasons: the name of each asked backend, and sentences that say why it cannot. Empty where the request itself has no
+        defined meaning.
     """
 
     def __init__(self, message: str, reasons: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -25,6 +25,9 @@ def t5_buckets(
     bucket = |d| below m, else min(n - 1, m + floor(log(|d| / m) / log(max_distance / m) * (n - m))). When not
     bidirectional a key in the future falls into bucket 0.
 
+    offsets: d, integers. num_buckets: even when bidirectional. max_distance: from there on all share the last bucket.
+    bidirectional: whether keys in the future have buckets of their own.
+
     Raises TypeError: for offsets that are not integers, or a `bidirectional` that is not a bool; ValueError: for sizes
     that do not split evenly.
 
@@ -52,7 +55,8 @@ def log_edges(first: int, last: int, steps: int, count: int, *, passed: bool = F
     passed: > k in place of >= k, for k = 0 .. count - 1. T5 rounds the logarithm down, and counts the edges that a
     distance has reached. DeBERTa rounds it up, and counts those that it has passed.
 
-    last: above `first`. d^steps and first^(steps - k) * last^k decide, in whole numbers.
+    first, last: distances from 1 on, `last` above `first`. steps: the parts of equal ratio between them. count: how
+        many distances to give. d^steps and first^(steps - k) * last^k decide, in whole numbers.
     """
 
     def is_there(distance: int, k: int) -> bool:
@@ -76,6 +80,8 @@ def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
     For another head count: the slopes of the next lower power of two m, then every other slope of 2m heads, starting
     with the first.
 
+    num_heads: n.
+
     Raises ValueError: for a num_heads that is not an int of at least 1.
 
     Source: Press, Smith and Lewis 2022 (ALiBi), section 3 and the code it is published with.
@@ -88,7 +94,9 @@ def alibi_slopes(num_heads: int) -> Float64[np.ndarray, "num_heads"]:
 
 
 def inverse_frequencies(width: int, base: float = 10000.0) -> Float64[np.ndarray, "half"]:
-    """base^(-2 i / width) for i = 0 .. width/2 - 1; `width` is even.
+    """base^(-2 i / width) for i = 0 .. width/2 - 1.
+
+    width: the number of features, even. base: above 1.
 
     Raises ValueError: for a width that is odd or below 2, or a base that is not above 1.
 
@@ -105,6 +113,7 @@ def rope_frequencies(
 ) -> tuple[Float64[np.ndarray, "half"], float]:
     """The angle by which each of the width / 2 pairs turns a position, and the factor of cosine and sine.
 
+    width, base: as in `inverse_frequencies`.
     scaling: as `RotaryEmbedding` takes it; with None, theta_t = base^(-2 t / width) and 1. With s its factor and L its
     original_max_position_embeddings:
 
@@ -147,8 +156,9 @@ def sinusoids(
 ) -> Float64[np.ndarray, "n width"]:
     """R[p] = sines and cosines of p * 10000^(-2 i / width).
 
-    All sines then all cosines (Dai et al. 2019's code, RETURNN), or sine and cosine of each frequency side by side
-    (Vaswani et al. 2017; ESPnet). `width` is even.
+    distances: p, integers. width: the number of features, even.
+    interleaved: False for all sines, then all cosines (Dai et al. 2019's code, RETURNN). True for sine and cosine of
+        each frequency side by side (Vaswani et al. 2017; ESPnet).
 
     Raises TypeError: for distances that are not integers; ValueError: for a width that is odd or below 2.
     """

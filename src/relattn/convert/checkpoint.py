@@ -22,6 +22,7 @@ def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tenso
         parameters under "encoder.layer.0.attention." are still there, as q_proj.weight, k_proj.weight, v_proj.weight,
         out_proj.weight, their biases, and encoding.*. Dtypes and devices stay. Converted tensors are copied; others are
         not.
+    source: a name in `FORMATS`.
 
     Raises ValueError: where there is no such layer, where a layer is not complete, and for parameters without a
         counterpart in relattn.
@@ -39,6 +40,8 @@ def to_relattn(checkpoint: Mapping[str, Tensor], source: str) -> dict[str, Tenso
 
 def from_relattn(checkpoint: Mapping[str, Tensor], target: str) -> dict[str, Tensor]:
     """The way back from `to_relattn`: every RelativeMultiheadAttention with an encoding, in format `target`.
+
+    checkpoint: as `to_relattn` returns it. target: a name in `FORMATS`.
 
     Raises ValueError: where there is no such layer, where `target` holds another encoding, and for parameters that it
     cannot hold.
@@ -62,6 +65,7 @@ def layers(
 ) -> dict[str, RelativeMultiheadAttention]:
     """Every attention layer of format `source` as a module with copies of its weights, by its name.
 
+    checkpoint, source: as in `to_relattn`.
     encoding: makes one layer's encoding, a new one at each call, if the checkpoint does not describe all of it
         (x_transformers_t5: direction and max_distance, which are T5Bias's defaults if not given).
 

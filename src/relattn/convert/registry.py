@@ -19,3 +19,4 @@ FORMATS: dict[str, Format] = {
         x_transformers.X_TRANSFORMERS,
     )
 }
+"""What `to_relattn` takes as its source and `from_relattn` as its target, by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -33,8 +33,18 @@ from relattn.score.problem import Problem
 from relattn.score.sinks import check_sinks, share
 from relattn.score.terms import ScoreTerms
 
+Function = TypeVar("Function", bound=Callable[..., object])
 
-@torch.compiler.disable  # a graph breaks here: it does not record how ranks talk to each other
+
+def _outside_of_graphs(function: Function) -> Function:
+    """A graph breaks here: it does not record how ranks talk to each other.
+
+    In the types of torch.compiler.disable the function's own arguments and documentation are lost.
+    """
+    return torch.compiler.disable(function)  # pyright: ignore[reportReturnType]
+
+
+@_outside_of_graphs
 def context_parallel_attention(
     query: Float[Tensor, "*B Hq n D"],
     key: Float[Tensor, "*B Hk m D"],
@@ -67,6 +77,8 @@ def context_parallel_attention(
     from its own queries. The whole gradient is the sum over the ranks, as DDP and FSDP take it over a mesh that has
     these ranks.
 
+    query, key, value, is_causal, scale, enable_gqa, window, key_mask, segment_ids: as in `relative_attention`.
+    key_bias, softcap, sinks, return_lse: as there.
     mesh: a DeviceMesh of one dimension. layout: the pieces that a rank holds, as `split` cuts them. "zigzag" gives all
         ranks the same number of pairs under causality. With "contiguous" a window reaches only the neighbours.
     rotate: "ring" sends keys and values from rank to rank while it computes, and holds two chunks at a time.
@@ -79,7 +91,7 @@ def context_parallel_attention(
         of rank 0's.
     backend: for "ring" a backend with gradients of a part of the keys: "native", "tiled" or "triton".
 
-    The other arguments and the answer are as in `relative_attention`. All ranks call it, with the same options.
+    The answer is as in `relative_attention`. All ranks call it, with the same options.
 
     Raises what `relative_attention` raises, and, on all ranks: ShapeError, ValueError: where lengths, options or the
     encoding's parameters differ between the ranks; RuntimeError: where another rank refuses its arguments, or has
@@ -131,6 +143,10 @@ def explain(
 
     A single rank may call it: nothing is sent. It raises what `context_parallel_attention` raises for one rank's
     arguments.
+
+    query, key, value, scale, enable_gqa, encoding, query_position, key_position: as in `context_parallel_attention`.
+    attn_mask, is_causal, window, key_mask, segment_ids, key_bias, softcap, sinks: as there.
+    dropout_p, mesh, layout, rotate, backend, return_lse: as there.
     """
     group = Group(mesh)
     asked = _asked(

@@ -21,9 +21,10 @@ ROTATES: tuple[Rotate, ...] = ("ring", "all_gather", "ulysses")
 class Choice:
     """The answer of `explain`: the chosen way, and for each of the others why not.
 
-    hops: how many times the ring passes a chunk of keys and values on. sent: the bytes that one rank sends in a call,
-    for each way. Not counted are an encoding's own relative queries, listed positions, and what sinks and lse add to
-    Ulysses.
+    rotate: the chosen way. others: the other ways, and why not.
+    hops: how many times the ring passes a chunk of keys and values on.
+    sent: the bytes that one rank sends in a call, for each way. Not counted are an encoding's own relative queries,
+        listed positions, and what sinks and lse add to Ulysses.
     """
 
     rotate: Rotate

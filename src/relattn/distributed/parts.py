@@ -23,6 +23,8 @@ def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigza
     "zigzag". `unpadded` tells where they are, and hides them as `key_mask`. Differentiable: each rank gets the gradient
     of its own part.
 
+    mesh, layout: as in `context_parallel_attention`. tensor, dim: any tensor, and its axis to split.
+
     Raises TypeError, UnsupportedError: for anything but a mesh, and for a mesh of several dimensions; ValueError: for
     another layout; IndexError: for an axis that the tensor does not have.
 
@@ -41,6 +43,7 @@ def split(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigza
 def join(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag", length: int | None = None) -> Tensor:
     """The whole of which `split` made each rank's part, on every rank; the gradients of all ranks add up.
 
+    tensor: this rank's part. mesh, dim, layout: as in `split`.
     length: the length of the whole before it was filled up; all of it by default.
 
     Raises ShapeError: for a length beyond that of all parts, and for a part that "zigzag" cannot halve. It also raises
@@ -63,6 +66,8 @@ def unpadded(length: int, mesh: DeviceMesh, *, layout: Layout = "zigzag") -> Boo
     """True for the elements of a sequence of that length in this rank's part, False for the zeros that `split` added.
 
     As `key_mask`, expanded to the batch, it hides padding. A loss counts the elements for which it is True.
+
+    length: the sequence's, before it was filled up. mesh, layout: as in `split`.
 
     Raises ValueError: for a length below 0. It also raises what `split` raises.
     """

@@ -65,6 +65,7 @@ class ContextParallel(ParallelStyle):
 def plan(model: nn.Module, style: ParallelStyle | None = None) -> dict[str, ParallelStyle]:
     """The style of every attention layer of a model, by its name, as `parallelize_module` takes it.
 
+    model: any module that holds layers of attention.
     style: HeadwiseParallel() by default, or a ContextParallel.
 
     Raises ValueError: for a model without attention layers.

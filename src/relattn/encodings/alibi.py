@@ -23,6 +23,7 @@ from relattn.score.terms import ScoreTerms
 class AlibiBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j - slope_h * |d|; signed: + slope_h * d, so that the future gains.  d = j - i.
 
+    num_heads: the number of query heads.
     slopes: one number above 0 per head; None takes those of the paper, `relattn.offsets.alibi_slopes`. They are kept as
         a tuple of floats, exact in a model of any dtype, and are copied to a GPU in every call.
     learned: the slopes are the parameter `slopes` [num_heads]. It starts at those numbers, and nothing keeps it above 0

@@ -24,10 +24,12 @@ class DisentangledEmbedding(RelativeEncoding):
     exact up to num_buckets / 2, then logarithmic up to max_distance. DeBERTa models pass scale = 1 / sqrt(3 head_dim),
     or 2 in place of 3 with only one of the terms.
 
+    num_heads: the number of query heads. head_dim: the width of a head.
     relative_embeddings P: the parameter [2K, embed_dim], in DeBERTa's order: row 0 is the most distant future.
     pos_key_proj W_k (c2p, content to position) and pos_query_proj W_q (p2c, position to content): Linear(embed_dim,
         num_heads * head_dim), absent where c2p or p2c is False.
     embed_dim: num_heads * head_dim unless given.
+    max_distance, num_buckets: as above; num_buckets is even, or None for no buckets.
 
     Raises TypeError: for a `c2p` or `p2c` that is not a bool; ValueError: for other sizes or buckets, or if both are
     False. A call raises ShapeError: for a query of another width or number of heads.

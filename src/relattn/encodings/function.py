@@ -29,7 +29,7 @@ class FunctionBias(RelativeEncoding):
         every visible offset from the smallest to the largest; on several axes on every combination of offsets. It is
         never called on pairs. A Module is registered and trained. In a model that was converted to half precision it
         runs with its numbers widened to float32.
-
+    num_heads: the number of query heads.
     axes: the names of the axes whose offsets it takes; only the sequence by default.
 
     Raises TypeError: for a function that cannot be called; ValueError: for another num_heads or other axes. A call

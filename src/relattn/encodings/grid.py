@@ -89,6 +89,7 @@ class GridBias(_GridTable):
 
     bias: the parameter [prod(2 s - 1) + extra, num_heads], which is `relative_position_bias_table` in Swin and BEiT.
         Its rows are numbered by query - key, as there: row 0 is the farthest future on every axis.
+    num_heads: the number of query heads.
     sizes: the sizes of the grid, in the order of `axes`. axes: the names of the axes, two or any other number.
     extra: 3 adds BEiT's rows for a class token, which stands before the grid (`relattn.grid(..., leading=1)`): R =
         prod(2 s - 1) where only the query is the class token, R + 1 where only the key is, R + 2 where both are. With 0
@@ -175,6 +176,7 @@ class GridEmbedding(_GridTable):
     """S_ij = scale * (q_i . k_j + q_i . E[dy, dx]), a learned row for each pair of offsets on a grid.
 
     relative_keys: the parameter [num_heads or 1, prod(2 s - 1), head_dim], its rows in the order of `GridBias`.
+    head_dim: the width of a head.
     sizes, axes: as there. num_heads: None shares one table between all heads.
 
     One row per pair of offsets costs the product of the axes. One table for dy and one for dx

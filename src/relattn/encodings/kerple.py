@@ -26,6 +26,7 @@ LARGEST_POWER = 2.0
 class KerpleBias(RelativeEncoding):
     """S_ij = scale * q_i . k_j - r1_h * log(1 + r2_h * |d|); kind="power": - r1_h * |d|^r2_h.  d = j - i.
 
+    num_heads: the number of query heads. kind: "log" or "power".
     r1, r2: the parameters [num_heads]. The equation uses them within bounds: at least 0.01, and a power at most 2. A
         parameter beyond a bound counts as the bound, with the gradient at the bound. So training can bring it back.
 

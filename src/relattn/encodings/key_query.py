@@ -24,6 +24,7 @@ class KeyQueryEmbedding(RelativeEncoding):
 
     relative_embeddings E: the parameter, [num_heads or 1, 2 * max_length - 1, head_dim], rows for d = -(L-1)..(L-1),
         row 0 for the most distant past.
+    head_dim: the width of a head. max_length L: the farthest offset with a row is L - 1.
     num_heads: None shares one table between all heads.
 
     Raises ValueError: for other sizes. A call raises ValueError: for a visible offset beyond the rows, which names

@@ -27,6 +27,7 @@ class LogGridBias(FunctionBias):
 
     sizes: s, the sizes of the call's grid, in the order of `axes`. pretrained_sizes: the sizes in the division of y,
         for weights that were trained on another grid; `sizes` by default.
+    num_heads: the number of query heads. axes: the names of the grid's axes.
     hidden: the width of the network, a layer with a bias, ReLU, and a layer without one. `function.mlp` holds it: a
         Sequential whose parts 0 and 2 are Swin V2's `continuous_position_bias_mlp`.
 

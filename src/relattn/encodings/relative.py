@@ -23,6 +23,7 @@ class RelativeEmbedding(RelativeEncoding):
     cross-attention in both directions, rows for d = -(L-1)..(L-1). Row 0 belongs to the most distant past.
 
     relative_keys: the parameter, [num_heads or 1, R, head_dim], R = max_length when causal, else 2 * max_length - 1.
+    head_dim: the width of a head. max_length L: the farthest offset with a row is L - 1.
     num_heads: None shares one table between all heads.
     beyond: what holds for a visible offset that has no row. "refuse": an error; "clamp": the edge row; "zero": nothing
         is added (Tensor2Tensor).

@@ -30,6 +30,7 @@ class RotaryEmbedding(RelativeEncoding):
     Rot(p) turns feature pair f by the angle p * base^(-2 f / rotary_dim). With sections, p is the position on the axis
     to which the pair belongs.
 
+    head_dim: the width of a head. base: above 1; the larger it is, the slower the last pairs turn.
     rotary_dim: the number of rotated features, from the first on; even; head_dim by default. The others are not
         rotated.
     interleaved: True pairs neighbours (0, 1), (2, 3), ... as in the paper; False pairs feature f with f + rotary_dim /

@@ -22,6 +22,7 @@ class SandwichBias(RelativeEncoding):
     is largest at d = 0, where it is width / (2 c_h). It falls with the distance, with ripples. It is the same for the
     past and the future. There are no parameters.
 
+    num_heads: the number of query heads.
     width: the number of features of p, sines and cosines together, even; in the paper 128 for every width of the model.
 
     Raises ValueError: for other sizes. A call raises ShapeError: for a query of another number of heads.

@@ -23,6 +23,7 @@ class ShawEmbedding(RelativeEncoding):
 
     relative_keys a^K, relative_values a^V: parameters [num_heads or 1, left + right + 1, head_dim]; values=False leaves
         a^V out (RETURNN's key_shift is max_distance=16, values=False, num_heads=None).
+    head_dim: the width of a head. values: whether there are relative values.
     max_distance: left = right, or the pair (left, right); with 0 on a side, that whole side has the row of d = 0.
     num_heads: None shares the tables between all heads, as the paper does.
 

@@ -24,9 +24,12 @@ class T5Bias(RelativeEncoding):
     """S_ij = scale * q_i . k_j + b[bucket(d)], one learned bias per bucket and head (T5 models pass scale=1).
 
     Half of the buckets hold one distance each. The others hold ranges that widen logarithmically up to max_distance,
-    and the last bucket holds everything beyond. bidirectional=True splits the buckets between past and future. False
-    puts all of the future (which a causal model does not see) into bucket 0.
+    and the last bucket holds everything beyond.
 
+    num_heads: the number of query heads. num_buckets: of both directions together.
+    max_distance: distances from there on share the last bucket.
+    bidirectional: True splits the buckets between past and future. False puts all of the future (which a causal model
+        does not see) into bucket 0.
     bias: the parameter [num_buckets, num_heads], as in T5's checkpoints.
 
     Raises TypeError: for a `bidirectional` that is not a bool; ValueError: for other sizes. A call raises ShapeError:

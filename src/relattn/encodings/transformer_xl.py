@@ -24,6 +24,7 @@ class TransformerXLEmbedding(RelativeEncoding):
     R[p]: sinusoids of the distance p = i - j = -offset, of any length, embed_dim wide, projected by W per head; with a
     max_length, W R[p] is a learned table of rows for |p| < max_length instead.
 
+    num_heads: the number of query heads. head_dim: the width of a head.
     linear_pos W: Linear(embed_dim, num_heads * head_dim, bias=False), absent with a max_length.
     pos_bias_u u, pos_bias_v v: parameters [num_heads, head_dim], zero at first.
     relative_keys: only with a max_length, the parameter [num_heads, 2 * max_length - 1, head_dim], row 0 for the most

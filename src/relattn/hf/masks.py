@@ -20,9 +20,11 @@ class MaskStructure:
     """The mask arguments of `relative_attention`, as transformers' `create_causal_mask` and similar functions hand them
     on.
 
-    query_position, key_position: where the first query and key stand. key_mask [B, Lk]: True keeps. segment_ids: packed
-        sequences, or chunks. attn_mask: a mask of pairs that was written down, broadcastable to [B, H, Lq, Lk].
-        lengths: the numbers of queries and keys, if transformers' functions made the structure.
+    query_position, key_position: where the first query and key stand.
+    is_causal, window: as in `relative_attention`.
+    key_mask [B, Lk]: True keeps. segment_ids: packed sequences, or chunks.
+    attn_mask: a mask of pairs that was written down, broadcastable to [B, H, Lq, Lk].
+    lengths: the numbers of queries and keys, if transformers' functions made the structure.
     """
 
     query_position: PositionsLike = 0

@@ -63,6 +63,8 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
 def unpatch(model: nn.Module) -> None:
     """Undo the changes of `patch`.
 
+    model: the module with which `patch` was called.
+
     The model keeps the copies of its configurations, with later changes in them.
 
     Raises ValueError: when `patch` was not called with this module; UnsupportedError: when a wrapper has made a class
@@ -84,7 +86,10 @@ def unpatch(model: nn.Module) -> None:
 
 @contextmanager
 def patched(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Iterator[Report]:
-    """`patch` inside, `unpatch` on the way out."""
+    """`patch` inside, `unpatch` on the way out.
+
+    model, backend, strict: as in `patch`.
+    """
     report = patch(model, backend, strict=strict)
     try:
         yield report

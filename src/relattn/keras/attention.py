@@ -39,8 +39,8 @@ class RelativeMultiHeadAttention(keras.layers.MultiHeadAttention):
     `encoding=None` the numbers are the same, too.
 
     Args:
-        num_heads, key_dim, value_dim, dropout, use_bias, output_shape, and the other arguments of
-            `keras.layers.MultiHeadAttention`, with the same meaning.
+        num_heads, key_dim, value_dim, dropout, use_bias, output_shape: As in `keras.layers.MultiHeadAttention`, whose
+            other arguments are taken too.
         encoding: `None`, or a layer of `relattn.keras` made for `num_heads` heads of width `key_dim`.
         scale: The scale of the scores; `1 / sqrt(key_dim)` by default.
         query_block: Queries that are computed at once. A training step then holds `query_block * Lk` scores per head,

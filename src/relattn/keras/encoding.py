@@ -33,6 +33,9 @@ class RelativeEncoding(keras.layers.Layer):
     on the offset is computed once per offset, never once per pair. Encodings add with `+`; at most one operand may
     rewrite queries and keys.
 
+    Args:
+        activity_regularizer, trainable, dtype, autocast, name: As in `keras.layers.Layer`.
+
     Call arguments:
         queries: Float tensor of shape `(B, H, Lq, head_dim)`.
         key_length: Number of keys; by default as many as queries.

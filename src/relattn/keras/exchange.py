@@ -55,7 +55,8 @@ PROJECTIONS = {"q_proj": "query_dense", "k_proj": "key_dense", "v_proj": "value_
 def from_torch(module: nn.Module) -> RelativeEncoding | RelativeMultiHeadAttention:
     """The layer that computes the same as `module`: an encoding of relattn, or relattn.nn.RelativeMultiheadAttention.
 
-    The layer holds a copy of the weights, in their dtype. It needs torch, for every Keras backend.
+    module: a module of relattn. The layer holds a copy of its weights, in their dtype. It needs torch, for every Keras
+        backend.
 
     Raises TypeError: for another module; UnsupportedError: for a module without a counterpart here, such as your own
     encoding or grouped queries.
@@ -70,8 +71,7 @@ def from_torch(module: nn.Module) -> RelativeEncoding | RelativeMultiHeadAttenti
 def to_torch(layer: RelativeEncoding | RelativeMultiHeadAttention) -> nn.Module:
     """The PyTorch module that computes the same as `layer`, with a copy of its weights; the inverse of `from_torch`.
 
-    A layer that is not built yet is built if its sizes are known. A RelativeMultiHeadAttention must have seen its
-    inputs.
+    layer: is built if it is not yet and its sizes are known. A RelativeMultiHeadAttention must have seen its inputs.
 
     Raises TypeError: for another layer; ValueError: for a layer that is not built; UnsupportedError: for a layer
     without a counterpart: `value_dim` other than `key_dim`, an `output_shape`, a gate, a sliding window, several
@@ -199,8 +199,8 @@ def _attention_to_torch(layer: Any) -> nn.Module:
 def projection_to_torch(layer: RelativePositionalEmbedding | Attention) -> relattn.RelativeEmbedding:
     """The RelativeEmbedding whose row of offset d is the column sequence_length - 1 - d of the layer's `projection`.
 
-    relative_attention(query, key, value, encoding=it) computes the same as Attention(key, value, query). It needs
-    torch.
+    layer: either of the article's. relative_attention(query, key, value, encoding=it) computes the same as
+        Attention(key, value, query). It needs torch.
 
     Raises TypeError: for another layer.
     """
@@ -216,6 +216,8 @@ def projection_to_torch(layer: RelativePositionalEmbedding | Attention) -> relat
 
 def projection_from_torch(module: relattn.RelativeEmbedding, layer: RelativePositionalEmbedding | Attention) -> None:
     """Gives a layer of the article the rows of a module as its `projection`: the inverse of `projection_to_torch`.
+
+    module: with one table for all heads, and as many rows as the layer has columns. layer: is changed in place.
 
     Raises TypeError: for another module or layer; ValueError: for a module whose number of rows is not the layer's
     number of columns, and for a module with one table per head, without a future, or with a rule beyond its rows.

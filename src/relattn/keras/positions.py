@@ -19,7 +19,9 @@ class Positions(NamedTuple):
     """d_ij = position of key j - position of query i, visible where lowest <= d <= highest.
 
     query, key: the position of the first element, with the others following one by one; or the position of each, int32
-        [L] or [B, L]. lowest, highest: the limits that causality and a window set; None without a limit.
+        [L] or [B, L].
+    query_length, key_length: the number of elements.
+    lowest, highest: the limits that causality and a window set; None without a limit.
     """
 
     query: Place

@@ -14,9 +14,9 @@ from relattn.keras.tensors import Tensor
 class ScoreTerms:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d];  O_i = sum_j softmax(S)_ij * (v_j + RV[d]).
 
-    query: q, rewritten [B, H, Lq, D]; None keeps the call's own. relative_query r [B, H, Lq, width]; None is the call's
-    own query, before any rewriting. relative_keys RK, relative_queries RQ, relative_values RV and bias b: tables, None
-    where the equation lacks the term.
+    query: q, rewritten [B, H, Lq, D]; None keeps the call's own.
+    relative_query r: [B, H, Lq, width]; None is the call's own query, before any rewriting.
+    relative_keys RK, relative_queries RQ, relative_values RV, bias b: tables, None where the equation lacks the term.
 
     The sum of two holds the terms of both. Tables add. Relative keys over different relative queries are joined along
     the features.

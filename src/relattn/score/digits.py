@@ -24,7 +24,7 @@ class Digits:
     terms: (step, repeat, length) of each digit, ints. The column of a grid's element is ((1, 1, width),), its row
         ((1, width, height),).
     start: the position at which every digit is 0. first: the number of the first element.
-    leading: the number of elements before element `first`. All of them stand at `nowhere`, where no offset counts.
+    leading: the number of elements before element `first`. nowhere: where all of them stand; no offset counts there.
     count: the number of elements, leading ones included; None for any number.
 
     Raises ValueError: for terms of another form, and for numbers that are not ints or too small.

@@ -46,7 +46,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Listed:
-    """p(i) = positions[..., i]: every element's position, int64, [L] for the whole batch or [B, L]."""
+    """p(i) = positions[..., i]: every element has a position of its own.
+
+    positions: int64, [L] for the whole batch or [B, L].
+    """
 
     positions: Int64[Tensor, "*B L"]
 

@@ -58,6 +58,7 @@ class Positions:
     query, key: where each side stands. query_length Lq, key_length Lk: the number of elements.
     lowest, highest: the limits that causality (highest = 0) and window set and that hide at least one pair; None for
         one that hides nothing. Only int starts allow dropping a limit.
+    device: where tensors of positions and offsets are made.
     memo: keeps rows between calls (a cache); None to compute them each time.
     axis: the name of the axis; for several axes, their names joined.
     origin: the offset of the first query and the first key where both sides are runs, so that an offset is a diagonal

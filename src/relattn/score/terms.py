@@ -22,11 +22,10 @@ class ScoreTerms:
     """S_ij = scale * (q_i . k_j + r_i . RK[d] + RQ[d] . k_j) + b[d];  O_i = sum_j softmax(S)_ij * (v_j + RV[d]).
 
     query [B, Hq, Lq, D], key [B, Hk, Lk, D]: rewritten q and k; None keeps the call's own.
-    relative_query r [B, Hq, Lq, Dr], of any width Dr; None means the caller's own query, before any encoding rewrote
+    relative_query r: [B, Hq, Lq, Dr], of any width Dr; None means the caller's own query, before any encoding rewrote
         it.
-    relative_keys RK [Hq or 1, R, Dr], relative_queries RQ [Hq or 1, R, D], relative_values RV [Hq or 1, R, Dv] and
-    bias b [Hq or 1, R]: OffsetTables, None where the equation lacks the term.
-
+    relative_keys RK, relative_queries RQ, relative_values RV, bias b: OffsetTables of values [Hq or 1, R, Dr],
+        [Hq or 1, R, D], [Hq or 1, R, Dv] and [Hq or 1, R]; None where the equation lacks the term.
     axes: the terms on axes other than the sequence, by the name of the axis or, for joint offsets, the names of the
         axes. Their query and key are None, because a rewriting belongs to the whole call. `on` makes these terms.
     answers_for_leading: whether the tables of terms on a grid have rows for the tokens before it. If not, nothing is
