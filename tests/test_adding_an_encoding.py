@@ -60,7 +60,7 @@ def copy_of_the_repository(root: Path) -> None:
 SELECTED = {
     "pytest tests/contract -k tisa": ["-m", "not slow"],
     "pytest tests/test_layering.py tests/test_docs.py tests/site/test_reference.py": [
-        "-k", "no_arrow or oracles_import or every_public or in_the_index or in_the_navigation or tisa",
+        "-k", "no_arrow or oracles_import or declared or every_public or in_the_index or in_the_navigation or tisa",
     ],
 }  # fmt: skip
 """The commands of the page, and what of them is about a new encoding and takes seconds."""
