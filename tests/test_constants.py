@@ -1,5 +1,8 @@
 """Tensors that encodings make once: never one of a watched call, never one that gradients refuse."""
 
+import sys
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +11,20 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from relattn import RotaryEmbedding, T5Bias, grid, relative_attention
-from relattn.encodings import alibi, t5, turns
-from relattn.encodings.constants import MOST, constant
+from relattn import (
+    AlibiBias,
+    DisentangledEmbedding,
+    KerpleBias,
+    RelativeEncoding,
+    RotaryEmbedding,
+    SandwichBias,
+    T5Bias,
+    TransformerXLEmbedding,
+    grid,
+    relative_attention,
+)
+from relattn.encodings import alibi, constants, disentangled, kerple, sandwich, t5, transformer_xl, turns
+from relattn.encodings.constants import FEW, MOST, constant
 from relattn.encodings.turns import Turns
 from relattn.score.position import Run
 from relattn.score.positions import Span
@@ -40,11 +54,92 @@ def test_no_other_device_keeps_any() -> None:
         (t5._buckets_of, (Span(-7, 8), CPU, 12, 41, True)),
         (alibi._paper_slopes, (12, CPU)),
         (alibi._given_slopes, ((0.5, 0.1), CPU)),
-        (turns._kept, (Turns(8, 10000.0), (Run(3),), 5, torch.float32, CPU)),
+        (turns._kept, (Turns(8, 10000.0), (Run(3),), 5, (), torch.float32, CPU)),
+        (disentangled._delta_of, (Span(-7, 8), CPU, 12, None, 24)),
     ],
 )
 def test_the_encodings_keep_theirs(make: Callable[..., Tensor], key: tuple[Any, ...]) -> None:
     assert make(*key) is make(*key)
+
+
+@pytest.mark.parametrize(
+    ("make", "rest", "most"),
+    [
+        (alibi._fixed_rows, (4, range(4), False, torch.float32, CPU), FEW),
+        (alibi._distances, (False, CPU), FEW),
+        (sandwich._rows, (6, 4, range(4), torch.float32, CPU), FEW),
+        (kerple._distances, (torch.float32, CPU), FEW),
+        (transformer_xl._sinusoids_of, (8, False, torch.float32, CPU), 2),
+    ],
+)
+def test_few_rows_of_long_spans_are_kept(make: Callable[..., Tensor], rest: tuple[Any, ...], most: int) -> None:
+    """A decoder asks for a longer span at every token: only the last ones stay in memory."""
+    rows = [weakref.ref(make(-count, count, *rest)) for count in range(30, 40)]
+    assert [row() is not None for row in rows] == [False] * (10 - most) + [True] * most
+
+
+def of_no_parameter(encoding: RelativeEncoding, **where: Any) -> int:
+    """How many tensors of positions, angles and buckets a call makes."""
+    query, key, value = (torch.randn(1, 4, 12, 8) for _ in range(3))
+    made: Counter[str] = Counter()
+
+    def count(frame: Any, event: str, function: Any) -> None:
+        made[getattr(function, "__name__", "")] += event == "c_call"
+
+    sys.setprofile(count)
+    try:
+        relative_attention(query, key, value, encoding=encoding, **where)
+    finally:
+        sys.setprofile(None)
+    return sum(made[name] for name in ("arange", "logspace", "bucketize", "cos", "sin"))
+
+
+ON_GRID = {"query_position": grid(3, 4), "key_position": grid(3, 4)}
+BY_LENGTH = {"factor": 2.0, "original_max_position_embeddings": 7}
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: AlibiBias(4), {}),
+        (lambda: AlibiBias(4, slopes=[0.1, 0.2, 0.3, 0.4], signed=True), {}),
+        (lambda: AlibiBias(4, learned=True), {}),
+        (lambda: AlibiBias(4).on("y"), ON_GRID),
+        (lambda: SandwichBias(4), {}),
+        (lambda: KerpleBias(4), {}),
+        (lambda: T5Bias(4), {}),
+        (lambda: DisentangledEmbedding(4, 8, max_distance=9), {}),
+        (lambda: DisentangledEmbedding(4, 8, max_distance=30, num_buckets=6), {}),
+        (lambda: TransformerXLEmbedding(4, 8), {}),
+        (lambda: RotaryEmbedding(8), {}),
+        (lambda: RotaryEmbedding(8, scaling={"rope_type": "dynamic", **BY_LENGTH}), {}),
+        (
+            lambda: RotaryEmbedding(
+                8, scaling={"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [3.0] * 4, **BY_LENGTH}
+            ),
+            {},
+        ),
+        (lambda: RotaryEmbedding(8, sections={"y": 2, "x": 2}), ON_GRID),
+    ],
+)
+def test_the_layers_of_a_model_make_them_once(
+    make: Callable[[], RelativeEncoding], where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first layer the others make none, with encodings of their own or with that of the first."""
+    first, second = make(), make()
+    with monkeypatch.context() as patch:
+        patch.setattr(constants, "is_watched", lambda tensors: True)
+        assert of_no_parameter(first, **where) > 0, "the count sees them where nothing is kept"
+    of_no_parameter(first, **where)
+    assert [of_no_parameter(layer, **where) for layer in (second, first)] == [0, 0]
+
+
+def test_a_start_that_is_a_tensor_keeps_nothing() -> None:
+    """Its number may change."""
+    make = constant(MOST)(lambda first, count, device: Span(first, count).offsets(device))
+    start = torch.tensor(3)
+    assert make(start, 2, CPU).tolist() == [3, 4]
+    assert make(start.add_(1), 2, CPU).tolist() == [4, 5]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+import relattn
+import relattn.encodings
+
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "relattn"
 
@@ -345,3 +348,11 @@ def test_the_keras_face_loads_no_torch(backend):
     (loaded,) = loaded_after("import relattn.keras", KERAS_BACKEND=backend)
     assert {PACKAGE, "keras", backend} <= loaded
     assert "torch" not in loaded
+
+
+def test_a_public_name_is_declared_for_editors_too():
+    """Each name that is imported when asked for, in the imports under TYPE_CHECKING; each encoding in its package."""
+    declared = (REPOSITORY / "src" / PACKAGE / "__init__.py").read_text()
+    assert [name for name in relattn._HOMES if f"import {name} as {name}\n" not in declared] == []
+    at_home = {name for name, home in relattn._HOMES.items() if home == f"{PACKAGE}.encodings"}
+    assert set(relattn.encodings.__all__) == at_home

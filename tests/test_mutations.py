@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from relattn import (
-    AlibiBias,
     DisentangledEmbedding,
     KerpleBias,
     OffsetTable,
@@ -381,6 +380,13 @@ def test_mutated_terms_of_deberta_are_seen(
     assert_red(subject_of(name, layout, rng), backend)
 
 
+def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What depends on no parameter is made anew in every call: neither are right rows kept, nor do wrong ones stay."""
+    from relattn.encodings import constants
+
+    monkeypatch.setattr(constants, "is_watched", lambda tensors: True)
+
+
 def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """Transformer-XL's sinusoids are those of another distance."""
     from relattn.encodings import transformer_xl
@@ -390,12 +396,11 @@ def mutate_sinusoids(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], An
 
 
 def mutate_buckets(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    """T5's buckets are those of another offset, made anew in every call."""
+    """T5's buckets are those of another offset."""
     from relattn.encodings import t5
 
-    whole, kept = t5.buckets, t5._buckets_of
+    whole = t5.buckets
     monkeypatch.setattr(t5, "buckets", lambda offsets, *others: whole(change(offsets), *others))
-    monkeypatch.setattr(t5, "_buckets_of", kept.__wrapped__)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def mutate_delta(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
@@ -408,8 +413,10 @@ def mutate_delta(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) 
 
 def mutate_slopes(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """ALiBi's slopes are others."""
-    whole = AlibiBias._slopes
-    monkeypatch.setattr(AlibiBias, "_slopes", lambda self, device: change(whole(self, device)))
+    from relattn.encodings import alibi
+
+    whole = alibi._rows
+    monkeypatch.setattr(alibi, "_rows", lambda slopes, *others: whole(change(slopes), *others))
 
 
 def mutate_span(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
@@ -454,6 +461,7 @@ MUTABLE = [
 def test_a_mutated_encoding_is_seen(
     name: str, backend: str, layout: str, change: str, rng: np.random.Generator, monkeypatch
 ) -> None:
+    keep_nothing(monkeypatch)
     ENCODING_MUTATIONS[name](monkeypatch, MAPS[change])
     assert_red(subject_of(name, layout, rng), backend)
 

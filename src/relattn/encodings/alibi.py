@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from relattn.arguments import check_flag, check_size, check_slopes
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
-from relattn.encodings.constants import MOST, constant
+from relattn.encodings.constants import FEW, MOST, constant
 from relattn.offsets import alibi_slopes
 from relattn.score.check_terms import check_kind
-from relattn.score.positions import Positions
+from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -73,18 +73,13 @@ class AlibiBias(RelativeEncoding):
         if parameter is not None:
             check_kind("slopes", parameter, query)
         span = positions.span
-        offsets = span.offsets(query.device)
-        distances = offsets if self.signed else -offsets.abs()
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-        bias = (self._slopes(query.device).unsqueeze(-1) * distances).to(dtype)
+        if parameter is None:
+            slopes = self.num_heads if self.given_slopes is None else self.given_slopes
+            bias = _fixed_rows(*span, slopes, self.heads, self.signed, dtype, query.device)
+        else:
+            bias = _rows(parameter.double(), _distances(*span, self.signed, query.device), dtype)
         return ScoreTerms(bias=OffsetTable(bias, span.first, "refuse"))
-
-    def _slopes(self, device: torch.device) -> Float64[Tensor, "H"]:
-        """slope_h of every head that it has."""
-        if isinstance(self.slopes, Tensor):
-            return self.slopes.double()
-        slopes = _paper_slopes(self.num_heads, device) if self.slopes is None else _given_slopes(self.slopes, device)
-        return slopes if len(self.heads) == self.num_heads else slopes[self.heads.start : self.heads.stop]
 
     def keep_heads(self, first: int, count: int) -> None:
         """The slopes of these heads; the paper's depend on the number of all heads."""
@@ -94,6 +89,36 @@ class AlibiBias(RelativeEncoding):
         """The arguments it was made with, for `print`."""
         slopes = None if self.given_slopes is None else list(self.given_slopes)
         return f"{self.num_heads}, slopes={slopes}, learned={self.learned}, signed={self.signed}"
+
+
+def _rows(
+    slopes: Float64[Tensor, "H"], distances: Int64[Tensor, "count"], dtype: torch.dtype
+) -> Float[Tensor, "H count"]:
+    return (slopes.unsqueeze(-1) * distances).to(dtype)
+
+
+@constant(FEW)
+def _distances(
+    first: int | Int64[Tensor, ""], count: int, signed: bool, device: torch.device
+) -> Int64[Tensor, "count"]:
+    """-|d|, or d, on a span."""
+    offsets = Span(first, count).offsets(device)
+    return offsets if signed else -offsets.abs()
+
+
+@constant(FEW)
+def _fixed_rows(
+    first: int | Int64[Tensor, ""],
+    count: int,
+    slopes: int | tuple[float, ...],
+    heads: range,
+    signed: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Float[Tensor, "H count"]:
+    """The rows of these heads on a span. slopes: those given, or the number of all heads for the paper's."""
+    of_all = _paper_slopes(slopes, device) if isinstance(slopes, int) else _given_slopes(slopes, device)
+    return _rows(of_all[heads.start : heads.stop], _distances(first, count, signed, device), dtype)
 
 
 @constant(MOST)

@@ -7,6 +7,7 @@ from functools import lru_cache, wraps
 from typing import TypeVar, TypeVarTuple
 
 import torch
+from torch import Tensor
 
 from relattn.watched import is_watched
 
@@ -15,6 +16,8 @@ Made = TypeVar("Made")
 CPU = torch.device("cpu")
 MOST = 64
 """Answers that a function of small tensors keeps."""
+FEW = 4
+"""Answers that a function of tensors as long as the call keeps: the layers of a model ask for the same few."""
 
 
 def constant(most: int) -> Callable[[Callable[[*Key], Made]], Callable[[*Key], Made]]:
@@ -22,8 +25,9 @@ def constant(most: int) -> Callable[[Callable[[*Key], Made]], Callable[[*Key], M
 
     Its arguments are hashable, and a device is among them. Nobody may write to these tensors. Nothing is kept where a
     compiler, a mode or torch.func watches, because there they are no plain tensors. Nothing is kept on a GPU either: a
-    CUDA graph may hold their address, or a stream may not have written them yet. In inference mode they are made
-    outside of that mode, because a later call may need them for gradients.
+    CUDA graph may hold their address, or a stream may not have written them yet. Nor where an argument is a tensor (the
+    first offset of a call with such a start), whose number may change. In inference mode they are made outside of that
+    mode, because a later call may need them for gradients.
     """
 
     def keeping(make: Callable[[*Key], Made]) -> Callable[[*Key], Made]:
@@ -34,7 +38,8 @@ def constant(most: int) -> Callable[[Callable[[*Key], Made]], Callable[[*Key], M
 
         @wraps(make)
         def ask(*key: *Key) -> Made:
-            return kept(*key) if CPU in key and not is_watched(()) else make(*key)
+            fixed = not is_watched(()) and Tensor not in map(type, key) and CPU in key
+            return kept(*key) if fixed else make(*key)
 
         return ask
 

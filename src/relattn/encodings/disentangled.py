@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from relattn.arguments import FAR, came, check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.constants import MOST, constant
 from relattn.encodings.edges import edges_reached
-from relattn.score.positions import Positions
+from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, gather_rows
 from relattn.score.terms import ScoreTerms
 
@@ -126,8 +127,16 @@ def disentangled_table(
 ) -> OffsetTable:
     """rows[delta(d)] for every visible offset d; from 2 * max_distance on all rows are the edge's."""
     span = positions.span_within(2 * max_distance)
-    delta = _delta(-span.offsets(rows.device), max_distance, num_buckets, rows.shape[1])
+    delta = _delta_of(span, rows.device, max_distance, num_buckets, rows.shape[1])
     return OffsetTable(gather_rows(rows, delta), span.first, "clamp")
+
+
+@constant(MOST)
+def _delta_of(
+    span: Span, device: torch.device, max_distance: int, num_buckets: int | None, num_rows: int
+) -> Int64[Tensor, "count"]:
+    """delta of every offset of a span, for both terms and all layers."""
+    return _delta(-span.offsets(device), max_distance, num_buckets, num_rows)
 
 
 def _delta(

@@ -6,14 +6,15 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from relattn.arguments import check_choice, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.constants import FEW, constant
 from relattn.score.check_terms import check_kind
-from relattn.score.positions import Positions
+from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable, wide
 from relattn.score.terms import ScoreTerms
 
@@ -70,13 +71,21 @@ class KerpleBias(RelativeEncoding):
         span = positions.span
         r1 = _bounded(wide(self.r1), None).unsqueeze(-1)
         r2 = _bounded(wide(self.r2), LARGEST_POWER if self.kind == "power" else None).unsqueeze(-1)
-        distances = span.offsets(query.device).abs().to(r1.dtype)
+        distances = _distances(*span, r1.dtype, query.device)
         grown = torch.log1p(r2 * distances) if self.kind == "log" else _power(distances, r2)
         return ScoreTerms(bias=OffsetTable(-r1 * grown, span.first, "refuse"))
 
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
         return f"{self.num_heads}, kind={self.kind!r}"
+
+
+@constant(FEW)
+def _distances(
+    first: int | Int64[Tensor, ""], count: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "count"]:
+    """|d| on a span."""
+    return Span(first, count).offsets(device).abs().to(dtype)
 
 
 def _bounded(parameter: Float[Tensor, "H"], largest: float | None) -> Float[Tensor, "H"]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor
 
 from relattn.arguments import check_base, check_flag, check_size
@@ -17,9 +17,8 @@ from relattn.encodings.turns import Turns
 from relattn.errors import ShapeError, UnsupportedError
 from relattn.rope_scaling import BY_LENGTH, complete_scaling, given_scaling
 from relattn.score.checks import shape
-from relattn.score.digits import Digits
 from relattn.score.places import JointPositions
-from relattn.score.position import Listed, Position
+from relattn.score.position import Position
 from relattn.score.positions import Positions
 from relattn.score.terms import ScoreTerms
 
@@ -102,7 +101,7 @@ class RotaryEmbedding(RelativeEncoding):
         check_flag("interleaved_sections", interleaved_sections)
         self.sections = None if sections is None else _checked_sections(sections, rotary_dim // 2)
         self.own_frequencies, self.interleaved_sections = own_frequencies, interleaved_sections
-        turns = Turns(rotary_dim, self.base, None if self._rule is None else tuple(self._rule.items()))
+        turns = Turns(rotary_dim, self.base, None if self._rule is None else _hashable(self._rule))
         if self.sections is None:
             if own_frequencies or interleaved_sections:
                 raise ValueError(
@@ -131,8 +130,8 @@ class RotaryEmbedding(RelativeEncoding):
     ) -> Float[Tensor, "B Hk Lk D"]:
         """Rot(j) k_j, for the length of these keys."""
         if isinstance(key_position, Mapping):
-            return self._rotate("key", key, [key_position[axis] for axis in self.axes], None)
-        return self._rotate("key", key, [key_position], self._length(key, (key_position, key.shape[2])))
+            return self._rotate("key", key, [key_position[axis] for axis in self.axes])
+        return self._rotate("key", key, [key_position], (key_position, key.shape[2]))
 
     def terms(
         self, query: Float[Tensor, "B Hq Lq D"], key: Float[Tensor, "B Hk Lk D"], positions: Positions
@@ -140,29 +139,21 @@ class RotaryEmbedding(RelativeEncoding):
         """q := Rot(i) q_i, for the length of queries and keys. The keys are already rotated by `prepare_keys`."""
         if isinstance(positions, JointPositions):
             places = [of_axis.query for of_axis in positions.by_axis.values()]
-            return ScoreTerms(query=self._rotate("query", query, places, None))
+            return ScoreTerms(query=self._rotate("query", query, places))
         queries, keys = (positions.query, positions.query_length), (positions.key, positions.key_length)
-        return ScoreTerms(query=self._rotate("query", query, [positions.query], self._length(query, queries, keys)))
-
-    def _length(self, features: Tensor, *sides: tuple[Position, int]) -> Float64[Tensor, ""] | None:
-        """The largest position of the sides + 1, for the scalings that need it. A side: its position and its length.
-
-        It is always a tensor: a graph that compared an int with L would depend on its lengths.
-        """
-        if self._rule is None or self._rule["rope_type"] not in BY_LENGTH:
-            return None
-        return torch.stack([_reach(position, count, features.device) for position, count in sides]).max()
+        return ScoreTerms(query=self._rotate("query", query, [positions.query], queries, keys))
 
     def _rotate(
-        self, name: str, features: Float[Tensor, "B H L D"], places: list[Position], length: Float64[Tensor, ""] | None
+        self, name: str, features: Float[Tensor, "B H L D"], places: list[Position], *sides: tuple[Position, int]
     ) -> Float[Tensor, "B H L D"]:
+        """sides: whose positions count for the length of the call, each with its number of elements."""
         if features.shape[3] != self.head_dim:
             raise ShapeError(
                 f"RotaryEmbedding head_dim: got {self.head_dim}; expected {features.shape[3]}, the width of {name} "
                 f"{shape(features)}; make it with head_dim={features.shape[3]}"
             )
         dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
-        cos, sin = self._turns.cos_sin(places, features.shape[2], length, dtype, features.device)
+        cos, sin = self._turns.cos_sin(places, features.shape[2], sides, dtype, features.device)
         return rotated(features, cos, sin, interleaved=self.interleaved)
 
     def extra_repr(self) -> str:
@@ -177,6 +168,11 @@ class RotaryEmbedding(RelativeEncoding):
             f"{self.head_dim}, base={self.base}, rotary_dim={self.rotary_dim}, interleaved={self.interleaved}, "
             f"scaling={self.scaling}{of_axes}"
         )
+
+
+def _hashable(rule: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The items of a rule, its lists as tuples."""
+    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in rule.items())
 
 
 def _checked_sections(sections: object, pairs: int) -> dict[str, int]:
@@ -205,16 +201,3 @@ def _axes_of_pairs(sizes: list[int], interleaved: bool) -> list[int]:
             "in turn, the first axis taking what is left"
         )
     return dealt
-
-
-def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:
-    """The largest position + 1 of `count` elements in a run or in digits, or of listed elements."""
-    if isinstance(position, Listed):
-        listed = position.positions.double()
-        return listed.max() + 1.0 if listed.numel() else listed.new_zeros(())
-    if isinstance(position, Digits):
-        standing = position.expand(count, device)[position.leading :]
-        return standing.max().double() + 1.0 if standing.numel() else standing.new_zeros((), dtype=torch.float64)
-    if isinstance(position.start, Tensor):
-        return (position.start + count).to(device, torch.float64)
-    return torch.full((), position.start + count, dtype=torch.float64, device=device)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from relattn.arguments import check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import check_heads
+from relattn.encodings.constants import FEW, constant
 from relattn.encodings.frequencies import inverse_frequencies
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
@@ -52,13 +53,8 @@ class SandwichBias(RelativeEncoding):
         check_heads("SandwichBias", len(self.heads), None, query)
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
 
-        first, last = self.heads.start + 1, self.heads.stop + 1
-
         def rows(span: Span) -> Float[Tensor, "H count 1"]:
-            frequencies = inverse_frequencies(self.width, 10000.0, query.device)
-            products = (span.offsets(query.device).double().unsqueeze(-1) * frequencies).cos().sum(-1)
-            heads = torch.arange(first, last, dtype=torch.float64, device=query.device)
-            return (products * (self.num_heads / (8.0 * heads)).unsqueeze(-1)).to(dtype).unsqueeze(-1)
+            return _rows(*span, self.width, self.num_heads, self.heads, dtype, query.device)
 
         span = positions.span
         return ScoreTerms(bias=OffsetTable(positions.rows(self, rows, span).squeeze(-1), span.first, "refuse"))
@@ -70,3 +66,20 @@ class SandwichBias(RelativeEncoding):
     def extra_repr(self) -> str:
         """The arguments it was made with, for `print`."""
         return f"{self.num_heads}, width={self.width}"
+
+
+@constant(FEW)
+def _rows(
+    first: int | Int64[Tensor, ""],
+    count: int,
+    width: int,
+    num_heads: int,
+    own: range,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Float[Tensor, "H count 1"]:
+    """p_i . p_j / c_h on a span, for its own of all heads."""
+    frequencies = inverse_frequencies(width, 10000.0, device)
+    products = (Span(first, count).offsets(device).double().unsqueeze(-1) * frequencies).cos().sum(-1)
+    heads = torch.arange(own.start + 1, own.stop + 1, dtype=torch.float64, device=device)
+    return (products * (num_heads / (8.0 * heads)).unsqueeze(-1)).to(dtype).unsqueeze(-1)

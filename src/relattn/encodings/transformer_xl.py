@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from relattn.arguments import check_flag, check_size
 from relattn.encodings.base import RelativeEncoding
 from relattn.encodings.checks import allocated, check_heads
+from relattn.encodings.constants import constant
 from relattn.encodings.frequencies import inverse_frequencies
 from relattn.score.positions import Positions, Span
 from relattn.score.table import OffsetTable
@@ -137,7 +138,7 @@ def projected_terms(
     """
 
     def rows(span: Span) -> Float[Tensor, "H count D"]:
-        sinusoids = _sinusoids(-span.offsets(query.device), embed_dim, interleaved).to(u.dtype)
+        sinusoids = _sinusoids_of(*span, embed_dim, interleaved, u.dtype, query.device)
         return linear_pos(sinusoids).view(-1, *u.shape).transpose(0, 1)
 
     def table() -> OffsetTable:
@@ -161,6 +162,19 @@ def _terms(
         of_every_offset = OffsetTable(u.unsqueeze(1), 0, "clamp")
         return ScoreTerms(relative_query=r, relative_keys=relative_keys(), relative_queries=of_every_offset)
     return ScoreTerms(query=query + u.unsqueeze(1), relative_query=r, relative_keys=relative_keys())
+
+
+@constant(2)
+def _sinusoids_of(
+    first: int | Int64[Tensor, ""],
+    count: int,
+    width: int,
+    interleaved: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Float[Tensor, "count width"]:
+    """R[-d] of a span. Only two answers are kept, because they are as wide as the model."""
+    return _sinusoids(-Span(first, count).offsets(device), width, interleaved).to(dtype)
 
 
 def _sinusoids(distances: Int64[Tensor, "n"], width: int, interleaved: bool) -> Tensor:

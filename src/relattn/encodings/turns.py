@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from relattn.encodings.constants import constant
+from relattn.encodings.constants import FEW, constant
 from relattn.encodings.frequencies import rope_frequencies
+from relattn.rope_scaling import BY_LENGTH
 from relattn.score.digits import Digits
-from relattn.score.position import Position, Run
+from relattn.score.position import Listed, Position, Run
 from relattn.watched import is_compiled
 
 
@@ -35,23 +36,26 @@ class Turns(NamedTuple):
         self,
         places: Sequence[Position],
         count: int,
-        length: Float64[Tensor, ""] | None,
+        sides: tuple[tuple[Position, int], ...],
         dtype: torch.dtype,
         device: torch.device,
     ) -> tuple[Float[Tensor, "*B L pairs"], Float[Tensor, "*B L pairs"]]:
         """Cosine and sine of every angle, times attention_factor, for `count` elements.
 
         The angles are float64, because in float32 a position with many digits leaves few digits for the angle. Their
-        cosines and sines are then rounded to `dtype`. places: the positions on every axis. length: the length of the
-        call, for the rules that depend on it.
+        cosines and sines are then rounded to `dtype`. places: the positions on every axis. sides: the positions and the
+        number of elements of each side that counts for the length of the call, for the rules that depend on it.
 
         In a model every layer turns by the same angles, and its queries often by those of its keys. So what follows
         from numbers alone is made once, for the last calls.
         """
         places = tuple(map(_turned_by, places))
-        if length is None and all(map(_in_numbers, places)):
-            return _kept(self, places, count, dtype, device)
-        return _cos_sin(self, places, count, length, dtype, device)
+        in_numbers = all(map(_in_numbers, places))
+        if self.rule is None or dict(self.rule)["rope_type"] not in BY_LENGTH:
+            sides = ()
+        elif in_numbers:
+            in_numbers = all(_in_numbers(place) for place, _ in sides)
+        return (_kept if in_numbers else _cos_sin)(self, places, count, sides, dtype, device)
 
     def frequencies(self, length: Float64[Tensor, ""] | None, device: torch.device) -> Float64[Tensor, "pairs"]:
         """The angle of every pair at position 1."""
@@ -66,7 +70,7 @@ def _cos_sin(
     turns: Turns,
     places: tuple[Position, ...],
     count: int,
-    length: Float64[Tensor, ""] | None,
+    sides: tuple[tuple[Position, int], ...],
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
@@ -75,7 +79,7 @@ def _cos_sin(
         positions = by_axis[0].unsqueeze(-1)
     else:
         positions = torch.stack(torch.broadcast_tensors(*by_axis), dim=-1)[..., list(turns.axis_of_pair)]
-    angles = positions * turns.frequencies(length, device)
+    angles = positions * turns.frequencies(_length(sides, device) if sides else None, device)
     cos, sin = angles.cos(), angles.sin()
     if turns.rule is not None:
         factor = dict(turns.rule)["attention_factor"]
@@ -91,12 +95,38 @@ def _written(table: Tensor) -> Tensor:
     return table.as_strided(table.shape, table.stride())
 
 
-@constant(4)
+@constant(FEW)
 def _kept(
-    turns: Turns, places: tuple[Position, ...], count: int, dtype: torch.dtype, device: torch.device
+    turns: Turns,
+    places: tuple[Position, ...],
+    count: int,
+    sides: tuple[tuple[Position, int], ...],
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Four answers are kept: two rotations of a model, each for queries and for keys."""
-    return _cos_sin(turns, places, count, None, dtype, device)
+    """Few answers are kept: two rotations of a model, each for queries and for keys."""
+    return _cos_sin(turns, places, count, sides, dtype, device)
+
+
+def _length(sides: tuple[tuple[Position, int], ...], device: torch.device) -> Float64[Tensor, ""]:
+    """The largest position of the sides + 1.
+
+    It is always a tensor: a graph that compared an int with L would depend on its lengths.
+    """
+    return torch.stack([_reach(position, count, device) for position, count in sides]).max()
+
+
+def _reach(position: Position, count: int, device: torch.device) -> Float64[Tensor, ""]:
+    """The largest position + 1 of `count` elements in a run or in digits, or of listed elements."""
+    if isinstance(position, Listed):
+        listed = position.positions.double()
+        return listed.max() + 1.0 if listed.numel() else listed.new_zeros(())
+    if isinstance(position, Digits):
+        standing = position.expand(count, device)[position.leading :]
+        return standing.max().double() + 1.0 if standing.numel() else standing.new_zeros((), dtype=torch.float64)
+    if isinstance(position.start, Tensor):
+        return (position.start + count).to(device, torch.float64)
+    return torch.full((), position.start + count, dtype=torch.float64, device=device)
 
 
 def _in_numbers(place: Position) -> bool:
