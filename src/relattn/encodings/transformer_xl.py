@@ -164,7 +164,7 @@ def _terms(
     return ScoreTerms(query=query + u.unsqueeze(1), relative_query=r, relative_keys=relative_keys())
 
 
-@constant(2)
+@constant(1)
 def _sinusoids_of(
     first: int | Int64[Tensor, ""],
     count: int,
@@ -173,7 +173,7 @@ def _sinusoids_of(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Float[Tensor, "count width"]:
-    """R[-d] of a span. Only two answers are kept, because they are as wide as the model."""
+    """R[-d] of a span. Only one answer is kept, because it is as wide as the model."""
     return _sinusoids(-Span(first, count).offsets(device), width, interleaved).to(dtype)
 
 
