@@ -14,6 +14,7 @@ from relattn.hf.verdict import MASKS_OF_ITS_OWN
 from tests import seeds
 from tests.bad_input.refusal import refused
 from tests.peers.cases.case import drawn
+from tests.peers.compare import everything_in_float64
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4, "num_key_value_heads": 2}
@@ -64,11 +65,12 @@ def assert_the_same(model: Any, twin: Any, **inputs: torch.Tensor) -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_gemma(number: str) -> None:
     """Caps, windows, keys shared by heads; with the audio's own attention in the same file."""
-    model, inputs = gemma(number), prompt()
-    twin = copy.deepcopy(model)
-    report = relattn.hf.patch(twin)
-    assert len(report.changed) >= 2 and not report.left and not report.remains
-    assert_the_same(model, twin, **inputs)
+    with everything_in_float64():
+        model, inputs = gemma(number).double(), prompt()
+        twin = copy.deepcopy(model)
+        report = relattn.hf.patch(twin)
+        assert len(report.changed) >= 2 and not report.left and not report.remains
+        assert_the_same(model, twin, **inputs)
 
 
 @pytest.mark.parametrize("keep", [1, 3])

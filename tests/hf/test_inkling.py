@@ -9,8 +9,10 @@ from torch import Tensor, nn
 import relattn.hf
 from relattn.hf.names import CACHE
 from tests import seeds
+from tests.hf.twins import CLOSE
 from tests.peers.cases.case import drawn
 from tests.peers.cases.inkling import INKLING, INKLING2, LOOP, of_text
+from tests.peers.compare import everything_in_float64
 
 SETTINGS = {"Inkling": INKLING, "Inkling2": INKLING2, "Inkling2Loop": {**INKLING2, **LOOP}}
 KINDS = {"inkling": "Inkling", "inkling2": "Inkling2", "inkling2_loop": "Inkling2Loop"}
@@ -95,12 +97,13 @@ def test_a_static_cache(name: str, layer: str) -> None:
 @pytest.mark.parametrize("part", [0, 1], ids=["sliding", "full"])
 def test_a_layer_alone(name: str, part: int) -> None:
     """Beside a layer that is not patched, with the mask of pairs that the model makes for both."""
-    model, tokens = causal(name), torch.randint(3, 40, (2, 9))
-    with torch.no_grad():
+    with everything_in_float64(), torch.no_grad():
+        model, tokens = causal(name).double(), torch.randint(3, 40, (2, 9))
+        model.set_experts_implementation("eager")
         expected = model(tokens).logits
         relattn.hf.patch(model.model.layers[part].self_attn)
         found = model(tokens).logits
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, expected, **CLOSE)
 
 
 def test_residuals_over_layers_are_no_attention_over_tokens() -> None:

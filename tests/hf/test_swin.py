@@ -49,7 +49,8 @@ def test_the_regions_of_shifted_windows(name: str) -> None:
 @pytest.mark.parametrize("name", SHIFTED)
 def test_attention_alone(name: str) -> None:
     """In layers that are not patched, which hand it a mask of pairs."""
-    model, inputs = made(name), CASES[name].inputs(LENGTH)
+    model = made(name).double()
+    inputs = {name: given.double() for name, given in CASES[name].inputs(LENGTH).items()}
     with torch.no_grad():
         expected = model(**inputs)[0]
         for layer in layers(model):
