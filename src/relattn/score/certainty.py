@@ -19,9 +19,7 @@ def certainly(condition: bool) -> bool:
 
 
 def are_fixed(*numbers: int | None) -> bool:
-    """Whether a compiled graph leaves none of these lengths and limits open."""
-    if not torch.compiler.is_compiling():
-        return True
+    """In a graph: whether it leaves none of these lengths and limits open."""
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
     return all(has_static_value(number) for number in numbers if number is not None)

@@ -227,9 +227,10 @@ class Positions:
         Nothing waits for it: a start that is a tensor, positions on a GPU and those in a graph are not read. Nor does a
         graph compare the lengths that it leaves open.
         """
-        if isinstance(self.origin, Tensor) or not are_fixed(
-            self.origin, self.query_length, self.key_length, self.lowest, self.highest
-        ):
+        if isinstance(self.origin, Tensor):
+            return table
+        numbers = self.origin, self.query_length, self.key_length, self.lowest, self.highest
+        if torch.compiler.is_compiling() and not are_fixed(*numbers):
             return table
         if self.origin is None:
             given = (side.positions for side in (self.query, self.key) if isinstance(side, Listed))

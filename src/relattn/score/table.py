@@ -88,7 +88,9 @@ class OffsetTable:
         It has at least one row, so that there is still an edge row. It has all rows where a start is a tensor, or
         a number that a compiled graph leaves open.
         """
-        if isinstance(first, Tensor) or isinstance(self.first, Tensor) or not are_fixed(first, count):
+        if isinstance(first, Tensor) or isinstance(self.first, Tensor):
+            return self
+        if torch.compiler.is_compiling() and not are_fixed(first, count):
             return self
         if first <= self.first and first + count >= self.first + self.num_rows:
             return self
