@@ -131,7 +131,7 @@ def request(
     elif encoding is None:
         terms = NOTHING
     elif isinstance(encoding, RelativeEncoding):
-        if encoding.rewrites_keys and not keys_are_prepared:
+        if not keys_are_prepared and encoding.rewrites_keys:
             key = prepare(encoding, key, {axis: positions.key for axis, positions in places.by_axis.items()})
         terms = lower(encoding, query, key, value, places)
     else:

@@ -267,10 +267,11 @@ def _of_no_pair(terms: ScoreTerms) -> ScoreTerms:
 def _added(parts: Sequence[ScoreTerms], query: Float[Tensor, "B Hq Lq D"]) -> ScoreTerms:
     """The terms of one axis as one. Terms over the caller's query are added first, then the others are joined."""
     others = [part for part in parts if part.relative_query is not None]
-    combined = reduce(add, [part for part in parts if part.relative_query is None], ScoreTerms())
-    if others and combined.relative_keys is not None:
-        combined = replace(combined, relative_query=query)
-    return reduce(add, others, combined)
+    own = [part for part in parts if part.relative_query is None]
+    if own and others:
+        combined = reduce(add, own)
+        own = [combined if combined.relative_keys is None else replace(combined, relative_query=query)]
+    return reduce(add, own + others)
 
 
 def _keys_of(encoding: RelativeEncoding, key: Tensor, key_position: Position) -> Tensor:
@@ -380,12 +381,10 @@ class EncodingSum(RelativeEncoding):
         """
         if certainly(positions.query_length == 0) or certainly(positions.key_length == 0):
             parts = [_of_no_pair(part) for part in parts]
-        combined = ScoreTerms()
-        by_axes = [part.by_axes() for part in parts]
-        for axes in dict.fromkeys(axes for part in by_axes for axes in part):
-            on_axes = _added([part[axes] for part in by_axes if axes in part], query)
-            combined = combined + (on_axes if axes == ON_SEQUENCE else on_axes.on(*axes))
-        if self.rewrites_keys and any(terms.relative_queries is not None for terms in combined.by_axes().values()):
+        combined = _added([part.by_axes()[ON_SEQUENCE] for part in parts], query)
+        for axes in dict.fromkeys(axes for part in parts for axes in part.axes):
+            combined = combined + _added([part.axes[axes] for part in parts if axes in part.axes], query).on(*axes)
+        if any(terms.relative_queries is not None for terms in combined.by_axes().values()) and self.rewrites_keys:
             raise UnsupportedError(
                 "sum of encodings: a rotation and relative queries; the relative queries would meet rotated keys, "
                 "which no paper defines"

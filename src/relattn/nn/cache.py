@@ -167,9 +167,7 @@ class KVCache:
         grown = self._beside.append("query_position", beside, key.shape[KEY_AXIS], key.shape[0], key.device)
         if isinstance(position, Listed):
             self._list_positions(key.shape[0], key.device)
-        length = self.length
-        self._roll(position)
-        self._beside = grown.part(length - self.length, grown.length)
+        self._beside = grown.part(self._roll(position), grown.length)
         if isinstance(position, Listed):
             self._positions = _joined(self._positions, position.positions, POSITION_AXIS)
         self._keys = _joined(self._keys, key, KEY_AXIS)
@@ -220,7 +218,7 @@ class KVCache:
         Raises what `append` raises for positions.
         """
         on_sequence, others = sequence_and_others(position, start=None)
-        beside = positions_beside(name, others, (batch,), count, device)
+        beside = positions_beside(name, others, (batch,), count, device) if others else {}
         return self._place(name, on_sequence, batch, count, device), beside
 
     def _place(self, name: str, position: object, batch: int, count: int, device: torch.device) -> Run | Listed:
@@ -339,10 +337,10 @@ class KVCache:
         behind = torch.cat([dropped, held], dim=1).cummax(1).values + 1 < complete_from.unsqueeze(1)
         return min(self.first_position + int(behind.any(0).sum()), self.next_position)
 
-    def _roll(self, position: Run | Listed) -> None:
-        """Drop the keys that queries at `position` and later no longer see."""
+    def _roll(self, position: Run | Listed) -> int:
+        """Drop the keys that queries at `position` and later no longer see; returns how many."""
         if self.max_length is None or self._keys is None:
-            return
+            return 0
         if isinstance(position, Run):
             dropped = max(self.length - (self.max_length - 1), 0)
         elif position.positions.shape[1] == 0 or self._positions is None:
@@ -358,6 +356,7 @@ class KVCache:
         if dropped:
             self._keep(dropped, self.length)
             self._rolled = self.first_position
+        return dropped
 
     def _complete_from_of(self, batch: int, device: torch.device) -> Int64[Tensor, "B"] | None:
         """Per row, the first position whose query needs no dropped key; None where no key was dropped."""

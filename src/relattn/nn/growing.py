@@ -37,7 +37,7 @@ class Growing:
     @property
     def held(self) -> Tensor:
         """The content, a view."""
-        return self.room.narrow(self.axis, self.start, len(self))
+        return self.room.narrow(self.axis, self.start, self.stop - self.start)
 
     def __len__(self) -> int:
         return self.stop - self.start

@@ -122,9 +122,10 @@ class ProjectedAttention(nn.Module):
             within = limits(is_causal, _rolling_window(check_window(window), is_causal, cache))
             with cache.serving(self, self.encoding):
                 places = self._placed(cache, query, q, query_position, within)
-                assert cache.keys is not None and cache.values is not None
+                keys, values = cache.keys, cache.values
+                assert keys is not None and values is not None
                 output, _ = door.request(
-                    *door.checked(q, cache.keys, cache.values, enable_gqa), places, encoding=self.encoding,
+                    *door.checked(q, keys, values, enable_gqa), places, encoding=self.encoding,
                     keys_are_prepared=True, attn_mask=held_attn_mask(attn_mask, cache),
                     key_mask=held_key_mask(key_mask, cache), segment_ids=held_segments(segment_ids, q.shape[2], cache),
                     key_bias=held_key_bias(key_bias, cache), softcap=softcap, sinks=sinks,

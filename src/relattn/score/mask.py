@@ -86,9 +86,9 @@ class Mask(NamedTuple):
             return False
         if positions.key_length == 0 or not self.keeps_all():
             return True
-        if not self.limits_positions():
-            return False
         first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
+        if lowest is None and highest is None:
+            return False
         if first_with_first is None:
             return True
         # The first key must not lie ahead of the first query, and the last key not too far behind the last query.
@@ -103,9 +103,9 @@ class Mask(NamedTuple):
             return False
         if not self.keeps_all():
             return True
-        if not self.limits_positions():
-            return False
         first_with_first, lowest, highest = positions.known_origin, positions.lowest, positions.highest
+        if lowest is None and highest is None:
+            return False
         if first_with_first is None:
             return True
         # The last key must not lie ahead of the last query, and the first key not too far behind the first query.

@@ -97,7 +97,7 @@ class Problem(NamedTuple):
 
     def has_tables(self) -> bool:
         """Whether any axis has a table. Without one the offsets add nothing."""
-        return any(axis.tables() for axis in self.axes)
+        return any(table is not None for axis in self.axes for table in axis[2:])
 
     def asks_for_gradient(self) -> bool:
         """Whether autograd records the call: it is on, and a tensor of the problem requires a gradient."""
@@ -105,7 +105,7 @@ class Problem(NamedTuple):
             return False
         given = [self.query, self.key, self.value, self.mask.explicit, self.key_bias]
         for axis in self.axes:
-            given += [axis.relative_query, *(table.values for table in axis.tables().values())]
+            given += [axis.relative_query, *(table.values for table in axis[2:] if table is not None)]
         return any(tensor is not None and tensor.requires_grad for tensor in given)
 
     def score_dtype(self) -> torch.dtype:

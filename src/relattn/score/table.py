@@ -52,7 +52,8 @@ class OffsetTable:
     def __post_init__(self) -> None:
         _check_values(self.values)
         check_choice("OffsetTable beyond", self.beyond, ("clamp", "zero", "refuse"))
-        _check_first(self.first)
+        if type(self.first) is not int:  # nearly every table has one
+            _check_first(self.first)
         if isinstance(self.first, Tensor) and self.beyond != "refuse":
             raise ValueError(
                 f"OffsetTable first: got a tensor with beyond={self.beyond!r}; expected an int for a table that "

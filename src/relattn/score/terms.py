@@ -43,7 +43,7 @@ class ScoreTerms:
     relative_queries: OffsetTable | None = None
     relative_values: OffsetTable | None = None
     bias: OffsetTable | None = None
-    axes: Mapping[tuple[str, ...], ScoreTerms] = field(default_factory=lambda: NO_AXES)
+    axes: Mapping[tuple[str, ...], ScoreTerms] = field(default_factory=dict)
     answers_for_leading: bool = False
 
     def __post_init__(self) -> None:

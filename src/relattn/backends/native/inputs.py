@@ -14,7 +14,6 @@ from relattn.score.key_bias import lowered
 from relattn.score.padding import Sight
 from relattn.score.position import Position
 from relattn.score.problem import Axis, Problem
-from relattn.score.table import OffsetTable
 
 LANES = 16
 """Floats in the widest vector: the kernels read rows whose length is a multiple of it."""
@@ -95,15 +94,14 @@ class Inputs(NamedTuple):
         def rows(tensor: Tensor) -> Tensor:
             return contiguous_rows(filled_up(as_floats(tensor)))
 
-        def table(given: OffsetTable | None) -> Tensor | None:
-            return None if given is None else _contiguous_heads(filled_up(as_floats(given.values)))
-
         def on(axis: Axis, *, listed: bool) -> AxisInputs:
+            tables = (None if t is None else _contiguous_heads(filled_up(as_floats(t.values))) for t in axis[2:5])
+            relative_keys, relative_queries, relative_values = tables
             return AxisInputs(
                 None if axis.relative_query is None or axis.relative_keys is None else rows(axis.relative_query),
-                table(axis.relative_keys),
-                table(axis.relative_queries),
-                table(axis.relative_values),
+                relative_keys,
+                relative_queries,
+                relative_values,
                 None if axis.bias is None else contiguous_rows(as_floats(axis.bias.values)),
                 _listed(axis.positions.query, axis.positions.query_length) if listed else None,
                 _listed(axis.positions.key, axis.positions.key_length) if listed else None,
