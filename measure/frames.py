@@ -118,9 +118,10 @@ def triton_step() -> Callable[[], None]:
 
 def without_gpu(call: Callable[[], Answer]) -> Callable[[], Answer]:
     """The same call: the CPU takes the place of a GPU, and launches end at once."""
-    from relattn.backends.triton import backward, forward, keys, owned_sums, reasons
+    from relattn.backends.triton import reasons
+    from tests.triton.calls import launching
 
-    for module in (forward, backward, keys, owned_sums):
+    for module in launching():
         call = patch.object(module, "launch", lambda *given, **more: None)(call)
     return patch.object(reasons, "of_the_place", lambda device, index: [])(call)
 

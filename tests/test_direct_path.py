@@ -4,30 +4,23 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from measure.frames import without_gpu
 from relattn import RelativeEmbedding, relative_attention
 
 
-@pytest.fixture
-def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of a GPU a driver that does nothing: triton takes tensors of the CPU, and launches end at once."""
-    pytest.importorskip("triton", reason="Triton is a package for Linux")
-    from relattn.backends.triton import TritonBackend
-    from tests.triton.calls import launching
-
-    monkeypatch.setattr(TritonBackend, "reasons", lambda backend, problem: [])
-    for module in launching():
-        monkeypatch.setattr(module, "launch", lambda *given, **more: None)
-
-
-@pytest.mark.usefixtures("without_gpu")
 @pytest.mark.parametrize("backend", ["native", "tiled", "triton"])
 def test_neither_autograd_nor_the_dispatcher_is_asked(backend: str) -> None:
+    pytest.importorskip("triton", reason="Triton is a package for Linux")
     encoding = RelativeEmbedding(8, max_length=32)
     query, key, value = (torch.randn(1, 2, 20, 8) for _ in range(3))
 
+    @without_gpu
+    def call() -> torch.Tensor:
+        return relative_attention(query, key, value, encoding=encoding, is_causal=True, backend=backend)
+
     def entries() -> set[str]:
         with profile(activities=[ProfilerActivity.CPU]) as seen:
-            relative_attention(query, key, value, encoding=encoding, is_causal=True, backend=backend)
+            call()
         return {event.key for event in seen.key_averages() if event.key.startswith(("relattn::", "Unseen"))}
 
     assert entries() == {"Unseen"}  # the table has a gradient

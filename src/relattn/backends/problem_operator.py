@@ -152,19 +152,18 @@ def operator_of(
 
     def run(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """O and, where the problem asks for it, lse."""
-        if not problem.asks_for_gradient() and not _must_be_seen(problem):
-            return (direct or forward_alone)(problem, seed)
-        arguments = flat(problem, seed)
-        if is_watched(_tensors_among(arguments)):
-            output, lse, _, _ = getattr(torch.ops.relattn, name)(*arguments)
+        if problem.asks_for_gradient() or _must_be_seen(problem):
+            arguments = flat(problem, seed)
+            if is_watched(_tensors_among(arguments)):
+                output, lse, _, _ = getattr(torch.ops.relattn, name)(*arguments)
+            else:
+                *plain, positions, tensors = arguments
+                output, lse = Unseen.apply(len(positions), *plain, *positions, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
+        elif direct is not None:
+            return direct(problem, seed)
         else:
-            *plain, positions, tensors = arguments
-            output, lse = Unseen.apply(len(positions), *plain, *positions, *tensors)  # pyright: ignore[reportGeneralTypeIssues]
-        return output, lse if problem.return_lse else None
-
-    def forward_alone(problem: Problem, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        with without_autocast(problem.query):
-            output, lse, _, _ = forward(problem, seed)
+            with without_autocast(problem.query):
+                output, lse, _, _ = forward(problem, seed)
         return output, lse if problem.return_lse else None
 
     return run

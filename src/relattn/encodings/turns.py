@@ -50,11 +50,9 @@ class Turns(NamedTuple):
         from numbers alone is made once, for the last calls.
         """
         places = tuple(map(_turned_by, places))
-        in_numbers = all(map(_in_numbers, places))
         if self.rule is None or dict(self.rule)["rope_type"] not in BY_LENGTH:
             sides = ()
-        elif in_numbers:
-            in_numbers = all(_in_numbers(place) for place, _ in sides)
+        in_numbers = all(map(_in_numbers, (*places, *(place for place, _ in sides))))
         return (_kept if in_numbers else _cos_sin)(self, places, count, sides, dtype, device)
 
     def frequencies(self, length: Float64[Tensor, ""] | None, device: torch.device) -> Float64[Tensor, "pairs"]:
