@@ -25,7 +25,16 @@ from relattn.backends.triton.call import Call, Gradients
 from relattn.backends.triton.inputs import widths_of
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
-from tests.triton.calls import SHARED_MEMORY, WIDTH, every_gradient_of, launching, meta_axis, meta_call, numbers
+from tests.triton.calls import (
+    SHARED_MEMORY,
+    WIDTH,
+    answered,
+    every_gradient_of,
+    launching,
+    meta_axis,
+    meta_call,
+    numbers,
+)
 from tests.triton.compiled import Cost, compiled
 
 FOLDER = Path(__file__).parent / "results" / "triton"
@@ -140,7 +149,7 @@ def launches(call: Call, ordered: bool, capability: int = 0) -> list[Launch]:
             patch.object(backward, "is_ordered", lambda call, wanted: ordered or decide(call, wanted))
         )
         answers = forward.forward(call)
-        backward.backward(call, answers, answers.output, answers.lse, every_gradient_of(call))
+        backward.backward(call, answered(answers, answers.output, answers.lse), every_gradient_of(call))
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from relattn.backends.problem_arguments import on_axis
+from relattn.backends.problem_operator import Answers, Forward
 from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
 from relattn.score.position import Listed
 from relattn.score.problem import TABLES, Part
@@ -73,6 +74,11 @@ def every_gradient_of(call: Call) -> set[str]:
     """The names of all gradients that the backward pass may be asked for."""
     of_axes = (on_axis(name, axis.number) for axis in call.axes for name in ("relative_query", *TABLES))
     return {*Gradients._fields, *of_axes}
+
+
+def answered(found: Forward, by_output: torch.Tensor, by_lse: torch.Tensor) -> Answers:
+    """What the backward pass is given: answers, and the gradients by output and lse."""
+    return Answers(found.output, found.maximum, found.total, by_output, by_lse)
 
 
 def numbers(*shape: int) -> torch.Tensor:

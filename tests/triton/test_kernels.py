@@ -22,7 +22,7 @@ from relattn.score.problem import Part
 from tests.oracle.budget import EPS, REFUSAL_CHANCE, assert_within_budget, max_error
 from tests.oracle.philox import dropout_factors
 from tests.triton import everywhere
-from tests.triton.calls import every_gradient_of
+from tests.triton.calls import answered, every_gradient_of
 
 pytest_plugins = ["tests.contract.fresh"]
 
@@ -352,9 +352,9 @@ def test_only_wanted_tables_get_a_gradient(ordered: bool, device: str, monkeypat
     monkeypatch.setattr(backward_module, "is_ordered", lambda call, wanted: ordered)
     call = make_call(lengths=(5, 6))
     by_output, by_lse = random_cotangents(call)
-    answers = forward(call)
-    found = backward(call, answers, by_output, by_lse, wanted={"query", "bias"})
-    every = backward(call, answers, by_output, by_lse)
+    answers = answered(forward(call), by_output, by_lse)
+    found = backward(call, answers, wanted={"query", "bias"})
+    every = backward(call, answers)
     assert found.bias is not None and every.bias is not None
     torch.testing.assert_close(found.bias, every.bias, **({"rtol": 0, "atol": 0} if ordered else {}))
     assert [found.relative_keys, found.relative_queries, found.relative_values] == [None] * 3
@@ -383,7 +383,7 @@ def test_wanted_tables_of_axes_get_theirs(
     call = make_call(lengths=(5, 6), axes=axes, tables=("bias",))
     cotangents = random_cotangents(call)
     expected = run(call, *cotangents)
-    found = backward(call, forward(call), *cotangents, wanted={"query", *WANTED[kind]}).axes
+    found = backward(call, answered(forward(call), *cotangents), wanted={"query", *WANTED[kind]}).axes
     assert set(found) - {on_axis("relative_query", n) for n in (1, 2)} == set(WANTED[kind])
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], msg=name)
@@ -470,7 +470,7 @@ def run(call: Call, by_output: Tensor, by_lse: Tensor) -> dict[str, Tensor]:
     from relattn.backends.triton.forward import forward
 
     answers = forward(call)
-    gradients = backward(call, answers, by_output, by_lse, every_gradient_of(call))
+    gradients = backward(call, answered(answers, by_output, by_lse), every_gradient_of(call))
     found = {"output": answers.output, "lse": answers.lse} | gradients._asdict()
     return {name: answer for name, answer in found.items() if isinstance(answer, Tensor)} | gradients.axes
 

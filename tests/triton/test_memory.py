@@ -14,7 +14,7 @@ import torch
 
 from relattn.backends.triton.call import Call
 from tests.made import Made
-from tests.triton.calls import every_gradient_of, launching, meta_axis, meta_call
+from tests.triton.calls import answered, every_gradient_of, launching, meta_axis, meta_call
 from tests.triton.test_kernels import tensors_of
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
@@ -33,7 +33,7 @@ def made(
         monkeypatch.setattr(module, "launch", launch)
     with Made() as count:
         answers = forward.forward(call)
-        backward.backward(call, answers, answers.output, answers.lse, every_gradient_of(call))
+        backward.backward(call, answered(answers, answers.output, answers.lse), every_gradient_of(call))
     return count
 
 

@@ -25,7 +25,7 @@ ARGUMENTS = (
     "Tensor? key_bias, Tensor? query_positions, Tensor? key_positions, Tensor? starts_tensor, "
     "Tensor? key_mask, Tensor? query_segments, Tensor? key_segments, Tensor? seed, "
     "SymInt[] numbers, str[] words, SymInt? lowest, SymInt? highest, float scale, float dropout_p, "
-    "ScalarType output_dtype, float? softcap, Tensor[]? axis_positions, Tensor[]? axis_tensors"
+    "ScalarType output_dtype, float? softcap, bool for_backward, Tensor[]? axis_positions, Tensor[]? axis_tensors"
 )
 """axis_positions, axis_tensors: the lists of the other axes. They come last, so that an autograd.Function can flatten
 them. A package of AOTInductor hands None over in place of an empty list.
@@ -71,15 +71,16 @@ def flat(problem: Problem, seed: Tensor | None) -> tuple[Any, ...]:
         *(None if table is None else table.values for table in tables), mask.explicit, problem.key_bias,
         query_positions, key_positions, starts_tensor, mask.key_mask, *segments, seed,
         [*starts, *problem.counted(), *numbers], beyond + words, positions.lowest, positions.highest,
-        problem.scale, problem.dropout_p, problem.output_dtype, problem.softcap, listed, axis_tensors,
+        problem.scale, problem.dropout_p, problem.output_dtype, problem.softcap, problem.asks_for_gradient(),
+        listed, axis_tensors,
     )  # fmt: skip
 
 
 def problem_of(
     query, key, value, relative_query, relative_keys, relative_queries, relative_values, bias,
     explicit_mask, key_bias, query_positions, key_positions, starts_tensor, key_mask, query_segments, key_segments,
-    seed, numbers, words, lowest, highest, scale, dropout_p, output_dtype, softcap, axis_positions, axis_tensors, *,
-    read: bool = True,
+    seed, numbers, words, lowest, highest, scale, dropout_p, output_dtype, softcap, for_backward, axis_positions,
+    axis_tensors, *, read: bool = True,
 ) -> Problem:  # fmt: skip
     """The problem from the arguments of `flat`.
 
@@ -110,7 +111,7 @@ def problem_of(
     return Problem(
         query, key, value, (Axis(positions, relative_query, **tables), *others),
         Mask(positions, key_mask, segments, explicit_mask), scale, output_dtype, dropout_p, return_lse=True,
-        softcap=softcap, key_bias=key_bias, part=Part(*counted),
+        softcap=softcap, key_bias=key_bias, part=Part(*counted), for_backward=for_backward,
     )  # fmt: skip
 
 

@@ -40,18 +40,13 @@ class Forward(NamedTuple):
 
     output is O, in its own dtype. The others are in the dtype of the scores: lse, and two numbers from which the
     backward pass finds the weights: maximum, a row's largest score, and total, the sum of exp(S - maximum). Each
-    backend holds these two in its own base. In a row that sees no key they are -inf and 0. total: None where the
-    backend's backward pass does not read it.
+    backend holds these two in its own base. In a row that sees no key they are -inf and 0.
     """
 
     output: Float[Tensor, "B Hq Lq Dv"]
     lse: Float[Tensor, "B Hq Lq"]
     maximum: Float[Tensor, "B Hq Lq"]
-    total: Float[Tensor, "B Hq Lq"] | None
-
-    def apart(self) -> Forward:
-        """In tensors of their own, as an operator has to return them."""
-        return self._replace(total=self.maximum.clone() if self.total is None else self.total)
+    total: Float[Tensor, "B Hq Lq"]
 
 
 class Answers(NamedTuple):
@@ -124,7 +119,7 @@ def operator_of(
             found = backward_pass(output, maximum, total, output_gradient, lse_gradient, wanted, *arguments)
         return _by_argument(dict(zip(wanted, found, strict=True)), arguments)
 
-    torch.library.impl(f"relattn::{name}", "default")(lambda *arguments: run_forward(*arguments).apart())
+    torch.library.impl(f"relattn::{name}", "default")(run_forward)
     torch.library.impl(f"relattn::{name}_backward", "default")(run_backward)
     torch.library.register_fake(f"relattn::{name}")(partial(_fake_forward, name))
     torch.library.register_fake(f"relattn::{name}_backward")(_fake_backward)
@@ -291,8 +286,7 @@ def _fake_backward(
 
 def _save_for_backward(ctx, inputs, output) -> None:
     answer, _, maximum, total = output
-    # As many tensors in both ways, for checkpoints: one may begin in one way, and go on in the other.
-    _save(ctx, (answer, maximum, maximum if total is None else total), inputs)
+    _save(ctx, (answer, maximum, total), inputs)
 
 
 def _save(ctx, answers: tuple[Tensor, ...], arguments: Sequence[Any]) -> None:

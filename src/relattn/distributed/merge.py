@@ -45,7 +45,6 @@ class Merged(NamedTuple):
         both = torch.maximum(self.maximum, part.maximum)
         finite = both.masked_fill(both == -torch.inf, 0.0)  # a row that sees no key yet: e^(-inf - 0) = 0
         before, more = (((one - finite) * log_base).exp_() for one in (self.maximum, part.maximum))
-        assert part.total is not None  # of a part every backend gives it
         more *= part.total
         self.weighted.mul_(before.unsqueeze(-1)).addcmul_(part.output, more.unsqueeze(-1))
         self.total.mul_(before).add_(more)

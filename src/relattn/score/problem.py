@@ -68,7 +68,8 @@ class Problem(NamedTuple):
         `sinks.share`; `door.py` multiplies outputs with it.
     part: where the problem stands in the whole call; None where it is the whole call. seed: the seed of dropout, where
         the parts of a call share one, or where a draw is repeated; None where the backend draws it. key_shift: c of
-        `key_bias.lowered`, where the parts of a call share it.
+        `key_bias.lowered`, where the parts of a call share it. for_backward: whether a backward pass follows, for the
+        kernels of an operator, which see no graph.
     """
 
     query: Float[Tensor, "B Hq Lq D"]
@@ -86,6 +87,7 @@ class Problem(NamedTuple):
     part: Part | None = None
     seed: int | None = None
     key_shift: Float[Tensor, "#B #Hq #Lq"] | None = None
+    for_backward: bool = False
 
     def replaced(self, **changes: Any) -> Problem:
         """The problem with other fields, as `Axis.replaced`."""

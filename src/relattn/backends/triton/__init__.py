@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from relattn.backends.philox import seed_of
@@ -20,7 +22,7 @@ class TritonBackend:
     """
 
     name = "triton"
-    log_base = 1.0
+    log_base = math.log(2.0)
 
     def reasons(self, problem: Problem) -> list[str]:
         """It needs CUDA, no float64, and at most 256 features."""

@@ -12,7 +12,7 @@ import triton.language as tl
 from relattn.backends.triton.bands import NO, dot, load_numbers, load_rows, place
 from relattn.backends.triton.blocks import with_products, with_values
 from relattn.backends.triton.dropout import kept_in_tile
-from relattn.backends.triton.known import load_lse, score_gradients, weights_of
+from relattn.backends.triton.known import load_softmax, score_gradients, weights_of
 from relattn.backends.triton.scores import by_keys, finished_tile, first_half, with_band
 
 
@@ -26,7 +26,7 @@ class Queries(NamedTuple):
     r: Any
     grad_output: Any
     delta: Any
-    lse: Any
+    maximum: Any
     share: Any
 
 
@@ -51,9 +51,9 @@ def load_queries(
         r = load_rows(place(x.r, batch, head), x.r.row, first, x.queries, DR, TILE)
     grad_output = load_rows(place(known.grad_output, batch, head), known.grad_output.row, first, x.queries, DV, TILE)
     numbers = (batch * x.heads + head).to(tl.int64) * x.queries
-    lse, share = load_lse(known, numbers, first, x.queries, TILE)
+    maximum, share = load_softmax(known, numbers, first, x.queries, TILE)
     delta = load_numbers(known.delta + numbers, first, x.queries, TILE)
-    return Queries(batch, head, first, q, r, grad_output, delta, lse, share)
+    return Queries(batch, head, first, q, r, grad_output, delta, maximum, share)
 
 
 @triton.jit
@@ -79,11 +79,11 @@ def first_halves(
 
 @triton.jit
 def weights_again(
-    x, known, queries, of_keys, first_key, k, STRETCH: tl.constexpr, D: tl.constexpr, DR: tl.constexpr,
+    x, queries, of_keys, first_key, k, STRETCH: tl.constexpr, D: tl.constexpr, DR: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
     """P without dropout, pairs [i, j] in float32; the slope of the cap; what `Halves.keys` is for the next tile."""
-    batch, head, first_query, q, r, _, _, lse, share = queries
+    batch, head, first_query, q, r, _, _, maximum, share = queries
     band = x.offset + first_key - first_query - (TILE - 1)
     products = dot(q, tl.trans(k))
     if x.relative_keys is not None:
@@ -94,7 +94,7 @@ def weights_again(
         products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
     products = with_products(x, batch, head, first_query, first_key, q, k, products, D, TILE)
     scores, slope = finished_tile(x, batch, head, first_query, first_key, products, STRETCH, TILE)
-    return weights_of(known, scores, lse, share), slope, of_keys
+    return weights_of(scores, maximum, share), slope, of_keys
 
 
 @triton.jit
@@ -116,13 +116,13 @@ def gradients_again(
 
 @triton.jit
 def pairs_again(
-    x, known, queries, halves, first_key, k, v, STRETCH: tl.constexpr,
+    x, queries, halves, first_key, k, v, STRETCH: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """P and dS above the cap, pairs [i, j] in float32; the slope of the cap; the halves for the next tile of keys."""
     keep = kept_in_tile(x, queries.batch, queries.head, queries.first, first_key, TILE)
     of_keys, of_values = halves
-    weights, slope, of_keys = weights_again(x, known, queries, of_keys, first_key, k, STRETCH, D, DR, TILE)
+    weights, slope, of_keys = weights_again(x, queries, of_keys, first_key, k, STRETCH, D, DR, TILE)
     weights, scores, of_values = gradients_again(
         x, queries, of_values, first_key, keep, weights, v, STRETCH, DV, TILE
     )  # fmt: skip

@@ -24,12 +24,11 @@ import math
 from collections.abc import Collection
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from relattn.backends.problem_operator import Answers
 from relattn.backends.triton.across import Across, memory_for, without_spare_rows
 from relattn.backends.triton.axes import OfAxes, gradients_of_r, gradients_of_tables, memory_of_axes, memory_of_r
-from relattn.backends.triton.call import Answers, Call, Gradients
+from relattn.backends.triton.call import Call, Gradients
 from relattn.backends.triton.candidates import HOPPER, is_in_order
 from relattn.backends.triton.inputs import inputs, rows
 from relattn.backends.triton.keys import gradients_of_keys
@@ -42,24 +41,17 @@ from relattn.backends.triton.tables import sums_of_tables, table_gradient, table
 from relattn.score.problem import TABLES
 
 
-def backward(
-    call: Call,
-    answers: Answers,
-    grad_output: Float[Tensor, "B Hq Lq Dv"],
-    grad_lse: Float[Tensor, "B Hq Lq"],
-    wanted: Collection[str] = Gradients._fields,
-) -> Gradients:
+def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._fields) -> Gradients:
     """The gradients by the call's tensors and tables, each in its dtype; tables and mask only if they are `wanted`."""
     batch, heads, queries = call.query.shape[:3]
     ordered = is_ordered(call, wanted)
     mask = memory_of_mask(call) if call.adds_mask and "explicit_mask" in wanted else None
     x, sides = inputs(call, wanted), sides_of(call, wanted)
     known = Known(
-        grad_output=rows(grad_output.to(call.query.dtype)),
-        lse=answers.lse.contiguous(),
-        maximum=None if answers.maximum is None else answers.maximum.contiguous(),
-        total=None if answers.total is None else answers.total.contiguous(),
-        delta=answers.lse.new_empty(answers.lse.shape) if ordered or mask is not None else None,
+        grad_output=rows(answers.output_gradient.to(call.query.dtype)),
+        maximum=answers.maximum.contiguous(),
+        total=answers.total.contiguous(),
+        delta=answers.total.new_empty(answers.total.shape) if ordered or mask is not None else None,
     )
     query = call.query.new_empty(call.query.shape)
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
@@ -69,7 +61,7 @@ def backward(
     def programs(owned: int) -> int:
         return math.ceil(queries / owned) * batch * heads
 
-    output, grad_lse = answers.output.contiguous(), grad_lse.to(torch.float32).contiguous()
+    output, grad_lse = answers.output.contiguous(), answers.lse_gradient.to(torch.float32).contiguous()
     across = Across.of(found, None if ordered else of_axes.memory)
     arguments = x, known, output, grad_lse, sides, query, relative, of_r, across
     added = [each for each in (*found.values(), sides.relative_queries, across.axes) if each is not None]

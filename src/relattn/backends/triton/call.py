@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from relattn.backends.problem_operator import Forward
 from relattn.errors import UnsupportedError
 from relattn.score.position import Position
 from relattn.score.problem import TABLES, Part
@@ -70,6 +71,7 @@ class Call:
         whose pairs dropout counts.
     in_float32: whether the output is in float32, whatever the query is in.
     precision: of products of float32 with float32, "ieee" or "tf32x3".
+    for_backward: whether a backward pass follows, which multiplies in tiles.
     axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there,
         and offset means nothing.
 
@@ -100,6 +102,7 @@ class Call:
     dropout_p: float
     in_float32: bool
     precision: str
+    for_backward: bool = False
     axes: tuple[ListedAxis, ...] = ()
 
     def __post_init__(self) -> None:
@@ -158,26 +161,11 @@ def is_added(explicit_mask: Tensor | None) -> bool:
     return explicit_mask is not None and explicit_mask.is_floating_point()
 
 
-class Answers(NamedTuple):
-    """The results of the forward pass; lse is log sum_j exp(S_ij), -inf where a row sees no key.
-
-    maximum, total: where a mask is added, each row's largest score in base 2, and the sum of 2^(S - maximum); else
-    None. A mask may add a number so low that lse, their sum, is rounded to the first of them.
-    """
-
-    output: Float[Tensor, "B Hq Lq Dv"]
-    lse: Float[Tensor, "B Hq Lq"]
-    maximum: Float[Tensor, "B Hq Lq"] | None
-    total: Float[Tensor, "B Hq Lq"] | None
-
-    @classmethod
-    def of(cls, call: Call) -> Answers:
-        """Memory for them: O in the dtype of the query or in float32, the others in float32."""
-        rows = call.query.shape[:3]
-        output = call.query.new_empty(*rows, call.value.shape[3], dtype=call.output_dtype)
-        lse = call.query.new_empty(rows, dtype=torch.float32)
-        beside = (torch.empty_like(lse), torch.empty_like(lse)) if call.adds_mask else (None, None)
-        return cls(output, lse, *beside)
+def answers_of(call: Call) -> Forward:
+    """Memory for the answers: O in the dtype of the query or in float32, the others in float32."""
+    rows = call.query.shape[:3]
+    output = call.query.new_empty(*rows, call.value.shape[3], dtype=call.output_dtype)
+    return Forward(output, *(call.query.new_empty(rows, dtype=torch.float32) for _ in range(3)))
 
 
 class Gradients(NamedTuple):

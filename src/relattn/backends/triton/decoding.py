@@ -20,9 +20,10 @@ import torch
 import triton
 import triton.language as tl
 
+from relattn.backends.problem_operator import Forward
 from relattn.backends.triton.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.biases import load_bias
-from relattn.backends.triton.call import Answers, Call
+from relattn.backends.triton.call import Call, answers_of
 from relattn.backends.triton.dropout import kept
 from relattn.backends.triton.inputs import every_width_of, inputs, visible_offsets, widths_of
 from relattn.backends.triton.listed import with_products_of_query, with_value_rows
@@ -39,7 +40,7 @@ NUMBERS = 4096  # of a tile of keys: 32 a thread, so that a few such tiles stay 
 PROGRAMS, MOST_PARTS, KEYS_OF_A_PART = 1024, 64, 128  # keep a large GPU busy; what one program merges; worth a program
 
 
-def few_queries(call: Call) -> Answers:
+def few_queries(call: Call) -> Forward:
     """The kernels' answers, each query on its own."""
     widths = widths_of(call)
     width, rows, parts = widths["DV"], call.query.shape[:3].numel(), _parts(call)
@@ -47,7 +48,7 @@ def few_queries(call: Call) -> Answers:
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
     maxima, totals = (call.query.new_empty(parts, rows, dtype=torch.float32) for _ in range(2))
     _launch(part_kernel, parts * rows, (inputs(call), outputs, maxima, totals, parts), {**widths, "TILE": tile})
-    answers = Answers.of(call)
+    answers = answers_of(call)
     arguments = outputs, maxima, totals, *answers, parts
     _launch(merge_kernel, rows, arguments, {"DV": width, "PARTS": MOST_PARTS})
     return answers
@@ -140,9 +141,8 @@ def merge_kernel(
     weights = tl.exp2(found - tl.where(maximum == float("-inf"), 0.0, maximum))
     weights *= tl.load(totals + part * rows + row, mask=part < parts, other=0.0)
     total = tl.sum(weights, axis=0)
-    if row_maxima is not None:
-        tl.store(row_maxima + row, maximum)
-        tl.store(row_totals + row, total)
+    tl.store(row_maxima + row, maximum)
+    tl.store(row_totals + row, total)
     total = tl.where(total == 0.0, 1.0, total)  # no part saw a key
     inside = (part[:, None] < parts) & (column[None, :] < DV)
     values = tl.load(outputs + (part[:, None] * rows + row) * DV + column[None, :], mask=inside, other=0.0)

@@ -115,10 +115,10 @@ def sum_diagonals(
         key = start + offset - x.offset
         near = _tile_of_keys(x, queries, key, D, DV, TILE)
         far = _tile_of_keys(x, queries, key + TILE, D, DV, TILE)
-        low = _with_diagonals(x, known, into, low, queries, near, far, TILE)
+        low = _with_diagonals(x, into, low, queries, near, far, TILE)
         if TILES == 2:
             near, far = far, _tile_of_keys(x, queries, key + 2 * TILE, D, DV, TILE)
-            high = _with_diagonals(x, known, into, high, queries, near, far, TILE)
+            high = _with_diagonals(x, into, high, queries, near, far, TILE)
     _store(into, part, head, low, D, DV, DR, TILE)
     if TILES == 2:
         _store(into, part, head, high, D, DV, DR, TILE)
@@ -179,10 +179,10 @@ def _tile_of_keys(x, queries, first, D: tl.constexpr, DV: tl.constexpr, TILE: tl
 
 
 @triton.jit
-def _with_diagonals(x, known, into, block, queries, near, far, TILE: tl.constexpr):
+def _with_diagonals(x, into, block, queries, near, far, TILE: tl.constexpr):
     """The block with the sums over a tile of queries, whose keys at these offsets lie in two tiles."""
     offset, keys_band, queries_band, values_band, by_keys, by_queries, by_values, by_bias = block
-    batch, head, start, q, r, grad_output, delta, lse, share = queries
+    batch, head, start, q, r, grad_output, delta, maximum, share = queries
     products = diagonals_from_tiles(near.products, far.products, TILE)
     if x.relative_keys is not None:
         products += dot(r, tl.trans(keys_band))
@@ -196,7 +196,7 @@ def _with_diagonals(x, known, into, block, queries, near, far, TILE: tl.constexp
     if x.bias is not None:
         scores += LOG2_E * load_bias(x.bias, head, offset + tl.arange(0, TILE)[None, :])
     scores, slope = finished(x, batch, head, i, j, scores, every)
-    weights = weights_of(known, scores, lse, share)
+    weights = weights_of(scores, maximum, share)
 
     by_weight = diagonals_from_tiles(near.by_weight, far.by_weight, TILE)
     if x.relative_values is not None:

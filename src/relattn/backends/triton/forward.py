@@ -7,6 +7,7 @@ import math
 import triton
 import triton.language as tl
 
+from relattn.backends.problem_operator import Forward
 from relattn.backends.triton.bands import (
     band_sum,
     dot,
@@ -22,7 +23,7 @@ from relattn.backends.triton.bands import (
     zeros_of_rows,
 )
 from relattn.backends.triton.blocks import with_products, with_value_sums
-from relattn.backends.triton.call import Answers, Call
+from relattn.backends.triton.call import Call, answers_of
 from relattn.backends.triton.decoding import FEW, few_queries
 from relattn.backends.triton.dropout import kept_in_tile
 from relattn.backends.triton.inputs import inputs
@@ -33,12 +34,15 @@ from relattn.backends.triton.starts import started
 from relattn.backends.triton.stretches import AFTER, first_stretch, is_constant, keys_of
 
 
-def forward(call: Call) -> Answers:
-    """The kernels' answers, for few queries or in tiles."""
-    if call.query.shape[2] <= FEW:
+def forward(call: Call) -> Forward:
+    """The kernels' answers, for few queries or in tiles.
+
+    Before a backward pass always in tiles: both then sum a score in one order, and its weight is the same at any size.
+    """
+    if call.query.shape[2] <= FEW and not call.for_backward:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
-    answers = Answers.of(call)
+    answers = answers_of(call)
     arguments = inputs(call), *answers
     launch(forward_kernel, call, lambda owned: math.ceil(queries / owned) * batch * heads, arguments)
     return answers
@@ -49,7 +53,7 @@ def forward_kernel(
     x, output, lse, maxima, totals,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """GROUPS tiles of queries in one head; x: `Inputs`; the others: `Answers`."""
+    """GROUPS tiles of queries in one head; x: `Inputs`; the others: `Forward`."""
     tl.static_assert(GROUPS == 1 or may_own_several(x), "these terms are computed for one tile of queries")
     x = started(x)
     QUERIES: tl.constexpr = GROUPS * TILE
@@ -111,9 +115,8 @@ def forward_kernel(
     if x.dropout is not None:
         weighted *= x.dropout.factor
     numbers = row.to(tl.int64) * x.queries + query
-    if maxima is not None:
-        tl.store(maxima + numbers, maximum, mask=query < x.queries)
-        tl.store(totals + numbers, total, mask=query < x.queries)
+    tl.store(maxima + numbers, maximum, mask=query < x.queries)
+    tl.store(totals + numbers, total, mask=query < x.queries)
     total = tl.where(total == 0.0, 1.0, total)  # a row that saw no key: output 0, lse -inf
     weighted /= tl.expand_dims(total, -1)
     store_rows(head_of(output, row, x.queries, DV), DV, first_query, x.queries, weighted, DV, TILE)

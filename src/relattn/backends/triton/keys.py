@@ -89,11 +89,11 @@ def keys_kernel(
                 queries = load_queries(x, known, batch, head, start, D, DV, DR, TILE)
                 halves = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE)
                 near, halves = _with_queries(
-                    x, known, sides, grad_key_bias, near, queries, halves, STRETCH, D, DV, DR, TILE
+                    x, sides, grad_key_bias, near, queries, halves, STRETCH, D, DV, DR, TILE
                 )  # fmt: skip
                 if TILES == 2:
                     far, _ = _with_queries(
-                        x, known, sides, grad_key_bias, far, queries, halves, STRETCH, D, DV, DR, TILE
+                        x, sides, grad_key_bias, far, queries, halves, STRETCH, D, DV, DR, TILE
                     )  # fmt: skip
         row, rows = batch * x.heads + head, tl.num_programs(0) // blocks * x.group
         near = _stored_for_head(x, sides, grad_key_bias, near, row, rows, TILE)
@@ -116,13 +116,13 @@ def _loaded(x, batch, key_head, first, D: tl.constexpr, DV: tl.constexpr, TILE: 
 
 @triton.jit
 def _with_queries(
-    x, known, sides, grad_key_bias, keys, queries, halves,
+    x, sides, grad_key_bias, keys, queries, halves,
     STRETCH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The tile of keys with the sums over a tile of queries, and the halves for the next tile of keys."""
     first, k, v, by_key, by_value, by_key_bias, before, after = keys
     batch, head, q, grad_output = queries.batch, queries.head, queries.q, queries.grad_output
-    weights, scores, slope, halves = pairs_again(x, known, queries, halves, first, k, v, STRETCH, D, DV, DR, TILE)
+    weights, scores, slope, halves = pairs_again(x, queries, halves, first, k, v, STRETCH, D, DV, DR, TILE)
     if grad_key_bias is not None:
         by_key_bias += tl.sum(scores, axis=0)
     if x.softcap is not None:

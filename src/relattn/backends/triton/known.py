@@ -14,20 +14,18 @@ from relattn.backends.triton.bands import ONE, each_query, groups_of, load_numbe
 from relattn.backends.triton.bundles import Rows
 from relattn.backends.triton.call import Call
 from relattn.backends.triton.inputs import beyond
-from relattn.backends.triton.scores import LOG2_E
 from relattn.backends.triton.stretches import AFTER, BEFORE
 
 
 class Known(NamedTuple):
-    """What each kernel of the backward pass gets beside the call: dO, and lse and delta [B, Hq, Lq] in float32.
+    """What each kernel of the backward pass gets beside the call: dO, and numbers of rows [B, Hq, Lq] in float32.
 
-    maximum, total: as in `Answers`. delta: None where no kernel but that of the queries asks for it.
+    maximum, total: as in `Forward`. delta: None where no kernel but that of the queries asks for it.
     """
 
     grad_output: Rows
-    lse: Tensor
-    maximum: Tensor | None
-    total: Tensor | None
+    maximum: Tensor
+    total: Tensor
     delta: Tensor | None
 
 
@@ -64,30 +62,20 @@ def sides_of(call: Call, wanted: Collection[str]) -> Sides:
 
 
 @triton.jit
-def load_lse(known, start, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
-    """m and n, for P = 2^(S - m) * n, of the rows from `first` of the head at `start`: lse in base 2, and 1.
+def load_softmax(known, start, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
+    """m and n, for P = 2^(S - m) * n, of the rows from `first` of the head at `start`: the maximum, and 1 / total.
 
-    Where a mask is added they are the maximum, and 1 / total. m is 0 where a row saw no key (its S are -inf).
+    m is 0 where a row saw no key (its S are -inf).
     """
-    if known.maximum is not None:
-        lse = load_numbers(known.maximum + start, first, count, TILE, GROUPS)
-        total = load_numbers(known.total + start, first, count, TILE, GROUPS)
-        share = 1.0 / tl.where(total == 0.0, 1.0, total)
-        lse = tl.where(lse == float("-inf"), 0.0, lse)
-    else:
-        lse = load_numbers(known.lse + start, first, count, TILE, GROUPS)
-        share = 1.0
-        lse = tl.where(lse == float("-inf"), 0.0, lse * LOG2_E)
-    return lse, share
+    maximum = load_numbers(known.maximum + start, first, count, TILE, GROUPS)
+    total = load_numbers(known.total + start, first, count, TILE, GROUPS)
+    return tl.where(maximum == float("-inf"), 0.0, maximum), 1.0 / tl.where(total == 0.0, 1.0, total)
 
 
 @triton.jit
-def weights_of(known, scores, lse, share):
-    """P from S and the numbers of `load_lse`."""
-    weights = tl.exp2(scores - tl.expand_dims(lse, -1))
-    if known.maximum is not None:
-        weights *= tl.expand_dims(share, -1)
-    return weights
+def weights_of(scores, maximum, share):
+    """P from S and the numbers of `load_softmax`."""
+    return tl.exp2(scores - tl.expand_dims(maximum, -1)) * tl.expand_dims(share, -1)
 
 
 @triton.jit

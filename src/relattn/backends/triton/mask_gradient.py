@@ -78,7 +78,7 @@ def sum_pairs(
                     for first_key in range(start, end_key, TILE):
                         k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
                         weights, _, of_keys = weights_again(
-                            x, known, queries, of_keys, first_key, k, STRETCH, D, DR, TILE
+                            x, queries, of_keys, first_key, k, STRETCH, D, DR, TILE
                         )  # fmt: skip
                         # Always. Beside q . k the compiler would lay both products along the queries, with too few for
                         # all warps.

@@ -6,23 +6,19 @@ imported when they first run. No tensor's value is read, so CUDA graphs may capt
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers, Forward, operator_of
-from relattn.backends.triton.call import Answers as KernelAnswers
-from relattn.backends.triton.call import Call, is_added
+from relattn.backends.triton.call import Call
 from relattn.backends.triton.lowering import call_of
 from relattn.backends.triton.padding import of_seeing_rows, with_padding, without_padding
 from relattn.score.problem import Problem
 
 
 def _forward(problem: Problem, seed: Tensor | None) -> Forward:
-    """maximum and total are those of the kernels where a mask is added; else lse, less c, and None."""
     call = without_padding(call_of(problem, seed))
     rows, width = call.query.shape[:3], call.value.shape[3]
     if _has_no_pair(call):
@@ -32,12 +28,9 @@ def _forward(problem: Problem, seed: Tensor | None) -> Forward:
     from relattn.backends.triton.forward import forward
 
     with torch.cuda.device_of(call.query):  # kernels run on the current device
-        output, lse, maximum, total = forward(call)
-    if maximum is None:  # who gets lse may change it
-        maximum = lse.clone() if call.key_shift is None else lse
-    if call.key_shift is not None:
-        lse = lse + call.key_shift
-    return Forward(output.to(problem.output_dtype), lse, maximum, total)
+        answers = forward(call)
+    lse = answers.lse if call.key_shift is None else answers.lse + call.key_shift
+    return answers._replace(output=answers.output.to(problem.output_dtype), lse=lse)
 
 
 def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
@@ -48,12 +41,10 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
         return {name: torch.zeros_like(tensors[name]) for name in wanted}
     from relattn.backends.triton.backward import backward
 
-    output, maximum, total, output_gradient, lse_gradient = answers
-    cotangents = of_seeing_rows(call, maximum, output_gradient, lse_gradient)
-    beside = (maximum, total) if call.adds_mask else (None, None)
+    by_output, by_lse = of_seeing_rows(call, answers.maximum, answers.output_gradient, answers.lse_gradient)
     with torch.cuda.device_of(call.query):  # kernels run on the current device
-        kernel_answers = KernelAnswers(output.to(call.output_dtype), maximum, *beside)
-        found = backward(call, kernel_answers, *cotangents, wanted)
+        output = answers.output.to(call.output_dtype)
+        found = backward(call, answers._replace(output=output, output_gradient=by_output, lse_gradient=by_lse), wanted)
     by_name = found._asdict()
     gradients = by_name.pop("axes") | {name: gradient for name, gradient in by_name.items() if gradient is not None}
     for name in ("key", "value"):
@@ -90,20 +81,10 @@ run = operator_of("triton", _forward, _backward, reads_starts=False)
 
 
 def part(problem: Problem) -> Forward:
-    """The answers of a part of a call: the maximum of a row is lse less c, and its total 1."""
-    found = _forward(problem, seed_of(problem, problem.query.device))
-    maximum = found.maximum if found.total is None else found.maximum * math.log(2.0) + found.total.log()
-    return found._replace(maximum=maximum, total=_sees(maximum))
+    """The answers of a part of a call."""
+    return _forward(problem.replaced(for_backward=True), seed_of(problem, problem.query.device))
 
 
 def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
     """A part's share of the gradients of a call, whose answers are given."""
-    maximum = answers.maximum + answers.total.log()
-    base = math.log(2.0) if is_added(problem.mask.explicit) else 1.0
-    answers = answers._replace(maximum=maximum / base, total=_sees(maximum))
     return _backward(problem, seed_of(problem, problem.query.device), answers, set(wanted))
-
-
-def _sees(maximum: Tensor) -> Tensor:
-    """1 for a row that sees a key, else 0."""
-    return (maximum != -torch.inf).to(maximum.dtype)

@@ -139,9 +139,7 @@ def _sum_block(
                     k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
                     queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
                     of_keys, of_values = first_halves(x, queries, first_key, WITHIN, DV, DR, TILE)
-                    weights, slope, of_keys = weights_again(
-                        x, known, queries, of_keys, first_key, k, WITHIN, D, DR, TILE
-                    )
+                    weights, slope, of_keys = weights_again(x, queries, of_keys, first_key, k, WITHIN, D, DR, TILE)
                     # Apart from q . k, or the compiler would lay both products along the queries, with too few for all
                     # warps.
                     if tl.sum(tl.sum(weights, axis=1), axis=0) != 0.0:

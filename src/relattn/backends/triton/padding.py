@@ -45,12 +45,15 @@ def with_padding(call: Call, gradient: Float[Tensor, "B Hk L F"]) -> Float[Tenso
 
 
 def of_seeing_rows(
-    call: Call, lse: Float[Tensor, "B Hq Lq"], by_output: Float[Tensor, "B Hq Lq Dv"], by_lse: Float[Tensor, "B Hq Lq"]
+    call: Call,
+    maximum: Float[Tensor, "B Hq Lq"],
+    by_output: Float[Tensor, "B Hq Lq Dv"],
+    by_lse: Float[Tensor, "B Hq Lq"],
 ) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     """The gradients by output and lse, with zeros for queries that see no key: they may hold anything there."""
     if not _mask(call).may_leave_nothing():
         return by_output, by_lse
-    seen = lse != -torch.inf
+    seen = maximum != -torch.inf
     return with_zeros(by_output, seen), by_lse.masked_fill(~seen, 0.0)
 
 

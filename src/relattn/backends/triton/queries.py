@@ -35,7 +35,7 @@ from relattn.backends.triton.bands import (
 )
 from relattn.backends.triton.blocks import with_key_gradient, with_query_gradient
 from relattn.backends.triton.dropout import kept_in_tile
-from relattn.backends.triton.known import load_lse, side_sums, store_sides
+from relattn.backends.triton.known import load_softmax, side_sums, store_sides
 from relattn.backends.triton.skew import columns_from_pairs, joined_from_pairs, shared_half
 from relattn.backends.triton.starts import started
 from relattn.backends.triton.stretches import AFTER, first_stretch, holds_too_much, is_constant, keys_of
@@ -89,9 +89,9 @@ def queries_kernel(
     delta -= load_numbers(grad_lse + numbers, first_query, x.queries, TILE, GROUPS)
     if known.delta is not None:
         tl.store(known.delta + numbers + query, delta, mask=query < x.queries)
-    lse, share = load_lse(known, numbers, first_query, x.queries, TILE, GROUPS)
+    maximum, share = load_softmax(known, numbers, first_query, x.queries, TILE, GROUPS)
 
-    queries = Queries(batch, head, first_query, q, r, grad_output, delta, lse, share)
+    queries = Queries(batch, head, first_query, q, r, grad_output, delta, maximum, share)
     if GROUPS > 1:  # once more, as the factors of a product over all rows
         q = load_rows(place(x.q, batch, head), x.q.row, first_query, x.queries, D, QUERIES)
         grad_output = load_rows(grad_at, known.grad_output.row, first_query, x.queries, DV, QUERIES)
@@ -102,7 +102,7 @@ def queries_kernel(
     )  # fmt: skip
     for STRETCH in tl.static_range(first_stretch(x), 3):
         sums = walked(
-            x, known, sides, across, queries, q, grad_output, sums, rows, STRETCH, D, DV, DR, TILE, GROUPS
+            x, sides, across, queries, q, grad_output, sums, rows, STRETCH, D, DV, DR, TILE, GROUPS
         )  # fmt: skip
 
     at = head_of(grad_query, row, x.queries, D)
@@ -141,7 +141,7 @@ def _zeros_for(half):
 
 @triton.jit
 def walked(
-    x, known, sides, across, queries, all_q, all_grad_output, sums, rows, STRETCH: tl.constexpr,
+    x, sides, across, queries, all_q, all_grad_output, sums, rows, STRETCH: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """The sums, with those over the keys of one stretch. all_q, all_grad_output: rows of all queries, [n, width]; rows:
@@ -169,7 +169,7 @@ def walked(
     for start in tl.range(first_key, end_key, TILE, disable_licm=IN_EACH):
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         keep = kept_in_tile(x, batch, head, first_query, start, TILE)
-        weights, slope, of_keys = weights_again(x, known, queries, of_keys, start, k, STRETCH, D, DR, TILE)
+        weights, slope, of_keys = weights_again(x, queries, of_keys, start, k, STRETCH, D, DR, TILE)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)  # not before: registers would be held for it
         weights, scores, of_values = gradients_again(
             x, queries, of_values, start, keep, weights, v, STRETCH, DV, TILE
