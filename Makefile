@@ -28,7 +28,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search repeats lint lint-python lint-kernels docs demo player clean
+.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search lint lint-python lint-kernels docs demo player clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,7 +39,7 @@ help: ## list the targets
 	@echo "  DEMO_MINUTES=M         how long the demo trains (default: $(DEMO_MINUTES))"
 	@echo "  DEMO_OUT=DIR           where the demo writes (default: $(DEMO_OUT))"
 	@echo "  MINUTES=M              how long the search lasts (default: $(MINUTES))"
-	@echo "  TESTS=PATH             the tests that search and repeats run (default: $(TESTS))"
+	@echo "  TESTS=PATH             the tests that search runs (default: $(TESTS))"
 	@echo "  TRITONS=VERSIONS       what test-tritons tries (default: $(TRITONS)); ONE_IN=20 runs every twentieth test there"
 
 install: $(STAMP) ## set up .venv with everything that the other targets need
@@ -155,9 +155,6 @@ release-check: install ## the package as it would be published: its metadata, it
 
 search: install ## the tests with new random numbers, again and again for MINUTES
 	$(BIN)/python -m tests.search --minutes $(MINUTES) $(WORKERS) -m '$(FAST)' $(TESTS)
-
-repeats: install ## the tests three times, to see that each draws the same numbers
-	$(BIN)/python -m tests.repeats $(WORKERS) -m '$(FAST)' $(TESTS)
 
 lint: lint-python lint-kernels ## ruff and pyright, and for the kernels clang-format and clang-tidy; side by side with make -j2
 

@@ -23,10 +23,6 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
-    if "RELATTN_DIGEST" in os.environ:
-        from tests.digest import Digests
-
-        config.pluginmanager.register(Digests(os.environ["RELATTN_DIGEST"]))
 
 
 def pytest_collection_finish() -> None:

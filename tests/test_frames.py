@@ -7,7 +7,6 @@ of `python -m measure.frames` into MOST.
 import sys
 
 import pytest
-from torch.utils._python_dispatch import _disable_current_modes
 
 from measure.frames import CALLS, FOLDER, Count, Entered, frames_of, frames_of_a_later_call
 
@@ -32,8 +31,7 @@ MOST = {
 def test_no_call_enters_more_than_today(name: str) -> None:
     if name.startswith("triton"):
         pytest.importorskip("triton", reason="Triton is a package for Linux")
-    with _disable_current_modes():  # that of `tests/digest.py` would send a call another way
-        count = Count.of(frames_of_a_later_call(name))
+    count = Count.of(frames_of_a_later_call(name))
     shares = ", ".join(f"{now / before:.2f} of {before}" for now, before in zip(count, BEFORE[name], strict=True))
     assert all(now <= most for now, most in zip(count, MOST[name], strict=True)), f"{count}: {shares}"
 

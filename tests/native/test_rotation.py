@@ -14,7 +14,6 @@ from relattn import Listed, RotaryEmbedding, Run
 from relattn.compiled import library
 from relattn.encodings import rotation
 from relattn.encodings.rotation import rotated
-from tests.digest import nobody_listens
 from tests.native.sets import every_set
 
 EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
@@ -38,12 +37,6 @@ def drawn(
 ) -> Given:
     angles = 9.0 * torch.randn(*([batch] if listed else []), length, pairs)
     return Given(torch.randn(batch, 3, length, width).to(dtype), angles.cos(), angles.sin())
-
-
-def unheard(features: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool, back: bool = False) -> Tensor:
-    """The rotation where no mode looks on, to which operations are shown."""
-    with nobody_listens():
-        return rotated(features, cos, sin, interleaved=interleaved, back=back)
 
 
 def exact(given: Given, interleaved: bool, *, back: bool = False) -> tuple[Tensor, Tensor]:
@@ -98,7 +91,7 @@ def test_it_is_the_equation(
         length, width = int(rng.integers(1, 80)), 2 * pairs + int(rng.integers(3))
         given = drawn(2, length, width, pairs, dtype, listed=listed)
         for back in (False, True):
-            hold(unheard(*given, interleaved=interleaved, back=back), given, interleaved, back=back)
+            hold(rotated(*given, interleaved=interleaved, back=back), given, interleaved, back=back)
     assert len(compiled_calls) == 14
 
 
@@ -111,7 +104,7 @@ def test_bfloat16_is_rounded_as_pytorch_rounds(instructions: str, interleaved: b
     features = torch.stack([numbers, torch.zeros_like(numbers)], dim=-1)[None, None]
     for cosine in (1.0, 1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, 0.7):
         cos = torch.full((len(numbers), 1), cosine)
-        found = unheard(features, cos, torch.zeros_like(cos), interleaved=interleaved)[0, 0, :, 0]
+        found = rotated(features, cos, torch.zeros_like(cos), interleaved=interleaved)[0, 0, :, 0]
         torch.testing.assert_close(found, (numbers.float() * cosine).bfloat16(), rtol=0.0, atol=0.0, equal_nan=True)
 
 
@@ -121,7 +114,7 @@ def test_what_passes_unrotated_keeps_its_bits(interleaved: bool) -> None:
     given = drawn(1, 5, 12, 4)
     bits = torch.tensor([1, 0x7FC12345, 0x00000777, 0x7F800001], dtype=torch.int32)
     given.features[..., 8:] = bits.view(torch.float32)
-    assert (unheard(*given, interleaved=interleaved)[..., 8:].contiguous().view(torch.int32) == bits).all()
+    assert (rotated(*given, interleaved=interleaved)[..., 8:].contiguous().view(torch.int32) == bits).all()
 
 
 @every_set
@@ -136,12 +129,12 @@ def test_every_number_of_threads_gives_the_same_bits(
     try:
         for threads in (1, 2, 3, 4):
             torch.set_num_threads(threads)
-            found.append(unheard(*given, interleaved=interleaved))
+            found.append(rotated(*given, interleaved=interleaved))
     finally:
         torch.set_num_threads(before)
     one = given._replace(features=given.features[:, 1:2, 77:78], cos=given.cos[77:78], sin=given.sin[77:78])
     assert all(torch.equal(other, found[0]) for other in found)
-    assert torch.equal(unheard(*one, interleaved=interleaved), found[0][:, 1:2, 77:78])
+    assert torch.equal(rotated(*one, interleaved=interleaved), found[0][:, 1:2, 77:78])
     assert len(compiled_calls) == 5
 
 
@@ -162,7 +155,7 @@ def test_inputs_of_any_layout(layout: str, interleaved: bool, compiled_calls) ->
     laid = LAYOUTS[layout](given.features)
     contiguous = laid.clone(memory_format=torch.contiguous_format)
     assert laid.is_neg() or laid.stride() != contiguous.stride()
-    one, other = (unheard(*given._replace(features=x), interleaved=interleaved) for x in (laid, contiguous))
+    one, other = (rotated(*given._replace(features=x), interleaved=interleaved) for x in (laid, contiguous))
     assert torch.equal(one, other) and len(compiled_calls) == 2
 
 
@@ -171,7 +164,7 @@ def test_torchs_default_device_changes_nothing(compiled_calls) -> None:
     given = drawn(2, 6, 10, 4)
     torch.set_default_device("meta")
     try:
-        found = unheard(*given, interleaved=False)
+        found = rotated(*given, interleaved=False)
     finally:
         torch.set_default_device(None)
     hold(found, given, False)
@@ -181,7 +174,7 @@ def test_torchs_default_device_changes_nothing(compiled_calls) -> None:
 @pytest.mark.parametrize("sizes", [(0, 3), (2, 0)], ids=str)
 def test_empty_batches_and_lengths(sizes: tuple[int, int], compiled_calls) -> None:
     given = drawn(*sizes, 8, 4)
-    assert unheard(*given, interleaved=False).shape == given.features.shape and len(compiled_calls) == 1
+    assert rotated(*given, interleaved=False).shape == given.features.shape and len(compiled_calls) == 1
 
 
 @every_dtype
@@ -190,17 +183,15 @@ def test_gradients_are_rotations_back(dtype: torch.dtype, interleaved: bool, com
     """The first, its own gradient by the cotangent, and batched ones, which no kernel takes."""
     given, cotangent = drawn(2, 40, 13, 5, dtype), torch.randn(2, 3, 40, 13).to(dtype).requires_grad_()
     leaf = given.features.requires_grad_()
-    turned = unheard(*given, interleaved=interleaved)
-    with nobody_listens():
-        (first,) = torch.autograd.grad(turned, leaf, cotangent, create_graph=True)
-        (second,) = torch.autograd.grad(first, cotangent, leaf.detach(), retain_graph=True)
+    turned = rotated(*given, interleaved=interleaved)
+    (first,) = torch.autograd.grad(turned, leaf, cotangent, create_graph=True)
+    (second,) = torch.autograd.grad(first, cotangent, leaf.detach(), retain_graph=True)
     hold(first.detach(), given._replace(features=cotangent.detach()), interleaved, back=True)
     hold(second, given._replace(features=leaf.detach()), interleaved)
     assert len(compiled_calls) == 3
-    turned = unheard(*given, interleaved=interleaved)
+    turned = rotated(*given, interleaved=interleaved)
     both = torch.stack([cotangent.detach(), given.features.detach()])
-    with nobody_listens():
-        (batched,) = torch.autograd.grad(turned, leaf, both, is_grads_batched=True)
+    (batched,) = torch.autograd.grad(turned, leaf, both, is_grads_batched=True)
     for found, one in zip(batched, both, strict=True):
         hold(found.contiguous(), given._replace(features=one), interleaved, back=True)
     assert len(compiled_calls) == 4
@@ -211,10 +202,9 @@ def test_an_encoding_turns_queries_keys_and_their_gradients_so(compiled_calls) -
     encoding = RotaryEmbedding(8)
     key = torch.randn(2, 3, 5, 8, requires_grad=True)
     listed = Listed(torch.arange(10).view(2, 5))
-    with nobody_listens():
-        prepared = encoding.prepare_keys(key, Run(0)) + encoding.prepare_keys(key, listed)
-        assert len(compiled_calls) == 2
-        prepared.sum().backward()
+    prepared = encoding.prepare_keys(key, Run(0)) + encoding.prepare_keys(key, listed)
+    assert len(compiled_calls) == 2
+    prepared.sum().backward()
     assert len(compiled_calls) == 4
     with torch.no_grad():
         wide = encoding.prepare_keys(key.double(), Run(0)) + encoding.prepare_keys(key.double(), listed)
@@ -258,8 +248,7 @@ OTHERS: dict[str, Callable[[Given], Tensor]] = {
 def test_who_looks_on_sees_operations(who: str, compiled_calls) -> None:
     """They are also what a rotation is where there are no kernels."""
     given = drawn(2, 6, 10, 4)
-    with nobody_listens():
-        found = OTHERS[who](given)
+    found = OTHERS[who](given)
     assert found.shape == given.features.shape and not compiled_calls
     if who == "grad":  # of half the length, squared, which no rotation changes
         assert ((found - given.features).abs() <= 4 * EPS[torch.float32] * 2 * given.features.abs().max()).all()
@@ -272,5 +261,5 @@ def test_without_kernels_operations_serve(interleaved: bool, monkeypatch, compil
     monkeypatch.setattr("relattn.compiled.rotation.kernels", lambda: "RELATTN_NATIVE=off switches its kernels off")
     given = drawn(2, 6, 10, 4)
     for back in (False, True):
-        hold(unheard(*given, interleaved=interleaved, back=back), given, interleaved, back=back)
+        hold(rotated(*given, interleaved=interleaved, back=back), given, interleaved, back=back)
     assert not compiled_calls

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from relattn import (
     AlibiBias,
@@ -63,7 +62,6 @@ def calls() -> Iterator[Counter[str]]:
     """How often each of COUNTED runs inside, from wherever it is called: the interpreter itself tells of every call.
 
     The parts of Positions that a backend takes, where a window leaves keys out of reach, are reused, not recreated.
-    No dispatch mode looks on, as that of `tests/digest.py` would: for one native goes through PyTorch's dispatcher.
     """
     names = {function.__code__: name for name, function in {**COUNTED, "part": Positions.part}.items()}
     counts = Counter[str]()
@@ -75,8 +73,7 @@ def calls() -> Iterator[Counter[str]]:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        with _disable_current_modes():
-            yield counts
+        yield counts
     finally:
         sys.setprofile(before)
         counts["Positions"] -= counts.pop("part", 0)
