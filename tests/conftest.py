@@ -14,7 +14,7 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
-from tests import seeds
+from tests import reach, seeds
 
 
 def pytest_report_header() -> str:
@@ -39,10 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     case it begins.
 
     Tests with a timeout of their own last longest. They come first: at the end one worker would run them, and the
-    others wait. RELATTN_ONE_IN=20 leaves one test in twenty, which their names fix.
+    others wait. RELATTN_ONE_IN=20 leaves one test in twenty, which their names fix. RELATTN_SINCE=commit leaves one in
+    ten of those that what changed since the commit cannot reach.
     """
     share = int(os.environ.get("RELATTN_ONE_IN", "1"))
     items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % share == 0]
+    if since := os.environ.get("RELATTN_SINCE"):
+        reached = reach.reaching(reach.changed_since(since))
+        items[:] = [item for item in items if item.path in reached or zlib.crc32(item.nodeid.encode()) % 10 == 0]
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("one_in") is not None and hasattr(item, "callspec"):
