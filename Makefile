@@ -6,6 +6,7 @@ TORCH_INDEX ?=
 DEMO_MINUTES ?= 5
 DEMO_OUT ?= runs/demo
 MINUTES ?= 30
+SEED ?= 1
 TESTS ?= tests
 TRITONS ?= 3.8.0 3.9.0
 ONE_IN ?= 1
@@ -28,7 +29,7 @@ WHEELS := build/wheels
 BARE := build/bare
 RELEASE := build/release
 
-.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search lint lint-python lint-kernels docs demo player clean
+.PHONY: help install test test-all test-ptx test-tritons test-gpu test-site test-wrappers test-sanitize test-arm test-versions test-hf-versions release-check wheels search mutants lint lint-python lint-kernels docs demo player clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +40,7 @@ help: ## list the targets
 	@echo "  DEMO_MINUTES=M         how long the demo trains (default: $(DEMO_MINUTES))"
 	@echo "  DEMO_OUT=DIR           where the demo writes (default: $(DEMO_OUT))"
 	@echo "  MINUTES=M              how long the search lasts (default: $(MINUTES))"
+	@echo "  SEED=N                 which mutants are drawn (default: $(SEED))"
 	@echo "  TESTS=PATH             the tests that search runs (default: $(TESTS))"
 	@echo "  TRITONS=VERSIONS       what test-tritons tries (default: $(TRITONS)); ONE_IN=20 runs every twentieth test there"
 
@@ -155,6 +157,9 @@ release-check: install ## the package as it would be published: its metadata, it
 
 search: install ## the tests with new random numbers, again and again for MINUTES
 	$(BIN)/python -m tests.search --minutes $(MINUTES) $(WORKERS) -m '$(FAST)' $(TESTS)
+
+mutants: install ## 60 mutants of the core: which of them do the tests of `make test` kill?
+	$(BIN)/python -m tests.mutants --seed $(SEED)
 
 lint: lint-python lint-kernels ## ruff and pyright, and for the kernels clang-format and clang-tidy; side by side with make -j2
 
