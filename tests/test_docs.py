@@ -2,14 +2,12 @@
 
 A page is a Markdown file. Its ```python blocks run in order and share a namespace; what a block prints must stand in a
 ```text block right after it, and nothing else may. ```text blocks elsewhere are mistakes. Commands stand in ```sh
-blocks, and their programs must take them. Every code span is a command, an option, a file, Python that runs after the
-page's blocks, or a name that exists: tests/documents/ decides which, and names.toml there lists those that are neither.
+blocks, and their programs must take them. A code span that is a command, an option, a file or a dotted name of relattn
+is a true one. Blocks that need Keras are tested in tests/keras.
 """
 
-import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,15 +15,16 @@ import pytest
 import torch
 
 import relattn
-from tests.documents import fragments
 from tests.documents.commands import is_command, refusal
 from tests.documents.page import PAGES, ROOT, read, run
+from tests.documents.spans import complaint
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-KERAS = "relattn.keras."
-"""Spans with this name, and pages with ```py blocks, need a process with Keras, which no other test may import."""
-ON_KERAS = [page for page in PAGES if read(page.read_text()).keras]
+KERAS = "relattn.keras"
+"""Its names need a process with Keras, which no other test may import."""
+READERS = "tisa"
+"""The encoding that a reader of docs/adding_an_encoding.md makes."""
 
 
 def name_of(page: Path) -> str:
@@ -33,22 +32,14 @@ def name_of(page: Path) -> str:
 
 
 def untrue(page: Path) -> list[str]:
-    """What is untrue of a page's commands and code spans, after its blocks have run."""
+    """What is untrue of a page's code, commands and code spans."""
+    run(page)
     content = read(page.read_text())
-    where = fragments.place(name_of(page), run(page), content.keras)
     found = [f"`{line}`: {why}" for line in content.shell if (why := refusal(line))]
     lines = [line for block in content.plain for line in block.splitlines()]
     found += [f"`{line}`: a command belongs into a ```sh block" for line in lines if is_command(line.strip())]
-    spans = [span for span in dict.fromkeys(content.spans) if content.keras or KERAS not in span]
-    return found + [why for span in spans if (why := fragments.complaint(span, where))]
-
-
-def untrue_of_keras() -> list[str]:
-    """What is untrue of the pages on Keras, and of the other pages' spans that name it."""
-    spans = {span for page in PAGES for span in read(page.read_text()).spans if KERAS in span}
-    where = fragments.Place({"relattn": relattn}, frozenset(), on_keras=True)
-    found = [why for span in sorted(spans) if (why := fragments.complaint(span, where))]
-    return found + [line for page in ON_KERAS for line in untrue(page)]
+    spans = [span for span in dict.fromkeys(content.spans) if KERAS not in span and READERS not in span.lower()]
+    return found + [f"`{span}`: {why}" for span in spans if (why := complaint(span))]
 
 
 def anchors(text: str) -> set[str]:
@@ -78,33 +69,12 @@ def _settings_of_torch_put_back():
     torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ON_KERAS], ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_code_of_a_page_runs_and_says_what_is_true(page, tmp_path, monkeypatch):
     (tmp_path / "vectors").symlink_to(ROOT / "vectors")
     monkeypatch.chdir(tmp_path)
     found = untrue(page)
     assert not found, "\n".join(found)
-
-
-@pytest.mark.slow
-def test_code_that_needs_keras(tmp_path):
-    """On PyTorch; Keras would import TensorFlow, too, where it can, and here it only costs time."""
-    program = """
-import sys
-sys.modules["tensorflow"] = None
-from tests.test_docs import untrue_of_keras
-print(*untrue_of_keras(), sep="\\n", end="")
-"""
-    variables = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
-    assert ROOT / "docs" / "keras.md" in ON_KERAS
-
-
-def test_no_name_is_listed_in_vain():
-    spans = {name_of(page): " ".join(read(page.read_text()).spans) for page in PAGES}
-    assert set(fragments.NAMES) <= set(spans)
-    assert [(page, span) for page in spans for span in fragments.listed(page) if span not in spans[page]] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -217,22 +187,10 @@ def test_a_page_that_lies_is_found_out(tmp_path, text, complaint):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("`relattn.relative_atention`", "relattn has no relative_atention"),
-        ("`relattn.relative_attention(x, x, x, caussal=True)`", "unexpected keyword argument 'caussal'"),
-        ("`relattn.relative_attention(x, x, x, window=(-1, 0))`", "ValueError: window"),
-        ("`relattn.ShawEmbedding(max_length=...)`", "relattn.ShawEmbedding takes other arguments"),
-        ("`cache.reorder(index)`", "nothing is known"),
-        ("`reorder(index, how)`", "nothing is known"),
-        ("`CausalEmbedding`", "nothing is known"),
-        ("`caussal=True`", "nothing is known"),
-        ('`beyond="wrap"`', "nothing is known"),
-        ('`"wrap"`', "nothing is known"),
-        ("`x.shap`", "x has no shap"),
-        ("`[B, headz]`", "nothing is known"),
-        ("`q . k + b[d]`", "nothing is known"),
-        ("`relattn::tilde`", "nothing is known"),
-        ("`import relattn.hff`", "No module named 'relattn.hff'"),
-        ("`src/relattn/functionnal.py`", "nothing is known"),
+        ("`relattn.relative_atention`", "No module named 'relattn.relative_atention'"),
+        ("`relattn.nn.KVCache.trunkate(length)`", "no attribute 'trunkate'"),
+        ("`relattn.hff`", "No module named 'relattn.hff'"),
+        ("`src/relattn/functionnal.py`", "no such file"),
         ("`--minuttes 3`", "no command and no script has this option"),
         ("`relattn compare --minuttes 3`", "No such option"),
         ("`relattn bench --encodings relative,warp`", "warp"),
@@ -249,10 +207,9 @@ def test_a_page_that_lies_is_found_out(tmp_path, text, complaint):
         ("    relattn doctor\n", "a command belongs into a ```sh block"),
     ],
 )
-def test_what_is_untrue_is_found_out(tmp_path, monkeypatch, text, complaint):
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+def test_what_is_untrue_is_found_out(tmp_path, text, complaint):
     page = tmp_path / "page.md"
-    page.write_text(f"```python\nimport torch\nx = torch.randn(1, 2, 3, 4)\n```\n\n{text}\n")
+    page.write_text(f"{text}\n")
     (said,) = untrue(page)
     assert complaint in said
 
