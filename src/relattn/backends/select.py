@@ -11,9 +11,9 @@ import torch
 
 from relattn.arguments import check_choice
 from relattn.backends.base import Backend
+from relattn.backends.cpu.backend import NativeBackend
+from relattn.backends.cpu.operator import has_few_queries
 from relattn.backends.dense import DenseBackend
-from relattn.backends.native import NativeBackend
-from relattn.backends.native.operator import has_few_queries
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend

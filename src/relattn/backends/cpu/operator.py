@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relattn.backends.cpu.inputs import Inputs, as_floats, rows_of
+from relattn.backends.cpu.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
+from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.dense import DenseBackend
-from relattn.backends.native.inputs import Inputs, as_floats, rows_of
-from relattn.backends.native.layout import WORKSPACE, AxisGradients, Gradients, Outputs, packed
 from relattn.backends.philox import seed_of
 from relattn.backends.problem_arguments import OF_AN_AXIS, on_axis
 from relattn.backends.problem_operator import Answers, Forward, operator_of
-from relattn.compiled.library import Kernels, kernels
 from relattn.errors import UnsupportedError
 from relattn.score.problem import Problem
 

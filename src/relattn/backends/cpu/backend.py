@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from relattn.backends.native.inputs import MOST_AXES
-from relattn.backends.native.operator import gradients, part, run
+from relattn.backends.cpu.inputs import MOST_AXES
+from relattn.backends.cpu.library import Kernels, kernels
+from relattn.backends.cpu.operator import gradients, part, run
 from relattn.backends.operators import reasons_of_an_operator
 from relattn.backends.philox import seed_of
 from relattn.backends.problem_operator import Answers, Forward
-from relattn.compiled.library import Kernels, kernels
 from relattn.score.certainty import certainly
 from relattn.score.problem import Problem
 from relattn.watched import constant_in_graphs

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relattn.arguments import check_choice
-from relattn.compiled.sources import digest
+from relattn.backends.cpu.sources import digest
 
 FILE = Path(__file__).with_name("_kernels.so")
 SOURCES = Path(__file__).with_name("kernels")

@@ -8,7 +8,7 @@
 
 namespace RELATTN_SET {
 
-// One call, in the order in which compiled/rotation.py packs it. All fields are 8 bytes wide.
+// One call, in the order in which cpu/rotation.py packs it. All fields are 8 bytes wide.
 struct Rotation {
   static constexpr Index BLOCK = 32;  // positions
 

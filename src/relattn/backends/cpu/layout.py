@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.backends.native.inputs import HELD, MOST_AXES, AxisInputs, Inputs
+from relattn.backends.cpu.inputs import HELD, MOST_AXES, AxisInputs, Inputs
 from relattn.score.positions import Positions
 from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable

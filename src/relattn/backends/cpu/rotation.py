@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.compiled.library import Kernels, kernels
+from relattn.backends.cpu.library import Kernels, kernels
 from relattn.watched import in_forward_mode, is_batched, is_watched
 
 STRUCT = struct.Struct("=17q")
