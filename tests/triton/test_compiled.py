@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.backends.triton.call import Table
+from relattn.backends.triton.host.call import Table
 from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
 from tests.triton.test_kernels import TABLES
 
 TRITON = pytest.importorskip("triton", reason="Triton is a package for Linux").__version__
-candidates = pytest.importorskip("relattn.backends.triton.candidates", reason="Triton is a package for Linux")
+candidates = pytest.importorskip("relattn.backends.triton.host.tile_configs", reason="Triton is a package for Linux")
 pytestmark = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")
 
 LENGTH = 4096
@@ -238,8 +238,8 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     The interpreter does not show what fails to compile; an argument that is 1, for instance, is a constant here.
     """
     from benchmarks.triton_compiled import launches
-    from relattn.backends.triton import decoding
-    from relattn.backends.triton.backward import queries_kernel
+    from relattn.backends.triton.kernels import decoding
+    from relattn.backends.triton.kernels.backward import queries_kernel
     from tests.triton.compiled import compiled
 
     call = BRANCHES[name]
@@ -309,7 +309,7 @@ def test_decoding_compiles_for_hopper(
     tables: tuple[str, ...], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One query over 8192 keys, and the merging of its parts."""
-    from relattn.backends.triton import decoding
+    from relattn.backends.triton.kernels import decoding
     from tests.triton.compiled import compiled
 
     part, merge = Recorder(decoding.part_kernel), Recorder(decoding.merge_kernel)

@@ -138,7 +138,7 @@ def test_the_products_of_a_compiled_kernel(capability):
     from triton.backends.compiler import GPUTarget
 
     from benchmarks.triton_compiled import CALLS, constants_of, kernels
-    from relattn.backends.triton.candidates import Sizes
+    from relattn.backends.triton.host.tile_configs import Sizes
     from tests.triton.compiled import compiled_for
 
     call, size = CALLS["no table"](), Sizes(64, 4, 2)

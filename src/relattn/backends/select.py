@@ -18,7 +18,7 @@ from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
 from relattn.backends.triton import TritonBackend
-from relattn.backends.triton.slow_place import warn_of_a_slow_place
+from relattn.backends.triton.host.slow_place import warn_of_a_slow_place
 from relattn.errors import UnsupportedError
 from relattn.score.certainty import certainly
 from relattn.score.problem import Problem

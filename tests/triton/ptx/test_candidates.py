@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.host.call import Call
 from tests.triton.calls import launching
 from tests.triton.test_kernels import TABLES, make_call, random_cotangents, run
 
@@ -38,7 +38,7 @@ def test_every_size_that_may_be_taken_is_run(monkeypatch: pytest.MonkeyPatch) ->
 
 def _taken() -> Iterator[Compiled]:
     """By calls of each kind that `candidates` tells from others."""
-    from relattn.backends.triton.candidates import AMPERE, candidates
+    from relattn.backends.triton.host.tile_configs import AMPERE, candidates
 
     for (dtype, precision), width, tables, dropout_p, axes, added in product(
         NUMBERS, (64, 128, 256), BESIDE, (0.0, 0.3), ((), ({"number": 1},)), (None, "hqk")
@@ -59,8 +59,8 @@ def _taken() -> Iterator[Compiled]:
 
 def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
     """What they would launch: nothing runs here."""
-    from relattn.backends.triton import backward, decoding
-    from relattn.backends.triton.candidates import Sizes
+    from relattn.backends.triton.host.tile_configs import Sizes
+    from relattn.backends.triton.kernels import backward, decoding
     from tests.triton.ptx.test_emulated import EVERY_TIME, NOW_AND_THEN
 
     found: set[Compiled] = set()
@@ -80,7 +80,7 @@ def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
 
 
 def _compiled(kernel: str, sizes: tuple[int, ...], call: Call) -> Compiled:
-    from relattn.backends.triton.candidates import ALONG_KEYS
+    from relattn.backends.triton.host.tile_configs import ALONG_KEYS
 
     owned = sizes[3] if kernel in ALONG_KEYS else 1
     return Compiled(kernel, (*sizes[:3], owned), call.query.dtype == torch.float32, call.precision)

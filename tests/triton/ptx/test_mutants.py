@@ -101,7 +101,7 @@ def _launched(launches: Callable[[str], dict[str, tuple]], name: str) -> tuple:
 
 def _launches(scene: str) -> dict[str, tuple]:
     """All launches of a scene, forward and backward."""
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
     from tests.triton.ptx import launch
 
     sizes, ordered, given = SCENES[scene]
