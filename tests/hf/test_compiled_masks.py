@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import masking_utils
 
 from relattn import UnsupportedError
-from relattn.hf.asked_masks import asked
 from relattn.hf.mask_functions import relattn_mask
+from relattn.hf.probed_masks import asked
 from tests import seeds
 from tests.bad_input.refusal import refused
 

@@ -11,9 +11,9 @@ import transformers
 from torch import Tensor, nn
 
 from relattn import ShapeError, UnsupportedError
-from relattn.hf.handed import CHANGES, SEQUENCES
 from relattn.hf.interface import relattn_attention
 from relattn.hf.masks import MaskStructure
+from relattn.hf.unsupported_kwargs import CHANGES, SEQUENCES
 from tests.bad_input.refusal import refused
 
 FILES = [*Path(transformers.__file__).parent.glob("models/*/modeling_*.py")]

@@ -9,7 +9,7 @@ import transformers
 
 from relattn.hf.installed import FIRST, LAST, VERSION, release
 from relattn.hf.models import FILES, SINCE, replacements
-from relattn.hf.uncovered import LEFT, NO_BIAS, REMAINS, is_told, reason, relative
+from relattn.hf.unsupported import LEFT, NO_BIAS, REMAINS, is_told, reason, relative
 
 CODE = {path: path.read_text() for path in Path(transformers.__file__).parent.glob("models/*/modeling_*.py")}
 FITTING = [package for package in FILES if release(SINCE.get(package, FIRST)) <= release(VERSION)]

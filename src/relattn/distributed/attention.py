@@ -14,15 +14,15 @@ from relattn.arguments import check_choice, check_flag, check_probability
 from relattn.autocast import without_autocast
 from relattn.backends.select import check_backend, select
 from relattn.distributed import gathering, ring
-from relattn.distributed.agree import agree
-from relattn.distributed.asked import Asked, agreed
+from relattn.distributed.arguments import Asked, agreed
 from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
+from relattn.distributed.consensus import agree
 from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, pieces
 from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered
 from relattn.distributed.merge import merging
 from relattn.distributed.parts import check_part
-from relattn.distributed.sides import Side, side_of
+from relattn.distributed.positions import Side, side_of
 from relattn.door import AttentionMask, Segments, checked
 from relattn.encodings.base import RelativeEncoding
 from relattn.score import checks

@@ -14,7 +14,7 @@ from relattn import door
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, Piece, pieces
 from relattn.distributed.parts import ordered
-from relattn.distributed.sides import Side
+from relattn.distributed.positions import Side
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.errors import ShapeError
 from relattn.score.checks import check_attn_mask, places_beside

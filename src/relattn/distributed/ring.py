@@ -20,7 +20,7 @@ from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout
 from relattn.distributed.merge import Merged, merging
 from relattn.distributed.ring_backward import Backward
-from relattn.distributed.rounds import Ring, given_in, moved, part
+from relattn.distributed.ring_schedule import Ring, given_in, moved, part
 from relattn.score.problem import Problem
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from relattn.autocast import without_autocast
 from relattn.backends.problem_operator import Answers
 from relattn.distributed.group import Passing
-from relattn.distributed.rounds import CHUNK, Meeting, Ring, given_in, moved, part
+from relattn.distributed.ring_schedule import CHUNK, Meeting, Ring, given_in, moved, part
 from relattn.distributed.sums import Sums, zeros_like
 
 

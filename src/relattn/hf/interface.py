@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from relattn.functional import attention_weights, relative_attention
-from relattn.hf.handed import check_handed, check_mask
 from relattn.hf.mask_functions import relattn_mask
 from relattn.hf.masks import MaskStructure, as_structure
+from relattn.hf.unsupported_kwargs import check_handed, check_mask
 
 if TYPE_CHECKING:
     from relattn.encodings.base import RelativeEncoding

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import masking_utils
 
-from relattn.hf.asked_masks import asked
 from relattn.hf.masks import MaskStructure, both
+from relattn.hf.probed_masks import asked
 
 
 def relattn_mask(

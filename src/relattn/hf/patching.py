@@ -13,11 +13,11 @@ from transformers import PreTrainedConfig
 from relattn.arguments import kind_of
 from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
+from relattn.hf.decide import Modules, Verdict, around, is_told_of_masks, verdict
 from relattn.hf.interface import NAME
 from relattn.hf.models import package
 from relattn.hf.replacement import Replacement, original, turn
 from relattn.hf.report import KINDS, Report
-from relattn.hf.verdict import Modules, Verdict, around, is_told_of_masks, verdict
 
 
 def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Report:

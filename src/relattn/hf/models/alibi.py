@@ -21,7 +21,7 @@ from relattn.errors import UnsupportedError
 from relattn.hf.interface import add_to_scores, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 

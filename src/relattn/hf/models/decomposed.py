@@ -16,7 +16,7 @@ from transformers.models.vitdet.modeling_vitdet import VitDetAttention
 from relattn.hf.grids import on_grid
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
-from relattn.hf.recording import recording
+from relattn.hf.output_recording import recording
 from relattn.hf.replacement import Replacement
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms

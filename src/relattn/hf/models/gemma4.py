@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
 
 from relattn.hf.masks import MaskStructure
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 
 
 class LastTokens(WholeModel):

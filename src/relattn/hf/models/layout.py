@@ -17,7 +17,7 @@ from relattn.encodings.t5 import bias_table
 from relattn.hf.called import columns_of
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
-from relattn.hf.recording import recording
+from relattn.hf.output_recording import recording
 from relattn.hf.replacement import Replacement
 from relattn.score.positions import SEQUENCE, Span
 from relattn.score.table import wide

@@ -23,7 +23,7 @@ from relattn.hf.masks import as_structure
 from relattn.hf.models.parakeet import relative_attention_of, through_layers
 from relattn.hf.names import CACHE
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 
 
 class RelattnNemotronAsrStreamingEncoderAttention(Replacement, NemotronAsrStreamingEncoderAttention):

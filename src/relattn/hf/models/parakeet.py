@@ -22,7 +22,7 @@ from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.models.conformer import transformer_xl_terms
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 
 
 class RelattnParakeetEncoderAttention(Replacement, ParakeetEncoderAttention):

@@ -16,7 +16,7 @@ from relattn.hf.interface import attend
 from relattn.hf.joint import Keys, attend_jointly
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 

@@ -18,7 +18,7 @@ from relattn.hf.interface import NAME
 from relattn.hf.models import FILES, package, replacement_of, unwrapped
 from relattn.hf.replacement import Replacement, keeps_its_forward
 from relattn.hf.report import Kind
-from relattn.hf.uncovered import LEFT, REMAINS, is_told, reason, relative
+from relattn.hf.unsupported import LEFT, REMAINS, is_told, reason, relative
 
 WORKS_ON_ITS_MASK = re.compile(
     r"attention_mask(\[| & |\.(shape|masked_fill))|_attn_implementation (in |== \"sdpa\")|merged_attention_mask"

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from relattn.distributed.agree import agree, checksum, compared
 from relattn.distributed.choose import Rotate
+from relattn.distributed.consensus import agree, checksum, compared
 from relattn.distributed.group import Group
 from relattn.distributed.lowering import Call, with_prepared_keys
 from relattn.encodings.base import RelativeEncoding
