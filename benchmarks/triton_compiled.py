@@ -166,9 +166,9 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     return named | {f"{each.kernel.__name__.removesuffix('_kernel')}, in order": each for each in in_order}
 
 
-def untimed(launch: Launch, call: Call, capability: int) -> tile_configs.Sizes:
+def untimed(launch: Launch, call: Call, capability: int) -> tile_configs.TileConfig:
     """The size that is taken where nothing is timed."""
-    return tile_configs.candidates(launch.kernel.__name__, call, capability)[0]
+    return tile_configs.tile_configs(launch.kernel.__name__, call, capability)[0]
 
 
 def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call, capability: int) -> dict[str, Any]:
@@ -180,13 +180,13 @@ def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call
     return place | {"size": [size.tile, size.warps, size.stages]} | cost._asdict()
 
 
-def cost_of(launch: Launch, call: Call, size: tile_configs.Sizes, capability: int) -> Cost:
+def cost_of(launch: Launch, call: Call, size: tile_configs.TileConfig, capability: int) -> Cost:
     """Of the kernel of a launch in a size."""
     constants = constants_of(launch, call, size)
     return compiled(launch.kernel, launch.given, constants, size.warps, size.stages, capability, call.precision)
 
 
-def constants_of(launch: Launch, call: Call, size: tile_configs.Sizes) -> dict[str, int]:
+def constants_of(launch: Launch, call: Call, size: tile_configs.TileConfig) -> dict[str, int]:
     """What the kernel of a launch is compiled for, in a size."""
     return {**widths_of(call), **launch.more, **tile_configs.constants(launch.kernel, size)}
 

@@ -73,7 +73,7 @@ class Work(NamedTuple):
     tensor: float
 
 
-def work(launch: Launch, call: Call, capability: int, size: tile_configs.Sizes, which: int) -> Work:
+def work(launch: Launch, call: Call, capability: int, size: tile_configs.TileConfig, which: int) -> Work:
     """Of one step of the kernel's walk, in one of its loops; where a step takes two tiles of pairs, of one of them."""
     tile, warps, stages, groups = size
     target = GPUTarget("cuda", capability, 32)
@@ -165,9 +165,9 @@ def bytes_of_factors(name: str, operands: str, tile: int, warps: int) -> int:
     return 0
 
 
-def best(launch: Launch, call: Call, capability: int, which: int = WITHIN) -> tuple[tile_configs.Sizes, Work]:
+def best(launch: Launch, call: Call, capability: int, which: int = WITHIN) -> tuple[tile_configs.TileConfig, Work]:
     """The size with the lowest bound per pair, and its work."""
-    sizes = tile_configs.candidates(launch.kernel.__name__, call, capability)
+    sizes = tile_configs.tile_configs(launch.kernel.__name__, call, capability)
     found = [(size, work(launch, call, capability, size, which)) for size in sizes]
     return min(found, key=lambda one: max(one[1]) / one[0].tile ** 2)
 
@@ -177,7 +177,7 @@ def reference(products: int, capability: int) -> float:
     return products * 64 / MULTIPLY_ADDS[capability]
 
 
-def _cells(size: tile_configs.Sizes, one: Work, scale: float = 1.0) -> list[str]:
+def _cells(size: tile_configs.TileConfig, one: Work, scale: float = 1.0) -> list[str]:
     """The size, the cycles, and the unit that needs most."""
     several = f", {size.groups} tiles" if size.groups > 1 else ""
     figures = " / ".join(f"{cycles * scale:.0f}" for cycles in one)

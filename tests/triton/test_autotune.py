@@ -20,12 +20,13 @@ from tests.triton.calls import meta_axis, meta_call
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 from triton.compiler.compiler import CompiledKernel
 
-sizes = pytest.importorskip("relattn.backends.triton.host.autotune", reason="Triton is a package for Linux")
-candidates = pytest.importorskip("relattn.backends.triton.host.tile_configs", reason="Triton is a package for Linux")
+autotune = pytest.importorskip("relattn.backends.triton.host.autotune", reason="Triton is a package for Linux")
+tile_configs = pytest.importorskip("relattn.backends.triton.host.tile_configs", reason="Triton is a package for Linux")
 ready = pytest.importorskip("relattn.backends.triton.host.ready", reason="Triton is a package for Linux")
+TileConfig = tile_configs.TileConfig
 
 LARGE, SMALL = meta_call(), meta_call(length=512)
-FIRST, LAST = candidates.Sizes(64, 4, 2), candidates.Sizes(128, 8, 2)
+FIRST, LAST = TileConfig(64, 4, 2), TileConfig(128, 8, 2)
 A_PAIR_OF_TABLES = ("relative_keys", "relative_values")
 ALONE = meta_call(A_PAIR_OF_TABLES, 33, width=256)
 """There is one size for it."""
@@ -62,7 +63,7 @@ class Kernel:
             *arguments: object, TILE: int, num_warps: int, num_stages: int, maxnreg: int,
             default_dot_input_precision: str, **widths: int,
         ) -> Compiled:  # fmt: skip
-            chosen = candidates.Sizes(TILE, num_warps, num_stages)
+            chosen = TileConfig(TILE, num_warps, num_stages)
             assert (maxnreg, default_dot_input_precision) == (255, self.precision)
             if chosen in self.errors:
                 self.refused += 1
@@ -76,7 +77,7 @@ class Kernel:
 
     def launched(self, call: Any = LARGE, *arguments: object, **given: Any) -> Any:
         """The sizes in which a launch runs last: those whose numbers stay."""
-        sizes.launch(self, call, lambda owned: 4096 // owned, arguments, **given)
+        autotune.launch(self, call, lambda owned: 4096 // owned, arguments, **given)
         return self.runs[-1]
 
 
@@ -99,16 +100,16 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
 
     state = SimpleNamespace(capturing=False, arch=89, gpu="L40S")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(sizes, "INTERPRETED", False)
-    monkeypatch.setattr(candidates, "INTERPRETED", False)
+    monkeypatch.setattr(autotune, "INTERPRETED", False)
+    monkeypatch.setattr(tile_configs, "INTERPRETED", False)
     active = SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", state.arch, 32), get_current_device=int, get_current_stream=int
     )
-    for module in (sizes, ready):
+    for module in (autotune, ready):
         monkeypatch.setattr(module, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: state.gpu)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
-    state.forget = lambda: [memory.clear() for memory in (sizes._fastest, sizes._first, ready.remembered)]
+    state.forget = lambda: [memory.clear() for memory in (autotune._fastest, autotune._first, ready.remembered)]
     state.forget()
     request.addfinalizer(state.forget)
     state.empty_the_disk = lambda name="empty": monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(name)))
@@ -119,13 +120,13 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
 def clock(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Of a kernel that runs fastest in LAST."""
     timing = Clock(Kernel({LAST: 1.0}))
-    monkeypatch.setattr(sizes, "_timed", timing)
+    monkeypatch.setattr(autotune, "_timed", timing)
     return timing
 
 
 def of(call: Any, arch: int = 89) -> list[Any]:
     """The sizes that the stand-in would be timed in; arch: that of `machine`."""
-    return candidates.candidates(Kernel.__name__, call, arch)
+    return tile_configs.tile_configs(Kernel.__name__, call, arch)
 
 
 def out_of_shared_memory() -> Exception:
@@ -190,7 +191,7 @@ PAIRS_OF_CALLS = {
 
 @pytest.mark.parametrize("name", PAIRS_OF_CALLS)
 def test_sizes_of_a_small_call_depend_on_no_other_call(name: str, machine: SimpleNamespace) -> None:
-    machine.arch = candidates.HOPPER
+    machine.arch = tile_configs.HOPPER
     expected = [of(call, machine.arch)[0] for call in PAIRS_OF_CALLS[name]]
     assert expected[0] != expected[1]
     for order in ((0, 1), (1, 0)):
@@ -222,7 +223,7 @@ def test_what_does_not_fit_is_passed_over(clock: Clock, machine: SimpleNamespace
 def test_smaller_tiles_where_no_candidate_fits(clock: Clock) -> None:
     clock.kernel.errors = {refused: out_of_shared_memory() for refused in of(LARGE)}
     for call in (LARGE, SMALL, LARGE):
-        assert clock.kernel.launched(call) == candidates.SMALLEST
+        assert clock.kernel.launched(call) == tile_configs.SMALLEST
     assert clock == []
 
 
@@ -230,7 +231,7 @@ def test_smaller_tiles_where_no_candidate_fits(clock: Clock) -> None:
 def test_what_fits_in_no_size_raises(call: Any, clock: Clock) -> None:
     from triton.runtime.errors import OutOfResources
 
-    refused = [*of(call), candidates.SMALLEST]
+    refused = [*of(call), tile_configs.SMALLEST]
     clock.kernel.errors = {each: out_of_shared_memory() for each in refused}
     with pytest.raises(OutOfResources, match="shared memory"):
         clock.kernel.launched(call)
@@ -252,7 +253,7 @@ def test_a_later_process_reads_what_an_earlier_one_timed(clock: Clock, machine: 
 
 
 @pytest.mark.parametrize(
-    "other", ["source", "arch", "gpu", "dtype", "tables", "width", "precision", "length", "candidates"]
+    "other", ["source", "arch", "gpu", "dtype", "tables", "width", "precision", "length", "tile_configs"]
 )
 def test_another_kind_is_timed_on_its_own(
     other: str, clock: Clock, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
@@ -277,13 +278,13 @@ def test_another_kind_is_timed_on_its_own(
             call = meta_call(width=80)
         case "precision":
             call, clock.kernel.precision = replace(LARGE, precision="tf32x3"), "tf32x3"
-            monkeypatch.setattr(sizes, "candidates", lambda kernel, call, arch: [FIRST, LAST])
+            monkeypatch.setattr(autotune, "tile_configs", lambda kernel, call, arch: [FIRST, LAST])
         case "length":
             call = meta_call(length=8192)
-        case "candidates":
-            monkeypatch.setattr(sizes, "candidates", lambda kernel, call, arch: [LAST, FIRST])
+        case "tile_configs":
+            monkeypatch.setattr(autotune, "tile_configs", lambda kernel, call, arch: [LAST, FIRST])
     clock.kernel.launched(call, argument)
-    assert clock == sizes.candidates(Kernel.__name__, call, machine.arch)
+    assert clock == autotune.tile_configs(Kernel.__name__, call, machine.arch)
 
 
 def test_what_another_process_found_meanwhile_is_taken(
@@ -292,8 +293,8 @@ def test_what_another_process_found_meanwhile_is_taken(
     """Two searches at once: both processes go on with the sizes of the first that was done."""
     clock.kernel.launched()
     machine.forget()
-    found, before = sizes._read, [None]  # nothing yet at the first look
-    monkeypatch.setattr(sizes, "_read", lambda cache, name: before.pop() if before else found(cache, name))
+    found, before = autotune._read, [None]  # nothing yet at the first look
+    monkeypatch.setattr(autotune, "_read", lambda cache, name: before.pop() if before else found(cache, name))
     clock.kernel.times = {FIRST: 0.5}
     assert clock.kernel.launched() == LAST
     assert FIRST in clock, "it was timed, and in vain"
@@ -308,7 +309,7 @@ def test_runs_are_timed_until_there_are_enough(milliseconds: float, runs: int, m
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: milliseconds)
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
     seen: list[None] = []
-    assert sizes._timed(lambda: seen.append(None)) == milliseconds
+    assert autotune._timed(lambda: seen.append(None)) == milliseconds
     assert len(seen) == 1 + runs
 
 
@@ -317,7 +318,7 @@ def no_clock(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, why: str
     if why == "capturing":
         machine.capturing = True
     elif why == "interpreted":
-        monkeypatch.setattr(sizes, "INTERPRETED", True)
+        monkeypatch.setattr(autotune, "INTERPRETED", True)
     elif why == "deterministic":
         monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     return SMALL if why == "small" else LARGE
@@ -330,7 +331,7 @@ def test_without_a_clock_the_first_that_fits_is_taken(
     """It runs once, and keeps no later call from being timed."""
     with monkeypatch.context() as patches:
         call = no_clock(machine, patches, why)
-        first, *others = [*of(call), candidates.SMALLEST]
+        first, *others = [*of(call), tile_configs.SMALLEST]
         if why != "interpreted":
             clock.kernel.errors, first = {first: out_of_shared_memory()}, others[0]
         assert [clock.kernel.launched(call), clock.kernel.launched(call)] == [first, first] == clock.kernel.runs
@@ -441,7 +442,7 @@ A_FLOAT_MASK = {"explicit_mask": torch.empty(1, 1, 4096, 4096, dtype=HALF, devic
 )
 def test_what_is_timed(kernel: str, changes: dict[str, Any], expected: list[Any], machine: SimpleNamespace) -> None:
     """Two, the first of which holds on every chip: see benchmarks/results/triton. Of an H100 see test_hopper.py."""
-    assert candidates.candidates(kernel, meta_call(**changes), 89) == [candidates.Sizes(*each) for each in expected]
+    assert tile_configs.tile_configs(kernel, meta_call(**changes), 89) == [TileConfig(*each) for each in expected]
 
 
 SEVERAL = {"forward_kernel": [(64, 4, 2), (32, 8, 2, 8)], "queries_kernel": [(32, 4, 2), (32, 4, 2, 4)]}
@@ -471,10 +472,10 @@ SEVERAL = {"forward_kernel": [(64, 4, 2), (32, 8, 2, 8)], "queries_kernel": [(32
 def test_where_programs_own_several_tiles_of_queries(
     kernel: str, changes: dict[str, Any], arch: int, are_timed: bool, machine: SimpleNamespace
 ) -> None:
-    found = candidates.candidates(kernel, meta_call(**changes), arch)
+    found = tile_configs.tile_configs(kernel, meta_call(**changes), arch)
     assert (found[-1].groups > 1) == are_timed
     if are_timed and changes["tables"] == KEYS:
-        assert found == [candidates.Sizes(*each) for each in SEVERAL[kernel]]
+        assert found == [TileConfig(*each) for each in SEVERAL[kernel]]
 
 
 def test_a_program_owns_several_tiles(clock: Clock, machine: SimpleNamespace) -> None:
@@ -487,7 +488,7 @@ def test_a_program_owns_several_tiles(clock: Clock, machine: SimpleNamespace) ->
         def running(self, grid: tuple[int]) -> Callable[..., Compiled]:
             def run(*arguments: object, GROUPS: int, **given: Any) -> Compiled:
                 launched.append((grid[0], {"GROUPS": GROUPS, "TILE": given["TILE"]}))
-                self.runs.append(candidates.Sizes(given["TILE"], given["num_warps"], given["num_stages"], GROUPS))
+                self.runs.append(TileConfig(given["TILE"], given["num_warps"], given["num_stages"], GROUPS))
                 return Again(self, self.runs[-1])
 
             return run
@@ -497,7 +498,7 @@ def test_a_program_owns_several_tiles(clock: Clock, machine: SimpleNamespace) ->
             launched.append((given[0], {"GROUPS": given[-1], "TILE": given[-2]}))
             self.stand_in.runs.append(self.chosen)
 
-    several, machine.arch = candidates.Sizes(*SEVERAL["queries_kernel"][-1]), 80
+    several, machine.arch = TileConfig(*SEVERAL["queries_kernel"][-1]), 80
     clock.kernel = Grouped({several: 1.0})
     call = meta_call(KEYS)
     for _ in range(2):
@@ -514,7 +515,7 @@ class Counted(Kernel):
 
     def running(self, grid: tuple[int]) -> Callable[..., None]:
         def run(*arguments: object, num_warps: int, num_stages: int, **constants: Any) -> None:
-            self.runs.append(candidates.Sizes(constants["TILE"], num_warps, num_stages, constants.get("GROUPS", 1)))
+            self.runs.append(TileConfig(constants["TILE"], num_warps, num_stages, constants.get("GROUPS", 1)))
 
         return run
 
@@ -522,7 +523,7 @@ class Counted(Kernel):
 @pytest.fixture
 def forgetful(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A GPU that has nothing on disk, ever."""
-    monkeypatch.setattr(sizes, "_read", lambda cache, name: None)
+    monkeypatch.setattr(autotune, "_read", lambda cache, name: None)
     return machine
 
 
@@ -534,7 +535,7 @@ def compilations(call: Any, ordered: bool, clock: Clock, machine: SimpleNamespac
     for number, launch in enumerate(launches(call, ordered)):
         machine.forget()
         clock.kernel = Counted(launch.kernel.__name__)
-        sizes.launch(clock.kernel, call, lambda owned: 4096 // owned, (), more=launch.more)
+        autotune.launch(clock.kernel, call, lambda owned: 4096 // owned, (), more=launch.more)
         counts[f"{launch.kernel.__name__} {number}"] = len(set(clock.kernel.runs))
     return counts
 

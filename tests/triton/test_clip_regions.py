@@ -1,4 +1,4 @@
-"""The stretches of a walk: each tile lies in the one to which the offsets of its pairs belong, counted pair by pair."""
+"""The regions of a walk: each tile lies in the one to which the offsets of its pairs belong, counted pair by pair."""
 
 import itertools
 from typing import NamedTuple
@@ -11,10 +11,10 @@ triton = pytest.importorskip("triton")
 tl = triton.language
 
 from relattn.backends.triton.device.clip_regions import AFTER, BEFORE, WITHIN, keys_of, queries_of  # noqa: E402
-from relattn.backends.triton.device.device_starts import started  # noqa: E402
+from relattn.backends.triton.device.device_starts import load_starts  # noqa: E402
 from relattn.backends.triton.device.masks import key_tiles, query_tiles  # noqa: E402
 from relattn.backends.triton.host.call import FARTHEST, Call, Table  # noqa: E402
-from relattn.backends.triton.host.pack import inputs  # noqa: E402
+from relattn.backends.triton.host.pack import pack  # noqa: E402
 from relattn.score.problem import TABLES  # noqa: E402
 from tests.triton import everywhere  # noqa: E402
 from tests.triton.calls import meta_call  # noqa: E402
@@ -39,18 +39,18 @@ WALKS = {
 
 @triton.jit
 def bounds_kernel(x, into, OVER_KEYS: tl.constexpr, OWNED: tl.constexpr, TILE: tl.constexpr):
-    """The ends of the three stretches, and of the whole walk: over the keys for OWNED queries, or over the queries for
+    """The ends of the three regions, and of the whole walk: over the keys for OWNED queries, or over the queries for
     OWNED keys.
     """
-    x = started(x)
+    x = load_starts(x)
     program = tl.program_id(0)
-    for STRETCH in tl.static_range(3):
+    for REGION in tl.static_range(3):
         if OVER_KEYS:
-            begin, end = keys_of(x, program * OWNED, STRETCH, OWNED, TILE)
+            begin, end = keys_of(x, program * OWNED, REGION, OWNED, TILE)
         else:
-            begin, end = queries_of(x, program * OWNED, STRETCH, OWNED, TILE)
-        tl.store(into + program * 8 + 2 * STRETCH, begin)
-        tl.store(into + program * 8 + 2 * STRETCH + 1, end)
+            begin, end = queries_of(x, program * OWNED, REGION, OWNED, TILE)
+        tl.store(into + program * 8 + 2 * REGION, begin)
+        tl.store(into + program * 8 + 2 * REGION + 1, end)
     if OVER_KEYS:
         begin, end = key_tiles(x, program * OWNED, OWNED, TILE)
     else:
@@ -75,7 +75,7 @@ def call_of(
 
 def clipped(call: Call) -> tuple[int, int] | None:
     """The first offset of the clipped tables, and the one after the last."""
-    bands = inputs(call)._asdict()
+    bands = pack(call)._asdict()
     tables = [getattr(call, name) for name in TABLES if bands[name] is not None and bands[name].beyond is not None]
     if not tables:
         return None
@@ -83,13 +83,13 @@ def clipped(call: Call) -> tuple[int, int] | None:
 
 
 def check(found: list[int], program: int, walk: Walk, offset: int, first: int, last: int) -> None:
-    """Every step of the walk is in one stretch, and that is the one of its pairs."""
-    stretches = {which: found[2 * which : 2 * which + 2] for which in (BEFORE.value, AFTER.value, WITHIN.value)}
+    """Every step of the walk is in one region, and that is the one of its pairs."""
+    regions = {which: found[2 * which : 2 * which + 2] for which in (BEFORE.value, AFTER.value, WITHIN.value)}
     begin, end = found[6:]
-    steps = [start for low, high in stretches.values() for start in range(low, high, TILE)]
+    steps = [start for low, high in regions.values() for start in range(low, high, TILE)]
     assert sorted(steps) == list(range(begin, end, TILE))
     own, other = program * walk.owned + np.arange(walk.owned), np.arange(TILE)
-    for which, (low, high) in stretches.items():
+    for which, (low, high) in regions.items():
         for start in range(low, high, TILE):
             i, j = (own, start + other) if walk.over_keys else (start + other, own)
             offsets = offset + j[None, :] - i[:, None]
@@ -108,7 +108,7 @@ def check_all(call: Call, offset: int, walk: Walk, device: str) -> None:
     assert extent is not None
     programs = -(-(call.query if walk.over_keys else call.key).shape[2] // walk.owned)
     into = torch.full((programs, 8), -1, dtype=torch.int32, device=device)
-    bounds_kernel[(programs,)](inputs(call), into, OVER_KEYS=walk.over_keys, OWNED=walk.owned, TILE=TILE)
+    bounds_kernel[(programs,)](pack(call), into, OVER_KEYS=walk.over_keys, OWNED=walk.owned, TILE=TILE)
     for program, found in enumerate(into.tolist()):
         check(found, program, walk, offset, *extent)
 
@@ -116,7 +116,7 @@ def check_all(call: Call, offset: int, walk: Walk, device: str) -> None:
 @everywhere
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["an int", "a tensor"])
 @pytest.mark.parametrize("walk", WALKS)
-def test_every_tile_lies_in_its_stretch(walk: str, as_tensor: bool, device: str) -> None:
+def test_every_tile_lies_in_its_region(walk: str, as_tensor: bool, device: str) -> None:
     extents = [(first, 18) for first in range(-24, -8)] + [(-1, 1), (32, 16), (-300, 5), (300, 5)]
     ends = itertools.cycle(itertools.product(TABLES, TABLES))
     for lengths, offset, extent, highest in itertools.product(((70, 100), (5, 90)), (0, -37), extents, (None, 3)):

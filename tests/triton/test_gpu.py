@@ -193,7 +193,7 @@ def test_every_size_that_this_gpu_is_given(
 ) -> None:
     """Over some of its largest tiles, output, lse and every gradient."""
     given = autotune.candidates
-    monkeypatch.setattr(autotune, "candidates", lambda *asked: given(*asked)[-1 if place else 0 :][:1])
+    monkeypatch.setattr(autotune, "tile_configs", lambda *asked: given(*asked)[-1 if place else 0 :][:1])
     monkeypatch.setattr(ready, "remembered", {})
     monkeypatch.setattr(autotune, "_first", {})
     setting = Setting(2, 4, 2, 300, 310, *widths, seed=int(rng.integers(2**32)))

@@ -38,7 +38,7 @@ def call_of(widths: tuple[int, int, int], tables: tuple[str, ...], dtype: torch.
     return replace(call, **changed)
 
 
-def texts(call: Call, name: str) -> Iterator[tuple[tile_configs.Sizes, dict[str, str]]]:
+def texts(call: Call, name: str) -> Iterator[tuple[tile_configs.TileConfig, dict[str, str]]]:
     """The sizes that a kernel is given, and what it is compiled to."""
     from triton.backends.compiler import GPUTarget
 
@@ -46,7 +46,7 @@ def texts(call: Call, name: str) -> Iterator[tuple[tile_configs.Sizes, dict[str,
     from tests.triton.compiled import compiled_for
 
     launch, target = kernels(call, HOPPER)[name], GPUTarget("cuda", HOPPER, 32)
-    for size in tile_configs.candidates(launch.kernel.__name__, call, HOPPER):
+    for size in tile_configs.tile_configs(launch.kernel.__name__, call, HOPPER):
         constants = constants_of(launch, call, size)
         result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
         yield size, result.asm
@@ -93,7 +93,7 @@ def test_products_read_rows_of_one_length(name: str) -> None:
 @compiling
 def test_lengths_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """In tiles of 64, which such a call is not given."""
-    monkeypatch.setattr(tile_configs, "candidates", lambda kernel, call, arch: [tile_configs.Sizes(64, 4, 2)])
+    monkeypatch.setattr(tile_configs, "tile_configs", lambda kernel, call, arch: [tile_configs.TileConfig(64, 4, 2)])
     ((_, text),) = texts(call_of((24, 64, 24), (), BF16, BF16), "backward")
     assert lengths_of(text["ttgir"]) == {"64", "128"}
 
@@ -144,14 +144,14 @@ def test_an_instruction_adds_four_numbers(tables: tuple[str, ...], additions: in
     call = meta_call(tables, 8191)  # heads that share keys: else it is summed in order without a table
     call = replace(call, key=call.key[:, :4], value=call.value[:, :4])
     sizes = dict(texts(call, "backward"))
-    text = sizes[tile_configs.Sizes(64, 4, 2)]["ptx"]
+    text = sizes[tile_configs.TileConfig(64, 4, 2)]["ptx"]
     assert len(re.findall(r"(?:atom|red)\.global\.gpu\.relaxed\.add\.v4\.f32", text)) == additions
     assert not re.findall(r"(?:atom|red)\.global\.gpu\.relaxed\.add\.f32", text)
 
 
 def sizes_of(kernel: str, *tables: str, rows: int = 33, width: int = 64, **given: Any) -> list[tuple[int, ...]]:
     call = meta_call(tables, rows, width=width, **given)
-    return [size[:3] for size in tile_configs.candidates(kernel, call, HOPPER)]
+    return [size[:3] for size in tile_configs.tile_configs(kernel, call, HOPPER)]
 
 
 def test_sizes_that_were_measured() -> None:

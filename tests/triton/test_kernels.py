@@ -299,9 +299,9 @@ def test_programs_that_own_several_tiles_of_queries(name: str, device: str, monk
 
     def only_several(kernel: str, call: Call, arch: int) -> list[Any]:
         several = kernel in tile_configs.ALONG_KEYS
-        return [tile_configs.Sizes(16, 2, 1, groups=2) if several else tile_configs.SMALLEST]
+        return [tile_configs.TileConfig(16, 2, 1, groups=2) if several else tile_configs.SMALLEST]
 
-    monkeypatch.setattr(autotune, "candidates", only_several)
+    monkeypatch.setattr(autotune, "tile_configs", only_several)
     monkeypatch.setattr(autotune, "_first", {})
     given = {"lengths": (50, 40), "rows": 9, "first": -4, "offset": -5} | SEVERAL[name]
     start = given.pop("start", None)

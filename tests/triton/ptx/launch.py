@@ -60,13 +60,13 @@ class Launched:
 
 
 def emulate(given: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capability: int = 80) -> None:
-    """From now on every kernel of the triton backend runs here, those along tiles in these `Sizes` and as compiled for
-    GPUs of this capability.
+    """From now on every kernel of the triton backend runs here, those along tiles by this `TileConfig` and as compiled
+    for GPUs of this capability.
     """
     from relattn.backends.triton.host import tile_configs
     from relattn.backends.triton.kernels import decoding
 
-    size = tile_configs.Sizes(*given)
+    size = tile_configs.TileConfig(*given)
 
     def in_tiles(
         kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, *,

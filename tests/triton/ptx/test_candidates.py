@@ -59,7 +59,7 @@ def _taken() -> Iterator[Compiled]:
 
 def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
     """What they would launch: nothing runs here."""
-    from relattn.backends.triton.host.tile_configs import Sizes
+    from relattn.backends.triton.host.tile_configs import TileConfig
     from relattn.backends.triton.kernels import backward, decoding
     from tests.triton.ptx.test_emulated import EVERY_TIME, NOW_AND_THEN
 
@@ -68,7 +68,7 @@ def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
     for dtype, sizes, given in (EVERY_TIME | NOW_AND_THEN).values():
 
         def noted(kernel: Any, call: Call, *others: Any, sizes: tuple[int, ...] = sizes, **more: Any) -> None:
-            found.add(_compiled(kernel.__name__, tuple(Sizes(*sizes)), call))
+            found.add(_compiled(kernel.__name__, tuple(TileConfig(*sizes)), call))
 
         for module in launching():
             monkeypatch.setattr(module, "launch", noted)

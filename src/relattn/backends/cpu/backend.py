@@ -74,5 +74,5 @@ def _rows_of_lists(problem: Problem) -> Iterator[tuple[str, int]]:
 @constant_in_graphs
 def _missing() -> str:
     """Why there are no kernels; empty where there are."""
-    found = kernels()
-    return "" if isinstance(found, Kernels) else found
+    available = kernels()
+    return "" if isinstance(available, Kernels) else available

@@ -63,7 +63,7 @@ class Inputs(NamedTuple):
         """The inputs of a problem, with zeros in place of its padding."""
         sight = Sight.of(problem.mask, problem.query.shape[0], problem.key.shape[1])
         if sight.keys is not None or sight.queries is not None:
-            problem = Sight(*(None if seen is None or seen.all() else seen for seen in sight)).cleaned(problem)
+            problem = Sight(*(None if side is None or side.all() else side for side in sight)).cleaned(problem)
         key, value = rows_of(problem.key), rows_of(problem.value)
         return cls._with(problem, key, value, _filled_up)
 

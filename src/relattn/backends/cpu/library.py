@@ -44,10 +44,10 @@ def kernels() -> Kernels | str:
 
     Raises ValueError: for another value of the variable.
     """
-    wanted = os.environ.get("RELATTN_NATIVE", "")
-    if wanted:
-        check_choice("RELATTN_NATIVE", wanted, (*SETS, "off"))
-    if wanted == "off":
+    choice = os.environ.get("RELATTN_NATIVE", "")
+    if choice:
+        check_choice("RELATTN_NATIVE", choice, (*SETS, "off"))
+    if choice == "off":
         return "RELATTN_NATIVE=off switches its kernels off"
     if not FILE.exists():
         return f"its kernels were not compiled when relattn was installed{_said_by_the_compiler()}"
@@ -57,19 +57,19 @@ def kernels() -> Kernels | str:
         return f"its kernels cannot be loaded; install relattn again: {error}"
     library.relattn_sources.restype = ctypes.c_char_p
     if SOURCES.exists() and library.relattn_sources().decode() != digest(SOURCES):
-        said = _said_by_the_compiler()
-        return f"its kernels were compiled from other sources than lie beside them; install relattn again{said}"
+        reason = _said_by_the_compiler()
+        return f"its kernels were compiled from other sources than lie beside them; install relattn again{reason}"
     runnable = [name for name in SETS if name == "generic" or _runs(library, name)]
-    if wanted and wanted not in runnable:
-        return f"RELATTN_NATIVE={wanted} asks for instructions that this processor lacks"
-    name = wanted or runnable[0]
-    found = {what: getattr(library, f"relattn_{what}_{name}") for what in Kernels._fields[1:]}
-    for what, function in found.items():
+    if choice and choice not in runnable:
+        return f"RELATTN_NATIVE={choice} asks for instructions that this processor lacks"
+    name = choice or runnable[0]
+    functions = {what: getattr(library, f"relattn_{what}_{name}") for what in Kernels._fields[1:]}
+    for what, function in functions.items():
         function.argtypes, function.restype = [ctypes.c_void_p], None
         if what.endswith("workspace"):
             function.restype = ctypes.c_int64
-    found["workspace"].argtypes = [ctypes.c_void_p, ctypes.c_int64]
-    return Kernels(name, **found)
+    functions["workspace"].argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    return Kernels(name, **functions)
 
 
 def has_threads() -> bool:

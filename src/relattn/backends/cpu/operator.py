@@ -70,28 +70,28 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
 def backward(problem: Problem, seed: int, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
     """The gradients that `wanted` names: by the problem's tensors, its tables' values, and its float mask."""
     inputs = Inputs.of(problem)
-    made = {
+    buffers = {
         name: torch.zeros(tensor.shape, **FLOATS) if tensor is not None and name in wanted else None
         for name, tensor in _leaves(inputs).items()
     }
     if not _has_no_pair(problem):
         output = rows_of(answers.output).contiguous()
-        by_axis = [AxisGradients(*(made[on_axis(name, n)] for name in OF_AN_AXIS)) for n in range(len(problem.axes))]
-        of_no_axis = {name: made[name] for name in OF_NO_AXIS}
+        by_axis = [AxisGradients(*(buffers[on_axis(name, n)] for name in OF_AN_AXIS)) for n in range(len(problem.axes))]
+        of_no_axis = {name: buffers[name] for name in OF_NO_AXIS}
         cotangents = rows_of(answers.output_gradient), as_floats(answers.lse_gradient).contiguous()
         gradients = Gradients(*cotangents, **of_no_axis, axes=by_axis)
         maximum, total = answers.maximum.contiguous(), answers.total.contiguous()  # a hook may have saved other tensors
         _run(problem, inputs, Outputs(output, None, maximum, total), gradients, seed)
-    if made["key_bias"] is not None and problem.key_bias is not None:
-        made["key_bias"] = made["key_bias"].sum_to_size(problem.key_bias.shape)
-    given = {
+    if buffers["key_bias"] is not None and problem.key_bias is not None:
+        buffers["key_bias"] = buffers["key_bias"].sum_to_size(problem.key_bias.shape)
+    tensors = {
         "query": problem.query, "key": problem.key, "value": problem.value, "explicit_mask": problem.mask.explicit,
         "key_bias": problem.key_bias,
     }  # fmt: skip
     for n, axis in enumerate(problem.axes):
-        given[on_axis("relative_query", n)] = axis.relative_query
-        given |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
-    return {name: _like(given[name], made[name]) for name in wanted}
+        tensors[on_axis("relative_query", n)] = axis.relative_query
+        tensors |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
+    return {name: _like(tensors[name], buffers[name]) for name in wanted}
 
 
 def _leaves(inputs: Inputs) -> dict[str, Tensor | None]:
@@ -103,14 +103,14 @@ def _leaves(inputs: Inputs) -> dict[str, Tensor | None]:
     return leaves
 
 
-def _like(given: Tensor | None, gradient: Tensor | None) -> Tensor:
+def _like(tensor: Tensor | None, gradient: Tensor | None) -> Tensor:
     """The gradient in the dtype and width of its tensor."""
-    assert given is not None
+    assert tensor is not None
     if gradient is None:  # a relative query without relative keys
-        return torch.zeros_like(given)
-    if gradient.shape[-1] != given.shape[-1]:
-        gradient = gradient[..., : given.shape[-1]].contiguous()
-    return gradient.to(given.dtype)
+        return torch.zeros_like(tensor)
+    if gradient.shape[-1] != tensor.shape[-1]:
+        gradient = gradient[..., : tensor.shape[-1]].contiguous()
+    return gradient.to(tensor.dtype)
 
 
 def _has_no_pair(problem: Problem) -> bool:
@@ -127,15 +127,15 @@ def _run(
     problem: Problem, inputs: Inputs, outputs: Outputs, gradients: Gradients | None, seed: int, *, few: bool = False
 ) -> None:
     """Runs the backward pass if gradients are given, else a forward pass."""
-    found = _kernels()
+    native = _kernels()
     threads = torch.get_num_threads() if problem.num_pairs() >= (FEW_PAIRS_TO_SHARE if few else PAIRS_TO_SHARE) else 1
     as_backward = gradients is not None or (outputs.maximum is not None and _multiplies_rows_of_lists(inputs))
     most_queries, most_keys = BACKWARD_BLOCKS if as_backward else FORWARD_BLOCKS
     blocks = min(most_queries, problem.query.shape[2]), min(most_keys, problem.key.shape[2])
     call = packed(problem, inputs, outputs, gradients, blocks, threads, seed)
     at = ctypes.addressof(ctypes.c_char.from_buffer(call))
-    workspace = _with_workspace(call, found.few_workspace(at) if few else found.workspace(at, gradients is not None))
-    kernel = found.few if few else found.forward if gradients is None else found.backward
+    workspace = _with_workspace(call, native.few_workspace(at) if few else native.workspace(at, gradients is not None))
+    kernel = native.few if few else native.forward if gradients is None else native.backward
     kernel(at)
     del workspace
 
@@ -149,10 +149,10 @@ def _multiplies_rows_of_lists(inputs: Inputs) -> bool:
 
 
 def _kernels() -> Kernels:
-    found = kernels()
-    if not isinstance(found, Kernels):  # an exported graph calls the operator without asking any backend
-        raise UnsupportedError(f"backend='native' cannot run this: {found}; use 'tiled'", {"native": [found]})
-    return found
+    available = kernels()
+    if not isinstance(available, Kernels):  # an exported graph calls the operator without asking any backend
+        raise UnsupportedError(f"backend='native' cannot run this: {available}; use 'tiled'", {"native": [available]})
+    return available
 
 
 def _with_workspace(call: bytearray, floats: int) -> Tensor:

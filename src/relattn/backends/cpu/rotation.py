@@ -42,8 +42,8 @@ def rotate(
     interleaved: features 2 f and 2 f + 1 are a pair, else f and f + pairs. The features beyond the pairs stay as they
     are. cos, sin: float32. No gradient is recorded.
     """
-    found = kernels()
-    assert isinstance(found, Kernels)
+    native = kernels()
+    assert isinstance(native, Kernels)
     dtype = features.dtype
     if dtype == torch.float16:
         features = features.float()
@@ -58,5 +58,5 @@ def rotate(
         interleaved, back, features.dtype == torch.bfloat16,
         torch.get_num_threads() if features.numel() >= NUMBERS_TO_SHARE else 1,
     )  # fmt: skip
-    found.rotate(call)
+    native.rotate(call)
     return turned.to(dtype)

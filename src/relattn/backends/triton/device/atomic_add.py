@@ -86,8 +86,8 @@ def _add_ones(
     lower = tl.reshape(tl.arange(0, 2), (1, 1, 1, 1, 1, 2, 1))
     t = tl.reshape(tl.arange(0, 4), (1, 1, 1, 1, 1, 1, 4))
 
-    taken = _of_the_other(tl.where(lower == 1, even, odd), 5)
-    of_upper, of_lower = tl.where(lower == 1, taken, even), tl.where(lower == 1, odd, taken)
+    other = _of_the_other(tl.where(lower == 1, even, odd), 5)
+    of_upper, of_lower = tl.where(lower == 1, other, even), tl.where(lower == 1, odd, other)
     row = first - warp // (DOWN * ALONG) * TILE + warp // ALONG % DOWN * 16 + 2 * r + (16 * DOWN * m + 8 * h)
     column = warp % ALONG * 8 + 2 * t + lower  # a thread of a lower row has the odd columns now
     _add(at, row, count, column, n * (8 * ALONG), of_upper, WIDTH, MANY_OUTSIDE)
@@ -117,8 +117,8 @@ def _add_fours(
     half = tl.reshape(tl.arange(0, 2), (1, 1, 1, 1, 2, 1, 1))
     right = tl.reshape(tl.arange(0, 2), (1, 1, 1, 1, 1, 2, 1))
 
-    kept, taken = tl.where(right == 1, lower, upper), _of_the_other(tl.where(right == 1, upper, lower), 5)
-    fours = tl.join(tl.where(right == 1, taken, kept), tl.where(right == 1, kept, taken))
+    own, other = tl.where(right == 1, lower, upper), _of_the_other(tl.where(right == 1, upper, lower), 5)
+    fours = tl.join(tl.where(right == 1, other, own), tl.where(right == 1, own, other))
     fours = tl.reshape(tl.permute(fours, (0, 1, 2, 3, 4, 5, 7, 6)), (M, N, WARPS, 8, 2, 2, 4))
     row = first + warp // ALONG * 16 + 8 * right + r + 16 * DOWN * m
     column = warp % ALONG * 8 + 4 * half + tl.arange(0, 4)[None, None, None, None, None, None, :]
@@ -126,9 +126,9 @@ def _add_fours(
 
 
 @triton.jit
-def _of_the_other(given, AXIS: tl.constexpr):
+def _of_the_other(values, AXIS: tl.constexpr):
     """What the other of two neighbours along an axis gives."""
-    bits = given.to(tl.int32, bitcast=True)
+    bits = values.to(tl.int32, bitcast=True)
     return (tl.xor_sum(bits, AXIS, keep_dims=True) ^ bits).to(tl.float32, bitcast=True)
 
 

@@ -80,15 +80,15 @@ def memory_of_r(call: Call) -> Tensor | None:
 
 def gradients_of_r(call: Call, memory: Tensor | None) -> dict[str, Float[Tensor, "B Hq Lq Dr"]]:
     """dr of each of these axes, by its name in the problem. None shares memory with another."""
-    found = {}
+    gradients = {}
     if memory is not None:
         shapes = _shapes_of_r(call)
         parts = memory.split([math.prod(shape) for shape, _ in shapes.values()])
         for (name, (shape, width)), part in zip(shapes.items(), parts, strict=True):
             gradient = part.view(shape)[..., :width]
             is_all = gradient.numel() == memory.numel()
-            found[name] = gradient if is_all else gradient.clone(memory_format=torch.contiguous_format)
-    return found
+            gradients[name] = gradient if is_all else gradient.clone(memory_format=torch.contiguous_format)
+    return gradients
 
 
 def _shapes_of_r(call: Call) -> dict[str, tuple[tuple[int, ...], int]]:
@@ -106,13 +106,13 @@ def gradients_of_tables(
     """The gradients by the values of the wanted tables, by their names in the problem; sums: `OfAxes.rows`. None shares
     memory with another.
     """
-    found = {}
+    gradients = {}
     for axis in call.axes:
         for name, table in wanted_tables(axis, wanted).items():
             whole = on_axis(name, axis.number)
             total = sums[whole] if name == "bias" else sums[whole][..., : table.values.shape[2]]
-            found[whole] = of_values(call, name, table, total.clone(memory_format=torch.contiguous_format))
-    return found
+            gradients[whole] = of_values(call, name, table, total.clone(memory_format=torch.contiguous_format))
+    return gradients
 
 
 @triton.constexpr_function
@@ -132,13 +132,13 @@ def memory_after(x, at, table, WIDTH: tl.constexpr, SPARE: tl.constexpr):
 @triton.jit
 def zeros_of_r(x, TILE: tl.constexpr):
     """dr of each axis at the start of a walk."""
-    found = ()
+    zeros = ()
     for n in tl.static_range(len(x.axes)):
         gradient = None
         if x.axes[n].r is not None:
             gradient = tl.zeros((TILE, two_to_the(x.axes[n].log_width)), tl.float32)
-        found += (OfR(gradient),)
-    return found
+        zeros += (OfR(gradient),)
+    return zeros
 
 
 @triton.jit
@@ -146,17 +146,17 @@ def added_to_axes(
     x, into, of_r, queries, first_key, k, weights, scores, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """dr of each axis, with the share of a tile of keys. What its pairs have for tables is added to memory; into:
-    `Across.axes`.
+    `AtomicBuffers.axes`.
     """
-    found = ()
+    sums = ()
     for n in tl.static_range(len(x.axes)):
         gradient = of_r[n].gradient
         if x.axes[n].r is not None:
             gradient += _step_of_r(x, x.axes[n], queries, first_key, k, scores, TILE)
-        found += (OfR(gradient),)
+        sums += (OfR(gradient),)
         if into is not None:
             into = _add_to_axis(x, x.axes[n], into, queries, first_key, k, weights, scores, D, DV, TILE)
-    return found
+    return sums
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from relattn.backends.triton.host.kernel_args import Rows
 from relattn.backends.triton.host.pack import beyond
 
 
-class Known(NamedTuple):
+class BackwardInputs(NamedTuple):
     """What each kernel of the backward pass gets beside the call: dO, and numbers of rows [B, Hq, Lq] in float32.
 
     maximum, total: as in `Forward`. delta: None where no kernel but that of the queries asks for it.
@@ -62,13 +62,13 @@ def sides_of(call: Call, wanted: Collection[str]) -> Sides:
 
 
 @triton.jit
-def load_softmax(known, start, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
+def load_softmax(inputs, start, first, count, TILE: tl.constexpr, GROUPS: tl.constexpr = ONE):
     """m and n, for P = 2^(S - m) * n, of the rows from `first` of the head at `start`: the maximum, and 1 / total.
 
     m is 0 where a row saw no key (its S are -inf).
     """
-    maximum = load_numbers(known.maximum + start, first, count, TILE, GROUPS)
-    total = load_numbers(known.total + start, first, count, TILE, GROUPS)
+    maximum = load_numbers(inputs.maximum + start, first, count, TILE, GROUPS)
+    total = load_numbers(inputs.total + start, first, count, TILE, GROUPS)
     return tl.where(maximum == float("-inf"), 0.0, maximum), 1.0 / tl.where(total == 0.0, 1.0, total)
 
 
@@ -92,7 +92,7 @@ def score_gradients(x, keep, weights, by_weight, delta):
 
 @triton.jit
 def side_sums(
-    before, after, values, table, offset, STRETCH: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr
+    before, after, values, table, offset, REGION: tl.constexpr, AXIS: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """The sums beyond both ends of a clipped table, with those of one more tile; offset: that of its first query and
     first key.
@@ -100,9 +100,9 @@ def side_sums(
     Before and after, all pairs count. Within, each side is asked for by itself: offsets made once for both would be
     held in registers, and spill others.
     """
-    if STRETCH == BEFORE:
+    if REGION == BEFORE:
         before += tl.sum(values, axis=AXIS)
-    elif STRETCH == AFTER:
+    elif REGION == AFTER:
         after += tl.sum(values, axis=AXIS)
     else:
         GROUPS: tl.constexpr = groups_of(values.shape)

@@ -1,7 +1,7 @@
-"""The three stretches of a walk over tiles: BEFORE the rows of every clipped table, WITHIN them, and AFTER.
+"""The three regions of a walk over tiles: BEFORE the rows of every clipped table, WITHIN them, and AFTER.
 
 Before and after, one row of such a table holds for all pairs of a tile: a product is one number per query or key, and a
-bias is one number. Each stretch is a loop of its own. So no load of rows waits for a condition, and all can be
+bias is one number. Each region is a loop of its own. So no load of rows waits for a condition, and all can be
 pipelined. The code for WITHIN is right for every tile; the other two only save work.
 
 The loops run in the order of the numbers below. The loop with most registers comes last: then nothing is held for
@@ -31,7 +31,7 @@ def is_clipped(table):
 
 @triton.jit
 def any_clipped(x):
-    """Whether a walk has more than one stretch. With products in parts no registers are left for that."""
+    """Whether a walk has more than one region. With products in parts no registers are left for that."""
     return not in_parts() and (
         is_clipped(x.relative_keys)
         or is_clipped(x.relative_queries)
@@ -50,15 +50,15 @@ def holds_too_much(x, D: tl.constexpr, DV: tl.constexpr):
 
 
 @triton.jit
-def first_stretch(x):
-    """The number of the first stretch of a walk; the last is WITHIN."""
+def first_region(x):
+    """The number of the first region of a walk; the last is WITHIN."""
     return BEFORE if any_clipped(x) else WITHIN
 
 
 @triton.jit
-def is_constant(table, STRETCH: tl.constexpr):
-    """Whether one row of the table holds for all pairs of the stretch."""
-    return STRETCH != WITHIN and is_clipped(table)
+def is_constant(table, REGION: tl.constexpr):
+    """Whether one row of the table holds for all pairs of the region."""
+    return REGION != WITHIN and is_clipped(table)
 
 
 @triton.jit
@@ -79,8 +79,8 @@ def clipped_rows(x):
 
 
 @triton.jit
-def keys_of(x, first_query, STRETCH: tl.constexpr, QUERIES: tl.constexpr, TILE: tl.constexpr):
-    """The first key of the stretch (a multiple of TILE), for QUERIES queries, and the key after the last."""
+def keys_of(x, first_query, REGION: tl.constexpr, QUERIES: tl.constexpr, TILE: tl.constexpr):
+    """The first key of the region (a multiple of TILE), for QUERIES queries, and the key after the last."""
     begin, end = key_tiles(x, first_query, QUERIES, TILE)
     if any_clipped(x):
         first, last = clipped_rows(x)
@@ -89,9 +89,9 @@ def keys_of(x, first_query, STRETCH: tl.constexpr, QUERIES: tl.constexpr, TILE: 
         after = tl.minimum(last - x.offset, x.keys) + first_query + QUERIES - 1
         after = tl.cdiv(tl.maximum(after, within), TILE) * TILE
         after = tl.minimum(after, end)
-        if STRETCH == BEFORE:
+        if REGION == BEFORE:
             end = within
-        elif STRETCH == AFTER:
+        elif REGION == AFTER:
             begin = after
         else:
             begin, end = within, after
@@ -99,10 +99,10 @@ def keys_of(x, first_query, STRETCH: tl.constexpr, QUERIES: tl.constexpr, TILE: 
 
 
 @triton.jit
-def queries_of(x, first_key, STRETCH: tl.constexpr, KEYS: tl.constexpr, TILE: tl.constexpr):
-    """The first query of the stretch (a multiple of TILE), for KEYS keys, and the query after the last.
+def queries_of(x, first_key, REGION: tl.constexpr, KEYS: tl.constexpr, TILE: tl.constexpr):
+    """The first query of the region (a multiple of TILE), for KEYS keys, and the query after the last.
 
-    Offsets fall along the queries: the stretch AFTER comes first.
+    Offsets fall along the queries: the region AFTER comes first.
     """
     begin, end = query_tiles(x, first_key, KEYS, TILE)
     if any_clipped(x):
@@ -112,9 +112,9 @@ def queries_of(x, first_key, STRETCH: tl.constexpr, KEYS: tl.constexpr, TILE: tl
         before = tl.minimum(x.offset - first, x.queries) + first_key + KEYS
         before = tl.cdiv(tl.maximum(before, within), TILE) * TILE
         before = tl.minimum(before, end)
-        if STRETCH == AFTER:
+        if REGION == AFTER:
             end = within
-        elif STRETCH == BEFORE:
+        elif REGION == BEFORE:
             begin = before
         else:
             begin, end = within, before

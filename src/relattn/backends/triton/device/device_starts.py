@@ -5,14 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.host.kernel_args import Band, Inputs, Mask
+from relattn.backends.triton.host.kernel_args import Band, KernelArgs, Mask
 
 
 @triton.jit
-def started(x):
-    """The `Inputs` with the numbers that stand in memory; without a tensor they are unchanged."""
+def load_starts(x):
+    """The `KernelArgs` with the numbers that stand in memory; without a tensor they are unchanged."""
     if x.starts is not None:
-        x = Inputs(
+        x = KernelArgs(
             x.q, x.k, x.v, x.r,
             _from(x.relative_keys, x.starts, 0), _from(x.relative_queries, x.starts, 1),
             _from(x.relative_values, x.starts, 2), _from(x.bias, x.starts, 3),

@@ -42,19 +42,19 @@ class Dropout(NamedTuple):
 
 def dropout_of(call: Call) -> Dropout | None:
     """The numbers of a call; None where all pairs are kept."""
-    kept = 1.0 - call.dropout_p
-    limit = int(kept * 2**32)
+    keep = 1.0 - call.dropout_p
+    limit = int(keep * 2**32)
     if call.seed is None or limit == 2**32:
         return None
     limit -= 2**32 if limit >= 2**31 else 0
     return Dropout(
-        call.seed, limit, 1.0 / kept if kept > 0.0 else 0.0, *call.part,
+        call.seed, limit, 1.0 / keep if keep > 0.0 else 0.0, *call.part,
         in_fours=1 if call.part.query % 4 == 0 else None,
     )  # fmt: skip
 
 
 @triton.jit
-def kept(x, batch, head, i, j):
+def dropout_keeps(x, batch, head, i, j):
     """True where dropout keeps the pairs (i, j), which broadcast. Each makes a call for itself, and takes one word.
 
     So it is where no four rows share their calls: along diagonals, for one query, and where the first query of a part
@@ -70,13 +70,13 @@ def kept(x, batch, head, i, j):
 
 
 @triton.jit
-def kept_in_tile(x, batch, head, first_query, first_key, TILE: tl.constexpr):
-    """`kept`, for a tile of queries and keys; its first query is a multiple of 4."""
+def dropout_keeps_in_tile(x, batch, head, first_query, first_key, TILE: tl.constexpr):
+    """`dropout_keeps`, for a tile of queries and keys; its first query is a multiple of 4."""
     i, j = tl.arange(0, TILE)[:, None], first_key + tl.arange(0, TILE)[None, :]
     keep = True
     if x.dropout is not None:
         if x.dropout.in_fours is None:
-            keep = kept(x, batch, head, first_query + i, j)
+            keep = dropout_keeps(x, batch, head, first_query + i, j)
         else:
             group = (x.dropout.query + first_query) // 4 + tl.arange(0, TILE // 4)[:, None]
             first, second, third, fourth = _words(x, batch, head, group.to(tl.uint32), j)

@@ -12,7 +12,7 @@ import triton.language as tl
 from relattn.backends.triton.device.backward_inputs import load_softmax, score_gradients, weights_of
 from relattn.backends.triton.device.bands import NO, dot, load_numbers, load_rows, place
 from relattn.backends.triton.device.blocks import with_products, with_values
-from relattn.backends.triton.device.dropout import kept_in_tile
+from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
 from relattn.backends.triton.device.scores import by_keys, finished_tile, first_half, with_band
 
 
@@ -42,26 +42,26 @@ class Halves(NamedTuple):
 
 @triton.jit
 def load_queries(
-    x, known, batch, head, first, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
+    x, inputs, batch, head, first, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """The tile of queries from `first`, in a kernel that does not compute delta."""
     q = load_rows(place(x.q, batch, head), x.q.row, first, x.queries, D, TILE)
     r = q
     if x.r is not None:
         r = load_rows(place(x.r, batch, head), x.r.row, first, x.queries, DR, TILE)
-    grad_output = load_rows(place(known.grad_output, batch, head), known.grad_output.row, first, x.queries, DV, TILE)
+    grad_output = load_rows(place(inputs.grad_output, batch, head), inputs.grad_output.row, first, x.queries, DV, TILE)
     numbers = (batch * x.heads + head).to(tl.int64) * x.queries
-    maximum, share = load_softmax(known, numbers, first, x.queries, TILE)
-    delta = load_numbers(known.delta + numbers, first, x.queries, TILE)
+    maximum, share = load_softmax(inputs, numbers, first, x.queries, TILE)
+    delta = load_numbers(inputs.delta + numbers, first, x.queries, TILE)
     return Queries(batch, head, first, q, r, grad_output, delta, maximum, share)
 
 
 @triton.jit
 def first_halves(
-    x, queries, first_key, STRETCH: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    x, queries, first_key, REGION: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
     ALONE: tl.constexpr = NO,
 ):  # fmt: skip
-    """What a walk over the keys from `first_key` begins with. STRETCH: where it lies beside the clipped tables. ALONE:
+    """What a walk over the keys from `first_key` begins with. REGION: where it lies beside the clipped tables. ALONE:
     whether no other products are computed in the same place.
     """
     band = x.offset + first_key - queries.first - (TILE - 1)
@@ -71,15 +71,15 @@ def first_halves(
     WIDE: tl.constexpr = x.k.at.dtype.element_ty == tl.float32 and DR > 64
     TALL: tl.constexpr = ALONE and x.relative_keys is not None and (x.relative_values is not None or WIDE)
     if x.relative_keys is not None:
-        of_keys = first_half(queries.r, x.relative_keys, queries.head, band, STRETCH, DR, TILE, TALL)
+        of_keys = first_half(queries.r, x.relative_keys, queries.head, band, REGION, DR, TILE, TALL)
     if x.relative_values is not None:
-        of_values = first_half(queries.grad_output, x.relative_values, queries.head, band, STRETCH, DV, TILE, TALL)
+        of_values = first_half(queries.grad_output, x.relative_values, queries.head, band, REGION, DV, TILE, TALL)
     return Halves(of_keys, of_values)
 
 
 @triton.jit
-def weights_again(
-    x, queries, of_keys, first_key, k, STRETCH: tl.constexpr, D: tl.constexpr, DR: tl.constexpr,
+def recompute_weights(
+    x, queries, of_keys, first_key, k, REGION: tl.constexpr, D: tl.constexpr, DR: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
     """P without dropout, pairs [i, j] in float32; the slope of the cap; what `Halves.keys` is for the next tile."""
@@ -88,18 +88,18 @@ def weights_again(
     products = dot(q, tl.trans(k))
     if x.relative_keys is not None:
         products, of_keys = with_band(
-            products, of_keys, r, x.relative_keys, head, band, STRETCH, DR, TILE, True
+            products, of_keys, r, x.relative_keys, head, band, REGION, DR, TILE, True
         )  # fmt: skip
     if x.relative_queries is not None:
-        products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
+        products += by_keys(k, x.relative_queries, head, band, REGION, D, TILE)
     products = with_products(x, batch, head, first_query, first_key, q, k, products, D, TILE)
-    scores, slope = finished_tile(x, batch, head, first_query, first_key, products, STRETCH, TILE)
+    scores, slope = finished_tile(x, batch, head, first_query, first_key, products, REGION, TILE)
     return weights_of(scores, maximum, share), slope, of_keys
 
 
 @triton.jit
-def gradients_again(
-    x, queries, of_values, first_key, keep, weights, v, STRETCH: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr
+def recompute_gradients(
+    x, queries, of_values, first_key, keep, weights, v, REGION: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """P and dS above the cap, from P without dropout; what `Halves.values` is for the next tile of keys."""
     batch, head, first_query, _, _, grad_output, delta, _, _ = queries
@@ -107,7 +107,7 @@ def gradients_again(
     by_weight = dot(grad_output, tl.trans(v))
     if x.relative_values is not None:
         by_weight, of_values = with_band(
-            by_weight, of_values, grad_output, x.relative_values, head, band, STRETCH, DV, TILE, True
+            by_weight, of_values, grad_output, x.relative_values, head, band, REGION, DV, TILE, True
         )
     by_weight = with_values(x, batch, head, first_query, first_key, grad_output, by_weight, DV, TILE)
     weights, scores = score_gradients(x, keep, weights, by_weight, delta)
@@ -115,15 +115,15 @@ def gradients_again(
 
 
 @triton.jit
-def pairs_again(
-    x, queries, halves, first_key, k, v, STRETCH: tl.constexpr,
+def recompute_pairs(
+    x, queries, halves, first_key, k, v, REGION: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """P and dS above the cap, pairs [i, j] in float32; the slope of the cap; the halves for the next tile of keys."""
-    keep = kept_in_tile(x, queries.batch, queries.head, queries.first, first_key, TILE)
+    keep = dropout_keeps_in_tile(x, queries.batch, queries.head, queries.first, first_key, TILE)
     of_keys, of_values = halves
-    weights, slope, of_keys = weights_again(x, queries, of_keys, first_key, k, STRETCH, D, DR, TILE)
-    weights, scores, of_values = gradients_again(
-        x, queries, of_values, first_key, keep, weights, v, STRETCH, DV, TILE
+    weights, slope, of_keys = recompute_weights(x, queries, of_keys, first_key, k, REGION, D, DR, TILE)
+    weights, scores, of_values = recompute_gradients(
+        x, queries, of_values, first_key, keep, weights, v, REGION, DV, TILE
     )  # fmt: skip
     return weights, scores, slope, Halves(of_keys, of_values)

@@ -26,7 +26,7 @@ LARGEST = tl.constexpr(3.4028234663852886e38)
 
 @triton.jit
 def first_half(
-    rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    rows, table, head, band, REGION: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
     TALL: tl.constexpr = NO,
 ):  # fmt: skip
     """What a walk over keys begins with: x_i . table[d] for the left half of its first band [i, c], or for the row that
@@ -35,8 +35,8 @@ def first_half(
     TALL: computed as [c, i], together with the right half. Where there are two products in one place, the compiler lays
     all warps along the rows. A square one has too few rows, and warps would compute the same part of it.
     """
-    if is_constant(table, STRETCH):
-        half = tl.expand_dims(edge_product(rows, table, head, STRETCH == AFTER, WIDTH), -1)
+    if is_constant(table, REGION):
+        half = tl.expand_dims(edge_product(rows, table, head, REGION == AFTER, WIDTH), -1)
     elif TALL and groups_of(rows.shape) == 1:
         both = dot(load_band(table, head, band, WIDTH, 2 * TILE), tl.trans(rows))
         half, _ = tl.split(tl.permute(tl.reshape(both, (2, TILE, TILE)), (2, 1, 0)))
@@ -47,14 +47,14 @@ def first_half(
 
 @triton.jit
 def with_band(
-    pairs, half, rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    pairs, half, rows, table, head, band, REGION: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
     IN_BACKWARD: tl.constexpr = NO,
 ):  # fmt: skip
     """pairs [i, j], with x_i . table[d_ij] added, and the half of the next tile of keys; half: that of this tile.
 
     IN_BACKWARD: where tiles of 64 leave few registers.
     """
-    if is_constant(table, STRETCH):
+    if is_constant(table, REGION):
         pairs += half
     else:
         right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
@@ -64,10 +64,10 @@ def with_band(
 
 
 @triton.jit
-def by_keys(rows, table, head, band, STRETCH: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
+def by_keys(rows, table, head, band, REGION: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """table[d_ij] . y_j for rows y_j, as pairs [i, j], or [1, j] where it is constant."""
-    if is_constant(table, STRETCH):
-        pairs = edge_product(rows, table, head, STRETCH == AFTER, WIDTH)[None, :]
+    if is_constant(table, REGION):
+        pairs = edge_product(rows, table, head, REGION == AFTER, WIDTH)[None, :]
     else:
         left = band_product(rows, table, head, band, WIDTH, TILE)
         right = band_product(rows, table, head, band + TILE, WIDTH, TILE)
@@ -122,7 +122,7 @@ def finished(x, batch, head, i, j, scores, every):
 
 
 @triton.jit
-def finished_tile(x, batch, head, first_query, first_key, products, STRETCH: tl.constexpr, TILE: tl.constexpr):
+def finished_tile(x, batch, head, first_query, first_key, products, REGION: tl.constexpr, TILE: tl.constexpr):
     """`finished`, for a tile of keys and one of queries, or several."""
     GROUPS: tl.constexpr = groups_of(products.shape)
     i = tl.expand_dims(first_query + each_query(TILE, GROUPS), -1)
@@ -131,8 +131,8 @@ def finished_tile(x, batch, head, first_query, first_key, products, STRETCH: tl.
     lowest, highest = x.offset + first_key - last_query, x.offset + last_key - first_query
     every = in_reach(x, last_query, first_key, last_key, lowest, highest)
     scores = products * (x.scale * LOG2_E)
-    if is_constant(x.bias, STRETCH):
-        scores += LOG2_E * load_edge_bias(x.bias, head, STRETCH == AFTER)
+    if is_constant(x.bias, REGION):
+        scores += LOG2_E * load_edge_bias(x.bias, head, REGION == AFTER)
     elif x.bias is not None:
         scores = with_bias(scores, x.bias, head, lowest, LOG2_E, TILE)
     return finished(x, batch, head, i, j, scores, every)

@@ -29,7 +29,7 @@ class Terms(NamedTuple):
     key_bias: Tensor | None
 
 
-class Across(NamedTuple):
+class AtomicBuffers(NamedTuple):
     """Where a program adds what it knows of a gradient; None where it adds nothing.
 
     key, value: [B, Hk, 1 + Lk + 1, width]. axes: `OfAxes.memory`. All float32 and contiguous, as those of the terms.
@@ -43,7 +43,7 @@ class Across(NamedTuple):
     terms: Terms
 
     @classmethod
-    def of(cls, memory: dict[str, Tensor], axes: Tensor | None) -> Across:
+    def of(cls, memory: dict[str, Tensor], axes: Tensor | None) -> AtomicBuffers:
         """The memory by name, and that of all axes; what is not in it is not added to."""
         terms = Terms(*(memory.get(name) for name in Terms._fields))
         return cls(memory.get("key"), memory.get("value"), axes, terms)

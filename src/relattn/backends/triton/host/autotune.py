@@ -32,7 +32,7 @@ from relattn.backends.triton.device.bands import INTERPRETED
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.pack import widths_of
 from relattn.backends.triton.host.ready import keep, recall
-from relattn.backends.triton.host.tile_configs import SMALLEST, Sizes, candidates, constants, has_few_rows
+from relattn.backends.triton.host.tile_configs import SMALLEST, TileConfig, constants, has_few_rows, tile_configs
 
 REGISTERS = 255
 """What a thread may have at most. ptxas is told so, for on some chips it would else stop at 32 and spill the rest."""
@@ -42,8 +42,8 @@ ENOUGH = 20.0
 """The milliseconds of runs for the timing of a size."""
 TOO_LARGE = (OutOfResources, PTXASError)
 
-_fastest: dict[tuple, Sizes] = {}
-_first: dict[tuple, Sizes] = {}
+_fastest: dict[tuple, TileConfig] = {}
+_first: dict[tuple, TileConfig] = {}
 
 
 def launch(
@@ -74,26 +74,26 @@ def launch(
     widths = {**widths_of(call), **more}
     kind = *widths.values(), call.precision, magnitude, _kinds(arguments)
 
-    def run(sizes: Sizes) -> Any:
-        return kernel[(programs(sizes.tile * sizes.groups),)](
-            *arguments, **widths, **constants(kernel, sizes), num_warps=sizes.warps, num_stages=sizes.stages,
+    def run(config: TileConfig) -> Any:
+        return kernel[(programs(config.tile * config.groups),)](
+            *arguments, **widths, **constants(kernel, config), num_warps=config.warps, num_stages=config.stages,
             maxnreg=REGISTERS, default_dot_input_precision=call.precision,
         )  # fmt: skip
 
-    several, fastest = candidates(kernel.__name__, call, architecture()), None
-    key = kernel, query.device, kind, *several
-    is_timed = is_large and len(several) > 1
+    configs, fastest = tile_configs(kernel.__name__, call, architecture()), None
+    key = kernel, query.device, kind, *configs
+    is_timed = is_large and len(configs) > 1
     if is_timed:
-        fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, several, run, added)
-    sizes = fastest or _first.get(key)
-    if sizes is None:
-        sizes, launched = _run_the_first_that_fits(run, list(dict.fromkeys([*several, SMALLEST])))
+        fastest = _fastest.get(key) or _find_the_fastest(kernel, call, kind, configs, run, added)
+    config = fastest or _first.get(key)
+    if config is None:
+        config, launched = _run_the_first_that_fits(run, list(dict.fromkeys([*configs, SMALLEST])))
     else:
-        launched = run(sizes)
-    (_first if fastest is None else _fastest)[key] = sizes
+        launched = run(config)
+    (_first if fastest is None else _fastest)[key] = config
     if fastest is not None or not is_timed:  # else a graph is captured, and a later call is timed
-        compiled_in = *widths.values(), *constants(kernel, sizes).values()
-        keep(known_by, arguments, launched, compiled_in, sizes.tile * sizes.groups)
+        compiled_in = *widths.values(), *constants(kernel, config).values()
+        keep(known_by, arguments, launched, compiled_in, config.tile * config.groups)
 
 
 def _may_be_timed() -> bool:
@@ -116,20 +116,25 @@ def _target() -> Any:
 
 
 def _find_the_fastest(
-    kernel: Any, call: Call, kind: tuple, several: list[Sizes], run: Callable[[Sizes], Any], added: Sequence[Tensor]
-) -> Sizes | None:
+    kernel: Any,
+    call: Call,
+    kind: tuple,
+    configs: list[TileConfig],
+    run: Callable[[TileConfig], Any],
+    added: Sequence[Tensor],
+) -> TileConfig | None:
     """The sizes from Triton's cache on disk, or timed and stored there; None if unknown while a graph is captured."""
     target = make_backend(_target()).hash()
     gpu = torch.cuda.get_device_name(call.query.device)
-    told = triton_key(), target, gpu, kernel.cache_key, kind, several
-    cache = get_cache_manager(hashlib.sha256(repr(told).encode()).hexdigest())
+    key = triton_key(), target, gpu, kernel.cache_key, kind, configs
+    cache = get_cache_manager(hashlib.sha256(repr(key).encode()).hexdigest())
     name = f"{kernel.__name__}.sizes.json"
-    if (known := _read(cache, name)) is not None:
-        return known
+    if (stored := _read(cache, name)) is not None:
+        return stored
     if torch.cuda.is_current_stream_capturing():
         return None
-    times = {sizes: _milliseconds(run, sizes) for sizes in several}
-    fastest = min(several, key=times.__getitem__)
+    times = {config: _milliseconds(run, config) for config in configs}
+    fastest = min(configs, key=times.__getitem__)
     if times[fastest] == math.inf:
         run(fastest := SMALLEST)
     for sums in added:
@@ -140,17 +145,17 @@ def _find_the_fastest(
     return fastest
 
 
-def _read(cache: Any, name: str) -> Sizes | None:
+def _read(cache: Any, name: str) -> TileConfig | None:
     path = cache.get_file(name)
     if path is None:
         return None
-    return Sizes(*json.loads(Path(path).read_text()))
+    return TileConfig(*json.loads(Path(path).read_text()))
 
 
-def _milliseconds(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
+def _milliseconds(run: Callable[[TileConfig], Any], config: TileConfig) -> float:
     """The time of a run; infinite where the sizes do not fit."""
     try:
-        return _timed(lambda: run(sizes))
+        return _timed(lambda: run(config))
     except TOO_LARGE:
         return math.inf
 
@@ -172,14 +177,14 @@ def _timed(run: Callable[[], None]) -> float:
     return statistics.median(times)
 
 
-def _run_the_first_that_fits(run: Callable[[Sizes], Any], several: list[Sizes]) -> tuple[Sizes, Any]:
+def _run_the_first_that_fits(run: Callable[[TileConfig], Any], configs: list[TileConfig]) -> tuple[TileConfig, Any]:
     """The sizes, and what the run returned."""
-    for sizes in several[:-1]:
+    for config in configs[:-1]:
         try:
-            return sizes, run(sizes)
+            return config, run(config)
         except TOO_LARGE:
             continue
-    return several[-1], run(several[-1])
+    return configs[-1], run(configs[-1])
 
 
 def _kinds(arguments: tuple) -> tuple:

@@ -107,8 +107,8 @@ class Call:
 
     def __post_init__(self) -> None:
         for name in OF_NUMBERS:
-            if (given := getattr(self, name)) is not None:
-                self._check(name, given)
+            if (value := getattr(self, name)) is not None:
+                self._check(name, value)
         for axis in self.axes:
             for name in ("relative_query", *TABLES):
                 self._check_numbers(name, getattr(axis, name))
@@ -131,13 +131,13 @@ class Call:
         """Of O."""
         return torch.float32 if self.in_float32 else self.query.dtype
 
-    def _check(self, name: str, given: object) -> None:
-        if isinstance(given, Table) and farthest_row(given.first, given.values.shape[1]) > FARTHEST:
-            raise UnsupportedError(f"{name} starts at {given.first}; the Triton kernels take offsets up to {FARTHEST}")
-        self._check_numbers(name, given)
+    def _check(self, name: str, value: object) -> None:
+        if isinstance(value, Table) and farthest_row(value.first, value.values.shape[1]) > FARTHEST:
+            raise UnsupportedError(f"{name} starts at {value.first}; the Triton kernels take offsets up to {FARTHEST}")
+        self._check_numbers(name, value)
 
-    def _check_numbers(self, name: str, given: object) -> None:
-        tensor = given.values if isinstance(given, Table) else given
+    def _check_numbers(self, name: str, value: object) -> None:
+        tensor = value.values if isinstance(value, Table) else value
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             return
         if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):

@@ -102,7 +102,7 @@ class Mask(NamedTuple):
     listed: Lists | None
 
 
-class Inputs(NamedTuple):
+class KernelArgs(NamedTuple):
     """Everything that the score of a pair depends on.
 
     r: None where the relative query is the query itself. key_bias, key_shift: numbers per key and per query; each

@@ -35,8 +35,8 @@ def _forward(problem: Problem, seed: Tensor | None) -> Forward:
 
 def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
     """The gradients that `wanted` names, each in the dtype of its tensor."""
-    given, tensors = call_of(problem, seed), _tensors_of(problem)
-    call = without_padding(given)
+    whole_call, tensors = call_of(problem, seed), _tensors_of(problem)
+    call = without_padding(whole_call)
     if _has_no_pair(call):
         return {name: torch.zeros_like(tensors[name]) for name in wanted}
     from relattn.backends.triton.kernels.backward import backward
@@ -44,15 +44,15 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
     by_output, by_lse = of_seeing_rows(call, answers.maximum, answers.output_gradient, answers.lse_gradient)
     with torch.cuda.device_of(call.query):  # kernels run on the current device
         output = answers.output.to(call.output_dtype)
-        found = backward(call, answers._replace(output=output, output_gradient=by_output, lse_gradient=by_lse), wanted)
-    by_name = found._asdict()
+        answers = answers._replace(output=output, output_gradient=by_output, lse_gradient=by_lse)
+        by_name = backward(call, answers, wanted)._asdict()
     gradients = by_name.pop("axes") | {name: gradient for name, gradient in by_name.items() if gradient is not None}
     for name in ("key", "value"):
-        gradients[name] = with_padding(given, gradients[name])
+        gradients[name] = with_padding(whole_call, gradients[name])
     for name in ("key_bias", "explicit_mask"):
-        numbers, whole = gradients.get(name), getattr(given, name)
+        numbers, whole = gradients.get(name), getattr(whole_call, name)
         if numbers is not None and numbers.shape != whole.shape:
-            gradients[name] = with_padding(given, numbers.unsqueeze(-1)).squeeze(-1)
+            gradients[name] = with_padding(whole_call, numbers.unsqueeze(-1)).squeeze(-1)
     if "key_bias" in gradients:
         gradients["key_bias"] = gradients["key_bias"].sum_to_size(tensors["key_bias"].shape)
     unused = {name: torch.zeros_like(tensors[name]) for name in wanted - gradients.keys()}  # an r without tables
@@ -61,14 +61,14 @@ def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: s
 
 def _tensors_of(problem: Problem) -> dict[str, Tensor]:
     """The tensors that may have a gradient, by name."""
-    given = {
+    tensors = {
         "query": problem.query, "key": problem.key, "value": problem.value,
         "explicit_mask": problem.mask.explicit, "key_bias": problem.key_bias,
     }  # fmt: skip
     for n, axis in enumerate(problem.axes):
-        given[on_axis("relative_query", n)] = axis.relative_query
-        given |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
-    return {name: tensor for name, tensor in given.items() if tensor is not None}
+        tensors[on_axis("relative_query", n)] = axis.relative_query
+        tensors |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def _has_no_pair(call: Call) -> bool:

@@ -13,14 +13,14 @@ from relattn.backends.triton.device.bands import padded
 from relattn.backends.triton.device.dropout import dropout_of
 from relattn.backends.triton.device.positions import side_of
 from relattn.backends.triton.host.call import FARTHEST, Call, ListedAxis, Table
-from relattn.backends.triton.host.kernel_args import Band, Inputs, Listed, ListedTable, Lists, Mask, Pairs, Rows
+from relattn.backends.triton.host.kernel_args import Band, KernelArgs, Listed, ListedTable, Lists, Mask, Pairs, Rows
 from relattn.score.problem import TABLES
 
 
-def inputs(call: Call, wanted: Collection[str] = ()) -> Inputs:
+def pack(call: Call, wanted: Collection[str] = ()) -> KernelArgs:
     """The call's tensors, last axes made contiguous where they are not. wanted: the gradients that are computed."""
     axes = tuple(_listed(call, axis, wanted) for axis in call.axes)
-    return Inputs(
+    return KernelArgs(
         q=rows(call.query),
         k=rows(call.key),
         v=rows(call.value),
@@ -54,8 +54,8 @@ def starts_of(call: Call) -> Int32[Tensor, "6"] | None:
     if not isinstance(call.offset, Tensor):
         return None
     tables = (getattr(call, name) for name in TABLES)
-    given = [*(None if table is None else table.first for table in tables), call.lowest, call.highest]
-    numbers = [0 if number is None else number for number in given]
+    starts = [*(None if table is None else table.first for table in tables), call.lowest, call.highest]
+    numbers = [0 if number is None else number for number in starts]
     starts = torch.stack([n if isinstance(n, Tensor) else torch.full_like(call.offset, n) for n in numbers])
     return (starts - call.offset).clamp(-FARTHEST, FARTHEST).to(torch.int32)
 
@@ -136,10 +136,10 @@ def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
     return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1) if values.dim() == 3 else 1
 
 
-def wanted_tables(given: Call | ListedAxis, wanted: Collection[str]) -> dict[str, Table]:
+def wanted_tables(owner: Call | ListedAxis, wanted: Collection[str]) -> dict[str, Table]:
     """The tables of the call's sequence, or of an axis, whose gradients are wanted, by the names of its fields."""
-    number = given.number if isinstance(given, ListedAxis) else 0
-    tables = {name: getattr(given, name) for name in TABLES if on_axis(name, number) in wanted}
+    number = owner.number if isinstance(owner, ListedAxis) else 0
+    tables = {name: getattr(owner, name) for name in TABLES if on_axis(name, number) in wanted}
     return {name: table for name, table in tables.items() if table is not None}
 
 

@@ -53,8 +53,8 @@ def of_seeing_rows(
     """The gradients by output and lse, with zeros for queries that see no key: they may hold anything there."""
     if not _mask(call).may_leave_nothing():
         return by_output, by_lse
-    seen = maximum != -torch.inf
-    return with_zeros(by_output, seen), by_lse.masked_fill(~seen, 0.0)
+    sees_a_key = maximum != -torch.inf
+    return with_zeros(by_output, sees_a_key), by_lse.masked_fill(~sees_a_key, 0.0)
 
 
 def _mask(call: Call) -> Mask:

@@ -66,11 +66,11 @@ def recall(known_by: tuple, arguments: tuple) -> Ready | None:
     """
     if (several := remembered.get(known_by)) is None:
         return None
-    wanted = specialization(arguments)
-    if several[0][0] == wanted:
+    signature = specialization(arguments)
+    if several[0][0] == signature:
         return several[0][1]
-    for place, (known, ready) in enumerate(several[1:], 1):
-        if known == wanted:
+    for place, (other, ready) in enumerate(several[1:], 1):
+        if other == signature:
             several[0], several[place] = several[place], several[0]
             return ready
     return None

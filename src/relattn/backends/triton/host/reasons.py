@@ -38,11 +38,11 @@ def reasons_of(problem: Problem) -> list[str]:
 
 def _of_the_call(problem: Problem) -> list[str]:
     reasons = []
-    given: dict[str, torch.Tensor | None] = {"query": problem.query, "key": problem.key, "value": problem.value}
+    operands: dict[str, torch.Tensor | None] = {"query": problem.query, "key": problem.key, "value": problem.value}
     for number, axis in enumerate(problem.axes):
-        given[on_axis("relative_query", number)] = axis.relative_query
-        given |= {on_axis(name, number): table.values for name, table in axis.tables().items()}
-    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
+        operands[on_axis("relative_query", number)] = axis.relative_query
+        operands |= {on_axis(name, number): table.values for name, table in axis.tables().items()}
+    tensors = {name: tensor for name, tensor in operands.items() if tensor is not None}
     double = [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]
     if double:
         reasons.append(f"it computes in float32, and {double[0]} is float64")

@@ -15,7 +15,7 @@ from relattn.backends.triton.host.call import Call, ListedAxis, Table
 from relattn.backends.triton.host.pack import every_width_of, visible_offsets, widths_of
 
 
-class Sizes(NamedTuple):
+class TileConfig(NamedTuple):
     """How many keys, queries or offsets a tile has on each side; warps; stages; and how many tiles of queries a program
     owns that walks over keys. Of several each has a warp of its own.
     """
@@ -26,7 +26,7 @@ class Sizes(NamedTuple):
     groups: int = 1
 
 
-SMALLEST = Sizes(16, 4, 1)
+SMALLEST = TileConfig(16, 4, 1)
 """Where no candidate fits."""
 AMPERE = 80
 """The compute capability of A100 and A30, where reading both factors of a product through L1 takes longer than the
@@ -43,13 +43,13 @@ ALONG_KEYS = ("forward_kernel", "queries_kernel")
 """The kernels whose programs own tiles of queries, and walk over the keys."""
 
 
-def constants(kernel: Any, sizes: Sizes) -> dict[str, int]:
+def constants(kernel: Any, config: TileConfig) -> dict[str, int]:
     """What the kernel is compiled for, of its sizes."""
-    of_groups = {"GROUPS": sizes.groups} if kernel.__name__ in ALONG_KEYS else {}
-    return {"TILE": sizes.tile, **of_groups}
+    of_groups = {"GROUPS": config.groups} if kernel.__name__ in ALONG_KEYS else {}
+    return {"TILE": config.tile, **of_groups}
 
 
-def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
+def tile_configs(kernel: str, call: Call, arch: int) -> list[TileConfig]:
     """Two sizes, or one, for a GPU of compute capability arch / 10. The first is taken where nothing is timed."""
     first, *second = _on_every_chip(kernel, call)
     # A training step is to compile four kernels: where a pass has more than one, each has one size.
@@ -57,7 +57,7 @@ def candidates(kernel: str, call: Call, arch: int) -> list[Sizes]:
         second = []
     elif second and arch == AMPERE and kernel in ALONG_KEYS and _has_room_for_groups(call):
         warps = 8 if kernel == "forward_kernel" else 4
-        second = [Sizes(32, warps, 2, groups=warps)]
+        second = [TileConfig(32, warps, 2, groups=warps)]
     if arch == HOPPER:
         return _on_hopper(kernel, call, [first, *second])
     return [first, *second]
@@ -125,31 +125,31 @@ def _has_room_for_groups(call: Call) -> bool:
     return bool(vectors or call.bias is not None) and is_half and fits and not others
 
 
-def _on_hopper(kernel: str, call: Call, sizes: list[Sizes]) -> list[Sizes]:
+def _on_hopper(kernel: str, call: Call, configs: list[TileConfig]) -> list[TileConfig]:
     """The second chosen from benchmarks/results/gpu/sizes.md, of an H100, for the kinds that were timed there."""
     vectors, doublings = _vectors(call), _doublings(call)
     if call.query.dtype == torch.float32:
-        return sizes
+        return configs
     if not _has_whole_rows(call):  # fewer warps: they read no descriptors
         tile = 32 if vectors < 2 and not call.axes else 16
-        narrow = (Sizes(tile, 2, 2) if size.tile >= 32 and size.warps >= 4 else size for size in sizes)
+        narrow = (TileConfig(tile, 2, 2) if size.tile >= 32 and size.warps >= 4 else size for size in configs)
         return list(dict.fromkeys(narrow))
     if is_faster_in_order_on_hopper(call):  # by more kernels, each in one size
         return [_in_order_on_hopper(kernel, vectors, doublings, call.bias is not None)]
-    if len(sizes) < 2 or kernel not in ALONG_KEYS or call.dropout_p > 0.0 or doublings > 1:
-        return sizes
+    if len(configs) < 2 or kernel not in ALONG_KEYS or call.dropout_p > 0.0 or doublings > 1:
+        return configs
     if (vectors in (1, 2) and doublings) or (vectors == 2 and kernel == "queries_kernel"):
-        return [sizes[0], Sizes(64, 4, 1)]
-    return sizes
+        return [configs[0], TileConfig(64, 4, 1)]
+    return configs
 
 
-def _in_order_on_hopper(kernel: str, vectors: int, doublings: int, has_bias: bool) -> Sizes:
+def _in_order_on_hopper(kernel: str, vectors: int, doublings: int, has_bias: bool) -> TileConfig:
     """A fast one of those that were timed, for all calls without a table or with one."""
     if kernel == "tables_kernel":
-        return Sizes(64, 4 if vectors else 8, 2)
+        return TileConfig(64, 4 if vectors else 8, 2)
     if kernel == "forward_kernel" and not (doublings and vectors):
-        return Sizes(64, 4, 2 if has_bias else 3)
-    return Sizes(64, 4, 1 if vectors and (doublings or kernel == "keys_kernel") else 2)
+        return TileConfig(64, 4, 2 if has_bias else 3)
+    return TileConfig(64, 4, 1 if vectors and (doublings or kernel == "keys_kernel") else 2)
 
 
 def _has_whole_rows(call: Call) -> bool:
@@ -157,7 +157,7 @@ def _has_whole_rows(call: Call) -> bool:
     return min(every_width_of(call)) > 32
 
 
-def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
+def _on_every_chip(kernel: str, call: Call) -> list[TileConfig]:
     """Chosen from the table in benchmarks/results/triton, of registers, spills and shared memory on each generation.
 
     The first fits on every chip; it was chosen to repeat no product, and then to spill little.
@@ -170,26 +170,26 @@ def _on_every_chip(kernel: str, call: Call) -> list[Sizes]:
     beside = tables + (call.dropout_p > 0.0)  # which takes registers, too
     doublings = _doublings(call)
     if call.axes:  # of float32 a thread holds whole vectors of its pairs: beside wide ones, it has one pair
-        return [Sizes(16, 8 if doublings > 1 else 4, 1) if is_float32 else _of_lists(kernel, call)]
+        return [TileConfig(16, 8 if doublings > 1 else 4, 1) if is_float32 else _of_lists(kernel, call)]
     if call.precision == "tf32x3":
         # Two warps would compute some products twice, and one would spill where a program owns the keys.
-        return [Sizes(16, 2 if kernel == "keys_kernel" else 1, 2), Sizes(32, 4, 2)]
+        return [TileConfig(16, 2 if kernel == "keys_kernel" else 1, 2), TileConfig(32, 4, 2)]
     if is_float32 and (doublings or vectors > 1):
         # Without tensor cores a thread holds the whole vectors of its pairs. Under eight warps it has one pair of 256.
-        return [Sizes(16, 8, 1), Sizes(16, 8, 2)]
+        return [TileConfig(16, 8, 1), TileConfig(16, 8, 2)]
     if doublings == 2 or is_float32:
         is_full = beside > 0 or kernel == "keys_kernel"
-        first = Sizes(16, 4 if is_float32 else 2, 2) if is_full else Sizes(32, 4, 2)
+        first = TileConfig(16, 4 if is_float32 else 2, 2) if is_full else TileConfig(32, 4, 2)
     elif beside + doublings <= (0 if is_backward else 1):
-        return [Sizes(64, 4, 2), Sizes(64, 4, 3) if tables else Sizes(128, 8, 2)]
+        return [TileConfig(64, 4, 2), TileConfig(64, 4, 3) if tables else TileConfig(128, 8, 2)]
     elif (kernel == "mask_kernel" and vectors > 1) or (kernel == "several_kernel" and tables > 1):
-        first = Sizes(16, 1, 2)  # two warps would compute some products twice
+        first = TileConfig(16, 1, 2)  # two warps would compute some products twice
     elif _holds_much(kernel, call):
-        first = Sizes(16, 2, 2)
+        first = TileConfig(16, 2, 2)
     else:
         # Two warps where every product is as wide as a tile: four would compute some of it twice.
-        first = Sizes(32, 2 if kernel in ("tables_kernel", "several_kernel") and not vectors else 4, 2)
-    return [first, Sizes(2 * first.tile, 4, 2)]
+        first = TileConfig(32, 2 if kernel in ("tables_kernel", "several_kernel") and not vectors else 4, 2)
+    return [first, TileConfig(2 * first.tile, 4, 2)]
 
 
 def tiles_of_a_program(kernel: Any, call: Call, extent: int, arch: int) -> int:
@@ -224,10 +224,10 @@ def _doublings(call: Call) -> int:
     return max((max(every_width_of(call)) - 1).bit_length() - 6, 0)
 
 
-def _of_lists(kernel: str, call: Call) -> Sizes:
+def _of_lists(kernel: str, call: Call) -> TileConfig:
     """With listed positions a tile has a block of rows and the sums by row beside the rest: larger tiles spill. More
     warps would compute products twice.
     """
     adds_much = kernel == "queries_kernel" and sum(map(_vectors, (call, *call.axes))) > 2
     owns_rows = kernel in ("rows_kernel", "several_kernel", "tables_kernel")
-    return Sizes(16, 2, 1) if _doublings(call) or adds_much or owns_rows else Sizes(32, 4, 2)
+    return TileConfig(16, 2, 1) if _doublings(call) or adds_much or owns_rows else TileConfig(32, 4, 2)

@@ -27,15 +27,15 @@ import torch
 
 from relattn.backends.problem_operator import Answers
 from relattn.backends.triton.device.axes import OfAxes, gradients_of_r, gradients_of_tables, memory_of_axes, memory_of_r
-from relattn.backends.triton.device.backward_inputs import Known, sides_of
-from relattn.backends.triton.host.atomic_buffers import Across, memory_for, without_spare_rows
+from relattn.backends.triton.device.backward_inputs import BackwardInputs, sides_of
+from relattn.backends.triton.host.atomic_buffers import AtomicBuffers, memory_for, without_spare_rows
 from relattn.backends.triton.host.autotune import architecture_of, launch
 from relattn.backends.triton.host.call import Call, Gradients
-from relattn.backends.triton.host.pack import inputs, rows
+from relattn.backends.triton.host.pack import pack, rows
 from relattn.backends.triton.host.tile_configs import HOPPER, is_in_order
 from relattn.backends.triton.kernels.keys import gradients_of_keys
 from relattn.backends.triton.kernels.mask_gradient import memory_of_mask
-from relattn.backends.triton.kernels.ordered_launch import launch_sums
+from relattn.backends.triton.kernels.ordered_launch import launch_ordered
 from relattn.backends.triton.kernels.queries import queries_kernel
 from relattn.backends.triton.kernels.tables import sums_of_tables, table_gradient, tables_to_sum
 from relattn.score.problem import TABLES
@@ -46,8 +46,8 @@ def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._
     batch, heads, queries = call.query.shape[:3]
     ordered = is_ordered(call, wanted)
     mask = memory_of_mask(call) if call.adds_mask and "explicit_mask" in wanted else None
-    x, sides = inputs(call, wanted), sides_of(call, wanted)
-    known = Known(
+    x, sides = pack(call, wanted), sides_of(call, wanted)
+    inputs = BackwardInputs(
         grad_output=rows(answers.output_gradient.to(call.query.dtype)),
         maximum=answers.maximum.contiguous(),
         total=answers.total.contiguous(),
@@ -55,28 +55,28 @@ def backward(call: Call, answers: Answers, wanted: Collection[str] = Gradients._
     )
     query = call.query.new_empty(call.query.shape)
     relative = None if call.relative_query is None else call.relative_query.new_empty(call.relative_query.shape)
-    found = {} if ordered else memory_for(call, wanted)
+    sums = {} if ordered else memory_for(call, wanted)
     of_axes, of_r = memory_of_axes(call, wanted, spare=not ordered), memory_of_r(call)
 
     def programs(owned: int) -> int:
         return math.ceil(queries / owned) * batch * heads
 
     output, grad_lse = answers.output.contiguous(), answers.lse_gradient.to(torch.float32).contiguous()
-    across = Across.of(found, None if ordered else of_axes.memory)
-    arguments = x, known, output, grad_lse, sides, query, relative, of_r, across
-    added = [each for each in (*found.values(), sides.relative_queries, across.axes) if each is not None]
+    buffers = AtomicBuffers.of(sums, None if ordered else of_axes.memory)
+    arguments = x, inputs, output, grad_lse, sides, query, relative, of_r, buffers
+    added = [each for each in (*sums.values(), sides.relative_queries, buffers.axes) if each is not None]
     launch(queries_kernel, call, programs, arguments, added=added)
     if ordered:
-        found = gradients_of_keys(call, x, known, sides, wanted)
+        sums = gradients_of_keys(call, x, inputs, sides, wanted)
         of_tables = tables_to_sum(call, x, wanted)
-        launch_sums(call, x, known, [each.diagonals for each in of_tables], of_axes, mask)
-        found |= sums_of_tables(call, of_tables, wanted)
+        launch_ordered(call, x, inputs, [each.diagonals for each in of_tables], of_axes, mask)
+        sums |= sums_of_tables(call, of_tables, wanted)
     else:
-        launch_sums(call, x, known, [], OfAxes(None, {}), mask)
-        found = {name: without_spare_rows(name, each) for name, each in found.items()}
-    key_bias = found.get("key_bias")
-    tables = {name: table_gradient(call, known, sides, name, found[name]) if name in found else None for name in TABLES}
-    key, value = (found[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
+        launch_ordered(call, x, inputs, [], OfAxes(None, {}), mask)
+        sums = {name: without_spare_rows(name, each) for name, each in sums.items()}
+    key_bias = sums.get("key_bias")
+    tables = {name: table_gradient(call, inputs, sides, name, sums[name]) if name in sums else None for name in TABLES}
+    key, value = (sums[name].to(getattr(call, name).dtype).contiguous() for name in ("key", "value"))
     axes = gradients_of_r(call, of_r) | gradients_of_tables(call, wanted, of_axes.rows)
     of_mask = None if mask is None else mask.at
     return Gradients(query, key, value, relative, **tables, key_bias=key_bias, explicit_mask=of_mask, axes=axes)

@@ -23,13 +23,13 @@ import triton.language as tl
 from relattn.backends.problem_operator import Forward
 from relattn.backends.triton.device.bands import load_band, load_rows, padded, place
 from relattn.backends.triton.device.biases import load_bias
-from relattn.backends.triton.device.device_starts import started
-from relattn.backends.triton.device.dropout import kept
+from relattn.backends.triton.device.device_starts import load_starts
+from relattn.backends.triton.device.dropout import dropout_keeps
 from relattn.backends.triton.device.listed import with_products_of_query, with_value_rows
 from relattn.backends.triton.device.masks import in_reach, key_tiles
 from relattn.backends.triton.device.scores import LOG2_E, finished
 from relattn.backends.triton.host.call import Call, answers_of
-from relattn.backends.triton.host.pack import every_width_of, inputs, visible_offsets, widths_of
+from relattn.backends.triton.host.pack import every_width_of, pack, visible_offsets, widths_of
 from relattn.backends.triton.host.ready import keep, recall
 
 FEW = 8
@@ -47,7 +47,7 @@ def few_queries(call: Call) -> Forward:
     tile = NUMBERS // triton.next_power_of_2(max(*every_width_of(call), 16))
     outputs = call.query.new_empty(parts, rows, width, dtype=torch.float32)
     maxima, totals = (call.query.new_empty(parts, rows, dtype=torch.float32) for _ in range(2))
-    _launch(part_kernel, parts * rows, (inputs(call), outputs, maxima, totals, parts), {**widths, "TILE": tile})
+    _launch(part_kernel, parts * rows, (pack(call), outputs, maxima, totals, parts), {**widths, "TILE": tile})
     answers = answers_of(call)
     arguments = outputs, maxima, totals, *answers, parts
     _launch(merge_kernel, rows, arguments, {"DV": width, "PARTS": MOST_PARTS})
@@ -75,8 +75,8 @@ def _parts(call: Call) -> int:
 def part_kernel(
     x, outputs, maxima, totals, parts, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """O, m and t of one query in one head over one part of its keys; x: `Inputs`."""
-    x = started(x)
+    """O, m and t of one query in one head over one part of its keys; x: `KernelArgs`."""
+    x = load_starts(x)
     rows = tl.num_programs(0) // parts
     part, row = tl.program_id(0) // rows, tl.program_id(0) % rows
     query, head, batch = row % x.queries, row // x.queries % x.heads, row // x.queries // x.heads
@@ -113,7 +113,7 @@ def part_kernel(
         weights, older = tl.exp2(scores - shift), tl.exp2(before - shift)
         total = total * older + tl.sum(weights, axis=0)
         if x.dropout is not None:
-            weights = tl.where(kept(x, batch, head, query, j), weights, 0.0)
+            weights = tl.where(dropout_keeps(x, batch, head, query, j), weights, 0.0)
         v = load_rows(v_at, x.v.row, key, x.keys, DV, TILE).to(tl.float32)
         if x.relative_values is not None:
             v += load_band(x.relative_values, head, offset, DV, TILE).to(tl.float32)
@@ -136,9 +136,9 @@ def merge_kernel(
     """O, lse, m and t of one row from those of its parts, PARTS at most."""
     row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     part, column = tl.arange(0, PARTS), tl.arange(0, padded(DV))
-    found = tl.load(maxima + part * rows + row, mask=part < parts, other=float("-inf"))
-    maximum = tl.max(found, axis=0)
-    weights = tl.exp2(found - tl.where(maximum == float("-inf"), 0.0, maximum))
+    of_parts = tl.load(maxima + part * rows + row, mask=part < parts, other=float("-inf"))
+    maximum = tl.max(of_parts, axis=0)
+    weights = tl.exp2(of_parts - tl.where(maximum == float("-inf"), 0.0, maximum))
     weights *= tl.load(totals + part * rows + row, mask=part < parts, other=0.0)
     total = tl.sum(weights, axis=0)
     tl.store(row_maxima + row, maximum)

@@ -21,8 +21,8 @@ from relattn.backends.triton.device.backward_inputs import score_gradients, weig
 from relattn.backends.triton.device.bands import dot, load_band, load_rows, padded, place, store_rows
 from relattn.backends.triton.device.biases import load_bias
 from relattn.backends.triton.device.blocks import with_products, with_values
-from relattn.backends.triton.device.device_starts import started
-from relattn.backends.triton.device.dropout import kept
+from relattn.backends.triton.device.device_starts import load_starts
+from relattn.backends.triton.device.dropout import dropout_keeps
 from relattn.backends.triton.device.masks import in_reach
 from relattn.backends.triton.device.recompute import load_queries
 from relattn.backends.triton.device.scores import LOG2_E, finished
@@ -64,11 +64,11 @@ class Diagonals(NamedTuple):
 
 @triton.jit
 def tables_kernel(
-    x, known, diagonals, batches,
+    x, inputs, diagonals, batches,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """`sum_diagonals` of one program; diagonals: `Diagonals`."""
-    sum_diagonals(started(x), known, diagonals, batches, tl.program_id(0), D, DV, DR, TILES, TILE)
+    sum_diagonals(load_starts(x), inputs, diagonals, batches, tl.program_id(0), D, DV, DR, TILES, TILE)
 
 
 @triton.jit
@@ -82,7 +82,7 @@ def programs_of(x, diagonals, TILES: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def sum_diagonals(
-    x, known, diagonals, batches, program,
+    x, inputs, diagonals, batches, program,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sums of TILES blocks of offsets, 1 or 2, in one head over one part of the queries."""
@@ -111,7 +111,7 @@ def sum_diagonals(
         of_a_batch = tl.maximum(tiles, 1)
     for step in range(part * steps, tl.minimum((part + 1) * steps, tiles * batches)):
         start = first_query + step % of_a_batch * TILE
-        queries = load_queries(x, known, step // of_a_batch, head, start, D, DV, DR, TILE)
+        queries = load_queries(x, inputs, step // of_a_batch, head, start, D, DV, DR, TILE)
         key = start + offset - x.offset
         near = _tile_of_keys(x, queries, key, D, DV, TILE)
         far = _tile_of_keys(x, queries, key + TILE, D, DV, TILE)
@@ -201,7 +201,7 @@ def _with_diagonals(x, into, block, queries, near, far, TILE: tl.constexpr):
     by_weight = diagonals_from_tiles(near.by_weight, far.by_weight, TILE)
     if x.relative_values is not None:
         by_weight += dot(grad_output, tl.trans(values_band))
-    weights, scores = score_gradients(x, kept(x, batch, head, i, j), weights, by_weight, delta)
+    weights, scores = score_gradients(x, dropout_keeps(x, batch, head, i, j), weights, by_weight, delta)
     if x.softcap is not None:
         scores *= slope
 

@@ -23,14 +23,14 @@ from relattn.backends.triton.device.bands import (
     zeros_of_rows,
 )
 from relattn.backends.triton.device.blocks import with_products, with_value_sums
-from relattn.backends.triton.device.clip_regions import AFTER, first_stretch, is_constant, keys_of
-from relattn.backends.triton.device.device_starts import started
-from relattn.backends.triton.device.dropout import kept_in_tile
+from relattn.backends.triton.device.clip_regions import AFTER, first_region, is_constant, keys_of
+from relattn.backends.triton.device.device_starts import load_starts
+from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
 from relattn.backends.triton.device.scores import LOG2_E, by_keys, finished_tile, first_half, with_band
 from relattn.backends.triton.device.skew import joined_from_pairs, shared_half
 from relattn.backends.triton.host.autotune import launch
 from relattn.backends.triton.host.call import Call, answers_of
-from relattn.backends.triton.host.pack import inputs
+from relattn.backends.triton.host.pack import pack
 from relattn.backends.triton.kernels.decoding import FEW, few_queries
 
 
@@ -43,7 +43,7 @@ def forward(call: Call) -> Forward:
         return few_queries(call)
     batch, heads, queries = call.query.shape[:3]
     answers = answers_of(call)
-    arguments = inputs(call), *answers
+    arguments = pack(call), *answers
     launch(forward_kernel, call, lambda owned: math.ceil(queries / owned) * batch * heads, arguments)
     return answers
 
@@ -53,9 +53,9 @@ def forward_kernel(
     x, output, lse, maxima, totals,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """GROUPS tiles of queries in one head; x: `Inputs`; the others: `Forward`."""
+    """GROUPS tiles of queries in one head; x: `KernelArgs`; the others: `Forward`."""
     tl.static_assert(GROUPS == 1 or may_own_several(x), "these terms are computed for one tile of queries")
-    x = started(x)
+    x = load_starts(x)
     QUERIES: tl.constexpr = GROUPS * TILE
     programs = tl.cdiv(x.queries, QUERIES)
     program = tl.program_id(0)
@@ -74,41 +74,41 @@ def forward_kernel(
     if x.r is not None:
         r = load_rows(place(x.r, batch, head), x.r.row, first_query, x.queries, DR, QUERIES)
         r = rows_in_groups(r, GROUPS)
-    for STRETCH in tl.static_range(first_stretch(x), 3):
-        first_key, end_key = keys_of(x, first_query, STRETCH, QUERIES, TILE)
+    for REGION in tl.static_range(first_region(x), 3):
+        first_key, end_key = keys_of(x, first_query, REGION, QUERIES, TILE)
         band = x.offset + first_key - first_query - (TILE - 1)
         if x.relative_keys is not None:
-            left = first_half(r, x.relative_keys, head, band, STRETCH, DR, TILE)
-        if x.relative_values is not None and not is_constant(x.relative_values, STRETCH):
+            left = first_half(r, x.relative_keys, head, band, REGION, DR, TILE)
+        if x.relative_values is not None and not is_constant(x.relative_values, REGION):
             joined = zeros_of_rows(TILE, TILE, GROUPS)
         for start in range(first_key, end_key, TILE):
             k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
             products = dot(q, tl.trans(k))
             if x.relative_keys is not None:
-                products, left = with_band(products, left, r, x.relative_keys, head, band, STRETCH, DR, TILE)
+                products, left = with_band(products, left, r, x.relative_keys, head, band, REGION, DR, TILE)
             if x.relative_queries is not None:
-                products += by_keys(k, x.relative_queries, head, band, STRETCH, D, TILE)
+                products += by_keys(k, x.relative_queries, head, band, REGION, D, TILE)
             products = with_products(x, batch, head, first_query, start, q, k, products, D, TILE)
-            scores, _ = finished_tile(x, batch, head, first_query, start, products, STRETCH, TILE)
+            scores, _ = finished_tile(x, batch, head, first_query, start, products, REGION, TILE)
 
             before, maximum = maximum, tl.maximum(maximum, tl.max(scores, axis=-1))
             shift = tl.where(maximum == float("-inf"), 0.0, maximum)  # nothing visible yet: 2^(-inf - 0) = 0
             weights, older = tl.exp2(scores - tl.expand_dims(shift, -1)), tl.exp2(before - shift)
             total = total * older + tl.sum(weights, axis=-1)
             if x.dropout is not None:
-                weights = tl.where(kept_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
+                weights = tl.where(dropout_keeps_in_tile(x, batch, head, first_query, start, TILE), weights, 0.0)
             v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)
             weighted = weighted * tl.expand_dims(older, -1) + dot(weights.to(v.dtype), v)
             weighted = with_value_sums(x, batch, head, first_query, start, weights, weighted, DV, TILE)
             if x.relative_values is not None:
-                if is_constant(x.relative_values, STRETCH):
-                    weighted += edge_sum(weights, x.relative_values, head, STRETCH == AFTER, DV)
+                if is_constant(x.relative_values, REGION):
+                    weighted += edge_sum(weights, x.relative_values, head, REGION == AFTER, DV)
                 else:
                     last, joined = joined * tl.expand_dims(older, -1), joined_from_pairs(weights, TILE)
                     half = shared_half(joined, last, TILE).to(v.dtype)
                     weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
             band += TILE
-        if x.relative_values is not None and not is_constant(x.relative_values, STRETCH) and first_key < end_key:
+        if x.relative_values is not None and not is_constant(x.relative_values, REGION) and first_key < end_key:
             half = shared_half(tl.zeros_like(joined), joined, TILE).to(x.v.at.dtype.element_ty)
             weighted += band_sum(half, x.relative_values, head, band, DV, TILE)
 

@@ -20,16 +20,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relattn.backends.triton.device.backward_inputs import Known, Sides, side_sums, store_sides
+from relattn.backends.triton.device.backward_inputs import BackwardInputs, Sides, side_sums, store_sides
 from relattn.backends.triton.device.bands import band_sum, dot, edge_sum, head_of, load_rows, padded, place, store_rows
 from relattn.backends.triton.device.blocks import with_key_gradient
-from relattn.backends.triton.device.clip_regions import AFTER, first_stretch, holds_too_much, is_constant, queries_of
-from relattn.backends.triton.device.device_starts import started
-from relattn.backends.triton.device.recompute import first_halves, load_queries, pairs_again
+from relattn.backends.triton.device.clip_regions import AFTER, first_region, holds_too_much, is_constant, queries_of
+from relattn.backends.triton.device.device_starts import load_starts
+from relattn.backends.triton.device.recompute import first_halves, load_queries, recompute_pairs
 from relattn.backends.triton.device.skew import columns_from_pairs
 from relattn.backends.triton.host.autotune import architecture_of, launch
 from relattn.backends.triton.host.call import Call
-from relattn.backends.triton.host.kernel_args import Inputs
+from relattn.backends.triton.host.kernel_args import KernelArgs
 from relattn.backends.triton.host.tile_configs import tiles_of_a_program
 
 
@@ -46,11 +46,13 @@ class Keys(NamedTuple):
     after: Any
 
 
-def gradients_of_keys(call: Call, x: Inputs, known: Known, sides: Sides, wanted: Collection[str]) -> dict[str, Tensor]:
+def gradients_of_keys(
+    call: Call, x: KernelArgs, inputs: BackwardInputs, sides: Sides, wanted: Collection[str]
+) -> dict[str, Tensor]:
     """dk, dv and a wanted da, each in its dtype."""
-    found = {name: getattr(call, name).new_empty(getattr(call, name).shape) for name in ("key", "value")}
+    gradients = {name: getattr(call, name).new_empty(getattr(call, name).shape) for name in ("key", "value")}
     if "key_bias" in wanted and call.key_bias is not None:
-        found["key_bias"] = call.key_bias.new_empty(call.key_bias.shape)
+        gradients["key_bias"] = call.key_bias.new_empty(call.key_bias.shape)
     batch, heads, keys = call.key.shape[:3]
     has_bands = call.relative_keys is not None or call.relative_values is not None  # which two tiles share
     tiles = tiles_of_a_program(keys_kernel, call, keys, architecture_of(call)) if has_bands else 1
@@ -58,18 +60,18 @@ def gradients_of_keys(call: Call, x: Inputs, known: Known, sides: Sides, wanted:
     def programs(tile: int) -> int:
         return math.ceil(keys / (tiles * tile)) * batch * heads
 
-    arguments = x, known, sides, found["key"], found["value"], found.get("key_bias")
+    arguments = x, inputs, sides, gradients["key"], gradients["value"], gradients.get("key_bias")
     launch(keys_kernel, call, programs, arguments, more={"TILES": tiles})
-    return found
+    return gradients
 
 
 @triton.jit
 def keys_kernel(
-    x, known, sides, grad_key, grad_value, grad_key_bias,
+    x, inputs, sides, grad_key, grad_value, grad_key_bias,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and da of TILES tiles of keys, 1 or 2, under one key head: all of its query heads, one after the other."""
-    x = started(x)
+    x = load_starts(x)
     IN_EACH: tl.constexpr = holds_too_much(x, D, DV)
     blocks = tl.cdiv(x.keys, TILES * TILE)
     program = tl.program_id(0)
@@ -83,17 +85,17 @@ def keys_kernel(
         far = _loaded(x, batch, key_head, first_key + TILE, D, DV, TILE)
     for member in range(0, x.group):
         head = key_head * x.group + member
-        for STRETCH in tl.static_range(first_stretch(x), 3):
-            first_query, end_query = queries_of(x, first_key, STRETCH, TILES * TILE, TILE)
+        for REGION in tl.static_range(first_region(x), 3):
+            first_query, end_query = queries_of(x, first_key, REGION, TILES * TILE, TILE)
             for start in tl.range(first_query, end_query, TILE, disable_licm=IN_EACH):
-                queries = load_queries(x, known, batch, head, start, D, DV, DR, TILE)
-                halves = first_halves(x, queries, first_key, STRETCH, DV, DR, TILE)
+                queries = load_queries(x, inputs, batch, head, start, D, DV, DR, TILE)
+                halves = first_halves(x, queries, first_key, REGION, DV, DR, TILE)
                 near, halves = _with_queries(
-                    x, sides, grad_key_bias, near, queries, halves, STRETCH, D, DV, DR, TILE
+                    x, sides, grad_key_bias, near, queries, halves, REGION, D, DV, DR, TILE
                 )  # fmt: skip
                 if TILES == 2:
                     far, _ = _with_queries(
-                        x, sides, grad_key_bias, far, queries, halves, STRETCH, D, DV, DR, TILE
+                        x, sides, grad_key_bias, far, queries, halves, REGION, D, DV, DR, TILE
                     )  # fmt: skip
         row, rows = batch * x.heads + head, tl.num_programs(0) // blocks * x.group
         near = _stored_for_head(x, sides, grad_key_bias, near, row, rows, TILE)
@@ -117,12 +119,12 @@ def _loaded(x, batch, key_head, first, D: tl.constexpr, DV: tl.constexpr, TILE: 
 @triton.jit
 def _with_queries(
     x, sides, grad_key_bias, keys, queries, halves,
-    STRETCH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
+    REGION: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The tile of keys with the sums over a tile of queries, and the halves for the next tile of keys."""
     first, k, v, by_key, by_value, by_key_bias, before, after = keys
     batch, head, q, grad_output = queries.batch, queries.head, queries.q, queries.grad_output
-    weights, scores, slope, halves = pairs_again(x, queries, halves, first, k, v, STRETCH, D, DV, DR, TILE)
+    weights, scores, slope, halves = recompute_pairs(x, queries, halves, first, k, v, REGION, D, DV, DR, TILE)
     if grad_key_bias is not None:
         by_key_bias += tl.sum(scores, axis=0)
     if x.softcap is not None:
@@ -130,14 +132,14 @@ def _with_queries(
 
     offset = x.offset + first - queries.first
     if sides.relative_queries is not None:
-        before, after = side_sums(before, after, scores, x.relative_queries, offset, STRETCH, 0, TILE)
+        before, after = side_sums(before, after, scores, x.relative_queries, offset, REGION, 0, TILE)
     by_value += dot(tl.trans(weights.to(v.dtype)), grad_output)
     by_key = with_key_gradient(x, batch, head, queries.first, first, scores, by_key, D, TILE)
-    if is_constant(x.relative_queries, STRETCH):
-        by_key += edge_sum(tl.trans(scores), x.relative_queries, head, STRETCH == AFTER, D)
+    if is_constant(x.relative_queries, REGION):
+        by_key += edge_sum(tl.trans(scores), x.relative_queries, head, REGION == AFTER, D)
     scores = scores.to(k.dtype)
     by_key += dot(tl.trans(scores), q)
-    if x.relative_queries is not None and not is_constant(x.relative_queries, STRETCH):
+    if x.relative_queries is not None and not is_constant(x.relative_queries, REGION):
         to_left, to_right = columns_from_pairs(scores, TILE)
         band = offset - (TILE - 1)
         by_key += band_sum(tl.trans(to_left), x.relative_queries, head, band, D, TILE)

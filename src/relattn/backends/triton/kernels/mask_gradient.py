@@ -16,10 +16,10 @@ import triton
 import triton.language as tl
 
 from relattn.backends.triton.device.bands import load_rows, place
-from relattn.backends.triton.device.clip_regions import first_stretch, keys_of
-from relattn.backends.triton.device.device_starts import started
-from relattn.backends.triton.device.dropout import kept_in_tile
-from relattn.backends.triton.device.recompute import first_halves, gradients_again, load_queries, weights_again
+from relattn.backends.triton.device.clip_regions import first_region, keys_of
+from relattn.backends.triton.device.device_starts import load_starts
+from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
+from relattn.backends.triton.device.recompute import first_halves, load_queries, recompute_gradients, recompute_weights
 from relattn.backends.triton.host.call import Call
 from relattn.backends.triton.host.kernel_args import Pairs
 
@@ -39,16 +39,16 @@ def programs_of_mask(into: Pairs, tile: int) -> int:
 
 @triton.jit
 def mask_kernel(
-    x, known, into, batches,
+    x, inputs, into, batches,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """`sum_pairs` of one program; into: `Pairs`, no step along an axis on which the mask has one number for all."""
-    sum_pairs(started(x), known, into, batches, tl.program_id(0), D, DV, DR, TILE)
+    sum_pairs(load_starts(x), inputs, into, batches, tl.program_id(0), D, DV, DR, TILE)
 
 
 @triton.jit
 def sum_pairs(
-    x, known, into, batches, program,
+    x, inputs, into, batches, program,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One tile of dM."""
@@ -68,25 +68,25 @@ def sum_pairs(
         batch, head = own_batch + member // heads, own_head + member % heads
         k_at, v_at = place(x.k, batch, head // x.group), place(x.v, batch, head // x.group)
         for first_query in range(own_query, end_query, TILE):
-            queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
-            for STRETCH in tl.static_range(first_stretch(x), 3):
-                start, end_key = keys_of(x, first_query, STRETCH, TILE, TILE)
+            queries = load_queries(x, inputs, batch, head, first_query, D, DV, DR, TILE)
+            for REGION in tl.static_range(first_region(x), 3):
+                start, end_key = keys_of(x, first_query, REGION, TILE, TILE)
                 if into.key is not None:
                     start, end_key = tl.maximum(start, own_key), tl.minimum(end_key, own_key + TILE)
                 if start < end_key:
-                    of_keys, of_values = first_halves(x, queries, start, STRETCH, DV, DR, TILE)
+                    of_keys, of_values = first_halves(x, queries, start, REGION, DV, DR, TILE)
                     for first_key in range(start, end_key, TILE):
                         k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
-                        weights, _, of_keys = weights_again(
-                            x, queries, of_keys, first_key, k, STRETCH, D, DR, TILE
+                        weights, _, of_keys = recompute_weights(
+                            x, queries, of_keys, first_key, k, REGION, D, DR, TILE
                         )  # fmt: skip
                         # Always. Beside q . k the compiler would lay both products along the queries, with too few for
                         # all warps.
                         if first_key < end_key:
                             v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
-                            keep = kept_in_tile(x, batch, head, first_query, first_key, TILE)
-                            weights, scores, of_values = gradients_again(
-                                x, queries, of_values, first_key, keep, weights, v, STRETCH, DV, TILE
+                            keep = dropout_keeps_in_tile(x, batch, head, first_query, first_key, TILE)
+                            weights, scores, of_values = recompute_gradients(
+                                x, queries, of_values, first_key, keep, weights, v, REGION, DV, TILE
                             )  # fmt: skip
                             total += scores
 

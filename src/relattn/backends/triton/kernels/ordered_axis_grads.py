@@ -20,10 +20,10 @@ from relattn.backends.triton.device.axes import BIAS, KEYS, QUERIES, VALUES, is_
 from relattn.backends.triton.device.bands import dot, load_padded_rows, load_rows, padded, place, two_to_the
 from relattn.backends.triton.device.blocks import by_row, rows_of_pairs
 from relattn.backends.triton.device.clip_regions import WITHIN
-from relattn.backends.triton.device.device_starts import started
-from relattn.backends.triton.device.dropout import kept_in_tile
+from relattn.backends.triton.device.device_starts import load_starts
+from relattn.backends.triton.device.dropout import dropout_keeps_in_tile
 from relattn.backends.triton.device.masks import key_tiles
-from relattn.backends.triton.device.recompute import first_halves, gradients_again, load_queries, weights_again
+from relattn.backends.triton.device.recompute import first_halves, load_queries, recompute_gradients, recompute_weights
 
 
 class Own(NamedTuple):
@@ -49,16 +49,16 @@ def programs_of_rows(rows: Iterable[Tensor], tile: int) -> int:
 
 @triton.jit
 def rows_kernel(
-    x, known, into, batches,
+    x, inputs, into, batches,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """`sum_rows` of one program."""
-    sum_rows(started(x), known, into, batches, tl.program_id(0), D, DV, DR, TILE)
+    sum_rows(load_starts(x), inputs, into, batches, tl.program_id(0), D, DV, DR, TILE)
 
 
 @triton.jit
 def sum_rows(
-    x, known, into, batches, program,
+    x, inputs, into, batches, program,
     D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sums of one block of one table's rows under one head, if the program is one of these; and its number among
@@ -66,7 +66,7 @@ def sum_rows(
     """
     own, program = _owned(x, into, program, D, DV, TILE)
     if own.axis >= 0:
-        _sum_block(x, known, own, batches, D, DV, DR, TILE)
+        _sum_block(x, inputs, own, batches, D, DV, DR, TILE)
     return program
 
 
@@ -121,7 +121,7 @@ def _owned(x, into, program, D: tl.constexpr, DV: tl.constexpr, TILE: tl.constex
 
 @triton.jit
 def _sum_block(
-    x, known, own, batches, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
+    x, inputs, own, batches, D: tl.constexpr, DV: tl.constexpr, DR: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """The sums of the rows that a program owns."""
     WIDTH: tl.constexpr = _widest(x.axes, D, DV)
@@ -137,15 +137,15 @@ def _sum_block(
                 u = _places_of_pairs(x, own, batch, first_query, first_key, TILE)
                 if tl.max(tl.max(tl.where(u < TILE, u, -1), axis=1), axis=0) >= 0:
                     k = load_rows(k_at, x.k.row, first_key, x.keys, D, TILE)
-                    queries = load_queries(x, known, batch, head, first_query, D, DV, DR, TILE)
+                    queries = load_queries(x, inputs, batch, head, first_query, D, DV, DR, TILE)
                     of_keys, of_values = first_halves(x, queries, first_key, WITHIN, DV, DR, TILE)
-                    weights, slope, of_keys = weights_again(x, queries, of_keys, first_key, k, WITHIN, D, DR, TILE)
+                    weights, slope, of_keys = recompute_weights(x, queries, of_keys, first_key, k, WITHIN, D, DR, TILE)
                     # Apart from q . k, or the compiler would lay both products along the queries, with too few for all
                     # warps.
                     if tl.sum(tl.sum(weights, axis=1), axis=0) != 0.0:
                         v = load_rows(v_at, x.v.row, first_key, x.keys, DV, TILE)
-                        keep = kept_in_tile(x, batch, head, first_query, first_key, TILE)
-                        weights, scores, of_values = gradients_again(
+                        keep = dropout_keeps_in_tile(x, batch, head, first_query, first_key, TILE)
+                        weights, scores, of_values = recompute_gradients(
                             x, queries, of_values, first_key, keep, weights, v, WITHIN, DV, TILE
                         )  # fmt: skip
                         if x.softcap is not None:
@@ -154,7 +154,7 @@ def _sum_block(
                         if _any_is_summed(x.axes, BIAS) and own.table == BIAS:
                             of_numbers += tl.sum(sums, axis=0)
                         elif WIDTH > 1:
-                            vectors = _vectors(x, known, own, batch, first_query, first_key, D, DV, WIDTH, TILE)
+                            vectors = _vectors(x, inputs, own, batch, first_query, first_key, D, DV, WIDTH, TILE)
                             of_vectors += dot(tl.trans(sums.to(vectors.dtype)), vectors)
 
     row, column = own.first + tl.arange(0, TILE), tl.arange(0, WIDTH)[None, :]
@@ -191,7 +191,7 @@ def _sums_by_row(x, own, weights, scores, u, TILE: tl.constexpr):
 
 @triton.jit
 def _vectors(
-    x, known, own, batch, first_query, first_key,
+    x, inputs, own, batch, first_query, first_key,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """r_i, k_j or dO_i of a tile [TILE, WIDTH], by which the sums for the own table are multiplied."""
@@ -209,7 +209,7 @@ def _vectors(
         k_at = place(x.k, batch, head // x.group)
         vectors = load_padded_rows(k_at, x.k.row, first_key, x.keys, D, WIDTH, TILE)
     if _any_is_summed(x.axes, VALUES) and own.table == VALUES:
-        grad_output = known.grad_output
+        grad_output = inputs.grad_output
         output_at = place(grad_output, batch, head)
         vectors = load_padded_rows(output_at, grad_output.row, first_query, x.queries, DV, WIDTH, TILE)
     return vectors

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.backends.triton.device.backward_inputs import Known, Sides
+from relattn.backends.triton.device.backward_inputs import BackwardInputs, Sides
 from relattn.backends.triton.host.call import Call, Table
-from relattn.backends.triton.host.kernel_args import Inputs
+from relattn.backends.triton.host.kernel_args import KernelArgs
 from relattn.backends.triton.host.pack import visible_offsets, wanted_tables
 from relattn.backends.triton.host.tile_configs import has_room_for_all_tables
 from relattn.backends.triton.kernels.diagonals import Diagonals, Into, Sums
@@ -33,7 +33,7 @@ class Summed(NamedTuple):
     rows: dict[str, slice]
 
 
-def tables_to_sum(call: Call, x: Inputs, wanted: Collection[str]) -> list[Summed]:
+def tables_to_sum(call: Call, x: KernelArgs, wanted: Collection[str]) -> list[Summed]:
     """All wanted tables at once. Where there is no room, those of vectors one by one; where an origin is a tensor every
     one, for no block of offsets is known to belong to two tables then.
     """
@@ -84,14 +84,14 @@ def sums_of_tables(
     call: Call, summed: Sequence[Summed], wanted: Collection[str]
 ) -> dict[str, Float[Tensor, "Hq R *W"]]:
     """The sums of each wanted table over the pairs at its offsets, in float32, per query head."""
-    found = {
+    totals = {
         name: call.query.new_zeros(call.query.shape[1], *table.values.shape[1:], dtype=torch.float32)
         for name, table in wanted_tables(call, wanted).items()
     }
     for each in summed:
         for name, sums in each.sums.items():
-            found[name][:, each.rows[name]] = sums.sum(0)
-    return found
+            totals[name][:, each.rows[name]] = sums.sum(0)
+    return totals
 
 
 def _seen(call: Call, table: Table) -> tuple[int, int]:
@@ -107,12 +107,14 @@ def _into(sums: Tensor | None, extent: tuple[int, int] | None) -> Into | None:
     return Into(sums, sums.stride(0), sums.stride(1), sums.stride(2), extent[0], sums.shape[2])
 
 
-def table_gradient(call: Call, known: Known, sides: Sides, name: str, total: Float[Tensor, "Hq R *W"]) -> Tensor:
+def table_gradient(
+    call: Call, inputs: BackwardInputs, sides: Sides, name: str, total: Float[Tensor, "Hq R *W"]
+) -> Tensor:
     """The gradient by the values of a table, in their dtype, from the sums at its offsets and those beyond it."""
     table: Table = getattr(call, name)
     edges = getattr(sides, name)
     if edges is not None:
-        before, after = _beyond(call, known, name, edges)
+        before, after = _beyond(call, inputs, name, edges)
         total[:, 0] += before
         total[:, -1] += after
     return of_values(call, name, table, total)
@@ -127,12 +129,14 @@ def of_values(call: Call, name: str, table: Table, total: Float[Tensor, "Hq R *W
     return total.to(table.values.dtype).contiguous()
 
 
-def _beyond(call: Call, known: Known, name: str, edges: Float[Tensor, "2 B Hq L"]) -> Float[Tensor, "2 Hq *width"]:
+def _beyond(
+    call: Call, inputs: BackwardInputs, name: str, edges: Float[Tensor, "2 B Hq L"]
+) -> Float[Tensor, "2 Hq *width"]:
     """The edge rows' gradient from the offsets beyond them: the sums of a query, or of a key, times its vector."""
     if name == "bias":
         return edges.sum((1, 3))
     r = call.query if call.relative_query is None else call.relative_query
-    vectors = {"relative_keys": r, "relative_queries": call.key}.get(name, known.grad_output.at)
+    vectors = {"relative_keys": r, "relative_queries": call.key}.get(name, inputs.grad_output.at)
     assert vectors is not None
     grouped = edges.unflatten(2, (vectors.shape[1], -1))  # query heads, by the head of their vectors
     return (grouped @ vectors.to(torch.float32)).sum(1).flatten(1, 2)
