@@ -1,4 +1,4 @@
-"""Asked: a checked call, and the parts of it that must be the same on all ranks."""
+"""Arguments: a checked call, and the parts of it that must be the same on all ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from relattn.score.terms import ScoreTerms
 
 
 @dataclass(frozen=True)
-class Asked:
+class Arguments:
     """A checked call, how its parts travel, and the last steps for its answer."""
 
     call: Call
@@ -28,37 +28,38 @@ class Asked:
     sinks: Tensor | None
     return_lse: bool
 
-    def with_prepared_keys(self) -> Asked:
+    def with_prepared_keys(self) -> Arguments:
         """The call with its keys as the encoding prepares them."""
         return replace(self, call=with_prepared_keys(self.call))
 
 
-def agreed(group: Group, ask: Callable[[], Asked], dropout_p: float) -> Asked:
+def agree_on_arguments(group: Group, check: Callable[[], Arguments], dropout_p: float) -> Arguments:
     """The call with the seed of rank 0, if all ranks have a call like it."""
     seed = int(torch.randint(2**63 - 1, ())) if dropout_p else None
-    asked = error = None
+    arguments = error = None
     try:
-        asked = ask()
+        arguments = check()
     except Exception as raised:  # the other ranks must get it
         error = raised
-    if asked is None:
+    if arguments is None:
         agree(group, dict.fromkeys(_LENGTHS, 0), dict.fromkeys(_OTHERS), error)
         raise AssertionError("agree raises an error that it is given")
-    call, encoding = asked.call, asked.call.encoding
+    call, encoding = arguments.call, arguments.call.encoding
     module = encoding if isinstance(encoding, RelativeEncoding) else None
     lengths = (*call.query.shape, *call.key.shape[1:3], call.value.shape[3])
     others = (
-        (checksum(group, module), _kind(encoding)), call.layout, asked.rotate,
-        call.query_side.described(), call.key_side.described(), call.within,
+        (checksum(group, module), _kind(encoding)), call.layout, arguments.rotate,
+        call.query_positions.described(), call.key_positions.described(), call.within,
         call.key_mask is None, call.segments is None, None if call.key_bias is None else call.key_bias.shape[:2],
-        call.attn_mask is None, None if asked.sinks is None else asked.sinks.dim(),
-        sorted(call.others.items()), call.query.dtype, asked.backend, asked.return_lse, _gradients_asked_for(call),
+        call.attn_mask is None, None if arguments.sinks is None else arguments.sinks.dim(),
+        sorted(call.others.items()), call.query.dtype, arguments.backend, arguments.return_lse,
+        _facts_of_gradients(call),
     )  # fmt: skip
     seeds = agree(
         group, dict(zip(_LENGTHS, lengths, strict=True)), dict(zip(_OTHERS, others, strict=True)), None, seed or 0
     )
     compared(group, module)
-    return asked if seed is None else replace(asked, call=replace(call, seed=seeds[0]))
+    return arguments if seed is None else replace(arguments, call=replace(call, seed=seeds[0]))
 
 
 _LENGTHS = (
@@ -78,12 +79,12 @@ def _kind(encoding: RelativeEncoding | ScoreTerms | None) -> object:
     if not isinstance(encoding, ScoreTerms):
         return type(encoding).__name__
     names = [field.name for field in fields(encoding)]
-    given = [name for name in names if isinstance(getattr(encoding, name), (Tensor, OffsetTable))]
-    return given, [(axes, _kind(part)) for axes, part in encoding.axes.items()]
+    present = [name for name in names if isinstance(getattr(encoding, name), (Tensor, OffsetTable))]
+    return present, [(axes, _kind(part)) for axes, part in encoding.axes.items()]
 
 
-def _gradients_asked_for(call: Call) -> tuple[bool, ...]:
+def _facts_of_gradients(call: Call) -> tuple[bool, ...]:
     """The facts that decide on the messages of a backward pass: if one rank sends none, the others wait."""
     learns = isinstance(call.encoding, RelativeEncoding) and any(p.requires_grad for p in call.encoding.parameters())
-    given = (call.query, call.key, call.value, call.key_bias)
-    return torch.is_grad_enabled(), learns, *(one is not None and one.requires_grad for one in given)
+    tensors = (call.query, call.key, call.value, call.key_bias)
+    return torch.is_grad_enabled(), learns, *(one is not None and one.requires_grad for one in tensors)

@@ -1,4 +1,4 @@
-"""Agree: the ranks compare their arguments, so that all raise the same sentence and none waits."""
+"""Consensus: the ranks compare their arguments, so that all raise the same sentence and none waits."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ def agree(
         *lengths.values(),
         *(zlib.crc32(str(value).encode()) for value in others.values()),
     ]
-    found = group.all_numbers(own)
+    of_ranks = group.all_numbers(own)
     if error is not None:
         raise error
-    refusing = [rank for rank, (_, refuses, *_) in enumerate(found) if refuses]
+    refusing = [rank for rank, (_, refuses, *_) in enumerate(of_ranks) if refuses]
     if refusing:
         raise RuntimeError(
             f"relattn.distributed: rank {refusing[0]} of {group.world} refused its arguments, so that no rank goes on; "
             "see what it raised"
         )
     for place, name in enumerate((*lengths, *others), start=2):
-        seen = [numbers[place] for numbers in found]
-        different = next((rank for rank, one in enumerate(seen) if one != seen[0]), None)
+        values = [numbers[place] for numbers in of_ranks]
+        different = next((rank for rank, one in enumerate(values) if one != values[0]), None)
         if different is None:
             continue
         if name in lengths:
             raise ShapeError(
-                f"{name}: got {seen[0]} on rank 0 of {group.world} and {seen[different]} on rank {different}; expected "
-                "the same on all ranks; relattn.distributed.split makes such parts"
+                f"{name}: got {values[0]} on rank 0 of {group.world} and {values[different]} on rank {different}; "
+                "expected the same on all ranks; relattn.distributed.split makes such parts"
             )
         raise ValueError(
             f"{name}: got another on rank {different} of {group.world} than on rank 0; expected the same on all ranks"
         )
-    return [brought for brought, *_ in found]
+    return [brought for brought, *_ in of_ranks]
 
 
 def checksum(group: Group, encoding: nn.Module | None) -> int:
@@ -73,10 +73,10 @@ def checksum(group: Group, encoding: nn.Module | None) -> int:
     """
     if encoding is None or tuple(group.ranks) in _checked.get(encoding, set()):
         return 0
-    found = 0
+    total = 0
     for name, tensor in (*encoding.named_parameters(), *encoding.named_buffers()):
-        found = zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_sum_of_bits(tensor)} {found}".encode())
-    return found
+        total = zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_sum_of_bits(tensor)} {total}".encode())
+    return total
 
 
 def compared(group: Group, encoding: nn.Module | None) -> None:

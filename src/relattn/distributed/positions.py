@@ -1,4 +1,4 @@
-"""Sides: where the queries and the keys of a split sequence stand."""
+"""SplitPositions: where the queries and the keys of a split sequence stand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from relattn.score.positions import SEQUENCE
 
 
 @dataclass(frozen=True)
-class Side:
+class SplitPositions:
     """Where one side stands on each axis, the sequence first: runs and digits for the whole, lists for the part."""
 
     by_axis: dict[str, Position]
@@ -48,9 +48,9 @@ class Side:
         return str(alike)
 
 
-def side_of(
-    name: str, given: object, batch: Sequence[int], pieces: Sequence[Piece], whole: int, device: torch.device
-) -> Side:
+def split_positions(
+    name: str, argument: object, batch: Sequence[int], pieces: Sequence[Piece], whole: int, device: torch.device
+) -> SplitPositions:
     """A side from an argument of `relative_attention`: a start and digits are for the whole, a tensor for the rank's
     part.
 
@@ -58,7 +58,7 @@ def side_of(
 
     Raises UnsupportedError: for a start that is a tensor. It also raises what `relative_attention` raises.
     """
-    on_sequence, others = sequence_and_others(given, start=0)
+    on_sequence, others = sequence_and_others(argument, start=0)
     local = sum(piece.length for piece in pieces)
     if isinstance(on_sequence, Digits):
         place: Position = position_of(name, on_sequence, batch, whole, device)
@@ -74,4 +74,4 @@ def side_of(
     digits = {axis: one for axis, one in others.items() if isinstance(one, Digits)}
     lists = {axis: one for axis, one in others.items() if axis not in digits}
     beside = positions_beside(name, digits, batch, whole, device) | positions_beside(name, lists, batch, local, device)
-    return Side({SEQUENCE: place, **{axis: beside[axis] for axis in others}})
+    return SplitPositions({SEQUENCE: place, **{axis: beside[axis] for axis in others}})

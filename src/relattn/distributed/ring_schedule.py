@@ -1,4 +1,4 @@
-"""Rounds: which rank holds which keys at what time, as they travel round the ring.
+"""The schedule of the ring: which rank holds which keys at what time, as they travel round the ring.
 
 In each round every rank gives a share of its keys and values, and this share goes round once. So a rank never holds
 much that belongs to others.
@@ -39,7 +39,7 @@ class Meeting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ring:
+class RingSchedule:
     """What the passes of a ring need beside the tensors.
 
     group, layout: the ranks and their layout; each rank holds `keys` keys. hops: how many times a chunk is passed on.
@@ -68,19 +68,19 @@ class Ring:
             for start in range(0, own[0].length, size)
         ]
 
-    def chunk(self, given: tuple[slice, ...], step: int) -> Iterator[tuple[slice, slice]]:
+    def chunk(self, share: tuple[slice, ...], step: int) -> Iterator[tuple[slice, slice]]:
         """(keys, their places in the chunk) of the chunk that is here after so many hops of a round."""
         source, place = (self.group.rank - step) % self.group.world, 0
-        for piece, taken in zip(pieces(source, self.group.world, self.keys, self.layout), given, strict=True):
-            first, count = piece.start + taken.start - piece.local, taken.stop - taken.start
+        for piece, part in zip(pieces(source, self.group.world, self.keys, self.layout), share, strict=True):
+            first, count = piece.start + part.start - piece.local, part.stop - part.start
             yield slice(first, first + count), slice(place, place + count)
             place += count
 
-    def meetings(self, problems: list[Problem], given: tuple[slice, ...], step: int) -> Iterator[Meeting]:
+    def meetings(self, problems: list[Problem], share: tuple[slice, ...], step: int) -> Iterator[Meeting]:
         """Which queries meet which keys after so many hops of a round."""
         for number, problem in enumerate(problems):
             for queries in self.shares(problem):
-                for keys, place in self.chunk(given, step):
+                for keys, place in self.chunk(share, step):
                     if sees(problem, queries, keys):
                         yield Meeting(number, queries, keys, place)
 
@@ -91,20 +91,20 @@ class Ring:
         return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
     def problems(self, tensors: Sequence[Tensor]) -> list[Problem]:
-        """Each piece's problem, with these tensors in the order of `moved`."""
-        given, problems = iter(tensors), []
+        """Each piece's problem, with these tensors in the order of `differentiable`."""
+        values, problems = iter(tensors), []
         for arguments in self.arguments:
-            held = {name: next(given) for name in moved(arguments)}
-            problem = problem_of(**with_tensors(arguments, held)).replaced(seed=self.seed)
+            by_name = {name: next(values) for name in differentiable(arguments)}
+            problem = problem_of(**with_tensors(arguments, by_name)).replaced(seed=self.seed)
             shift = None if problem.key_bias is None else lowered(problem)[1]  # once for all parts
             problems.append(problem.replaced(key_shift=shift))
         return problems
 
 
-def moved(arguments: dict[str, Any]) -> list[str]:
+def differentiable(arguments: dict[str, Any]) -> list[str]:
     """The names of a piece's tensors that may have a gradient, without the keys and values, which travel."""
-    held = tensors_of(arguments)
-    return [name for name, tensor in held.items() if tensor is not None and name not in CHUNK]
+    by_name = tensors_of(arguments)
+    return [name for name, tensor in by_name.items() if tensor is not None and name not in CHUNK]
 
 
 def part(problem: Problem, meeting: Meeting, chunk: Sequence[Tensor]) -> Problem:
@@ -113,9 +113,9 @@ def part(problem: Problem, meeting: Meeting, chunk: Sequence[Tensor]) -> Problem
     return part_of(problem, meeting.queries, meeting.keys, key, value)
 
 
-def given_in(tensor: Tensor, given: tuple[slice, ...]) -> Tensor:
+def tokens_of_share(tensor: Tensor, share: tuple[slice, ...]) -> Tensor:
     """The keys or values that this rank gives in a round."""
-    return torch.cat([tensor[:, :, place] for place in given], 2)
+    return torch.cat([tensor[:, :, place] for place in share], 2)
 
 
 def _share(length: int) -> int:

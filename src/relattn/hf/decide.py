@@ -18,7 +18,7 @@ from relattn.hf.interface import NAME
 from relattn.hf.models import FILES, package, replacement_of, unwrapped
 from relattn.hf.replacement import Replacement, keeps_its_forward
 from relattn.hf.report import Kind
-from relattn.hf.unsupported import LEFT, REMAINS, is_told, reason, relative
+from relattn.hf.unsupported import LEFT, REMAINS, is_named, reason, relative
 
 WORKS_ON_ITS_MASK = re.compile(
     r"attention_mask(\[| & |\.(shape|masked_fill))|_attn_implementation (in |== \"sdpa\")|merged_attention_mask"
@@ -35,14 +35,14 @@ Modules = dict[str, nn.Module]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """What happens to a module, how or why, and its replacement (None: it keeps its class), also if it cannot be used.
 
     unfit: left because this version of transformers lacks something, so that its whole family is left.
     """
 
     kind: Kind
-    said: str
+    why: str
     replacement: type[Replacement] | None = None
     unfit: bool = False
 
@@ -57,45 +57,45 @@ class Verdict:
         return self.replacement is not None and self.replacement.stack is not None
 
 
-def verdict(name: str, modules: Modules) -> Verdict | None:
+def decide(name: str, modules: Modules) -> Decision | None:
     """What can be done with the module of this name; None for a module that neither attends nor has a replacement."""
     module = modules[name]
     kind = type(module)
     try:
         replacement = replacement_of(kind)
     except ImportError as error:
-        return Verdict("left", lacks(kind, str(error)), unfit=True) if _attends(module) else None
+        return Decision("left", lacks(kind, str(error)), unfit=True) if _attends(module) else None
     if replacement is not None:
         lacking = unlike(replacement, module)
         if lacking is not None:
-            return Verdict("left", lacking, replacement, unfit=True)
+            return Decision("left", lacking, replacement, unfit=True)
         reason = replacement.cannot(module) or _cannot_here(replacement, name, modules)
-        said = f"{kind.__name__} -> {replacement.__name__}"
-        return Verdict("left" if reason else "changed", reason or said, replacement)
+        explanation = f"{kind.__name__} -> {replacement.__name__}"
+        return Decision("left" if reason else "changed", reason or explanation, replacement)
     base = _of_a_base(kind)
     if base is not None:
-        return Verdict("left", f"{kind.__name__} is a subclass, and may compute something else than its base", base)
+        return Decision("left", f"{kind.__name__} is a subclass, and may compute something else than its base", base)
     return _by_name(name, modules) if _attends(module) and not _is_a_part(name, modules) else None
 
 
-def around(name: str, modules: Modules, wanted: Callable[[nn.Module], bool]) -> Any:
+def around(name: str, modules: Modules, matches: Callable[[nn.Module], bool]) -> Any:
     """The innermost `wanted` one of a module and the modules around it; None where none is wanted."""
-    while not wanted(modules[name]):
+    while not matches(modules[name]):
         if not name:
             return None
         name = name.rpartition(".")[0]
     return modules[name]
 
 
-def is_told_of_masks(name: str, modules: Modules) -> bool:
+def may_get_masks(name: str, modules: Modules) -> bool:
     """Whether a mask that depends on the name of the attention may reach this module.
 
     torch's own modules get masks of tokens. A module on the way may take no mask, as SigLIP's pooling heads.
     """
     if _is_torch_s(modules[name]):
         return False
-    found = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel) or _takes_no_mask(outer))
-    return found is None or isinstance(found, PreTrainedModel)
+    owner = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel) or _takes_no_mask(outer))
+    return owner is None or isinstance(owner, PreTrainedModel)
 
 
 def _takes_no_mask(module: nn.Module) -> bool:
@@ -105,34 +105,34 @@ def _takes_no_mask(module: nn.Module) -> bool:
     return not any("mask" in p.name or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _by_name(name: str, modules: Modules) -> Verdict:
+def _by_name(name: str, modules: Modules) -> Decision:
     """For an attention module without a replacement: whether the name "relattn" works for it."""
     kind = unwrapped(type(modules[name]))
     family = package(kind)
     why = reason(LEFT, family, kind.__name__)
     if why is not None:
-        return Verdict("left", f"{kind.__name__}: {why}")
+        return Decision("left", f"{kind.__name__}: {why}")
     if not _has_weights(modules[name]):
         holder = around(name, modules, lambda outer: any(True for _ in outer.parameters(recurse=False)))
         wrapper = type(modules[""] if holder is None else holder).__name__
-        return Verdict(
+        return Decision(
             "left", f"{kind.__name__} has lost its weights to {wrapper}; patch the model before it is wrapped"
         )
     owner = around(name, modules, lambda outer: isinstance(outer, PreTrainedModel))
     if owner is None or not owner._can_set_attn_implementation() or not _asks_the_interface(kind):
-        return Verdict("left", f"{kind.__name__} takes no attn_implementation, and relattn has no replacement")
+        return Decision("left", f"{kind.__name__} takes no attn_implementation, and relattn has no replacement")
     if _works_on_its_mask(kind):
-        return Verdict("left", f"{kind.__name__} works on a mask of queries x keys")
-    said = f"{kind.__name__} with attn_implementation={NAME!r}"
+        return Decision("left", f"{kind.__name__} works on a mask of queries x keys")
+    explanation = f"{kind.__name__} with attn_implementation={NAME!r}"
     if MASKS_OF_ITS_OWN.search(_code_beside(kind)):
-        said += "; where its model asks for a mask of its own form, the pairs are written down"
+        explanation += "; where its model asks for a mask of its own form, the pairs are written down"
     why = reason(REMAINS, family, kind.__name__)
     if why is not None:
-        return Verdict("remains", f"{said}; {why}")
-    if not is_told(family) and relative(_code_of(kind) if family in FILES else _code_beside(kind)):
-        said = f"{kind.__name__} is defined in a file with relative positions that relattn does not support"
-        return Verdict("left", said)
-    return Verdict("changed", said)
+        return Decision("remains", f"{explanation}; {why}")
+    if not is_named(family) and relative(_code_of(kind) if family in FILES else _code_beside(kind)):
+        explanation = f"{kind.__name__} is defined in a file with relative positions that relattn does not support"
+        return Decision("left", explanation)
+    return Decision("changed", explanation)
 
 
 def _cannot_here(replacement: type[Replacement], name: str, modules: Modules) -> str | None:
@@ -153,8 +153,8 @@ def _of_a_base(kind: type[nn.Module]) -> type[Replacement] | None:
 def _of_bases(kinds: Iterable[type]) -> type[Replacement] | None:
     """The first replacement of one of these classes; None where none has one."""
     try:
-        found = (replacement_of(kind) for kind in kinds if issubclass(kind, nn.Module))
-        return next((replacement for replacement in found if replacement is not None), None)
+        replacements = (replacement_of(kind) for kind in kinds if issubclass(kind, nn.Module))
+        return next((replacement for replacement in replacements if replacement is not None), None)
     except ImportError:  # this version of transformers lacks something of its family
         return None
 
@@ -184,8 +184,8 @@ def _is_attention(module: nn.Module) -> bool:
 
 def _has_weights(module: nn.Module) -> bool:
     """Whether it has parameters, or what a quantizer made of them: buffers, or a layer whose `weight` is a method."""
-    held = any(True for _ in itertools.chain(module.parameters(), module.buffers()))
-    return held or any(hasattr(part, "weight") for part in module.modules())
+    has_own = any(True for _ in itertools.chain(module.parameters(), module.buffers()))
+    return has_own or any(hasattr(part, "weight") for part in module.modules())
 
 
 @functools.cache

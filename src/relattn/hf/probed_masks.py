@@ -15,7 +15,7 @@ from relattn.errors import UnsupportedError
 from relattn.hf.masks import MaskStructure, both
 
 
-def asked(mask_function: Callable) -> MaskStructure | None:
+def probe(mask_function: Callable) -> MaskStructure | None:
     """The structure behind what several functions of transformers allow together; None for any other composition.
 
     Raises UnsupportedError: for functions that compute something else from a query and a key.

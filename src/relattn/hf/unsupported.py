@@ -61,6 +61,6 @@ def reason(table: dict[str, str], package: str, kind: str) -> str | None:
     return table.get(package) or table.get(f"{package}.{kind}")
 
 
-def is_told(package: str) -> bool:
+def is_named(package: str) -> bool:
     """Whether a table has an entry for a package, or for a class in it."""
     return any(name.partition(".")[0] == package for table in (LEFT, REMAINS, NO_BIAS) for name in table)

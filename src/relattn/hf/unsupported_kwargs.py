@@ -23,7 +23,7 @@ SEQUENCES = "cu_seq_lens_q", "cu_seq_lens_k"
 """The ends of packed sequences; the mask must show them, too."""
 
 
-def check_handed(module: nn.Module, structure: MaskStructure, keywords: dict[str, object]) -> None:
+def check_kwargs(module: nn.Module, structure: MaskStructure, keywords: dict[str, object]) -> None:
     """No keyword that changes the result is dropped.
 
     Raises UnsupportedError: for a keyword that changes the result.
