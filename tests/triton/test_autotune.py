@@ -562,7 +562,7 @@ def test_a_first_training_step_compiles_four_kernels_at_most(
 ) -> None:
     """Of every kind in the committed table, and with several axes, masks and starts.
 
-    In a fixed order each has one size, and nothing is timed.
+    Where they are deterministic each has one size, and nothing is timed.
     """
     from benchmarks.triton_compiled import workloads
 

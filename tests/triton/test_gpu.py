@@ -192,7 +192,7 @@ def test_every_size_that_this_gpu_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over some of its largest tiles, output, lse and every gradient."""
-    given = autotune.candidates
+    given = autotune.tile_configs
     monkeypatch.setattr(autotune, "tile_configs", lambda *asked: given(*asked)[-1 if place else 0 :][:1])
     monkeypatch.setattr(ready, "remembered", {})
     monkeypatch.setattr(autotune, "_first", {})

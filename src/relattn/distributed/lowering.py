@@ -31,8 +31,8 @@ class Call:
 
     query [B, Hq, n, D], key [B, Hk, m, D], value [B, Hk, m, Dv]: the parts. batch: the caller's axes before the heads.
     query_positions, key_positions: where they stand. within: the limits of the offset. key_mask [B, m], segments
-        ([B, n], [B, m]) and key_bias [B or 1, Hq or 1, m]: those of the part. others: the arguments of `door.request` that
-        are the same for all pieces. seed: the seed of dropout.
+        ([B, n], [B, m]) and key_bias [B or 1, Hq or 1, m]: those of the part. others: the arguments of `door.request`
+        that are the same for all pieces. seed: the seed of dropout.
     """
 
     group: Group

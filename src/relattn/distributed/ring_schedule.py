@@ -96,8 +96,8 @@ class RingSchedule:
         for arguments in self.arguments:
             by_name = {name: next(values) for name in differentiable(arguments)}
             problem = problem_of(**with_tensors(arguments, by_name)).replaced(seed=self.seed)
-            shift = None if problem.key_bias is None else lowered(problem)[1]  # once for all parts
-            problems.append(problem.replaced(key_shift=shift))
+            key_shift = None if problem.key_bias is None else lowered(problem)[1]  # once for all parts
+            problems.append(problem.replaced(key_shift=key_shift))
         return problems
 
 

@@ -37,8 +37,8 @@ def test_every_size_that_may_be_taken_is_run(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _taken() -> Iterator[Compiled]:
-    """By calls of each kind that `candidates` tells from others."""
-    from relattn.backends.triton.host.tile_configs import AMPERE, candidates
+    """By calls of each kind that `tile_configs` tells from others."""
+    from relattn.backends.triton.host.tile_configs import AMPERE, tile_configs
 
     for (dtype, precision), width, tables, dropout_p, axes, added in product(
         NUMBERS, (64, 128, 256), BESIDE, (0.0, 0.3), ((), ({"number": 1},)), (None, "hqk")
@@ -53,7 +53,7 @@ def _taken() -> Iterator[Compiled]:
         # Those alone, of which it consists, run where a gradient is not wanted; a mask is summed in every order.
         of_owned = ["several", *(["mask"] if added else [])] if len(owned) > 1 else owned
         for kernel in (*ALWAYS, *(f"{name}_kernel" for name in of_owned)):
-            for sizes in candidates(kernel, call, AMPERE):
+            for sizes in tile_configs(kernel, call, AMPERE):
                 yield _compiled(kernel, tuple(sizes), call)
 
 

@@ -21,7 +21,7 @@ LANES = 16
 MOST_AXES = 8
 """The most axes, the sequence included, as in kernels/call.h."""
 
-HELD = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+ELEMENT_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The dtypes in which few queries read keys and values, as in kernels/call.h."""
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
 
     Tables are contiguous [H, R, width]; a bias [H, R]. `of` makes all of them float32, and their widths multiples of
     LANES. `of_few` leaves widths as they are, and keys and values in half precision if both have the same. key_bias a
-    [B, Hq, Lk] and less c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
+    [B, Hq, Lk] and key_shift c [B, Hq, Lq]: views of the results of `score.key_bias.lowered`.
     """
 
     query: Tensor
@@ -56,7 +56,7 @@ class Inputs(NamedTuple):
     key_segments: Tensor | None
     explicit: Tensor | None
     key_bias: Tensor | None
-    less: Tensor | None
+    key_shift: Tensor | None
 
     @classmethod
     def of(cls, problem: Problem) -> Inputs:
@@ -71,7 +71,7 @@ class Inputs(NamedTuple):
     def of_few(cls, problem: Problem) -> Inputs:
         """The inputs of a problem with few queries; its kernels skip keys that no query sees."""
         key, value = problem.key, problem.value
-        if key.dtype != value.dtype or key.dtype not in HELD:
+        if key.dtype != value.dtype or key.dtype not in ELEMENT_TYPES:
             key, value = key.float(), value.float()
         key, value = (contiguous_rows(tensor.resolve_neg()) for tensor in (key, value))
         return cls._with(problem, key, value, lambda rows: rows)
@@ -84,12 +84,12 @@ class Inputs(NamedTuple):
         if explicit is not None and explicit.dtype != torch.bool:
             explicit = as_floats(explicit)
 
-        key_bias = less = None
+        key_bias = key_shift = None
         if problem.key_bias is not None:
             a, c = lowered(problem)
             heads = problem.query.shape[:2]
             key_bias = contiguous_rows(as_floats(a)).expand(*heads, -1)
-            less = as_floats(c).expand(*heads, problem.query.shape[2])
+            key_shift = as_floats(c).expand(*heads, problem.query.shape[2])
 
         def rows(tensor: Tensor) -> Tensor:
             return contiguous_rows(filled_up(as_floats(tensor)))
@@ -118,7 +118,7 @@ class Inputs(NamedTuple):
             None if key_segments is None else key_segments.long().contiguous(),
             explicit,
             key_bias,
-            less,
+            key_shift,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relattn.backends.cpu.inputs import HELD, MOST_AXES, AxisInputs, Inputs
+from relattn.backends.cpu.inputs import ELEMENT_TYPES, MOST_AXES, AxisInputs, Inputs
 from relattn.score.positions import Positions
 from relattn.score.problem import Axis, Problem
 from relattn.score.table import OffsetTable
@@ -99,13 +99,13 @@ def packed(
         ctypes.addressof(ctypes.c_char.from_buffer(call)) + CALL.size if others else 0, len(others),
         _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
         *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
-        *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.less)),
+        *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.key_shift)),
         batch, heads, key_heads, queries, keys, width, value_width,
         first.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
         problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.counted(),
         _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
         *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
-        HELD[key.dtype], int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
+        ELEMENT_TYPES[key.dtype], int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
     )  # fmt: skip
     return call
 
@@ -154,9 +154,9 @@ def _batch_step(positions: Tensor | None) -> int:
     return 0 if positions is None or positions.dim() == 1 or positions.shape[0] == 1 else positions.stride(0)
 
 
-def _key_bias(key_bias: Tensor, less: Tensor | None) -> tuple[int, ...]:
-    assert less is not None
-    return key_bias.data_ptr(), less.data_ptr(), *key_bias.stride()[:2], *less.stride()
+def _key_bias(key_bias: Tensor, key_shift: Tensor | None) -> tuple[int, ...]:
+    assert key_shift is not None
+    return key_bias.data_ptr(), key_shift.data_ptr(), *key_bias.stride()[:2], *key_shift.stride()
 
 
 def _rows(tensor: Tensor | None) -> Any:

@@ -60,8 +60,8 @@ def attend(problem: Problem, seed: int, *, return_lse: bool, for_backward: bool 
                 tensor.fill_(value)
     else:
         _run(problem, inputs, outputs, None, seed, few=few)
-    if lse is not None and inputs.less is not None:
-        lse += inputs.less
+    if lse is not None and inputs.key_shift is not None:
+        lse += inputs.key_shift
     if width != output.shape[3]:
         output = output[..., :width].contiguous()
     return Outputs(output if problem.output_dtype == torch.float32 else output.to(problem.output_dtype), *outputs[1:])

@@ -12,7 +12,7 @@ namespace RELATTN_SET {
 constexpr Index SLOTS = 8;                      // units; more where there are more heads that have their own tables
 constexpr Index MOST_COPIED = 4 * 1024 * 1024;  // floats of copies of the queries' gradients: 16 MiB
 
-// The tables of an axis in a fixed order.
+// The tables of an axis, one after the other.
 constexpr Band Axis::* BANDS[] = {&Axis::relative_keys, &Axis::relative_queries, &Axis::relative_values, &Axis::bias};
 
 // Where the gradients of an axis are added up.

@@ -7,7 +7,7 @@ namespace RELATTN_SET {
 
 // A tile of factors whose rows are paired, 2 m with 2 m + 1, for sums over queries.
 struct PairedTile {
-  Pair* at = nullptr;  // pair m, column: at[m * step + column]; null where it is not asked for
+  BFloat16x2* at = nullptr;  // pair m, column: at[m * step + column]; null where it is not asked for
   Index step = 0, columns = 0;
 
   static constexpr Index BESIDE = LANES;  // columns on both sides that diagonals reach
@@ -22,7 +22,7 @@ struct PairedTile {
   void clear(Index a) const {
     if (!at) return;
     for (Index r = a; r < a + ROWS; r += 2)
-      std::memset(at + r / 2 * step - BESIDE, 0, (columns + 2 * BESIDE) * sizeof(Pair));
+      std::memset(at + r / 2 * step - BESIDE, 0, (columns + 2 * BESIDE) * sizeof(BFloat16x2));
   }
 
  private:
@@ -30,7 +30,7 @@ struct PairedTile {
     if (!at) return;
     for (Index r = 0; r < ROWS; r += 2) {
       const float *first = factors + r * step, *second = first + step + shift;
-      Pair* const row = at + (a + r) / 2 * step;
+      BFloat16x2* const row = at + (a + r) / 2 * step;
       for (Index c = from; c < to; c += LANES) store(row + c, nearest_pairs(load(first + c), load(second + c)));
     }
   }
@@ -40,9 +40,9 @@ struct PairedTile {
 struct TilePairs {
   const Call& call;
   const Index step;
-  Brain* rows = nullptr;  // a group's dS, `step` apart
+  BFloat16* rows = nullptr;  // a group's dS, `step` apart
   // k, q, r (if it is not q) and dO: rows two by two, without the scale.
-  Pair *keys = nullptr, *query = nullptr, *own = nullptr, *gradient = nullptr;
+  BFloat16x2 *keys = nullptr, *query = nullptr, *own = nullptr, *gradient = nullptr;
   PairedTile differences, weights;  // dS and P by columns of keys
   PairedTile differences_by_offset, weights_by_offset;
 
@@ -55,11 +55,11 @@ struct TilePairs {
   TilePairs(const Call& c, Index query_block, Index key_block, Index row_step, float*& at) : call(c), step(row_step) {
     if (!call.takes_pairs()) return;
     const Sizes s(call, query_block, key_block, step);
-    const auto next = [&](Index count) { return reinterpret_cast<Pair*>(next_part(at, count)); };
+    const auto next = [&](Index count) { return reinterpret_cast<BFloat16x2*>(next_part(at, count)); };
     rows = &next(s.rows)->first + MARGIN;
     keys = next(s.keys), query = next(s.query), own = next(s.own), gradient = next(s.gradient);
     const auto tile = [&](Index count) {
-      Pair* const part = next(count);
+      BFloat16x2* const part = next(count);
       return PairedTile{count ? part + MARGIN : nullptr, step, key_block};
     };
     differences = tile(s.tile), weights = tile(s.tile);
@@ -109,10 +109,10 @@ struct TilePairs {
   };
 
   // With zeros up to a whole group.
-  static void pair_all(const float* rows, Index row_step, Index width, Index count, Pair* to) {
+  static void pair_all(const float* rows, Index row_step, Index width, Index count, BFloat16x2* to) {
     const Index pairs = (count + 1) / 2;
     pair_rows(rows, row_step, width, count, to);
-    std::memset(to + pairs * width, 0, (rounded_up(count, ROWS) / 2 - pairs) * width * sizeof(Pair));
+    std::memset(to + pairs * width, 0, (rounded_up(count, ROWS) / 2 - pairs) * width * sizeof(BFloat16x2));
   }
 };
 

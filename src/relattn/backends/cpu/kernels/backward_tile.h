@@ -42,7 +42,7 @@ struct BackwardTiles {
     return room_for(query_block * call.value_width, gradient_pairs_size(), query_block, query_block, query_block,
                     tile_size(), tile_size(), keys * call.width, keys * call.width, keys * call.value_width,
                     key_block * numbers(call.width), key_block * numbers(call.value_width), Strip::size(key_block),
-                    Strip::size(key_block), Strip::kept_size(), tail_size(),
+                    Strip::size(key_block), Strip::carried_size(), tail_size(),
                     KeyStrips::size(call, query_block, key_block), slopes_size()) +
            Queries::size(call, query_block) + TilePairs::size(call, query_block, key_block, step) +
            RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
@@ -54,9 +54,11 @@ struct BackwardTiles {
     return ROWS * width;
   }
   // The width of a row that is multiplied with panels.
-  Index numbers(Index width) const { return call.takes_pairs() ? numbers_of<Pair>(width) : numbers_of<float>(width); }
+  Index numbers(Index width) const {
+    return call.takes_pairs() ? numbers_of<BFloat16x2>(width) : numbers_of<float>(width);
+  }
   Index gradient_pairs_size() const {
-    return call.takes_pairs() ? query_block * numbers_of<Pair>(call.value_width) : 0;
+    return call.takes_pairs() ? query_block * numbers_of<BFloat16x2>(call.value_width) : 0;
   }
   Index slopes_size() const { return call.caps() ? ROWS * step : 0; }
 
@@ -64,12 +66,12 @@ struct BackwardTiles {
     Queries query;
     TilePairs pairs;
     float* gradient;                   // dO for a block of queries; also as pairs, where the call takes them
-    Pair* gradient_pairs;              // null where it takes none
+    BFloat16x2* gradient_pairs;        // null where it takes none
     float *maximum, *share, *delta;    // share is 1 / total
     float *weights, *differences;      // P and dS, tiles with zeros all around
     float *key, *key_by_rows, *value;  // gradients of a block of keys
     float *key_panels, *value_panels;
-    float *strip, *value_strip, *kept, *tail, *key_strips, *slopes, *axes;
+    float *strip, *value_strip, *carried, *tail, *key_strips, *slopes, *axes;
 
     Scratch(const BackwardTiles& pass, float* at)
         : query(pass.call, pass.query_block, at), pairs(pass.call, pass.query_block, pass.key_block, pass.step, at) {
@@ -78,7 +80,7 @@ struct BackwardTiles {
       const Index inside = NN_ROWS * pass.step + MARGIN;
       gradient = next_part(at, rows * c.value_width);
       float* const as_pairs = next_part(at, pass.gradient_pairs_size());
-      gradient_pairs = c.takes_pairs() ? reinterpret_cast<Pair*>(as_pairs) : nullptr;
+      gradient_pairs = c.takes_pairs() ? reinterpret_cast<BFloat16x2*>(as_pairs) : nullptr;
       maximum = next_part(at, rows), share = next_part(at, rows), delta = next_part(at, rows);
       weights = next_part(at, pass.tile_size()) + inside, differences = next_part(at, pass.tile_size()) + inside;
       key = next_part(at, keys * c.width), key_by_rows = next_part(at, keys * c.width),
@@ -86,7 +88,7 @@ struct BackwardTiles {
       key_panels = next_part(at, pass.key_block * pass.numbers(c.width)),
       value_panels = next_part(at, pass.key_block * pass.numbers(c.value_width));
       strip = next_part(at, strip_size), value_strip = next_part(at, strip_size),
-      kept = next_part(at, Strip::kept_size());
+      carried = next_part(at, Strip::carried_size());
       tail = next_part(at, pass.tail_size());
       key_strips = next_part(at, KeyStrips::size(c, rows, pass.key_block));
       slopes = next_part(at, pass.slopes_size());
@@ -101,14 +103,14 @@ struct BackwardTiles {
       pack_panels(call.value.of(b, key_head, j0), call.value.row, call.value_width, columns, values);
     };
     if (!call.takes_pairs()) return pack_as(s.key_panels, s.value_panels);
-    pack_as(reinterpret_cast<Pair*>(s.key_panels), reinterpret_cast<Pair*>(s.value_panels));
+    pack_as(reinterpret_cast<BFloat16x2*>(s.key_panels), reinterpret_cast<BFloat16x2*>(s.value_panels));
     s.pairs.load_keys(b, key_head, j0, columns);
   }
 
   void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
            const Scratch& s) const {
     const Index rows = rounded_up(count, ROWS);
-    const bool is_listed = call.sequence.lists.given();
+    const bool is_listed = call.sequence.lists.present();
     if (is_listed && !ListedSight(head).sees(i0, count, j0, columns)) return;
     load_queries(head, i0, count, s);
     float* scratch = s.axes;
@@ -121,8 +123,8 @@ struct BackwardTiles {
       Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
       bool looks = call.looks_at_pairs();
       if (is_listed) {
-        const SeenColumns seen = ListedSight(head).seen(i, real, j0, columns);
-        begin = seen.columns.from, stop = seen.columns.stop, looks |= !seen.whole;
+        const VisibleColumns visible = ListedSight(head).visible(i, real, j0, columns);
+        begin = visible.columns.from, stop = visible.columns.stop, looks |= !visible.whole;
       }
       const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
       const Index from = sees ? begin / PANEL * PANEL : 0, to = sees ? rounded_up(stop, PANEL) : 0;
@@ -136,18 +138,24 @@ struct BackwardTiles {
         if (call.takes_pairs()) s.pairs.clear_group(a);
         continue;
       }
+      // S, then P = e^(S' - maximum) / total and dS' = P * (dO . (v + RV)^T - delta)
       weights_and_differences(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
       if (call.drops()) drop(head, i, a, j0, from, to, s);
+      // da += dS'^T 1, dM += dS', then dS = dS' * (1 - tanh^2)
       go_below_the_cap(head, i, a, real, j0, from, stop, s);
       if (call.takes_pairs()) {
         round_rows(differences, step, ROWS, from, to, s.pairs.rows);
         s.pairs.pair_group(differences, weights, a);
       }
+      // dq += dS k, and dq or dr += dS RK along the band
       add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
+      // dr += dS RK, dRK += dS^T r, dRV += P^T dO, db += dS by the rows that listed pairs look up
       for (Index n = axes.first; n < call.axes(); n++)
         add_listed_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
     }
+    // dk += dS^T q, dv += P^T dO
     add_key_gradients(i0, rows, j0, columns, s);
+    // dk += dS^T RQ, dRQ += dS k by the rows that listed pairs look up
     for (Index n = axes.first; n < call.axes(); n++)
       if (head.axes[n].relative_queries.rows)
         axes.axis(n).add_query_gradients(s.differences, step, i0, count, j0, columns, s.key_by_rows,
@@ -155,11 +163,15 @@ struct BackwardTiles {
     if (is_listed) return;
     const Axis& axis = call.sequence;
     const AxisSums& of_axis = sums.axes[0];
+    // dRK += dS^T r along the diagonals of the band
     add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, s.pairs.differences_by_offset,
                        rows_of_keys(head, relative, i0, s), i0, count, j0, columns);
+    // dRV += P^T dO along the diagonals
     add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.pairs.weights_by_offset,
                        {s.gradient, call.value_width, s.pairs.gradient}, i0, count, j0, columns);
+    // db += the sums of dS along the diagonals
     add_bias_gradient(of_axis.bias, s.differences, i0, rows, j0, columns);
+    // dk += dS^T RQ and dRQ += dS k along the diagonals
     add_relative_query_gradients(head, of_axis.relative_queries, i0, rows, j0, columns, s);
   }
 
@@ -188,7 +200,8 @@ struct BackwardTiles {
         s.delta[a] = sum(sums) - call.lse_gradient[first + a];
       } else {
         std::memset(s.gradient + a * width, 0, width * sizeof(float));
-        if (s.gradient_pairs) std::memset(s.gradient_pairs + a * numbers(width), 0, numbers(width) * sizeof(Pair));
+        if (s.gradient_pairs)
+          std::memset(s.gradient_pairs + a * numbers(width), 0, numbers(width) * sizeof(BFloat16x2));
       }
     }
     if (call.takes_pairs()) s.pairs.load_queries(head, i0, count, s.gradient);
@@ -199,25 +212,30 @@ struct BackwardTiles {
                                const KeyStrips& by_key, const Scratch& s) const {
     const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
     float *weights = s.weights + a * step, *differences = s.differences + a * step;
-    const bool is_listed = call.sequence.lists.given();
+    const bool is_listed = call.sequence.lists.present();
     Index next = NEVER;
     Start start = {nullptr, 0};
+    // r RK^T + k RQ^T + b along the band, where S begins
     if (!is_listed)
-      start = scores_start(head, relative.of_runs(a), i, j0, from, to, Strip::step(key_block), s.strip, s.kept, next);
+      start =
+          scores_start(head, relative.of_runs(a), i, j0, from, to, Strip::step(key_block), s.strip, s.carried, next);
     start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
     if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
+    // S = scale * q k^T + that, then the cap, the key bias and masks
     Vector most[ROWS];
     scores_of(head, s.query.of(call, a), i, j0, from, to, start, weights, step, most);
-    if (looks) look_at_pairs(head, i, real, j0, from, stop, weights, step, call.caps() ? s.slopes : nullptr, most);
+    if (looks) apply_masks(head, i, real, j0, from, stop, weights, step, call.caps() ? s.slopes : nullptr, most);
+    // dO RV^T along the band, where dP begins
     Start values = {nullptr, 0};
     const Table& table = head.sequence().relative_values;
     if (table.rows && !is_listed) {
       const Strip strip{s.value_strip, Strip::step(key_block), *table.band, table.panels, table.rows, nullptr, 0};
       next = NEVER;
-      values =
-          strip.fill(gradient_of(a, table.pairs, s), call.origin + j0 - i - table.band->first, from, to, s.kept, next);
+      values = strip.fill(gradient_of(a, table.pairs, s), call.origin + j0 - i - table.band->first, from, to, s.carried,
+                          next);
     }
     values = axes.values_start(values, s.gradient + a * value_width, i, real, j0, {from, stop});
+    // dP = dO v^T + that, P and dS' = P * (dP - delta)
     const Rowwise rows = {s.maximum + a, s.share + a, s.delta + a};
     const auto of_numbers = [&](auto* gradient, auto* panels) {
       const Index width = numbers(value_width);
@@ -232,7 +250,7 @@ struct BackwardTiles {
     };
     const Operand gradient = gradient_of(a, call.takes_pairs(), s);
     if (gradient.are_pairs())
-      of_numbers(gradient.pairs, reinterpret_cast<const Pair*>(head.panels.values));
+      of_numbers(gradient.pairs, reinterpret_cast<const BFloat16x2*>(head.panels.values));
     else
       of_numbers(gradient.floats, head.panels.values);
   }
@@ -291,7 +309,7 @@ struct BackwardTiles {
   void add_query_gradient(const Head& head, const TileSums& sums, Index i, Index real, Index j0, Index from, Index stop,
                           const float* differences, const Scratch& s) const {
     const Index width = call.width, first = head.counted() * call.queries + i;
-    const bool relative = call.sequence.relative_keys.rows && !call.sequence.lists.given();
+    const bool relative = call.sequence.relative_keys.rows && !call.sequence.lists.present();
     const Index relative_width = call.sequence.relative_width;
     if (float* const gradient = sums.query) {
       const bool whole = real == ROWS;
@@ -374,7 +392,7 @@ struct BackwardTiles {
   struct Summed {
     const float* rows;
     Index step;
-    const Pair* pairs;
+    const BFloat16x2* pairs;
   };
   // The relative queries: times the scale, or without it where they are pairs.
   Summed rows_of_keys(const Head& head, const RelativeQueries& relative, Index i0, const Scratch& s) const {

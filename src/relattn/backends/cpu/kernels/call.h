@@ -20,10 +20,10 @@ struct Rows {
   const float* at;
   Index batch, head, row;
 
-  const float* of(Index b, Index h, Index i) const { return held<float>(b, h, i); }
-  template <class Held>
-  const Held* held(Index b, Index h, Index i) const {
-    return reinterpret_cast<const Held*>(at) + b * batch + h * head + i * row;
+  const float* of(Index b, Index h, Index i) const { return elements<float>(b, h, i); }
+  template <class Element>
+  const Element* elements(Index b, Index h, Index i) const {
+    return reinterpret_cast<const Element*>(at) + b * batch + h * head + i * row;
   }
 };
 
@@ -53,14 +53,14 @@ struct Reach {
 };
 
 // The positions of queries and keys: [B, Lq] and [B, Lk], with a step of 0 where the batch shares them. They are null
-// on a sequence of two runs, and given on every other axis.
+// on a sequence of two runs, and present on every other axis.
 struct Lists {
   const Index *query, *key;
   Index query_batch, key_batch;
   Index lowest, highest;  // limits of key position - query position; then the call itself has none
 
-  bool given() const { return query; }
-  bool limited() const { return given() && (lowest != NEVER || highest != -NEVER); }
+  bool present() const { return query; }
+  bool limited() const { return present() && (lowest != NEVER || highest != -NEVER); }
   const Index* queries(Index b) const { return query + b * query_batch; }
   const Index* keys(Index b) const { return key + b * key_batch; }
   Reach reach(Index position) const {
@@ -81,11 +81,13 @@ struct Axis {
 // a [B, Hq, Lk] and c [B, Hq, Lq], with a step of 0 where they are shared; null where there is no key bias. The last
 // axis of a is contiguous.
 struct KeyBias {
-  const float *at, *less;
-  Index batch, head, less_batch, less_head, less_query;
+  const float *at, *key_shift;
+  Index batch, head, key_shift_batch, key_shift_head, key_shift_query;
 
   const float* keys(Index b, Index h) const { return at + b * batch + h * head; }
-  float of_query(Index b, Index h, Index i) const { return less[b * less_batch + h * less_head + i * less_query]; }
+  float of_query(Index b, Index h, Index i) const {
+    return key_shift[b * key_shift_batch + h * key_shift_head + i * key_shift_query];
+  }
 };
 
 struct Call {
@@ -102,9 +104,9 @@ struct Call {
   Index batch, heads, key_heads, queries, keys, width, value_width;
   Index origin, lowest, highest;
   double scale;
-  double softcap;  // 0 for none
-  double kept;     // the probability with which dropout keeps a weight; 1 where it drops none
-  Index seed;      // of dropout
+  double softcap;           // 0 for none
+  double keep_probability;  // the probability with which dropout keeps a weight; 1 where it drops none
+  Index seed;               // of dropout
   // Where the first query, key and head of this part stand in the whole call, and how many heads the whole call has.
   Index whole_query, whole_key, whole_head, whole_heads;
   float *output, *lse;  // [B, Hq, Lq, Dv] and [B, Hq, Lq]; lse may be null
@@ -118,14 +120,14 @@ struct Call {
   float* key_bias_gradient;      // [B, Hq, Lk]
   Index query_block, key_block;  // the sizes of a block; rounded up to whole groups and panels
   Index threads;
-  Index held;         // how keys and values are held: 0 float; in a call of few queries also 1 bfloat16, 2 float16
-  Index in_bfloat16;  // 1: the numbers of query, key and value are bfloat16's, held as floats
+  Index element_type;  // of keys and values: 0 float; in a call of few queries also 1 bfloat16, 2 float16
+  Index in_bfloat16;   // 1: the numbers of query, key and value are bfloat16's, widened to floats
   float* workspace;
 
   Index axes() const { return 1 + others_count; }
   const Axis& axis(Index n) const { return n ? others[n - 1] : sequence; }
   // This axis and all after it look their offsets up; before it are runs.
-  Index first_listed() const { return sequence.lists.given() ? 0 : 1; }
+  Index first_listed() const { return sequence.lists.present() ? 0 : 1; }
 
   // Whether any axis has a table of this kind.
   bool has(Band Axis::* table) const {
@@ -152,10 +154,10 @@ struct Call {
   // Whether products are products of pairs: for queries, keys and values; and for an axis' table.
   bool takes_pairs() const { return DOTS && in_bfloat16; }
   bool takes_pairs(const Axis& axis, const Band& band) const {
-    return takes_pairs() && band.rows && band.in_bfloat16 && !axis.lists.given();
+    return takes_pairs() && band.rows && band.in_bfloat16 && !axis.lists.present();
   }
 
-  bool drops() const { return kept < 1.0; }
+  bool drops() const { return keep_probability < 1.0; }
 
   // Writes lse of a row of [B, Hq, Lq], and the numbers that the backward pass needs. Returns the factor of the row's
   // output, 1 / total; 0 for a row that sees no key.

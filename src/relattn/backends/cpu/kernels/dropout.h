@@ -1,7 +1,7 @@
 // Dropout: the factor of a pair depends only on the seed, the head, the query and the key.
 // Philox4x32-10 (Salmon et al. 2011) makes four words. Its counter is (j, i / 4, n, 0), with n the head counted over
-// the batch. Its key is the seed's two halves. Word i % 4 belongs to pair (i, j): below kept * 2^32 the pair is kept.
-// i, j and n are counted in the whole call; this call may be a part of it.
+// the batch. Its key is the seed's two halves. Word i % 4 belongs to pair (i, j): below keep_probability * 2^32 the
+// pair is kept. i, j and n are counted in the whole call; this call may be a part of it.
 #pragma once
 #include "call.h"
 
@@ -20,14 +20,14 @@ INLINE void multiply_words(Words x, uint32_t m, Words& high, Words& low) {
 
 struct Dropout {
   const uint32_t low, high, limit;      // the seed's halves; words below the limit keep
-  const float factor;                   // of the kept
+  const float factor;                   // of a weight that stays
   const Index query, key, head, heads;  // the first ones in the whole call, and the number of its heads
 
   explicit Dropout(const Call& call)
       : low(uint32_t(call.seed)),
         high(uint32_t(uint64_t(call.seed) >> 32U)),
-        limit(uint32_t(call.kept * 4294967296.0)),
-        factor(call.kept > 0.0 ? float(1.0 / call.kept) : 0.0f),
+        limit(uint32_t(call.keep_probability * 4294967296.0)),
+        factor(call.keep_probability > 0.0 ? float(1.0 / call.keep_probability) : 0.0f),
         query(call.whole_query),
         key(call.whole_key),
         head(call.whole_head),

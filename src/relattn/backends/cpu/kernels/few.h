@@ -24,9 +24,9 @@ struct Few {
 
   void run(Index unit, float* scratch) const {
     const Index b = unit % call.batch, chunk = unit / call.batch;  // batch elements share the tables, too
-    if (call.held == 1)
-      run<Brain>(b, chunk, scratch);
-    else if (call.held == 2)
+    if (call.element_type == 1)
+      run<BFloat16>(b, chunk, scratch);
+    else if (call.element_type == 2)
       run<Half>(b, chunk, scratch);
     else
       run<float>(b, chunk, scratch);
@@ -34,14 +34,14 @@ struct Few {
 
   // All heads, one after the other. Between keys and values they read the same few rows of a table that they share,
   // while these are near.
-  template <class Held>
+  template <class Element>
   void run(Index b, Index chunk, float* scratch) const {
     const Index begin = chunk * CHUNK, end = std::min(begin + CHUNK, call.keys), own = sizes.scratch();
-    const auto head = [&](Index h) { return FewKeys<Held>(sizes, b, h, begin, end, scratch + h * own); };
+    const auto head = [&](Index h) { return FewKeys<Element>(sizes, b, h, begin, end, scratch + h * own); };
     for (Index h = 0; h < call.key_heads; h++) head(h).score();
     const Band& band = call.sequence.relative_keys;
     const Index step = band.head ? CHUNK : NEAR;  // a table per head is read once
-    if (band.rows && !call.sequence.lists.given())
+    if (band.rows && !call.sequence.lists.present())
       for (Index near = begin; near < end; near += step)
         for (Index h = 0; h < call.key_heads; h++) head(h).add_relative_keys(near, std::min(near + step, end));
     float* to = partials + (b * chunks + chunk) * call.heads * call.queries * sizes.partial;

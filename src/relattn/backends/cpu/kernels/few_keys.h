@@ -35,8 +35,8 @@ struct FewSizes {
   Index relative_width(Index n) const { return rounded_up(call.axis(n).relative_width, LANES); }
 };
 
-// A chunk of keys of one key head, and the rows that share it. Held: the type in which keys and values are held.
-template <class Held>
+// A chunk of keys of one key head, and the rows that share it. Element: the type of the numbers of keys and values.
+template <class Element>
 struct FewKeys {
   const FewSizes few;
   const Call& call;
@@ -64,17 +64,17 @@ struct FewKeys {
     }
     for (Index near = begin; near < end; near += NEAR)
       for (Index r = 0; r < few.rows; r++) {
-        const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
-        dot_products<From::MEMORY>(query + r * few.width, key(seen.from), call.key.row, call.width, seen.count(),
-                                   of(r) + seen.from - begin);
+        const KeyRange range = visible_keys(r, near, std::min(near + NEAR, end));
+        dot_products<From::MEMORY>(query + r * few.width, key(range.from), call.key.row, call.width, range.count(),
+                                   of(r) + range.from - begin);
       }
-    if (call.sequence.relative_queries.rows && !call.sequence.lists.given())
-      for (Index r = 0; r < few.rows; r++) add_relative_queries(r, seen_by(r, begin, end));
+    if (call.sequence.relative_queries.rows && !call.sequence.lists.present())
+      for (Index r = 0; r < few.rows; r++) add_relative_queries(r, visible_keys(r, begin, end));
   }
 
   // S += scale * r . RK[d], for the keys from .. to - 1.
   void add_relative_keys(Index from, Index to) const {
-    for (Index r = 0; r < few.rows; r++) add_relative_keys(r, seen_by(r, from, to));
+    for (Index r = 0; r < few.rows; r++) add_relative_keys(r, visible_keys(r, from, to));
   }
 
   // The other terms, the weights, and the weighted sums of the values.
@@ -82,15 +82,15 @@ struct FewKeys {
     for (Index r = 0; r < few.rows; r++) finish(r, to + r * few.partial);
     for (Index near = begin; near < end; near += NEAR)
       for (Index r = 0; r < few.rows; r++) {
-        const Seen seen = seen_by(r, near, std::min(near + NEAR, end));
-        add_rows(of(r) + seen.from - begin, value(seen.from), call.value.row, call.value_width, seen.count(),
+        const KeyRange range = visible_keys(r, near, std::min(near + NEAR, end));
+        add_rows(of(r) + range.from - begin, value(range.from), call.value.row, call.value_width, range.count(),
                  to + r * few.partial);
       }
   }
 
  private:
   // The keys from .. to - 1.
-  struct Seen {
+  struct KeyRange {
     Index from, to;
     Index count() const { return to - from; }
   };
@@ -98,11 +98,11 @@ struct FewKeys {
   Index head(Index r) const { return key_head * (call.heads / call.key_heads) + r / call.queries; }
   Index place(Index r) const { return r % call.queries; }
   float* of(Index r) const { return weights + r * CHUNK; }  // of the key `begin`
-  const Held* key(Index j) const { return call.key.held<Held>(b, key_head, j); }
-  const Held* value(Index j) const { return call.value.held<Held>(b, key_head, j); }
+  const Element* key(Index j) const { return call.key.elements<Element>(b, key_head, j); }
+  const Element* value(Index j) const { return call.value.elements<Element>(b, key_head, j); }
 
   // The keys of from .. to - 1 that row r sees by their offset; for listed positions, from the first to the last.
-  Seen seen_by(Index r, Index from, Index to) const {
+  KeyRange visible_keys(Index r, Index from, Index to) const {
     const Lists& lists = call.sequence.lists;
     if (lists.limited()) {
       const Reach reach = lists.reach(*query_position(call.sequence, r));
@@ -115,10 +115,10 @@ struct FewKeys {
     return {first, std::max(first, std::min(to, call.end_key(i, 1)))};
   }
 
-  // The part of `seen` for which a table has rows: there t = corner + j lies inside the table.
-  static Seen inside(const Band& band, Index corner, Seen seen) {
-    const Index from = std::min(std::max(-corner, seen.from), seen.to);
-    return {from, std::max(from, std::min(band.count - corner, seen.to))};
+  // The part of `range` for which a table has rows: there t = corner + j lies inside the table.
+  static KeyRange inside(const Band& band, Index corner, KeyRange range) {
+    const Index from = std::min(std::max(-corner, range.from), range.to);
+    return {from, std::max(from, std::min(band.count - corner, range.to))};
   }
   Index corner(const Band& band, Index r) const { return call.origin - place(r) - band.first; }
   const float* row(const Band& band, Index r, Index t) const {
@@ -127,25 +127,25 @@ struct FewKeys {
 
   // The other terms of row r's scores, and then its weights. The chunk's maximum and total are written beside `to`.
   void finish(Index r, float* to) const {
-    const Seen seen = seen_by(r, begin, end);
-    if (call.sequence.bias.rows && !call.sequence.lists.given()) add_bias(r, seen);
-    for (Index n = call.first_listed(); n < call.axes(); n++) add_listed(n, r, seen);
-    float* row = of(r) + seen.from - begin;
-    cap_and_bias(call, b, head(r), place(r), seen.from, seen.count(), row, nullptr);
-    mask_scores(call, b, head(r), place(r), seen.from, seen.to, row);
-    const float most = largest_of(row, seen.count()), finite = most == -INFINITY ? 0.0f : most;
-    for (Index c = 0; c < seen.count(); c += LANES) {
-      const Index n = std::min(seen.count() - c, Index(LANES));
+    const KeyRange range = visible_keys(r, begin, end);
+    if (call.sequence.bias.rows && !call.sequence.lists.present()) add_bias(r, range);
+    for (Index n = call.first_listed(); n < call.axes(); n++) add_listed(n, r, range);
+    float* row = of(r) + range.from - begin;
+    cap_and_bias(call, b, head(r), place(r), range.from, range.count(), row, nullptr);
+    mask_scores(call, b, head(r), place(r), range.from, range.to, row);
+    const float most = largest_of(row, range.count()), finite = most == -INFINITY ? 0.0f : most;
+    for (Index c = 0; c < range.count(); c += LANES) {
+      const Index n = std::min(range.count() - c, Index(LANES));
       const Vector p = exponential(load_part(row + c, n) - splat(finite));
       store_part(row + c, n, p);
     }
-    const float sum = total(row, 0, seen.count());
+    const float sum = total(row, 0, range.count());
     if (call.drops()) drop(r);
     std::memset(to, 0, few.value_width * sizeof(float));
     to[few.value_width] = most, to[few.value_width + 1] = sum;
-    if (call.sequence.relative_values.rows && !call.sequence.lists.given()) add_relative_values(r, seen, to);
+    if (call.sequence.relative_values.rows && !call.sequence.lists.present()) add_relative_values(r, range, to);
     for (Index n = call.first_listed(); n < call.axes(); n++)
-      if (call.axis(n).relative_values.rows) add_listed_values(call.axis(n), r, seen, to);
+      if (call.axis(n).relative_values.rows) add_listed_values(call.axis(n), r, range, to);
   }
 
   void drop(Index r) const {
@@ -162,87 +162,88 @@ struct FewKeys {
   }
 
   // The rows of a table that row r's visible listed keys look up.
-  struct Looked {
+  struct TableRows {
     int32_t row[CHUNK];
     Covered covered;
     // Whether the covered rows are few enough to multiply all of them, one after the other.
     bool close() const { return covered.count() <= CHUNK; }
   };
   const Index* query_position(const Axis& axis, Index r) const { return axis.lists.queries(b) + place(r); }
-  void look_up(const Axis& axis, const Band& band, Index r, Seen seen, Looked& looked) const {
+  void look_up(const Axis& axis, const Band& band, Index r, KeyRange range, TableRows& table_rows) const {
     int32_t near[CHUNK];
-    looked.covered = RELATTN_SET::look_up<1>(band, query_position(axis, r), 1, axis.lists.keys(b) + seen.from,
-                                             seen.count(), near, looked.row, CHUNK);
+    table_rows.covered = RELATTN_SET::look_up<1>(band, query_position(axis, r), 1, axis.lists.keys(b) + range.from,
+                                                 range.count(), near, table_rows.row, CHUNK);
   }
 
   // S += scale * (r . RK[d] + RQ[d] . k) + b[d] for axis n, each pair with the rows of its own offset.
-  void add_listed(Index n, Index r, Seen seen) const {
+  void add_listed(Index n, Index r, KeyRange range) const {
     const Axis& axis = call.axis(n);
-    const Index count = seen.count();
+    const Index count = range.count();
     float products[CHUNK];
-    float* weights = of(r) + seen.from - begin;
-    Looked looked;
+    float* weights = of(r) + range.from - begin;
+    TableRows table_rows;
     if (axis.relative_keys.rows) {
       const Band& band = axis.relative_keys;
-      look_up(axis, band, r, seen, looked);
-      const Index first = looked.covered.first;
-      if (looked.close()) {
-        if (looked.covered.count() > 0)
-          dot_products(relative(n, r), row(band, r, first), band.width, band.width, looked.covered.count(), products);
+      look_up(axis, band, r, range, table_rows);
+      const Index first = table_rows.covered.first;
+      if (table_rows.close()) {
+        if (table_rows.covered.count() > 0)
+          dot_products(relative(n, r), row(band, r, first), band.width, band.width, table_rows.covered.count(),
+                       products);
         for (Index c = 0; c < count; c++)
-          if (looked.row[c] != NO_ROW) weights[c] += products[looked.row[c] - first];
+          if (table_rows.row[c] != NO_ROW) weights[c] += products[table_rows.row[c] - first];
       } else {
         const float* rows = row(band, r, 0);
         dot_each(
-            relative(n, r), [&](Index c) { return rows + std::max(looked.row[c], 0) * band.width; }, band.width, count,
-            products);
+            relative(n, r), [&](Index c) { return rows + std::max(table_rows.row[c], 0) * band.width; }, band.width,
+            count, products);
         for (Index c = 0; c < count; c++)
-          if (looked.row[c] != NO_ROW) weights[c] += products[c];
+          if (table_rows.row[c] != NO_ROW) weights[c] += products[c];
       }
     }
     if (axis.relative_queries.rows) {
       const Band& band = axis.relative_queries;
       const float scale = float(call.scale);
-      look_up(axis, band, r, seen, looked);
+      look_up(axis, band, r, range, table_rows);
       for (Index c = 0; c < count; c++)
-        if (looked.row[c] != NO_ROW)
-          weights[c] += scale * dot(row(band, r, looked.row[c]), key(seen.from + c), band.width);
+        if (table_rows.row[c] != NO_ROW)
+          weights[c] += scale * dot(row(band, r, table_rows.row[c]), key(range.from + c), band.width);
     }
     if (axis.bias.rows) {
       const float* rows = axis.bias.rows + head(r) * axis.bias.head;
-      look_up(axis, axis.bias, r, seen, looked);
+      look_up(axis, axis.bias, r, range, table_rows);
       for (Index c = 0; c < count; c++)
-        if (looked.row[c] != NO_ROW) weights[c] += rows[looked.row[c]];
+        if (table_rows.row[c] != NO_ROW) weights[c] += rows[table_rows.row[c]];
     }
   }
 
   // sum_j weight_j * RV[d].
-  void add_listed_values(const Axis& axis, Index r, Seen seen, float* to) const {
+  void add_listed_values(const Axis& axis, Index r, KeyRange range, float* to) const {
     const Band& band = axis.relative_values;
-    const Index count = seen.count();
-    const float* weights = of(r) + seen.from - begin;
-    Looked looked;
+    const Index count = range.count();
+    const float* weights = of(r) + range.from - begin;
+    TableRows table_rows;
     float sums[CHUNK];
-    look_up(axis, band, r, seen, looked);
-    if (looked.close()) {
-      const Index first = looked.covered.first;
+    look_up(axis, band, r, range, table_rows);
+    if (table_rows.close()) {
+      const Index first = table_rows.covered.first;
       std::fill(sums, sums + CHUNK, 0.0f);
       for (Index c = 0; c < count; c++)
-        if (looked.row[c] != NO_ROW) sums[looked.row[c] - first] += weights[c];
-      if (looked.covered.count() > 0)
-        add_rows(sums, row(band, r, first), band.width, band.width, looked.covered.count(), to);
+        if (table_rows.row[c] != NO_ROW) sums[table_rows.row[c] - first] += weights[c];
+      if (table_rows.covered.count() > 0)
+        add_rows(sums, row(band, r, first), band.width, band.width, table_rows.covered.count(), to);
     } else {
       const float* rows = row(band, r, 0);
-      for (Index c = 0; c < count; c++) sums[c] = looked.row[c] == NO_ROW ? 0.0f : weights[c];
-      add_each(sums, [&](Index c) { return rows + looked.row[c] * band.width; }, band.width, count, to);
+      for (Index c = 0; c < count; c++) sums[c] = table_rows.row[c] == NO_ROW ? 0.0f : weights[c];
+      add_each(sums, [&](Index c) { return rows + table_rows.row[c] * band.width; }, band.width, count, to);
     }
   }
 
-  void add_relative_keys(Index r, Seen seen) const {
+  void add_relative_keys(Index r, KeyRange range) const {
     const Band& band = call.sequence.relative_keys;
     const float* x = relative(0, r);
     const Index corner = this->corner(band, r);
-    const Seen in = inside(band, corner, seen);
+    const KeyRange in = inside(band, corner, range);
     float products[CHUNK];
     const float* rows = row(band, r, corner + in.from);
     if (band.head)
@@ -251,62 +252,62 @@ struct FewKeys {
       dot_products(x, rows, band.width, band.width, in.count(), products);
     add(r, in, products);
     if (band.clamps) {
-      if (in.from > seen.from) add(r, {seen.from, in.from}, dot(x, row(band, r, 0), band.width));
-      if (in.to < seen.to) add(r, {in.to, seen.to}, dot(x, row(band, r, band.count - 1), band.width));
+      if (in.from > range.from) add(r, {range.from, in.from}, dot(x, row(band, r, 0), band.width));
+      if (in.to < range.to) add(r, {in.to, range.to}, dot(x, row(band, r, band.count - 1), band.width));
     }
   }
 
   // S += scale * RQ[d] . k.
-  void add_relative_queries(Index r, Seen seen) const {
+  void add_relative_queries(Index r, KeyRange range) const {
     const Band& band = call.sequence.relative_queries;
     const Index corner = this->corner(band, r);
-    const Seen in = inside(band, corner, seen);
+    const KeyRange in = inside(band, corner, range);
     float* weights = of(r) - begin;
     const float scale = float(call.scale);
     for (Index j = in.from; j < in.to; j++) weights[j] += scale * dot(row(band, r, corner + j), key(j), band.width);
     if (band.clamps) {
-      add_edge(r, row(band, r, 0), {seen.from, in.from});
-      add_edge(r, row(band, r, band.count - 1), {in.to, seen.to});
+      add_edge(r, row(band, r, 0), {range.from, in.from});
+      add_edge(r, row(band, r, band.count - 1), {in.to, range.to});
     }
   }
-  void add_edge(Index r, const float* row, Seen seen) const {
-    if (seen.count() <= 0) return;
+  void add_edge(Index r, const float* row, KeyRange range) const {
+    if (range.count() <= 0) return;
     float products[CHUNK];
     scaled(row, call.width, float(call.scale), edge);
-    dot_products(edge, key(seen.from), call.key.row, call.width, seen.count(), products);
-    add(r, seen, products);
+    dot_products(edge, key(range.from), call.key.row, call.width, range.count(), products);
+    add(r, range, products);
   }
 
   // S += b[d].
-  void add_bias(Index r, Seen seen) const {
+  void add_bias(Index r, KeyRange range) const {
     const Band& band = call.sequence.bias;
     const Index corner = this->corner(band, r);
-    const Seen in = inside(band, corner, seen);
+    const KeyRange in = inside(band, corner, range);
     const float* rows = band.rows + head(r) * band.head;
     add(r, in, rows + corner + in.from);
-    if (band.clamps) add(r, {seen.from, in.from}, rows[0]), add(r, {in.to, seen.to}, rows[band.count - 1]);
+    if (band.clamps) add(r, {range.from, in.from}, rows[0]), add(r, {in.to, range.to}, rows[band.count - 1]);
   }
 
   // sum_j weight_j * RV[d].
-  void add_relative_values(Index r, Seen seen, float* to) const {
+  void add_relative_values(Index r, KeyRange range, float* to) const {
     const Band& band = call.sequence.relative_values;
     const Index corner = this->corner(band, r);
-    const Seen in = inside(band, corner, seen);
+    const KeyRange in = inside(band, corner, range);
     const float* weights = of(r) - begin;
     add_rows(weights + in.from, row(band, r, corner + in.from), band.width, band.width, in.count(), to);
     if (!band.clamps) return;
-    const float before = total(weights, seen.from, in.from), beyond = total(weights, in.to, seen.to);
+    const float before = total(weights, range.from, in.from), beyond = total(weights, in.to, range.to);
     add_rows(&before, row(band, r, 0), 0, band.width, 1, to);
     add_rows(&beyond, row(band, r, band.count - 1), 0, band.width, 1, to);
   }
 
-  void add(Index r, Seen seen, const float* terms) const {
-    float* weights = of(r) + seen.from - begin;
-    for (Index c = 0; c < seen.count(); c++) weights[c] += terms[c];
+  void add(Index r, KeyRange range, const float* terms) const {
+    float* weights = of(r) + range.from - begin;
+    for (Index c = 0; c < range.count(); c++) weights[c] += terms[c];
   }
-  void add(Index r, Seen seen, float term) const {
+  void add(Index r, KeyRange range, float term) const {
     float* weights = of(r) - begin;
-    for (Index j = seen.from; j < seen.to; j++) weights[j] += term;
+    for (Index j = range.from; j < range.to; j++) weights[j] += term;
   }
 };
 

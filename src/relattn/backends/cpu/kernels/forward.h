@@ -25,7 +25,7 @@ struct Forward {
 
   Index scratch() const {
     const Index rows = std::min(rounded_up(call.queries, ROWS), query_block);
-    return room_for(rows * call.value_width, rows * Strip::KEPT, rounded_up(rows, LANES), rounded_up(rows, LANES),
+    return room_for(rows * call.value_width, rows * Strip::CARRIED, rounded_up(rows, LANES), rounded_up(rows, LANES),
                     ROWS * step, rounded_size(), Strip::size(key_block), KeyStrips::size(call, rows, key_block)) +
            Queries::size(call, rows) + RelativeQueries::size(call, rows) + ListedAxes::size(call, most());
   }
@@ -47,16 +47,17 @@ struct Forward {
     const Index value_width = call.value_width;
     const Queries query(call, rows, scratch);
     float* output = next_part(scratch, rows * value_width);
-    float* kept = next_part(scratch, rows * Strip::KEPT);
+    float* carried = next_part(scratch, rows * Strip::CARRIED);
     float* maximum = next_part(scratch, rounded_up(rows, LANES));  // so that what follows begins at a whole vector
     float* total = next_part(scratch, rounded_up(rows, LANES));
     float* weights = next_part(scratch, ROWS * step);  // with MARGIN columns more on both sides of every row
-    Brain* rounded = reinterpret_cast<Brain*>(next_part(scratch, rounded_size())) + MARGIN;  // weights in bfloat16
+    BFloat16* rounded =
+        reinterpret_cast<BFloat16*>(next_part(scratch, rounded_size())) + MARGIN;  // weights in bfloat16
     float* strip = next_part(scratch, Strip::size(key_block));
     float* key_strips = next_part(scratch, KeyStrips::size(call, rows, key_block));
     const RelativeQueries relative(head, i0, count, rows, query, scratch);
     const ListedAxes axes(head, most(), scratch);
-    const bool is_listed = call.sequence.lists.given();
+    const bool is_listed = call.sequence.lists.present();
 
     query.load(head, i0, count);
     std::memset(output, 0, rows * value_width * sizeof(float));
@@ -75,21 +76,21 @@ struct Forward {
         Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
         bool looks = call.looks_at_pairs();
         if (is_listed) {
-          const SeenColumns seen = ListedSight(head).seen(i, real, j0, columns);
-          begin = seen.columns.from, stop = seen.columns.stop, looks |= !seen.whole;
+          const VisibleColumns visible = ListedSight(head).visible(i, real, j0, columns);
+          begin = visible.columns.from, stop = visible.columns.stop, looks |= !visible.whole;
         }
         if (stop <= begin) continue;
         const Index from = begin / PANEL * PANEL, to = rounded_up(stop, PANEL);
         Start start = {nullptr, 0};
         if (!is_listed)
           start = scores_start(head, relative.of_runs(a).first(real), i, j0, from, to, Strip::step(key_block), strip,
-                               kept + a * Strip::KEPT, next[g]);
+                               carried + a * Strip::CARRIED, next[g]);
         start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
         if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights + MARGIN, step);
         Vector most[ROWS];
         scores_of(head, query.of(call, a).first(real), i, j0, from, to, start, weights + MARGIN, step, most);
-        if (looks) look_at_pairs(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
-        soften(weights + MARGIN, real, from, to, most, maximum + a, total + a, output + a * value_width);
+        if (looks) apply_masks(head, i, real, j0, from, stop, weights + MARGIN, step, nullptr, most);
+        online_softmax(weights + MARGIN, real, from, to, most, maximum + a, total + a, output + a * value_width);
         if (call.drops()) drop(head, weights + MARGIN, i, real, j0, from, to);
         if (head.value_pairs) round_rows(weights + MARGIN, step, real, from, to, rounded);
         add_values(head, weights + MARGIN, rounded, i, real, j0, begin, stop, output + a * value_width);
@@ -100,8 +101,8 @@ struct Forward {
   }
 
   // Scores become weights e^(score - maximum), with the largest score so far. Sums against an earlier maximum shrink.
-  void soften(float* scores, Index real, Index from, Index to, const Vector (&most)[ROWS], float* maximum, float* total,
-              float* output) const {
+  void online_softmax(float* scores, Index real, Index from, Index to, const Vector (&most)[ROWS], float* maximum,
+                      float* total, float* output) const {
     for (Index r = 0; r < real; r++) {
       const float before = maximum[r], now = std::max(before, largest(most[r]));
       const float finite = now == -INFINITY ? 0.0f : now;
@@ -136,12 +137,12 @@ struct Forward {
   }
 
   // output_r += sum_c weight[r][c] * (v_c + RV[d]). rounded: the weights in bfloat16, where values are pairs.
-  void add_values(const Head& head, const float* weights, const Brain* rounded, Index i, Index real, Index j0,
+  void add_values(const Head& head, const float* weights, const BFloat16* rounded, Index i, Index real, Index j0,
                   Index from, Index stop, float* output) const {
     const Index width = call.value_width;
     if (DOTS && head.value_pairs) {
       const Index even = from / 2 * 2;
-      const Pair* values = head.value_pairs + (j0 + even) / 2 * width;
+      const BFloat16x2* values = head.value_pairs + (j0 + even) / 2 * width;
       for (Index r = 0; r < real; r += NN_ROWS)
         multiply_nn(rounded + r * step + even, step, 2, values, width, (stop - even + 1) / 2, output + r * width, width,
                     width);
@@ -152,7 +153,7 @@ struct Forward {
                     width);
     }
     const Table& table = head.sequence().relative_values;
-    if (table.rows && !call.sequence.lists.given())
+    if (table.rows && !call.sequence.lists.present())
       add_band(table, weights, rounded, step, call.origin + j0 - i - table.band->first, from, stop, output, width);
   }
 

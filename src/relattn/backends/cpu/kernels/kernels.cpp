@@ -43,8 +43,8 @@ Index NAMED(relattn_few_workspace, RELATTN_SET)(const Call* call) {
 }
 
 // The forward pass for few queries: the same answers, with sums in another order.
-void NAMED(relattn_few, RELATTN_SET)(const Call* given) {
-  const Call& call = *given;
+void NAMED(relattn_few, RELATTN_SET)(const Call* address) {
+  const Call& call = *address;
   const Few few(call, call.workspace);
   const Index own = own_size(few);
   float* scratch = call.workspace;
@@ -59,8 +59,8 @@ Index NAMED(relattn_workspace, RELATTN_SET)(const Call* call, Index backward) {
   return shared_size(*call, backward) + call->threads * own + SPARE;
 }
 
-void NAMED(relattn_forward, RELATTN_SET)(const Call* given) {
-  const Call& call = *given;
+void NAMED(relattn_forward, RELATTN_SET)(const Call* address) {
+  const Call& call = *address;
   float* workspace = call.workspace;
   float* scratch = workspace + shared_size(call, false);
   const Packed packed = packed_for(call, false, workspace);
@@ -70,8 +70,8 @@ void NAMED(relattn_forward, RELATTN_SET)(const Call* given) {
             [&](Index unit, Index thread) { forward.run(unit, scratch + thread * own); });
 }
 
-void NAMED(relattn_backward, RELATTN_SET)(const Call* given) {
-  const Call& call = *given;
+void NAMED(relattn_backward, RELATTN_SET)(const Call* address) {
+  const Call& call = *address;
   float* workspace = call.workspace;
   float* scratch = workspace + shared_size(call, true);
   const Packed packed = packed_for(call, true, workspace);
@@ -83,8 +83,8 @@ void NAMED(relattn_backward, RELATTN_SET)(const Call* given) {
   share_out(backward.rows_of_tables(), call.threads, [&](Index row, Index) { backward.write_row(row); });
 }
 
-void NAMED(relattn_rotate, RELATTN_SET)(const Rotation* given) {
-  const Rotation& rotation = *given;
+void NAMED(relattn_rotate, RELATTN_SET)(const Rotation* address) {
+  const Rotation& rotation = *address;
   share_out(rotation.units(), rotation.threads, [&](Index unit, Index) { rotation.run(unit); });
 }
 

@@ -12,7 +12,7 @@ struct Columns {
 };
 
 // The columns of a block that a group sees: whole panels, up to its last key.
-struct SeenColumns {
+struct VisibleColumns {
   Columns columns;
   bool whole;  // none of their pairs is beyond the limits
 };
@@ -24,7 +24,7 @@ class ListedSight {
       : lists(head.call.sequence.lists), queries(lists.queries(head.b)), keys(lists.keys(head.b)) {}
 
   // The keys that any of the queries i .. i + count - 1 may see, among the `columns` keys from j0 on.
-  SeenColumns seen(Index i, Index count, Index j0, Index columns) const {
+  VisibleColumns visible(Index i, Index count, Index j0, Index columns) const {
     if (!lists.limited()) return {{0, columns}, true};
     Reach any = lists.reach(queries[i]), all = any;
     for (Index r = 1; r < count; r++) {
@@ -32,7 +32,7 @@ class ListedSight {
       any = {std::min(any.from, reach.from), std::max(any.to, reach.to)};
       all = {std::max(all.from, reach.from), std::min(all.to, reach.to)};
     }
-    Index from = columns, stop = 0, found = 0;
+    Index from = columns, stop = 0, count_of_visible = 0;
     bool whole = true;
     for (Index c = 0; c < columns; c += PANEL) {
       const Index end = std::min(c + PANEL, columns);
@@ -43,13 +43,13 @@ class ListedSight {
       }
       if (largest < any.from || least > any.to) continue;
       whole = whole && least >= all.from && largest <= all.to;
-      from = std::min(from, c), stop = end, found += end - c;
+      from = std::min(from, c), stop = end, count_of_visible += end - c;
     }
-    return {{from, stop}, whole && found == stop - from};
+    return {{from, stop}, whole && count_of_visible == stop - from};
   }
   bool sees(Index i, Index count, Index j0, Index columns) const {
-    const Columns found = seen(i, count, j0, columns).columns;
-    return found.from < found.stop;
+    const Columns columns_in_reach = visible(i, count, j0, columns).columns;
+    return columns_in_reach.from < columns_in_reach.stop;
   }
 
  private:

@@ -7,7 +7,7 @@
 // Both ways round in their own order, and the numbers of a group decide between them. So where a backward pass follows,
 // both passes have the same blocks: it finds the weights of the forward pass only from the same scores.
 #pragma once
-#include "held.h"
+#include "elements.h"
 #include "packed.h"
 
 namespace RELATTN_SET {
@@ -45,9 +45,9 @@ static Covered look_up(const Band& band, const Index* rows, Index height, const 
     for (Index c = 0; c < count; c += LANES) {
       const Integers t = load(near + c) - away, positive = t > 0 ? t : Integers{};
       const Integers inside = positive < last ? positive : Integers{} + last;
-      const Integers row = band.clamps ? inside : (t == inside ? inside : none), seen = row == none ? first : row;
+      const Integers row = band.clamps ? inside : (t == inside ? inside : none), smallest = row == none ? first : row;
       store(index + r * step + c, row);
-      first = seen < first ? seen : first;
+      first = smallest < first ? smallest : first;
       end = row > end ? row : end;
     }
   }
@@ -143,7 +143,7 @@ class Lookup {
 
   // Takes in the numbers weights[r * weights_step + c] of the pairs, for the two sums below.
   void collect(const float* weights, Index weights_step) {
-    given = weights, given_step = weights_step;
+    collected = weights, collected_step = weights_step;
     if (far()) return;
     const Index first = LANES + covered.first - base, width = rounded_up(std::max(covered.count(), Index(0)), NN_ROWS);
     for (Index r = 0; r < ROWS; r++) {
@@ -302,7 +302,7 @@ class Lookup {
 
   // The collected numbers, 0 where a pair has no row; for pairs that spread too far for a strip.
   const float* weights_of(Index r) const {
-    const float* weights = given + r * given_step;
+    const float* weights = collected + r * collected_step;
     if (band.clamps) return weights;
     for (Index c = 0; c < count; c++) row[c] = index[r * step + c] == NO_ROW ? 0.0f : weights[c];
     return row;
@@ -318,8 +318,8 @@ class Lookup {
   bool in_a_row = false;  // keys go up by one: `inside` holds in place of `index`
   Index count = 0, base = 0;
   Covered covered = {0, 0};
-  const float* given = nullptr;
-  Index given_step = 0;
+  const float* collected = nullptr;
+  Index collected_step = 0;
 };
 
 }  // namespace RELATTN_SET

@@ -1,6 +1,6 @@
-// Changes to complete scores: the cap, the key bias, masks given as tensors, and limits on listed positions.
+// Changes to complete scores: the cap, the key bias, masks that are tensors, and limits on listed positions.
 #pragma once
-#include "held.h"
+#include "elements.h"
 
 namespace RELATTN_SET {
 
@@ -12,15 +12,15 @@ static void cap_and_bias(const Call& call, Index b, Index h, Index i, Index from
     const Vector cap = splat(float(call.softcap)), share = splat(float(1.0 / call.softcap));
     for (Index c = 0; c < count; c += LANES) {
       const Vector x = load_part(row + c, count - c);
-      const Bent bent = bend(x * share);
-      store_part(row + c, count - c, x == splat(-INFINITY) ? x : bent.value * cap);
-      if (slopes) store_part(slopes + c, count - c, bent.slope);
+      const auto [value, derivative] = tanh_and_derivative(x * share);
+      store_part(row + c, count - c, x == splat(-INFINITY) ? x : value * cap);
+      if (slopes) store_part(slopes + c, count - c, derivative);
     }
   }
   if (call.key_bias.at) {
     const float* a = call.key_bias.keys(b, h) + from;
-    const float less = call.key_bias.of_query(b, h, i);
-    for (Index c = 0; c < count; c++) row[c] += a[c] - less;
+    const float key_shift = call.key_bias.of_query(b, h, i);
+    for (Index c = 0; c < count; c++) row[c] += a[c] - key_shift;
   }
 }
 

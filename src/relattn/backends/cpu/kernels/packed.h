@@ -15,7 +15,7 @@ struct Packed {
   // Panels [B, Hk][panel] of floats, or of pairs; null in the backward pass, where only one unit needs a block of keys.
   float* keys;
   Index key_head, key_row;  // numbers of a head, and of a row
-  Pair* values;             // rows two by two, [B, Hk, Lk / 2][Dv]; null where they are read as they lie
+  BFloat16x2* values;       // rows two by two, [B, Hk, Lk / 2][Dv]; null where they are read as they lie
   Index value_head;
   PackedAxis axes[MOST_AXES];
   Biases biases;
@@ -36,7 +36,7 @@ struct Packed {
     return floats;
   }
   static Index key_row_of(const Call& call) {
-    return call.takes_pairs() ? numbers_of<Pair>(call.width) : numbers_of<float>(call.width);
+    return call.takes_pairs() ? numbers_of<BFloat16x2>(call.width) : numbers_of<float>(call.width);
   }
   static Index key_head_of(const Call& call) { return rounded_up(call.keys, PANEL) * key_row_of(call); }
   static Index value_head_of(const Call& call) {
@@ -51,7 +51,8 @@ INLINE Packed packed_in(const Call& call, bool backward, float*& workspace) {
     packed.key_head = Packed::key_head_of(call), packed.key_row = Packed::key_row_of(call);
     packed.keys = next_part(workspace, heads * packed.key_head);
     packed.value_head = Packed::value_head_of(call);
-    if (call.takes_pairs()) packed.values = reinterpret_cast<Pair*>(next_part(workspace, heads * packed.value_head));
+    if (call.takes_pairs())
+      packed.values = reinterpret_cast<BFloat16x2*>(next_part(workspace, heads * packed.value_head));
   }
   for (Index n = 0; n < call.axes(); n++) {
     const Axis& axis = call.axis(n);
@@ -127,7 +128,7 @@ struct Packing {
                  keys + n * packed.key_head + first * packed.key_row);
     };
     if (!call.takes_pairs()) return pack_as(packed.keys);
-    pack_as(reinterpret_cast<Pair*>(packed.keys));
+    pack_as(reinterpret_cast<BFloat16x2*>(packed.keys));
     pair_rows(call.value.of(b, head, first), call.value.row, call.value_width,
               std::min(Index(PANEL), call.keys - first),
               packed.values + n * packed.value_head + first / 2 * call.value_width);
@@ -146,7 +147,7 @@ struct Table {
   const Band* band;
   const float *rows, *panels;
   bool pairs;  // what the panels hold
-  const Pair* row_pairs;
+  const BFloat16x2* row_pairs;
 
   Table() = default;
   Table(const Band& of, const Panels& packed, const RowPairs& two, Index h)
@@ -174,7 +175,7 @@ struct Head {
   const Call& call;
   Index b, h, key_head;
   KeyPanels panels;
-  const Pair* value_pairs;  // two by two from key 0 on; null where they are read as they lie
+  const BFloat16x2* value_pairs;  // two by two from key 0 on; null where they are read as they lie
   Tables axes[MOST_AXES];
   const float* biases;  // of every offset of two runs
   Index bias_first;

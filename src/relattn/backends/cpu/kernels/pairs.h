@@ -14,26 +14,26 @@ constexpr bool DOTS = false;
 #endif
 
 // bfloat16: the upper half of a float's bits.
-struct Brain {
+struct BFloat16 {
   uint16_t bits;
 };
 
-struct Pair {
-  Brain first, second;
+struct BFloat16x2 {
+  BFloat16 first, second;
 };
 
 // A vector of pairs, the first numbers in the lower halves.
 typedef uint32_t Pairs __attribute__((vector_size(BYTES)));
 typedef uint32_t UnalignedPairs __attribute__((vector_size(BYTES), aligned(2), may_alias));
 
-INLINE Pairs load(const Pair* at) { return *reinterpret_cast<const UnalignedPairs*>(at); }
-INLINE void store(Pair* at, Pairs x) { *reinterpret_cast<UnalignedPairs*>(at) = x; }
+INLINE Pairs load(const BFloat16x2* at) { return *reinterpret_cast<const UnalignedPairs*>(at); }
+INLINE void store(BFloat16x2* at, Pairs x) { *reinterpret_cast<UnalignedPairs*>(at) = x; }
 
 // The pair that begins at any number.
-INLINE Pairs broadcast(const Brain* at) {
+INLINE Pairs broadcast(const BFloat16* at) {
 #if defined(__AVX2__) && !defined(__SANITIZE_ADDRESS__)
   Pairs x;
-  asm("vpbroadcastd %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const Pair*>(at)));
+  asm("vpbroadcastd %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const BFloat16x2*>(at)));
   return x;
 #else
   uint32_t pair;
@@ -41,7 +41,7 @@ INLINE Pairs broadcast(const Brain* at) {
   return Pairs{} + pair;
 #endif
 }
-INLINE Pairs broadcast(const Pair* at) { return broadcast(&at->first); }
+INLINE Pairs broadcast(const BFloat16x2* at) { return broadcast(&at->first); }
 
 // sums += a * b; for pairs it adds the products of both numbers, the first one last. The instruction treats any number
 // below 2^-126 as 0 and rounds to the nearest, in every mode of the processor.
@@ -65,7 +65,7 @@ INLINE Pairs nearest(Vector x) {
 INLINE Pairs paired(Vector first, Vector second) { return (Pairs)first >> 16 | ((Pairs)second & 0xffff0000); }
 
 // at[0] ... = the bfloat16 numbers nearest to a, then those nearest to b.
-INLINE void store_nearest(Brain* at, Vector a, Vector b) {
+INLINE void store_nearest(BFloat16* at, Vector a, Vector b) {
 #if defined(__AVX512BF16__)
   const auto both = _mm512_cvtne2ps_pbh((__m512)b, (__m512)a);
   std::memcpy(at, &both, sizeof both);
@@ -89,14 +89,14 @@ INLINE Pairs nearest_pairs(Vector a, Vector b) {
 // The Numbers, rounded up to whole vectors, that a row of `width` floats takes; width: a multiple of LANES.
 template <class Number>
 INLINE Index numbers_of(Index width) {
-  if constexpr (std::is_same_v<Number, Pair>) return (width + LANES) / (2 * LANES) * LANES;
+  if constexpr (std::is_same_v<Number, BFloat16x2>) return (width + LANES) / (2 * LANES) * LANES;
   return width;
 }
 
 // The vector at number k of a row of floats as Numbers. Two vectors make one of pairs; a last one is paired with zeros.
 template <class Number>
 INLINE Vector numbers_at(const float* row, Index width, Index k) {
-  if constexpr (std::is_same_v<Number, Pair>)
+  if constexpr (std::is_same_v<Number, BFloat16x2>)
     return (Vector)paired(load(row + 2 * k), 2 * k + LANES < width ? load(row + 2 * k + LANES) : Vector{});
   return load(row + k);
 }

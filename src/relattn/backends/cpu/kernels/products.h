@@ -57,8 +57,9 @@ INLINE void by_rows(Index real, const Work& work) {
 // nt: sums[r][.] += sum_k rows[r][k] * panel[k][.]. These are dot products of R rows, one after the other, with the
 //     PANEL rows that a panel holds transposed. width: in Numbers.
 template <int KNOWN, int R, class Number>
-INLINE void multiply_nt(const Number* __restrict rows, const Number* __restrict panel, Index given, Sums<R>& sums) {
-  const Index width = KNOWN ? KNOWN : given;
+INLINE void multiply_nt(const Number* __restrict rows, const Number* __restrict panel, Index runtime_width,
+                        Sums<R>& sums) {
+  const Index width = KNOWN ? KNOWN : runtime_width;
 #pragma GCC unroll 4
   for (Index k = 0; k < width; k++) {
     decltype(load(panel)) b[PANEL_VECTORS];
@@ -143,7 +144,7 @@ static void pack_panel(const float* rows, Index row_step, Index width, Index fir
 }
 
 // to[m] = the rows 2 m and 2 m + 1 of 0 .. count - 1, two by two; zeros after the last one.
-INLINE void pair_rows(const float* rows, Index row_step, Index width, Index count, Pair* to) {
+INLINE void pair_rows(const float* rows, Index row_step, Index width, Index count, BFloat16x2* to) {
   for (Index m = 0; m < (count + 1) / 2; m++) {
     const float* row = rows + 2 * m * row_step;
     for (Index d = 0; d < width; d += LANES)

@@ -4,7 +4,7 @@
 #pragma once
 #include <algorithm>
 
-#include "held.h"
+#include "elements.h"
 
 namespace RELATTN_SET {
 
@@ -28,26 +28,26 @@ struct Rotation {
 
   void run(Index unit) const {
     if (narrow)
-      interleaved ? turn<Brain, true>(unit) : turn<Brain, false>(unit);
+      interleaved ? turn<BFloat16, true>(unit) : turn<BFloat16, false>(unit);
     else
       interleaved ? turn<float, true>(unit) : turn<float, false>(unit);
   }
 
  private:
-  template <class Held, bool INTERLEAVED>
+  template <class Element, bool INTERLEAVED>
   void turn(Index unit) const {
     const Index b = unit / blocks(), first = unit % blocks() * BLOCK, end = std::min(first + BLOCK, length);
     for (Index h = 0; h < heads; h++)
       for (Index i = first; i < end; i++) {
         const Index table = b * table_batch + i * pairs;
-        turn_row<Held, INTERLEAVED>(static_cast<const Held*>(from) + b * from_batch + h * from_head + i * from_row,
-                                    cosines + table, sines + table,
-                                    static_cast<Held*>(to) + ((b * heads + h) * length + i) * width);
+        turn_row<Element, INTERLEAVED>(
+            static_cast<const Element*>(from) + b * from_batch + h * from_head + i * from_row, cosines + table,
+            sines + table, static_cast<Element*>(to) + ((b * heads + h) * length + i) * width);
       }
   }
 
-  template <class Held, bool INTERLEAVED>
-  void turn_row(const Held* x, const float* cos, const float* sin, Held* y) const {
+  template <class Element, bool INTERLEAVED>
+  void turn_row(const Element* x, const float* cos, const float* sin, Element* y) const {
     const Vector sign = splat(back ? -1.0f : 1.0f);
     for (Index f = 0; f < pairs; f += LANES) {
       const Index left = pairs - f;
@@ -64,7 +64,7 @@ struct Rotation {
       store_part(y + at, count, INTERLEAVED ? first_halves(first, second) : first);
       store_part(y + other, rest, INTERLEAVED ? second_halves(first, second) : second);
     }
-    if (width > 2 * pairs) std::memcpy(y + 2 * pairs, x + 2 * pairs, (width - 2 * pairs) * sizeof(Held));
+    if (width > 2 * pairs) std::memcpy(y + 2 * pairs, x + 2 * pairs, (width - 2 * pairs) * sizeof(Element));
   }
 };
 

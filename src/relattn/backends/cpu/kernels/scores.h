@@ -21,27 +21,27 @@ static void copy_rows(const Rows& rows, Index b, Index h, Index i, Index count, 
 }
 
 // `count` rows as pairs; zeros up to a whole group.
-static void copy_pairs(const float* rows, Index row_step, Index count, Index width, Pair* to) {
-  const Index row = numbers_of<Pair>(width);
+static void copy_pairs(const float* rows, Index row_step, Index count, Index width, BFloat16x2* to) {
+  const Index row = numbers_of<BFloat16x2>(width);
   for (Index r = 0; r < count; r++)
     for (Index k = 0; k < row; k += LANES)
-      store(to + r * row + k, (Pairs)numbers_at<Pair>(rows + r * row_step, width, k));
-  std::memset(to + count * row, 0, (rounded_up(count, ROWS) - count) * row * sizeof(Pair));
+      store(to + r * row + k, (Pairs)numbers_at<BFloat16x2>(rows + r * row_step, width, k));
+  std::memset(to + count * row, 0, (rounded_up(count, ROWS) - count) * row * sizeof(BFloat16x2));
 }
 
 // A block of queries times the scale; and as pairs without the scale, null where the call takes no pairs.
 struct Queries {
   float* floats;
-  Pair* pairs;
+  BFloat16x2* pairs;
 
   static Index size(const Call& call, Index rows) {
-    return room_for(rows * call.width, call.takes_pairs() ? rows * numbers_of<Pair>(call.width) : 0);
+    return room_for(rows * call.width, call.takes_pairs() ? rows * numbers_of<BFloat16x2>(call.width) : 0);
   }
   // scratch: advances by size().
   Queries(const Call& call, Index rows, float*& scratch)
       : floats(next_part(scratch, rows * call.width)), pairs(nullptr) {
     if (!call.takes_pairs()) return;
-    pairs = reinterpret_cast<Pair*>(next_part(scratch, rows * numbers_of<Pair>(call.width)));
+    pairs = reinterpret_cast<BFloat16x2*>(next_part(scratch, rows * numbers_of<BFloat16x2>(call.width)));
   }
   void load(const Head& head, Index i0, Index count) const {
     const Call& call = head.call;
@@ -50,7 +50,7 @@ struct Queries {
   }
   // The group that begins with the query a of the block.
   Operand of(const Call& call, Index a) const {
-    return {floats + a * call.width, pairs ? pairs + a * numbers_of<Pair>(call.width) : nullptr, call.scale};
+    return {floats + a * call.width, pairs ? pairs + a * numbers_of<BFloat16x2>(call.width) : nullptr, call.scale};
   }
 };
 
@@ -58,13 +58,13 @@ struct Queries {
 struct RelativeQueries {
   const float* at[MOST_AXES];
   Index width[MOST_AXES];
-  const Pair* pairs = nullptr;  // without the scale, for the relative keys of two runs, if those are pairs
+  const BFloat16x2* pairs = nullptr;  // without the scale, for the relative keys of two runs, if those are pairs
   double scale;
 
   static Index size(const Call& call, Index rows) {
     const Axis& sequence = call.sequence;
     const bool own = sequence.relative_width && call.takes_pairs(sequence, sequence.relative_keys);
-    Index floats = room_for(own ? rows * numbers_of<Pair>(sequence.relative_width) : 0);
+    Index floats = room_for(own ? rows * numbers_of<BFloat16x2>(sequence.relative_width) : 0);
     for (Index n = 0; n < call.axes(); n++) floats += room_for(rows * call.axis(n).relative_width);
     return floats;
   }
@@ -84,7 +84,8 @@ struct RelativeQueries {
     if (!call.takes_pairs(sequence, sequence.relative_keys)) return;
     pairs = query.pairs;
     if (!sequence.relative_width) return;
-    Pair* own = reinterpret_cast<Pair*>(next_part(scratch, rows * numbers_of<Pair>(sequence.relative_width)));
+    BFloat16x2* own =
+        reinterpret_cast<BFloat16x2*>(next_part(scratch, rows * numbers_of<BFloat16x2>(sequence.relative_width)));
     const Rows& r = sequence.relative_query;
     copy_pairs(r.of(head.b, head.h, i0), r.row, count, sequence.relative_width, own);
     pairs = own;
@@ -92,7 +93,9 @@ struct RelativeQueries {
   // The row of the query a of the block.
   const float* of(Index n, Index a) const { return at[n] + a * width[n]; }
   // The row of the query a of the block, for the panels of two runs.
-  Operand of_runs(Index a) const { return {of(0, a), pairs ? pairs + a * numbers_of<Pair>(width[0]) : nullptr, scale}; }
+  Operand of_runs(Index a) const {
+    return {of(0, a), pairs ? pairs + a * numbers_of<BFloat16x2>(width[0]) : nullptr, scale};
+  }
 };
 
 // scale * sum_c RQ_c[d] . k_j for a block of keys and a unit of queries. The number of key c and query a (counted from
@@ -160,10 +163,10 @@ struct KeyStrips {
 };
 
 // The keys that a group of queries sees by their offsets: from begin + r to end + r - 1 for row r, of `keys`.
-struct Seen {
+struct OffsetLimits {
   Index begin, end, keys;
 
-  static Seen of(const Call& call, Index i) {
+  static OffsetLimits of(const Call& call, Index i) {
     return {call.lowest == NEVER ? NEVER : call.lowest - call.origin + i,
             call.highest == -NEVER ? -NEVER : call.highest - call.origin + i + 1, call.keys};
   }
@@ -195,7 +198,7 @@ struct Seen {
 // numbers in memory. The scores may be written over their start. scale: for pairs.
 template <int KNOWN, int R, class Number>
 static void scores_of_width(const Number* __restrict query, const Number* __restrict panels, Index width, float scale,
-                            Seen seen, Start start, Index j0, Index from, Index to, float* scores, Index step,
+                            OffsetLimits limits, Start start, Index j0, Index from, Index to, float* scores, Index step,
                             Vector (&most)[ROWS]) {
   constexpr bool SCALED = std::is_same_v<Number, float>;  // as the queries are
   Vector largest_so_far[R];
@@ -226,7 +229,7 @@ static void scores_of_width(const Number* __restrict query, const Number* __rest
               sums[r][v] * factor + (start.at ? load(start.at + r * start.step + column + v * LANES) : Vector{});
       }
     }
-    if (!seen.whole_panel(j0 + column)) seen.hide(j0 + column, sums);
+    if (!limits.whole_panel(j0 + column)) limits.hide(j0 + column, sums);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
@@ -249,12 +252,13 @@ static void scores_of(const Head& head, const Operand& query, Index i, Index j0,
     by_width(width, [&](auto known) {
       by_rows(query.real, [&](auto group) {
         scores_of_width<known.known, group.rows>(rows, keys + (j0 - head.panels.first) * width, width, query.scale,
-                                                 Seen::of(head.call, i), start, j0, from, to, scores, step, most);
+                                                 OffsetLimits::of(head.call, i), start, j0, from, to, scores, step,
+                                                 most);
       });
     });
   };
   if (query.are_pairs())
-    of_numbers(query.pairs, reinterpret_cast<const Pair*>(head.panels.keys));
+    of_numbers(query.pairs, reinterpret_cast<const BFloat16x2*>(head.panels.keys));
   else
     of_numbers(query.floats, head.panels.keys);
 }
@@ -262,15 +266,15 @@ static void scores_of(const Head& head, const Operand& query, Index i, Index j0,
 // The numbers from which the scores of a group of two runs start: relative keys with the bias, or only the bias, or
 // zeros (a null pointer).
 //
-// x: the relative queries of the group. columns, kept, next: see Strip::fill.
+// x: the relative queries of the group. columns, carried, next: see Strip::fill.
 INLINE Start scores_start(const Head& head, const Operand& x, Index i, Index j0, Index from, Index to, Index step,
-                          float* columns, float* kept, Index& next) {
+                          float* columns, float* carried, Index& next) {
   const Call& call = head.call;
   const Table& table = head.sequence().relative_keys;
   const Band& band = *table.band;
   if (table.rows) {
     const Strip strip{columns, step, band, table.panels, table.rows, head.biases, head.bias_first};
-    return strip.fill(x, call.origin + j0 - i - band.first, from, to, kept, next);
+    return strip.fill(x, call.origin + j0 - i - band.first, from, to, carried, next);
   }
   if (head.biases) return {head.biases + (call.origin + j0 - i - head.bias_first), -1};
   return {nullptr, 0};
@@ -281,7 +285,7 @@ INLINE Start scores_start(const Head& head, const Operand& x, Index i, Index j0,
 //
 // factors: with NN_ROWS readable zeros before column `from` and after column `stop - 1`. rounded: the same in bfloat16
 // where the table's rows are pairs.
-static void add_band(const Table& table, const float* factors, const Brain* rounded, Index step, Index corner,
+static void add_band(const Table& table, const float* factors, const BFloat16* rounded, Index step, Index corner,
                      Index from, Index stop, float* to, Index to_step) {
   const Band& band = *table.band;
   const float* rows = table.rows;
@@ -310,20 +314,20 @@ static void add_band(const Table& table, const float* factors, const Brain* roun
 
 // rounded[r][c] = the bfloat16 nearest to factors[r][c] for `rows` rows, for the columns from .. to - 1 and the columns
 // of a table's diagonals on both sides.
-static void round_rows(const float* factors, Index step, Index rows, Index from, Index to, Brain* rounded) {
+static void round_rows(const float* factors, Index step, Index rows, Index from, Index to, BFloat16* rounded) {
   for (Index r = 0; r < rows; r++) {
     for (Index c = from; c < to; c += 2 * LANES)
       store_nearest(rounded + r * step + c, load(factors + r * step + c), load(factors + r * step + c + LANES));
-    std::memset(rounded + r * step + from - NN_ROWS, 0, NN_ROWS * sizeof(Brain));
-    std::memset(rounded + r * step + to, 0, NN_ROWS * sizeof(Brain));
+    std::memset(rounded + r * step + from - NN_ROWS, 0, NN_ROWS * sizeof(BFloat16));
+    std::memset(rounded + r * step + to, 0, NN_ROWS * sizeof(BFloat16));
   }
 }
 
 // Applies the cap, the key bias and masks to the scores, pair by pair, in the columns from .. stop - 1, and finds the
 // largest score of each row. stop: at most the number of the block's keys; all columns from there to the end of a panel
 // are hidden. slopes: the place for the cap's derivatives, rows `step` apart, or null.
-static void look_at_pairs(const Head& head, Index i, Index rows, Index j0, Index from, Index stop, float* scores,
-                          Index step, float* slopes, Vector (&most)[ROWS]) {
+static void apply_masks(const Head& head, Index i, Index rows, Index j0, Index from, Index stop, float* scores,
+                        Index step, float* slopes, Vector (&most)[ROWS]) {
   for (Index r = 0; r < rows; r++) {
     float* row = scores + r * step;
     cap_and_bias(head.call, head.b, head.h, i + r, j0 + from, stop - from, row + from,

@@ -17,7 +17,7 @@ struct Panels {
   bool pairs = false;
 
   static Index row(const Band& band, bool pairs) {
-    return pairs ? numbers_of<Pair>(band.width) : numbers_of<float>(band.width);
+    return pairs ? numbers_of<BFloat16x2>(band.width) : numbers_of<float>(band.width);
   }
   static Index size(const Band& band, bool pairs) {
     return band.rows ? band.heads * rounded_up(band.count, PANEL) * row(band, pairs) : 0;
@@ -31,7 +31,7 @@ struct Panels {
                  panels + h * head + p * row(band, pairs) * PANEL);
     };
     if (DOTS && pairs)
-      pack_as(reinterpret_cast<Pair*>(at));
+      pack_as(reinterpret_cast<BFloat16x2*>(at));
     else
       pack_as(at);
   }
@@ -49,7 +49,7 @@ INLINE Panels panels_of(const Band& band, bool pairs, float*& workspace) {
 
 // A table's rows two by two, for multiply_nn.
 struct RowPairs {
-  Pair* at = nullptr;
+  BFloat16x2* at = nullptr;
   Index head = 0, count = 0;  // pairs between heads, units of a head
   static constexpr Index UNIT = 64;
 
@@ -66,7 +66,7 @@ INLINE RowPairs row_pairs_of(const Band& band, bool pairs, float*& workspace) {
   if (!pairs) return rows;
   rows.head = (band.count + 1) / 2 * band.width;
   rows.count = (band.count + RowPairs::UNIT - 1) / RowPairs::UNIT;
-  rows.at = reinterpret_cast<Pair*>(next_part(workspace, RowPairs::size(band)));
+  rows.at = reinterpret_cast<BFloat16x2*>(next_part(workspace, RowPairs::size(band)));
   return rows;
 }
 
@@ -76,7 +76,7 @@ struct Biases {
   float* at = nullptr;  // of offset `first`
   Index head = 0, first = 0;
 
-  static bool needed(const Call& call) { return call.sequence.bias.rows && !call.sequence.lists.given(); }
+  static bool needed(const Call& call) { return call.sequence.bias.rows && !call.sequence.lists.present(); }
   static Index size(const Call& call) {
     return needed(call) ? call.sequence.bias.heads * (call.queries + call.keys + 2 * ROOM) : 0;
   }
@@ -109,7 +109,7 @@ struct Start {
 // scale; their products are multiplied with it. Only the products of the first `real` rows are read.
 struct Operand {
   const float* floats;
-  const Pair* pairs = nullptr;
+  const BFloat16x2* pairs = nullptr;
   float scale = 1.0f;
   Index real = ROWS;
 
@@ -120,15 +120,16 @@ struct Operand {
     part.real = rows;
     return part;
   }
-  Operand(const float* rows, const Pair* as_pairs, double with) : floats(rows), pairs(as_pairs), scale(float(with)) {}
+  Operand(const float* rows, const BFloat16x2* as_pairs, double with)
+      : floats(rows), pairs(as_pairs), scale(float(with)) {}
 };
 
 // The products of ROWS rows x with a table's rows, one column per offset.
 struct Strip {
-  static constexpr Index KEPT = 3 * PANEL;  // columns that the next block of keys takes over
+  static constexpr Index CARRIED = 3 * PANEL;  // columns that the next block of keys takes over
   static Index step(Index block) { return block + ROWS + 2 * PANEL; }
   static Index size(Index block) { return ROWS * step(block); }
-  static Index kept_size() { return ROWS * KEPT; }
+  static Index carried_size() { return ROWS * CARRIED; }
 
   float* columns;  // [ROWS][step]
   Index row_step;
@@ -138,19 +139,19 @@ struct Strip {
   const float* bias;   // of offset bias_first, null for none
   Index bias_first;
 
-  // t of pair (row 0, column 0) is `corner`. Columns from .. to - 1 are needed. kept, next: the result of an earlier
+  // t of pair (row 0, column 0) is `corner`. Columns from .. to - 1 are needed. carried, next: the result of an earlier
   // block of the same rows, and the panel after the last one that it computed.
-  Start fill(const Operand& x, Index corner, Index from, Index to, float* kept, Index& next) const {
+  Start fill(const Operand& x, Index corner, Index from, Index to, float* carried, Index& next) const {
     const Index first = floor_divided(corner + from - (ROWS - 1), PANEL), last = floor_divided(corner + to - 1, PANEL);
     Index p = first;
     if (next > first) {  // the block before ended where this one begins
-      copy(kept, KEPT, columns, row_step, (next - first) * PANEL);
+      copy(carried, CARRIED, columns, row_step, (next - first) * PANEL);
       p = next;
     }
     products(x, p, last + 1, columns + (p - first) * PANEL, row_step);
     next = last + 1;
     const Index again = floor_divided(corner + to - (ROWS - 1), PANEL);  // a next block begins at column `to`
-    copy(columns + (again - first) * PANEL, row_step, kept, KEPT, (next - again) * PANEL);
+    copy(columns + (again - first) * PANEL, row_step, carried, CARRIED, (next - again) * PANEL);
     return {columns + corner - first * PANEL, row_step - 1};
   }
 
@@ -161,8 +162,8 @@ struct Strip {
     const Index stop = std::max(from, std::min(end, rounded_up(band.count, PANEL) / PANEL));
     beyond(x.floats, edges, first, from, to, to_step);
     if (x.are_pairs())
-      inside(x.pairs, reinterpret_cast<const Pair*>(panels), x.scale, x.real, from, stop, to + (from - first) * PANEL,
-             to_step);
+      inside(x.pairs, reinterpret_cast<const BFloat16x2*>(panels), x.scale, x.real, from, stop,
+             to + (from - first) * PANEL, to_step);
     else
       inside(x.floats, panels, 1.0f, x.real, from, stop, to + (from - first) * PANEL, to_step);
     beyond(x.floats, edges + (band.count - 1) * band.width, stop, end, to + (stop - first) * PANEL, to_step);

@@ -7,12 +7,14 @@
 
 class WithoutSubnormals {
  public:
-  WithoutSubnormals() : kept(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(kept | RESULTS | OPERANDS); }
-  ~WithoutSubnormals() { __builtin_ia32_ldmxcsr(kept); }
+  WithoutSubnormals() : caller_mode(__builtin_ia32_stmxcsr()) {
+    __builtin_ia32_ldmxcsr(caller_mode | RESULTS | OPERANDS);
+  }
+  ~WithoutSubnormals() { __builtin_ia32_ldmxcsr(caller_mode); }
 
  private:
   static constexpr unsigned RESULTS = 0x8000, OPERANDS = 0x40;
-  const unsigned kept;
+  const unsigned caller_mode;
 };
 
 #elif defined(__aarch64__)
@@ -20,14 +22,14 @@ class WithoutSubnormals {
 class WithoutSubnormals {
  public:
   WithoutSubnormals() {
-    asm volatile("mrs %0, fpcr" : "=r"(kept));
-    asm volatile("msr fpcr, %0" : : "r"(kept | BOTH));
+    asm volatile("mrs %0, fpcr" : "=r"(caller_mode));
+    asm volatile("msr fpcr, %0" : : "r"(caller_mode | BOTH));
   }
-  ~WithoutSubnormals() { asm volatile("msr fpcr, %0" : : "r"(kept)); }
+  ~WithoutSubnormals() { asm volatile("msr fpcr, %0" : : "r"(caller_mode)); }
 
  private:
   static constexpr uint64_t BOTH = 0x1000000;
-  uint64_t kept;
+  uint64_t caller_mode;
 };
 
 #else

@@ -19,8 +19,8 @@ struct Shared {
 };
 
 // Each thread takes the next unit until none is left. With long units first, all threads end at about the same time.
-void take_units(void* given) {
-  Shared& shared = *static_cast<Shared*>(given);
+void take_units(void* context) {
+  Shared& shared = *static_cast<Shared*>(context);
   const WithoutSubnormals meanwhile;
   const int64_t thread = shared.thread++;
   for (int64_t unit; (unit = shared.next++) < shared.units;) shared.work(shared.context, unit, thread);

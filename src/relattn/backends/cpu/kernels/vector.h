@@ -150,8 +150,8 @@ INLINE Vector exponential(Vector x) {
 }
 
 // tanh(x), and its derivative 1 - tanh(x)^2.
-struct Bent {
-  Vector value, slope;
+struct ValueAndDerivative {
+  Vector value, derivative;
 };
 
 // Both within a few units of the last place, for small and for large x; NaN for NaN.
@@ -159,7 +159,7 @@ struct Bent {
 // With E = e^(-2 |x|), tanh(|x|) = (1 - E) / (1 + E), and its derivative is 4 E / (1 + E)^2. Near 0, 1 - E would lose
 // digits. So E - 1 = 2^n (e^r - 1) + (2^n - 1) comes from the polynomial of `exponential` without its 1, with one
 // degree more.
-INLINE Bent bend(Vector x) {
+INLINE ValueAndDerivative tanh_and_derivative(Vector x) {
   Vector y = x < splat(0.0f) ? x + x : -(x + x);
   y = y < splat(-60.0f) ? splat(-60.0f) : y;
   const auto [r, power] = parted(y);

@@ -87,7 +87,7 @@ def is_in_order(call: Call, arch: int, wanted: Collection[str]) -> bool:
 
 
 def is_faster_in_order_on_hopper(call: Call) -> bool:
-    """Whether the kernels of the fixed order are faster there than one that adds across programs, as far as that was
+    """Whether the deterministic kernels are faster there than one that adds across programs, as far as that was
     timed, with 64 and 128 features: where each query head has its keys, limits alone hide pairs, and there is no table,
     a bias or relative keys. The kernel of the tables walks over all pairs of each row: with 64 features, few rows. Of a
     bias rows count only where its gradient is wanted, and were timed for T5 alone.

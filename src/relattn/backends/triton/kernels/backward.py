@@ -12,9 +12,9 @@ to as well, dk, dv and the gradients of the tables, is added to memory in float3
 
 Of the gradient by a mask that is added a program owns a tile (mask_gradient.py).
 
-Atomic additions have no fixed order. Under `torch.use_deterministic_algorithms(True)` (and where `is_ordered` says so)
-the kernel of the queries computes dq and dr alone, and others sum the rest with one program for each number: dk and dv
-(keys.py), and what tables and masks have (ordered_launch.py). Then the bits are the same on every run with the same
+Atomic additions are not deterministic. Under `torch.use_deterministic_algorithms(True)` (and where `is_ordered` says
+so) the kernel of the queries computes dq and dr alone, and others sum the rest with one program for each number: dk and
+dv (keys.py), and what tables and masks have (ordered_launch.py). Then the bits are the same on every run with the same
 sizes of tiles. With dropout P_ij and dP_ij carry its factor, except the P in dS.
 """
 

@@ -1,5 +1,5 @@
 """The sums of the tables' gradients over the pairs at each offset, along the diagonals. A program owns a block of T
-neighbouring offsets, or two, and walks over the queries in a fixed order.
+neighbouring offsets, or two, and walks over the queries: the sums are deterministic.
 
     dRK[d] = scale * sum_i dS_i,i+d r_i      dRQ[d] = scale * sum_i dS_i,i+d k_i+d
     dRV[d] = sum_i P_i,i+d dO_i              db[d]  = sum_i dS_i,i+d
@@ -183,6 +183,7 @@ def _with_diagonals(x, into, block, queries, near, far, TILE: tl.constexpr):
     """The block with the sums over a tile of queries, whose keys at these offsets lie in two tiles."""
     offset, keys_band, queries_band, values_band, by_keys, by_queries, by_values, by_bias = block
     batch, head, start, q, r, grad_output, delta, maximum, share = queries
+    # S = scale * (q k^T + r RK^T + k RQ^T) + b along the diagonals, then P
     products = diagonals_from_tiles(near.products, far.products, TILE)
     if x.relative_keys is not None:
         products += dot(r, tl.trans(keys_band))
@@ -198,6 +199,7 @@ def _with_diagonals(x, into, block, queries, near, far, TILE: tl.constexpr):
     scores, slope = finished(x, batch, head, i, j, scores, every)
     weights = weights_of(scores, maximum, share)
 
+    # dP = dO v^T + dO RV^T, then dS = P * (dP - delta) * (1 - tanh^2)
     by_weight = diagonals_from_tiles(near.by_weight, far.by_weight, TILE)
     if x.relative_values is not None:
         by_weight += dot(grad_output, tl.trans(values_band))
@@ -205,10 +207,12 @@ def _with_diagonals(x, into, block, queries, near, far, TILE: tl.constexpr):
     if x.softcap is not None:
         scores *= slope
 
+    # db += 1^T dS, dRV += P^T dO
     if into.bias is not None:
         by_bias += tl.sum(scores, axis=0)
     if into.relative_values is not None:
         by_values += dot(tl.trans(weights.to(grad_output.dtype)), grad_output)
+    # dRK += dS^T r, dRQ += dS k
     scores = tl.trans(scores.to(q.dtype))
     if into.relative_keys is not None:
         by_keys += dot(scores, r)

@@ -3,7 +3,7 @@
     dq_i = scale * sum_j dS_ij k_j       dr_i = scale * sum_j dS_ij RK[d]
 
 S and dP are computed once. With relative keys a tile takes 8 products of two tiles (r . RK and dr carry a half along),
-and 5 beyond a clipped table. In a fixed order the program computes dq and dr alone.
+and 5 beyond a clipped table. Where the pass is deterministic, the program computes dq and dr alone.
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ def walk_keys(
     first_key, end_key = keys_of(x, first_query, REGION, GROUPS * TILE, TILE)
     band = x.offset + first_key - first_query - (TILE - 1)
 
+    # r RK^T and dO RV^T by the left half of the first band
     of_keys, of_values = first_halves(x, queries, first_key, REGION, DV, DR, TILE, True)
     if x.relative_keys is not None:
         if is_constant(x.relative_keys, REGION):
@@ -167,13 +168,16 @@ def walk_keys(
         bias_joined = zeros_of_rows(TILE, TILE, GROUPS)
     IN_EACH: tl.constexpr = holds_too_much(x, D, DV)
     for start in tl.range(first_key, end_key, TILE, disable_licm=IN_EACH):
+        # S = scale * (q k^T + r RK^T + k RQ^T) + b, then P
         k = load_rows(k_at, x.k.row, start, x.keys, D, TILE)
         keep = dropout_keeps_in_tile(x, batch, head, first_query, start, TILE)
         weights, slope, of_keys = recompute_weights(x, queries, of_keys, start, k, REGION, D, DR, TILE)
+        # dP = dO v^T + dO RV^T, then dS' = P * (dP - delta)
         v = load_rows(v_at, x.v.row, start, x.keys, DV, TILE)  # not before: registers would be held for it
         weights, scores, of_values = recompute_gradients(
             x, queries, of_values, start, keep, weights, v, REGION, DV, TILE
         )  # fmt: skip
+        # da += dS'^T 1, then dS = dS' * (1 - tanh^2)
         if buffers.terms.key_bias is not None:
             key = start + tl.arange(0, TILE)
             at = buffers.terms.key_bias + row.to(tl.int64) * x.keys + key
@@ -181,6 +185,7 @@ def walk_keys(
         if x.softcap is not None:
             scores *= slope
 
+        # the sums of dS and of P beyond both ends of a clipped table
         offset = x.offset + start - first_query
         if sides.relative_keys is not None:
             keys_before, keys_after = side_sums(
@@ -192,29 +197,35 @@ def walk_keys(
             )
         if sides.bias is not None:
             bias_before, bias_after = side_sums(bias_before, bias_after, scores, x.bias, offset, REGION, -1, TILE)
+        # db += dS along the band; dr, dRK, dRQ, dRV and db of the other axes
         if buffers.terms.bias is not None and not is_constant(x.bias, REGION):
             last, bias_joined = bias_joined, joined_from_pairs(scores, TILE)
             add_bias(buffers.terms.bias, x.bias, head, band, shared_half(bias_joined, last, TILE), TILE)
         of_r = added_to_axes(x, buffers.axes, of_r, queries, start, k, weights, scores, D, DV, TILE)
+        # dv += P^T dO
         if buffers.value is not None:
             weights = weights.to(v.dtype)
             at = first_row(buffers.value, key_row, x.keys, DV)
             add_rows(at, start, x.keys, dot(tl.trans(all_rows(weights)), all_grad_output), DV, TILE)
+        # dRV += P^T dO along the band
         if buffers.terms.relative_values is not None and not is_constant(x.relative_values, REGION):
             last, weights_joined = weights_joined, joined_from_pairs(weights, TILE)
             half = shared_half(weights_joined, last, TILE)
             add_band(buffers.terms.relative_values, x.relative_values, head, band, half, grad_output, DV, TILE)
+        # the sums of dS^T beyond both ends of relative queries
         if buffers.terms.relative_queries is not None and sides.relative_queries is not None:
             nothing = tl.zeros((TILE,), tl.float32)
             before, after = side_sums(nothing, nothing, scores, x.relative_queries, offset, REGION, 0, TILE)
             add_sides(sides.relative_queries, before, after, row, rows, start, x.keys, TILE)
 
+        # dq += dS RK and dk += dS^T RQ of listed axes; dk += dS^T RQ by the one row beyond a clipped table
         by_query = with_query_gradient(x, batch, head, first_query, start, scores, by_query, D, TILE)
         if buffers.key is not None:
             by_key = tl.zeros((TILE, padded(D)), tl.float32)
             by_key = with_key_gradient(x, batch, head, first_query, start, scores, by_key, D, TILE)
             if is_constant(x.relative_queries, REGION):
                 by_key += edge_sum(tl.trans(scores), x.relative_queries, head, REGION == AFTER, D)
+        # dk += dS^T q, dk += dS^T RQ and dRQ += dS k along the band
         scores = scores.to(k.dtype)
         if buffers.key is not None:
             by_key += dot(tl.trans(all_rows(scores)), all_q)
@@ -228,6 +239,7 @@ def walk_keys(
                     add_band(buffers.terms.relative_queries, x.relative_queries, head, band + TILE, far, k, D, TILE)
             at = first_row(buffers.key, key_row, x.keys, D)
             add_rows(at, start, x.keys, by_key * x.scale, D, TILE)
+        # dq += dS k, dr += dS RK and dRK += dS^T r along the band
         by_query += dot(scores, k)
         if is_constant(x.relative_keys, REGION):
             constant += tl.sum(scores.to(tl.float32), axis=-1)

@@ -1,4 +1,4 @@
-"""Gradients of the tables in a fixed order: the sums at their offsets (diagonals.py), and those beyond, which belong to
+"""Deterministic gradients of the tables: the sums at their offsets (diagonals.py), and those beyond, which belong to
 the edge rows and come from `Sides`.
 
 No sum depends on the order of programs. With tiles of one size the bits are the same on every run.

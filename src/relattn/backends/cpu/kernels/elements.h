@@ -11,14 +11,14 @@ struct Half {
 };
 
 typedef uint16_t Bits16 __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
-template <class Held>
-INLINE Pairs bits_of(const Held* at) {
+template <class Element>
+INLINE Pairs bits_of(const Element* at) {
   return __builtin_convertvector(*reinterpret_cast<const Bits16*>(at), Pairs);
 }
 
-INLINE Vector load_held(const float* at) { return load(at); }
-INLINE Vector load_held(const Brain* at) { return (Vector)(bits_of(at) << 16); }
-INLINE Vector load_held(const Half* at) {
+INLINE Vector load_elements(const float* at) { return load(at); }
+INLINE Vector load_elements(const BFloat16* at) { return (Vector)(bits_of(at) << 16); }
+INLINE Vector load_elements(const Half* at) {
 #if defined(__AVX512F__)
   return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 #elif defined(__F16C__)
@@ -32,26 +32,26 @@ INLINE Vector load_held(const Half* at) {
 }
 
 // The nearest bfloat16.
-INLINE void store_held(float* at, Vector x) { store(at, x); }
-INLINE void store_held(Brain* at, Vector x) {
+INLINE void store_elements(float* at, Vector x) { store(at, x); }
+INLINE void store_elements(BFloat16* at, Vector x) {
   *reinterpret_cast<Bits16*>(at) = __builtin_convertvector(nearest(x), Bits16);
 }
 
 // The first n numbers at `at`, and zeros after them.
-template <class Held>
-INLINE Vector load_part(const Held* at, Index n) {
-  if (n >= LANES) return load_held(at);
-  Held numbers[LANES] = {};
-  std::memcpy(numbers, at, n * sizeof(Held));
-  return load_held(numbers);
+template <class Element>
+INLINE Vector load_part(const Element* at, Index n) {
+  if (n >= LANES) return load_elements(at);
+  Element numbers[LANES] = {};
+  std::memcpy(numbers, at, n * sizeof(Element));
+  return load_elements(numbers);
 }
-// Writes the first n lanes of x, each in the held type.
-template <class Held>
-INLINE void store_part(Held* at, Index n, Vector x) {
-  if (n >= LANES) return store_held(at, x);
-  Held numbers[LANES];
-  store_held(numbers, x);
-  std::memcpy(at, numbers, n * sizeof(Held));
+// Writes the first n lanes of x, each as an Element.
+template <class Element>
+INLINE void store_part(Element* at, Index n, Vector x) {
+  if (n >= LANES) return store_elements(at, x);
+  Element numbers[LANES];
+  store_elements(numbers, x);
+  std::memcpy(at, numbers, n * sizeof(Element));
 }
 
 // to[k] = factor * from[k], zeros up to a whole vector.
@@ -60,8 +60,8 @@ INLINE void scaled(const float* from, Index width, float factor, float* to) {
 }
 
 // a . b; a is float.
-template <class Held>
-INLINE float dot(const float* a, const Held* b, Index width) {
+template <class Element>
+INLINE float dot(const float* a, const Element* b, Index width) {
   Vector s = {};
   for (Index d = 0; d < width; d += LANES) s += load_part(a + d, width - d) * load_part(b + d, width - d);
   return sum(s);
@@ -98,7 +98,7 @@ INLINE void dot_each(const float* x, const RowOf& row_of, Index width, Index cou
       for (Index d = 0; d < whole; d += LANES) {
         const Vector a = load(x + d);
 #pragma GCC unroll 16
-        for (int n = m; n < m + TOGETHER; n++) sums[n] += a * load_held(row[n] + d);
+        for (int n = m; n < m + TOGETHER; n++) sums[n] += a * load_elements(row[n] + d);
       }
     }
     if (whole < width) {
@@ -124,7 +124,7 @@ INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Ind
       if (weights[c] == 0.0f) continue;
       const Vector w = broadcast(weights + c);
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; v++) sums[v] += w * load_held(row_of(c) + d + v * LANES);
+      for (int v = 0; v < VECTORS; v++) sums[v] += w * load_elements(row_of(c) + d + v * LANES);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) store(to + d + v * LANES, sums[v]);
@@ -138,12 +138,12 @@ INLINE void add_each(const float* weights, const RowOf& row_of, Index width, Ind
 }
 
 // The same for rows that lie one after the other.
-template <class Held>
-static void add_rows(const float* weights, const Held* rows, Index step, Index width, Index count, float* to) {
+template <class Element>
+static void add_rows(const float* weights, const Element* rows, Index step, Index width, Index count, float* to) {
   add_each(weights, [=](Index c) { return rows + c * step; }, width, count, to);
 }
-template <From FROM = From::CACHE, class Held>
-static void dot_products(const float* x, const Held* rows, Index step, Index width, Index count, float* to) {
+template <From FROM = From::CACHE, class Element>
+static void dot_products(const float* x, const Element* rows, Index step, Index width, Index count, float* to) {
   dot_each<FROM>(x, [=](Index c) { return rows + c * step; }, width, count, to);
 }
 
