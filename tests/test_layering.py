@@ -345,21 +345,25 @@ def loaded_after(*statements: str, **environment: str) -> list[set[str]]:
 
 
 def test_what_is_not_asked_for_is_not_loaded():
-    """In one process, for a start takes seconds: torch not by the import, no extra by a call or by any public name.
+    """In one process, for a start takes seconds: torch not by the import, no extra by a call or by any public name, and
+    no backend by the library of compiled kernels.
 
     Nor does a first call load what PyTorch itself leaves for a first compilation.
     """
     declared = declared_packages()
     extras = set().union(*(packages for extra, packages in declared.items() if extra)) - declared[""] | {"triton"}
     assert {"transformers", "music21", "matplotlib", "typer"} <= extras
-    imported, explained, called, named = loaded_after(
+    imported, library, explained, called, named = loaded_after(
         "import relattn",
+        "import relattn.backends.cpu.library",
         "import torch; relattn.explain(*[torch.ones(1, 2, 5, 4)] * 3)",
         "relattn.relative_attention(*[torch.ones(1, 2, 5, 4)] * 3, is_causal=True, encoding=relattn.T5Bias(2))",
         "[getattr(relattn, name) for name in relattn.__all__]",
     )
     assert PACKAGE in imported
     assert not imported & (extras | {"torch"})
+    backends = {module for module in library if module.startswith(f"{PACKAGE}.backends.")}
+    assert backends == {f"{PACKAGE}.backends.cpu", f"{PACKAGE}.backends.cpu.library", f"{PACKAGE}.backends.cpu.sources"}
     for loaded in (explained, called, named):
         assert {PACKAGE, "torch"} <= loaded
         assert not loaded & extras
