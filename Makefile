@@ -12,7 +12,7 @@ TRITONS ?= 3.8.0 3.9.0
 ONE_IN ?= 1
 
 BIN := .venv/bin
-KERNELS := $(wildcard src/relattn/compiled/kernels/*)
+KERNELS := $(wildcard src/relattn/backends/cpu/kernels/*)
 STAMP := .venv/installed
 TORCH := $(shell grep '^torch==' constraints.txt)
 WORKERS := -n logical --maxprocesses 4 --dist worksteal
@@ -21,7 +21,7 @@ SANITIZED := build/sanitized
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -g -O1
 FAST := not (slow or triton or ptx or gpu or site or wrappers)
 SUITE := tests/native/cpp/suite.cpp
-SUITE_FLAGS := -std=c++17 -O1 -Isrc/relattn/compiled/kernels
+SUITE_FLAGS := -std=c++17 -O1 -Isrc/relattn/backends/cpu/kernels
 ZIG := $(abspath $(BIN))/python -I -m ziglang
 ARM := aarch64-linux-gnu.2.17
 ARM_LIBC := /usr/aarch64-linux-gnu
@@ -97,10 +97,10 @@ test-sanitize: install ## the kernels under the address and undefined-behaviour 
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
 	cp -r src tests setup.py pyproject.toml README.md LICENSE MANIFEST.in $(SANITIZED)
-	rm -f $(SANITIZED)/src/relattn/compiled/_kernels.*
+	rm -f $(SANITIZED)/src/relattn/backends/cpu/_kernels.*
 	cd $(SANITIZED) && CFLAGS='$(SANITIZE)' CXXFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
-	grep -q __asan_ $(SANITIZED)/src/relattn/compiled/_kernels.so
-	g++ -std=c++17 $(SANITIZE) -Isrc/relattn/compiled/kernels tests/native/cpp/overrun.cpp -o $(SANITIZED)/overrun
+	grep -q __asan_ $(SANITIZED)/src/relattn/backends/cpu/_kernels.so
+	g++ -std=c++17 $(SANITIZE) -Isrc/relattn/backends/cpu/kernels tests/native/cpp/overrun.cpp -o $(SANITIZED)/overrun
 	! $(SANITIZED)/overrun 2> $(SANITIZED)/said
 	grep use-after-poison $(SANITIZED)/said
 	cd $(SANITIZED) && PYTHONPATH=src LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
@@ -115,7 +115,7 @@ test-arm: install ## the kernels for ARM (aarch64), compiled by zig and run by q
 	_PYTHON_HOST_PLATFORM=linux-aarch64 CC='$(ZIG) cc -target $(ARM)' CXX='$(ZIG) c++ -target $(ARM)' LDFLAGS=-Wl,-s $(BIN)/python -m build --outdir $(WHEELS)/arm .
 	$(BIN)/python -m zipfile -e $(WHEELS)/arm/*.whl $(WHEELS)/arm/unpacked
 	$(ZIG) c++ -target $(ARM) $(SUITE_FLAGS) $(SUITE) -ldl -o $(WHEELS)/arm/suite
-	qemu-aarch64 -L $(ARM_LIBC) $(WHEELS)/arm/suite $(WHEELS)/arm/unpacked/relattn/compiled/_kernels.so
+	qemu-aarch64 -L $(ARM_LIBC) $(WHEELS)/arm/suite $(WHEELS)/arm/unpacked/relattn/backends/cpu/_kernels.so
 
 # Both are built from the source distribution. The one for x86-64 is tested in an environment with torch and nothing
 # else.

@@ -24,7 +24,7 @@ HOME = ""
 
 RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 
-KERNELS = Path("src/relattn/compiled/kernels")
+KERNELS = Path("src/relattn/backends/cpu/kernels")
 FLAGS = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default"]
 SETS = {
     "avx512bf16": ["-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512"],
@@ -139,6 +139,6 @@ if __name__ == "__main__":
         long_description=long_description(Path("README.md").read_text(encoding="utf-8"), HOME),
         long_description_content_type="text/markdown",
         project_urls=urls(HOME),
-        ext_modules=[Extension("relattn.compiled._kernels", [str(KERNELS / "kernels.cpp")], optional=True)],
+        ext_modules=[Extension("relattn.backends.cpu._kernels", [str(KERNELS / "kernels.cpp")], optional=True)],
         cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelOfAnyPython},
     )

@@ -20,9 +20,10 @@ from unittest.mock import patch
 import torch
 
 from relattn import grid
-from relattn.backends.triton import backward, candidates, forward, keys, owned_sums
-from relattn.backends.triton.call import Call, Gradients
-from relattn.backends.triton.inputs import widths_of
+from relattn.backends.triton.host import tile_configs
+from relattn.backends.triton.host.call import Call, Gradients
+from relattn.backends.triton.host.pack import widths_of
+from relattn.backends.triton.kernels import backward, forward, keys, ordered_launch
 from relattn.score.problem import TABLES
 from relattn.support.machine import versions
 from tests.triton.calls import (
@@ -143,7 +144,7 @@ def launches(call: Call, ordered: bool, capability: int = 0) -> list[Launch]:
     with ExitStack() as patches:
         for module in launching():
             patches.enter_context(patch.object(module, "launch", note))
-        for module in (backward, keys, owned_sums):
+        for module in (backward, keys, ordered_launch):
             patches.enter_context(patch.object(module, "architecture_of", lambda call: capability))
         patches.enter_context(
             patch.object(backward, "is_ordered", lambda call, wanted: ordered or decide(call, wanted))
@@ -159,15 +160,15 @@ def kernels(call: Call, capability: int) -> dict[str, Launch]:
     """
     forward_launch, *fused = launches(call, False, capability)
     named = {"forward": forward_launch}
-    if not candidates.is_in_order(call, capability, Gradients._fields):
+    if not tile_configs.is_in_order(call, capability, Gradients._fields):
         named |= {FUSED[name]: each for each in fused if (name := each.kernel.__name__) in FUSED}
     in_order = launches(call, True, capability)[1:]
     return named | {f"{each.kernel.__name__.removesuffix('_kernel')}, in order": each for each in in_order}
 
 
-def untimed(launch: Launch, call: Call, capability: int) -> candidates.Sizes:
+def untimed(launch: Launch, call: Call, capability: int) -> tile_configs.TileConfig:
     """The size that is taken where nothing is timed."""
-    return candidates.candidates(launch.kernel.__name__, call, capability)[0]
+    return tile_configs.tile_configs(launch.kernel.__name__, call, capability)[0]
 
 
 def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call, capability: int) -> dict[str, Any]:
@@ -179,15 +180,15 @@ def row_of(workload: tuple[str, int, str], name: str, launch: Launch, call: Call
     return place | {"size": [size.tile, size.warps, size.stages]} | cost._asdict()
 
 
-def cost_of(launch: Launch, call: Call, size: candidates.Sizes, capability: int) -> Cost:
+def cost_of(launch: Launch, call: Call, size: tile_configs.TileConfig, capability: int) -> Cost:
     """Of the kernel of a launch in a size."""
     constants = constants_of(launch, call, size)
     return compiled(launch.kernel, launch.given, constants, size.warps, size.stages, capability, call.precision)
 
 
-def constants_of(launch: Launch, call: Call, size: candidates.Sizes) -> dict[str, int]:
+def constants_of(launch: Launch, call: Call, size: tile_configs.TileConfig) -> dict[str, int]:
     """What the kernel of a launch is compiled for, in a size."""
-    return {**widths_of(call), **launch.more, **candidates.constants(launch.kernel, size)}
+    return {**widths_of(call), **launch.more, **tile_configs.constants(launch.kernel, size)}
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

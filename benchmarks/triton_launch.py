@@ -20,8 +20,8 @@ from triton.runtime.driver import driver
 
 from benchmarks.triton_compiled import CLIPPED, FOLDER, Launch, constants_of, launches, untimed
 from relattn import grid
-from relattn.backends.triton import sizes
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.host import autotune
+from relattn.backends.triton.host.call import Call
 from relattn.bench.studies.study import figures_of, quartiles
 from relattn.bench.timing import Spread
 from relattn.score.problem import TABLES
@@ -106,11 +106,11 @@ def cost(launch: Launch, call: Call) -> Cost:
     constants = constants_of(launch, call, size)
 
     def ours() -> None:
-        sizes.launch(kernel, call, lambda owned: LENGTH // owned * BATCH * HEADS, given, more=more)
+        autotune.launch(kernel, call, lambda owned: LENGTH // owned * BATCH * HEADS, given, more=more)
 
     def theirs() -> None:
         kernel[(LENGTH // size.tile * BATCH * HEADS,)](
-            *given, **constants, num_warps=size.warps, num_stages=size.stages, maxnreg=sizes.REGISTERS,
+            *given, **constants, num_warps=size.warps, num_stages=size.stages, maxnreg=autotune.REGISTERS,
             default_dot_input_precision=call.precision,
         )  # fmt: skip
 

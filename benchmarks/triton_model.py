@@ -34,8 +34,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from benchmarks.triton_compiled import CALLS, FOLDER, Launch, constants_of, kernels
-from relattn.backends.triton import candidates
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.host import tile_configs
+from relattn.backends.triton.host.call import Call
 from relattn.support.machine import versions
 from tests.triton.compiled import compiled_for, products_in_its_loops
 
@@ -47,7 +47,7 @@ SCHEDULERS, BYTES = 4, 128  # instructions, and bytes of L1, per cycle
 FLASH = {"forward": 2, "backward": 5}
 """Products of FlashAttention-2 (Dao 2023)."""
 IN_ORDER = ("queries", "keys", "tables")
-"""The kernels of the backward pass in a fixed order."""
+"""The kernels of the deterministic backward pass."""
 BEYOND, WITHIN = 0, -1
 """The first and the last of the loops of a walk."""
 KINDS = {
@@ -73,7 +73,7 @@ class Work(NamedTuple):
     tensor: float
 
 
-def work(launch: Launch, call: Call, capability: int, size: candidates.Sizes, which: int) -> Work:
+def work(launch: Launch, call: Call, capability: int, size: tile_configs.TileConfig, which: int) -> Work:
     """Of one step of the kernel's walk, in one of its loops; where a step takes two tiles of pairs, of one of them."""
     tile, warps, stages, groups = size
     target = GPUTarget("cuda", capability, 32)
@@ -165,9 +165,9 @@ def bytes_of_factors(name: str, operands: str, tile: int, warps: int) -> int:
     return 0
 
 
-def best(launch: Launch, call: Call, capability: int, which: int = WITHIN) -> tuple[candidates.Sizes, Work]:
+def best(launch: Launch, call: Call, capability: int, which: int = WITHIN) -> tuple[tile_configs.TileConfig, Work]:
     """The size with the lowest bound per pair, and its work."""
-    sizes = candidates.candidates(launch.kernel.__name__, call, capability)
+    sizes = tile_configs.tile_configs(launch.kernel.__name__, call, capability)
     found = [(size, work(launch, call, capability, size, which)) for size in sizes]
     return min(found, key=lambda one: max(one[1]) / one[0].tile ** 2)
 
@@ -177,7 +177,7 @@ def reference(products: int, capability: int) -> float:
     return products * 64 / MULTIPLY_ADDS[capability]
 
 
-def _cells(size: candidates.Sizes, one: Work, scale: float = 1.0) -> list[str]:
+def _cells(size: tile_configs.TileConfig, one: Work, scale: float = 1.0) -> list[str]:
     """The size, the cycles, and the unit that needs most."""
     several = f", {size.groups} tiles" if size.groups > 1 else ""
     figures = " / ".join(f"{cycles * scale:.0f}" for cycles in one)
@@ -188,7 +188,7 @@ def _cells(size: candidates.Sizes, one: Work, scale: float = 1.0) -> list[str]:
 def _of_pass(
     named: dict[str, Launch], direction: str, call: Call, capability: int, which: int
 ) -> tuple[list[str], float]:
-    """The cells of a pass, and its bound per pair: of one kernel, or of those of the fixed order where that is taken.
+    """The cells of a pass, and its bound per pair: of one kernel, or of the deterministic ones where they are taken.
 
     Beyond clipped tables nothing is summed for their rows.
     """
@@ -219,7 +219,7 @@ def rows() -> list[list[str]]:
 
 
 def rows_of_others() -> list[list[str]]:
-    """Of relative keys: the kernels in a fixed order and that of a mask, per generation, for 64 queries and 64 keys."""
+    """Of relative keys: the deterministic kernels and that of a mask, per generation, for 64 queries and 64 keys."""
     found = []
     for capability in MULTIPLY_ADDS:
         call, masked = CALLS["relative keys"](), CALLS["relative keys, a float mask"]()
@@ -246,7 +246,7 @@ def main() -> None:
         "tensor cycles of FlashAttention-2's products for the same pairs. The last column is a training step. Two",
         "sizes are timed: tile, warps, stages, and how many tiles of queries a program owns, where they are several.",
         "The one with the lower bound is shown. `benchmarks/triton_model.py` says what the model leaves out.",
-        '"In order": on an H100 these calls take the kernels of the fixed order; their bounds together, for 64 queries',
+        '"In order": on an H100 these calls take the deterministic kernels; their bounds together, for 64 queries',
         "and 64 keys. In a bias' loop two branches load its numbers, and a tile takes one of them.",
         "",
         "sm_90 and sm_100 have two kinds of products; tiles of 32 compile to the older. All count at the speed of the",
@@ -263,11 +263,11 @@ def main() -> None:
         "|---|---|---|---:|---|---:|---|---:|---|---:|---:|",
         *(f"| {' | '.join(row)} |" for row in rows()),
         "",
-        "## In a fixed order, and by a mask",
+        "## Deterministic, and by a mask",
         "",
         "The kernels of the deterministic backward pass, and that of the gradient by a float mask that the heads",
         "share. Relative keys for every offset; the cycles of 64 queries and 64 keys, in the size with the lower",
-        "bound. The three kernels of the fixed order together are put over FlashAttention-2's 5 products. The kernels",
+        "bound. The three deterministic kernels together are put over FlashAttention-2's 5 products. The kernels",
         "of listed positions are left out: how many blocks of rows a tile has depends on the positions. The mask's",
         "kernel takes one step of its inner loop per head; what prepares a second step counts, too.",
         "",

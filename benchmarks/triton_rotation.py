@@ -24,7 +24,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from benchmarks.triton_compiled import FOLDER
 from benchmarks.triton_model import BYTES, SCHEDULERS, bytes_of, instructions
-from relattn.backends.triton.skew import shared_place
+from relattn.backends.triton.device.skew import shared_place
 from relattn.support.machine import versions
 
 CAPABILITY, TILES, WARPS = 80, (32, 64), 4

@@ -118,7 +118,7 @@ def triton_step() -> Callable[[], None]:
 
 def without_gpu(call: Callable[[], Answer]) -> Callable[[], Answer]:
     """The same call: the CPU takes the place of a GPU, and launches end at once."""
-    from relattn.backends.triton import reasons
+    from relattn.backends.triton.host import reasons
     from tests.triton.calls import launching
 
     for module in launching():

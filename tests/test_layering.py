@@ -23,6 +23,10 @@ import relattn.encodings
 REPOSITORY = Path(__file__).parent.parent
 PACKAGE = "relattn"
 
+# The compiled kernels lie in the folder of their backend, and rotate for the encodings, too: these modules are one part
+# of the ground. The others of the folder are a backend.
+COMPILED = {f"{PACKAGE}.backends.cpu.{module}" for module in ("library", "rotation", "sources")}
+
 # From the ground up; PACKAGE is __init__.py, whose public names only the parts after it may use.
 PARTS = (
     "requirements",
@@ -78,8 +82,8 @@ KERNELS = f"{PACKAGE}.backends.triton"
 # Inside backends: SERVING serves every backend, and KNOWING lists every backend. The others do not import one another.
 SERVING = {"apart", "base", "operators", "philox", "problem_arguments", "problem_operator", "skew"}
 KNOWING = {"__init__", "select"}
-# The one that asks another by its name: native takes its second derivatives of dense.
-ASKING = {("native", "dense")}
+# The one that asks another by its name: cpu takes its second derivatives of dense.
+ASKING = {("cpu", "dense")}
 
 
 def declared_packages() -> dict[str, set[str]]:
@@ -136,6 +140,8 @@ def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
 
 
 def part_of(module: str) -> str:
+    if module in COMPILED:
+        return "compiled"
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else PACKAGE
 
@@ -208,6 +214,7 @@ GOOD_HOUSE = {
     "score/terms.py": "from . import table\nfrom .table import OffsetTable\nfrom .. import errors\n",
     "encodings/__init__.py": "from relattn.encodings.shaw import ShawEmbedding\n",
     "encodings/shaw.py": "from relattn.score import table\nimport relattn.offsets\n",
+    "encodings/rotation.py": "from relattn.backends.cpu import library\n",
     "backends/__init__.py": "from relattn.backends.select import select\n",
     "backends/base.py": "from relattn.score.terms import ScoreTerms\n",
     "backends/skew.py": "from relattn.backends import base\n",
@@ -217,6 +224,8 @@ GOOD_HOUSE = {
     "backends/tiled/strip.py": "from relattn.backends import skew\n",
     "backends/triton/__init__.py": "from relattn.backends.triton import forward\n",
     "backends/triton/forward.py": "import triton.language as tl\nfrom relattn.backends import base\n",
+    "backends/cpu/library.py": "from relattn.errors import ShapeError\n",
+    "backends/cpu/operator.py": "from relattn.backends.cpu import library\nfrom relattn.backends.dense import run\n",
     "backends/select.py": "from relattn.backends import dense, tiled\n",
     "functional.py": "from relattn.backends.select import select\n",
     "keras/__init__.py": "from relattn.keras.exchange import to_torch\n",
@@ -264,6 +273,22 @@ def test_a_good_order_has_no_complaints(tmp_path):
         ("__init__.py", "import relattn.lab", "relattn imports relattn.lab"),
         ("backends/dense.py", "from relattn.encodings.shaw import S", "backends and encodings never import each other"),
         ("encodings/shaw.py", "from relattn.backends import skew", "encodings imports relattn.backends.skew"),
+        (
+            "encodings/shaw.py",
+            "from relattn.backends.cpu import operator",
+            "encodings imports relattn.backends.cpu.operator",
+        ),
+        (
+            "backends/cpu/library.py",
+            "from relattn.score import table",
+            "compiled imports relattn.score.table, which lies",
+        ),
+        (
+            "backends/cpu/library.py",
+            "from relattn.backends.cpu import operator",
+            "compiled imports relattn.backends.cpu",
+        ),
+        ("backends/dense.py", "from relattn.backends.cpu.operator import run", "backend dense imports"),
         ("backends/dense.py", "from relattn.backends.tiled.strip import strip", "backend dense imports"),
         ("backends/tiled/strip.py", "from .. import dense", "backend tiled imports relattn.backends.dense"),
         ("backends/tiled/strip.py", "from ..dense import run", "backend tiled imports relattn.backends.dense"),
@@ -320,21 +345,25 @@ def loaded_after(*statements: str, **environment: str) -> list[set[str]]:
 
 
 def test_what_is_not_asked_for_is_not_loaded():
-    """In one process, for a start takes seconds: torch not by the import, no extra by a call or by any public name.
+    """In one process, for a start takes seconds: torch not by the import, no extra by a call or by any public name, and
+    no backend by the library of compiled kernels.
 
     Nor does a first call load what PyTorch itself leaves for a first compilation.
     """
     declared = declared_packages()
     extras = set().union(*(packages for extra, packages in declared.items() if extra)) - declared[""] | {"triton"}
     assert {"transformers", "music21", "matplotlib", "typer"} <= extras
-    imported, explained, called, named = loaded_after(
+    imported, library, explained, called, named = loaded_after(
         "import relattn",
+        "import relattn.backends.cpu.library",
         "import torch; relattn.explain(*[torch.ones(1, 2, 5, 4)] * 3)",
         "relattn.relative_attention(*[torch.ones(1, 2, 5, 4)] * 3, is_causal=True, encoding=relattn.T5Bias(2))",
         "[getattr(relattn, name) for name in relattn.__all__]",
     )
     assert PACKAGE in imported
     assert not imported & (extras | {"torch"})
+    backends = {module for module in library if module.startswith(f"{PACKAGE}.backends.")}
+    assert backends == {f"{PACKAGE}.backends.cpu", f"{PACKAGE}.backends.cpu.library", f"{PACKAGE}.backends.cpu.sources"}
     for loaded in (explained, called, named):
         assert {PACKAGE, "torch"} <= loaded
         assert not loaded & extras

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from relattn import OffsetTable, RelativeEmbedding, relative_attention
-from relattn.backends.native.inputs import Inputs
+from relattn.backends.cpu.inputs import Inputs
 from relattn.functional import request_of
 from relattn.score.problem import Problem
 

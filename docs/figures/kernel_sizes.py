@@ -2,8 +2,8 @@
 
 import re
 
-import relattn.backends.native.operator as native
-from relattn.compiled import library
+import relattn.backends.cpu.operator as native
+from relattn.backends.cpu import library
 
 FORWARD_BLOCKS, BACKWARD_BLOCKS = native.FORWARD_BLOCKS, native.BACKWARD_BLOCKS
 """How many queries and keys meet at a time."""

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn import OffsetTable, ScoreTerms, ShawEmbedding, UnsupportedError, explain
 from relattn.backends.select import select
-from relattn.backends.triton import reasons, slow_place
+from relattn.backends.triton.host import reasons, slow_place
 from relattn.errors import RelattnWarning
 from relattn.functional import request_of
 from tests.bad_input.refusal import LK, LQ, B, D, H, call, ones, refused

@@ -16,11 +16,11 @@ from typer import rich_utils
 from typer.testing import CliRunner
 
 import relattn
+from relattn.backends.cpu.library import Kernels, kernels
 from relattn.backends.select import BACKENDS
 from relattn.cli import app as commands
 from relattn.cli import compare as compare_command
 from relattn.cli import console, doctor
-from relattn.compiled.library import Kernels, kernels
 from relattn.lab import compare as lab_compare
 from relattn.lab.checkpoint import load_checkpoint
 from relattn.lab.compose import SHIPPED

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import relattn
 from relattn import relative_attention
-from relattn.distributed import context_parallel_attention, join, rounds, split
+from relattn.distributed import context_parallel_attention, join, ring_schedule, split
 from relattn.distributed.layout import multiple
 from tests import seeds
 from tests.oracle import assert_within_budget, max_error
@@ -68,7 +68,7 @@ class Drawn:
     """A call: tensors that have gradients, those that have none, and the rest of the arguments.
 
     encoding: makes the module of `ENCODINGS`, whose parameters are among the tensors, as "encoding.NAME". fewest: what
-    the ring takes in the place of `rounds.FEWEST`, so that a short sequence has several rounds.
+    the ring takes in the place of `ring_schedule.FEWEST`, so that a short sequence has several rounds.
     """
 
     world: int
@@ -240,7 +240,7 @@ def check(call: Drawn) -> None:
     plain = outcomes(lambda tensors: whole(call, tensors, "dense"), call.moved, torch.float32)
     for dtype in (torch.float64, torch.float32):
         name_of_dtype = str(dtype).removeprefix("torch.")
-        with mock.patch.object(rounds, "FEWEST", call.fewest):
+        with mock.patch.object(ring_schedule, "FEWEST", call.fewest):
             ours = outcomes(lambda tensors: shared(call, mesh, tensors), call.moved, dtype)
         for name, expected in truth.items():
             own = np.abs(expected).max()

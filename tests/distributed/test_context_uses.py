@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 import relattn
 from relattn.bench.memory import current, peak, reset_peak
-from relattn.distributed import ContextParallel, context_parallel_attention, explain, join, plan, rounds, split
+from relattn.distributed import ContextParallel, context_parallel_attention, explain, join, plan, ring_schedule, split
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, pieces
 from tests import seeds
@@ -60,7 +60,7 @@ def dropped(rank: int, world: int, layout: Layout, rotate: Any, dtype: str) -> f
     expected.sum().backward()
     own = [split(tensor.detach(), mesh, dim=2, layout=layout).requires_grad_() for tensor in whole]
     torch.manual_seed(seeds.seed("dropout") + rank)  # the draws are those of rank 0
-    with mock.patch.object(rounds, "FEWEST", 5):
+    with mock.patch.object(ring_schedule, "FEWEST", 5):
         found = context_parallel_attention(
             *own, dropout_p=0.4, is_causal=True, mesh=mesh, layout=layout, rotate=rotate, backend=backend
         )  # pyright: ignore[reportCallIssue]
@@ -195,7 +195,7 @@ def held_beside(rank: int, world: int, length: int) -> tuple[int, int]:
     """Bytes of a step of the ring beyond inputs, output and gradients; and those of a rank's keys and values."""
     mesh = init_device_mesh("cpu", (world,))
     most = 0
-    with mock.patch.object(rounds, "FEWEST", 64):
+    with mock.patch.object(ring_schedule, "FEWEST", 64):
         for tokens in (64, length):  # the first warms up
             own = [torch.ones(1, 8, tokens, 64, requires_grad=True) for _ in range(3)]
             toward = torch.ones(1, 8, tokens, 64)

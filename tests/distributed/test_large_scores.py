@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 import relattn
-from relattn.distributed import context_parallel_attention, join, rounds, split
+from relattn.distributed import context_parallel_attention, join, ring_schedule, split
 from tests import seeds
 from tests.distributed.ranks import Ranks
 
@@ -39,7 +39,7 @@ def both_weights(rank: int, world: int, backend: str, size: float, layout: Any, 
         options["key_bias"] = split(bias, mesh, dim=2, layout=layout)
     own = [split(one, mesh, dim=2, layout=layout) for one in (query * size, key, unit)]
     own[2].requires_grad_()
-    with mock.patch.object(rounds, "FEWEST", 3):
+    with mock.patch.object(ring_schedule, "FEWEST", 3):
         found = context_parallel_attention(*own, mesh=mesh, rotate="ring", backend=backend, **options)  # pyright: ignore[reportCallIssue]
         assert isinstance(found, Tensor)
         (by_values,) = torch.autograd.grad(found, own[2], split(unit, mesh, dim=2, layout=layout))

@@ -10,7 +10,7 @@ from torch import nn
 
 import relattn.hf
 from relattn import UnsupportedError
-from relattn.hf.verdict import MASKS_OF_ITS_OWN
+from relattn.hf.decide import MASKS_OF_ITS_OWN
 from tests import seeds
 from tests.bad_input.refusal import refused
 from tests.peers.cases.case import drawn

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import masking_utils
 
 from relattn import UnsupportedError
-from relattn.hf.asked_masks import asked
 from relattn.hf.mask_functions import relattn_mask
+from relattn.hf.probed_masks import probe
 from tests import seeds
 from tests.bad_input.refusal import refused
 
@@ -87,11 +87,11 @@ def test_other_functions_are_refused(what: str) -> None:
         "attn_implementation='relattn': a mask function asks for something else than causality and windows, which a "
         "graph cannot be told; compile the model without fullgraph=True",
     ):
-        asked(masking_utils.and_masks(masking_utils.causal_mask_function, ELSE[what]))
+        probe(masking_utils.and_masks(masking_utils.causal_mask_function, ELSE[what]))
 
 
 def test_other_compositions_are_left_to_pairs() -> None:
     """Images, and functions of other modules."""
     either = masking_utils.or_masks(masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function)
-    assert asked(either) is None
-    assert asked(ELSE["keys ahead"]) is None
+    assert probe(either) is None
+    assert probe(ELSE["keys ahead"]) is None

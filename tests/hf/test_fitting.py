@@ -16,7 +16,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 import relattn.hf
 from relattn import UnsupportedError
-from relattn.hf import fitting, names, verdict
+from relattn.hf import decide, fitting, names
 from relattn.hf.installed import FIRST, LAST, VERSION, release
 from relattn.hf.models import FILES, SINCE, package, replacements
 from relattn.hf.replacement import Replacement
@@ -147,7 +147,7 @@ def test_a_cache_under_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch)
 
 def test_classes_beside_a_replaced_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A newer version has one more in the same package, with positions of its own."""
-    monkeypatch.setattr(verdict, "_code_of", lambda kind: "ALL_ATTENTION_FUNCTIONS(relative_position)")
+    monkeypatch.setattr(decide, "_code_of", lambda kind: "ALL_ATTENTION_FUNCTIONS(relative_position)")
     model = hf.Siglip2TextModel(hf.Siglip2TextConfig(**TEXT, intermediate_size=24))
     said = "Siglip2Attention is defined in a file with relative positions that relattn does not support"
     with refused(

@@ -9,7 +9,7 @@ import transformers
 
 from relattn.hf.installed import FIRST, LAST, VERSION, release
 from relattn.hf.models import FILES, SINCE, replacements
-from relattn.hf.uncovered import LEFT, NO_BIAS, REMAINS, is_told, reason, relative
+from relattn.hf.unsupported import LEFT, NO_BIAS, REMAINS, is_named, reason, relative
 
 CODE = {path: path.read_text() for path in Path(transformers.__file__).parent.glob("models/*/modeling_*.py")}
 FITTING = [package for package in FILES if release(SINCE.get(package, FIRST)) <= release(VERSION)]
@@ -38,7 +38,7 @@ def entries() -> Iterator[tuple[str, str, str]]:
 def test_every_family_is_covered_or_has_a_reason() -> None:
     found = {path.parent.name for path, code in CODE.items() if relative(code)}
     assert len(found) > 50, "the walk has found no families"
-    assert not sorted(package for package in found - ONCE if package not in FILES and not is_told(package))
+    assert not sorted(package for package in found - ONCE if package not in FILES and not is_named(package))
 
 
 def attending() -> Iterator[tuple[str, ast.ClassDef]]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from relattn.backends.native import operator
-from relattn.compiled import library, rotation
+from relattn.backends.cpu import library, operator, rotation
 from tests.native.sets import of
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import relattn
-from relattn.backends.native import operator
-from relattn.compiled import library
+from relattn.backends.cpu import library, operator
 
 
 def main() -> None:

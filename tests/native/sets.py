@@ -2,7 +2,7 @@
 
 import pytest
 
-from relattn.compiled import library
+from relattn.backends.cpu import library
 
 
 def of(name: str) -> library.Kernels | str:

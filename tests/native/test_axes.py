@@ -12,8 +12,8 @@ from torch import Tensor
 
 from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, grid, relative_attention
 from relattn.backends import problem_operator
-from relattn.backends.native import operator
-from relattn.backends.native.inputs import MOST_AXES
+from relattn.backends.cpu import operator
+from relattn.backends.cpu.inputs import MOST_AXES
 from relattn.errors import UnsupportedError
 from tests.contract.axes import AXES_CASES
 from tests.contract.check import by_formula
@@ -27,7 +27,7 @@ from tests.native.test_native import assert_every_number_of_threads_gives_the_sa
 
 pytestmark = pytest.mark.one_in(3)
 
-KERNELS = Path(__file__).parent.parent.parent / "src/relattn/compiled/kernels"
+KERNELS = Path(__file__).parent.parent.parent / "src/relattn/backends/cpu/kernels"
 HALVES = ("bfloat16", "float16")
 SIZES = {("y", "x"): (7, 9), ("t", "y", "x"): (3, 4, 5), ("x",): (60,), ("z", "x"): (8, 8), ("time", "pitch"): (12, 5)}
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relattn import KeyQueryEmbedding, RelativeEmbedding, ShawEmbedding, relative_attention
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula
 from tests.contract.settings import Setting

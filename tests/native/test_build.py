@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relattn.compiled import library
+from relattn.backends.cpu import library
 from tests.native.sets import of
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_a_build_without_a_compiler_succeeds(kind: str, tmp_path: Path, monkeypa
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     environment = {**os.environ, "CC": str(compiler), "CXX": str(compiler)}
     subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True, timeout=120)
-    binary = copy / "src/relattn/compiled/_kernels.so"
+    binary = copy / "src/relattn/backends/cpu/_kernels.so"
     assert not binary.exists()
     assert FAILURES[kind] in binary.with_suffix(".failed").read_text()
     monkeypatch.setattr(library, "FILE", binary)

@@ -24,7 +24,7 @@ from relattn import (
     explain,
     relative_attention,
 )
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 
 
 class Listener(TorchDispatchMode):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 from tests.native.sets import every_set
 
 U = 2.0**-24

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from relattn import relative_attention
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula
 from tests.contract.settings import Setting

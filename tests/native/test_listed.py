@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn import RelativeEmbedding, ShawEmbedding, T5Bias, relative_attention
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 from tests import seeds
 from tests.contract.cases import CASES, HandTable, TermsCase
 from tests.contract.check import by_formula

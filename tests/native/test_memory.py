@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relattn import KeyQueryEmbedding, ShawEmbedding, relative_attention
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 from relattn.bench.memory import GIB, measure
 from relattn.bench.workload import Workload
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 from tests.contract.cases import CASES
 from tests.contract.check import assert_red
 from tests.contract.subject import Subject, make_subject

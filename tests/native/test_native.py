@@ -25,8 +25,8 @@ from relattn import (
     relative_attention,
 )
 from relattn.backends import problem_operator, select
-from relattn.backends.native import NativeBackend, operator
-from relattn.compiled import library
+from relattn.backends.cpu import library, operator
+from relattn.backends.cpu.backend import NativeBackend
 from tests import seeds
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula, compare, expect
@@ -321,7 +321,7 @@ def test_without_kernels_the_others_serve(monkeypatch, tmp_path) -> None:
     expected = relative_attention(*inputs, encoding=T5Bias(2), backend="tiled")
     for found, sentence in sentences.items():
         assert found == sentence
-        monkeypatch.setattr("relattn.backends.native.kernels", lambda found=found: found)
+        monkeypatch.setattr("relattn.backends.cpu.backend.kernels", lambda found=found: found)
         explanation = explain(*inputs, encoding=T5Bias(2))
         assert explanation.chosen != "native" and explanation.others["native"] == [sentence]
         assert reasons_of(inputs=inputs) == [sentence]
@@ -398,7 +398,7 @@ def test_auto_takes_tiled_for_many_pairs_that_neither_runs(monkeypatch) -> None:
     query, key, value = (torch.randn(1, 2, 1500, 8) for _ in range(3))
     assert explain(query, key, value, is_causal=True, window=(8, 0)).chosen == "native"
     assert explain(query.double(), key.double(), value.double(), is_causal=True, window=(8, 0)).chosen == "tiled"
-    monkeypatch.setattr("relattn.backends.native.kernels", lambda: "off")
+    monkeypatch.setattr("relattn.backends.cpu.backend.kernels", lambda: "off")
     assert explain(query, key, value, is_causal=True, window=(8, 0)).chosen == "tiled"
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 from tests.contract.cases import CASES
 from tests.contract.padding import (
     POISON,

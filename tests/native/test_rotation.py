@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
 from relattn import Listed, RotaryEmbedding, Run
-from relattn.compiled import library
+from relattn.backends.cpu import library
 from relattn.encodings import rotation
 from relattn.encodings.rotation import rotated
 from tests.native.sets import every_set
@@ -258,7 +258,7 @@ def test_who_looks_on_sees_operations(who: str, compiled_calls) -> None:
 
 @every_layout
 def test_without_kernels_operations_serve(interleaved: bool, monkeypatch, compiled_calls) -> None:
-    monkeypatch.setattr("relattn.compiled.rotation.kernels", lambda: "RELATTN_NATIVE=off switches its kernels off")
+    monkeypatch.setattr("relattn.backends.cpu.rotation.kernels", lambda: "RELATTN_NATIVE=off switches its kernels off")
     given = drawn(2, 6, 10, 4)
     for back in (False, True):
         hold(rotated(*given, interleaved=interleaved, back=back), given, interleaved, back=back)

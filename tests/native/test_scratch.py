@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relattn import ShawEmbedding, relative_attention
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 
 TOO_MANY = 2**60
 """Floats that no address space holds."""

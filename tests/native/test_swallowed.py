@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.backends.native import operator
+from relattn.backends.cpu import operator
 from tests.native.sets import every_set
 from tests.native.test_padding import both_passes
 from tests.test_terms_of_no_axis import hold_what_a_mask_swallows

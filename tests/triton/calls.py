@@ -7,7 +7,7 @@ import torch
 
 from relattn.backends.problem_arguments import on_axis
 from relattn.backends.problem_operator import Answers, Forward
-from relattn.backends.triton.call import Call, Gradients, ListedAxis, Table
+from relattn.backends.triton.host.call import Call, Gradients, ListedAxis, Table
 from relattn.score.position import Listed
 from relattn.score.problem import TABLES, Part
 
@@ -65,9 +65,9 @@ def meta_axis(
 
 def launching() -> tuple[ModuleType, ...]:
     """The modules that launch kernels along tiles, each by a `launch` of its own."""
-    from relattn.backends.triton import backward, forward, keys, owned_sums
+    from relattn.backends.triton.kernels import backward, forward, keys, ordered_launch
 
-    return forward, backward, keys, owned_sums
+    return forward, backward, keys, ordered_launch
 
 
 def every_gradient_of(call: Call) -> set[str]:

@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from relattn.backends.triton.sizes import REGISTERS
+from relattn.backends.triton.host.autotune import REGISTERS
 
 TYPES = {
     torch.float32: "*fp32",

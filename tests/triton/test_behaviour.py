@@ -77,7 +77,7 @@ def test_a_row_that_sees_nothing_has_no_gradient(closing: str, device: str, rng:
 def test_a_number_that_swallows_a_rows_scores_leaves_it_uniform(
     constant: float, few: int, device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from relattn.backends.triton import decoding, forward
+    from relattn.backends.triton.kernels import decoding, forward
 
     monkeypatch.setattr(forward, "FEW", few)
     monkeypatch.setattr(decoding, "NUMBERS", 4 * 16)

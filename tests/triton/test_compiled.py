@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.backends.triton.call import Table
+from relattn.backends.triton.host.call import Table
 from tests.triton.calls import SHARED_MEMORY, meta_axis, meta_call, numbers
 from tests.triton.test_kernels import TABLES
 
 TRITON = pytest.importorskip("triton", reason="Triton is a package for Linux").__version__
-candidates = pytest.importorskip("relattn.backends.triton.candidates", reason="Triton is a package for Linux")
+tile_configs = pytest.importorskip("relattn.backends.triton.host.tile_configs", reason="Triton is a package for Linux")
 pytestmark = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")
 
 LENGTH = 4096
@@ -35,9 +35,9 @@ COMPILED_FOR = {
     ("a bias", 64, "tf32x3"): 80,
 }  # fmt: skip
 """The workloads of the committed table that are compiled again, each for one generation, one for all: more takes too
-long. 80 is the oldest; an H100, 90, is the first whose tensor cores read shared memory, and takes some of these in a
-fixed order by itself. Of 80, 86 and 89 the compiler writes the same PTX; what the assembler makes of it differs in
-registers.
+long. 80 is the oldest; an H100, 90, is the first whose tensor cores read shared memory, and takes the
+deterministic kernels of some by itself. Of 80, 86 and 89 the compiler writes the same PTX; what the assembler makes of
+it differs in registers.
 """
 ATOMIC = ("backward",)
 """The kernel that adds atomically."""
@@ -92,9 +92,9 @@ def test_the_size_that_is_tried_beside_it(tables: str, width: int, capability: i
     from benchmarks.triton_compiled import CALLS, cost_of, launches
 
     call = CALLS[tables](width=width)
-    has_one = capability == candidates.HOPPER and candidates.is_faster_in_order_on_hopper(call)
+    has_one = capability == tile_configs.HOPPER and tile_configs.is_faster_in_order_on_hopper(call)
     for launch in launches(call, False, capability):
-        several = candidates.candidates(launch.kernel.__name__, call, capability)
+        several = tile_configs.tile_configs(launch.kernel.__name__, call, capability)
         assert len(several) == (1 if has_one else 2)
         size = several[-1]
         cost = cost_of(launch, call, size, capability)
@@ -232,14 +232,14 @@ BRANCHES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BRANCHES)
 def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In small tiles. In a fixed order heads share keys. Each table ends in nothing in one order, and in its edge rows
-    in the other.
+    """In small tiles. Where they are deterministic heads share keys. Each table ends in nothing in one kind, and in its
+    edge rows in the other.
 
     The interpreter does not show what fails to compile; an argument that is 1, for instance, is a constant here.
     """
     from benchmarks.triton_compiled import launches
-    from relattn.backends.triton import decoding
-    from relattn.backends.triton.backward import queries_kernel
+    from relattn.backends.triton.kernels import decoding
+    from relattn.backends.triton.kernels.backward import queries_kernel
     from tests.triton.compiled import compiled
 
     call = BRANCHES[name]
@@ -253,7 +253,7 @@ def test_every_branch_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     widths = {"D": 64, "DV": 64, "DR": 64}
     for ordered, one in ((True, replace(call, **shared, **zero[0])), (False, replace(call, **zero[1]))):
         for kernel, given, more in launches(one, ordered):
-            constants = {**widths, **more, **candidates.constants(kernel, candidates.SMALLEST)}
+            constants = {**widths, **more, **tile_configs.constants(kernel, tile_configs.SMALLEST)}
             adds = kernel is queries_kernel and not ordered
             assert bool(compiled(kernel, given, constants, 4, 1).atomics) == adds, kernel.__name__
 
@@ -291,12 +291,12 @@ def test_programs_with_several_tiles_of_queries(name: str) -> None:
     call = SEVERAL[name]
     forward, backward, *_ = launches(call, ordered=False)
     for launch, products in ((forward, 3), (backward, 8)):
-        size = candidates.candidates(launch.kernel.__name__, call, candidates.AMPERE)[-1]
+        size = tile_configs.tile_configs(launch.kernel.__name__, call, tile_configs.AMPERE)[-1]
         assert (size.groups > 1) == (launch is forward or not call.adds_mask)
         if size.groups > 1:
-            cost = cost_of(launch, call, size, candidates.AMPERE)
+            cost = cost_of(launch, call, size, tile_configs.AMPERE)
             print(name, size, cost)
-            assert cost.shared <= SHARED_MEMORY[candidates.AMPERE] * 1024
+            assert cost.shared <= SHARED_MEMORY[tile_configs.AMPERE] * 1024
             assert not cost.repeated
             if name == "relative keys":
                 assert cost.products == products and cost.spilled <= 512
@@ -309,7 +309,7 @@ def test_decoding_compiles_for_hopper(
     tables: tuple[str, ...], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One query over 8192 keys, and the merging of its parts."""
-    from relattn.backends.triton import decoding
+    from relattn.backends.triton.kernels import decoding
     from tests.triton.compiled import compiled
 
     part, merge = Recorder(decoding.part_kernel), Recorder(decoding.merge_kernel)

@@ -25,7 +25,7 @@ different_cases = pytest.mark.parametrize(
 @pytest.fixture
 def in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few queries there are, they are computed in tiles."""
-    from relattn.backends.triton import forward
+    from relattn.backends.triton.kernels import forward
 
     monkeypatch.setattr(forward, "FEW", 0)
 

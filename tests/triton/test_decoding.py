@@ -28,7 +28,7 @@ def on_device(device: str, rng):
 @pytest.fixture
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part is one tile of 16 keys, at a width of 24: KEYS keys make five."""
-    from relattn.backends.triton import decoding
+    from relattn.backends.triton.kernels import decoding
 
     monkeypatch.setattr(decoding, "NUMBERS", 16 * 32)
     monkeypatch.setattr(decoding, "KEYS_OF_A_PART", 16)
@@ -56,7 +56,7 @@ def test_the_same_bits_on_every_run(device: str, short_parts) -> None:
 @everywhere
 def test_a_tile_of_queries_gives_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropout included: the factors of a pair are one whichever kernel computes it."""
-    from relattn.backends.triton import forward
+    from relattn.backends.triton.kernels import forward
 
     call = make_call(lengths=(QUERIES, KEYS), masks="ks", dropout_p=0.4, seed=5)
     few = forward.forward(call)
@@ -68,7 +68,7 @@ def test_a_tile_of_queries_gives_the_same(device: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("device", ["cpu"])
 def test_parts_keep_programs_busy_and_are_worth_one(device: str) -> None:
     """By rows of a call, its keys and what of them is visible; no kernel runs."""
-    from relattn.backends.triton.decoding import _parts
+    from relattn.backends.triton.kernels.decoding import _parts
 
     def parts(heads: int, keys: int, **given: int) -> int:
         return _parts(make_call(heads=(heads, heads), lengths=(1, keys), widths=(1, 1, 1), tables=TABLES[:1], **given))

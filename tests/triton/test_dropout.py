@@ -97,7 +97,7 @@ def test_every_gradient(
     name: str, ordered: bool, device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the plain formula, from the seed that torch's generator draws: few queries, and many across tiles."""
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
 
     monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
     needs = CASES[name].requirements()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relattn import AlibiBias, RelativeEmbedding, RelativeEncoding, ShawEmbedding, explain, relative_attention
-from relattn.backends.triton import ready, sizes
+from relattn.backends.triton.host import autotune, ready
 from tests import seeds
 from tests.contract.cases import CASES
 from tests.contract.check import by_formula, check
@@ -137,10 +137,10 @@ def test_a_first_call_does_not_take_minutes(tmp_path: Path, monkeypatch: pytest.
 
 TRAINING_STEP = """
 import hashlib, sys, torch, relattn
-from relattn.backends.triton import sizes
+from relattn.backends.triton.host import autotune
 
-timed, clock = [], sizes._timed
-sizes._timed = lambda run: timed.append(1) or clock(run)
+timed, clock = [], autotune._timed
+autotune._timed = lambda run: timed.append(1) or clock(run)
 torch.use_deterministic_algorithms(sys.argv[1] == "deterministic")
 torch.manual_seed(int(sys.argv[2]))
 tensors = [torch.randn(2, 4, 1500, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
@@ -192,10 +192,10 @@ def test_every_size_that_this_gpu_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over some of its largest tiles, output, lse and every gradient."""
-    given = sizes.candidates
-    monkeypatch.setattr(sizes, "candidates", lambda *asked: given(*asked)[-1 if place else 0 :][:1])
+    given = autotune.tile_configs
+    monkeypatch.setattr(autotune, "tile_configs", lambda *asked: given(*asked)[-1 if place else 0 :][:1])
     monkeypatch.setattr(ready, "remembered", {})
-    monkeypatch.setattr(sizes, "_first", {})
+    monkeypatch.setattr(autotune, "_first", {})
     setting = Setting(2, 4, 2, 300, 310, *widths, seed=int(rng.integers(2**32)))
     check(
         make_subject(CASES[name], setting, dtype, rng.choice(("float32", None))),

@@ -12,13 +12,13 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is a package for Linux")
 
-from relattn.backends.triton import candidates
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.host import tile_configs
+from relattn.backends.triton.host.call import Call
 from relattn.score.problem import TABLES
 from tests.triton.calls import meta_axis, meta_call, numbers
 
 compiling = pytest.mark.skipif("TRITON_INTERPRET" in os.environ, reason="the interpreter's kernels cannot be compiled")
-HOPPER = candidates.HOPPER
+HOPPER = tile_configs.HOPPER
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 KEYS, VALUES, QUERIES = TABLES[:1], TABLES[:3:2], TABLES[:2]
 
@@ -38,7 +38,7 @@ def call_of(widths: tuple[int, int, int], tables: tuple[str, ...], dtype: torch.
     return replace(call, **changed)
 
 
-def texts(call: Call, name: str) -> Iterator[tuple[candidates.Sizes, dict[str, str]]]:
+def texts(call: Call, name: str) -> Iterator[tuple[tile_configs.TileConfig, dict[str, str]]]:
     """The sizes that a kernel is given, and what it is compiled to."""
     from triton.backends.compiler import GPUTarget
 
@@ -46,7 +46,7 @@ def texts(call: Call, name: str) -> Iterator[tuple[candidates.Sizes, dict[str, s
     from tests.triton.compiled import compiled_for
 
     launch, target = kernels(call, HOPPER)[name], GPUTarget("cuda", HOPPER, 32)
-    for size in candidates.candidates(launch.kernel.__name__, call, HOPPER):
+    for size in tile_configs.tile_configs(launch.kernel.__name__, call, HOPPER):
         constants = constants_of(launch, call, size)
         result = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages)
         yield size, result.asm
@@ -93,7 +93,7 @@ def test_products_read_rows_of_one_length(name: str) -> None:
 @compiling
 def test_lengths_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """In tiles of 64, which such a call is not given."""
-    monkeypatch.setattr(candidates, "candidates", lambda kernel, call, arch: [candidates.Sizes(64, 4, 2)])
+    monkeypatch.setattr(tile_configs, "tile_configs", lambda kernel, call, arch: [tile_configs.TileConfig(64, 4, 2)])
     ((_, text),) = texts(call_of((24, 64, 24), (), BF16, BF16), "backward")
     assert lengths_of(text["ttgir"]) == {"64", "128"}
 
@@ -116,7 +116,7 @@ def test_narrow_products_are_not_repeated(tables: tuple[str, ...], kernel: str) 
 def test_the_fixed_order_is_taken_where_it_is_faster(
     arch: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
 
     monkeypatch.setattr(backward, "architecture_of", lambda call: arch)
     call = meta_call(("bias",), 33, width=128)
@@ -131,7 +131,7 @@ def test_the_fixed_order_is_taken_where_it_is_faster(
     [(512, 64, TABLES, True), (513, 64, TABLES, False), (513, 64, ("query",), True), (8191, 128, TABLES, True)],
 )
 def test_the_gradient_by_many_rows_of_a_bias(rows: int, width: int, wanted: tuple[str, ...], expected: bool) -> None:
-    assert candidates.is_in_order(meta_call(("bias",), rows, width=width), HOPPER, wanted) == expected
+    assert tile_configs.is_in_order(meta_call(("bias",), rows, width=width), HOPPER, wanted) == expected
 
 
 @compiling
@@ -144,14 +144,14 @@ def test_an_instruction_adds_four_numbers(tables: tuple[str, ...], additions: in
     call = meta_call(tables, 8191)  # heads that share keys: else it is summed in order without a table
     call = replace(call, key=call.key[:, :4], value=call.value[:, :4])
     sizes = dict(texts(call, "backward"))
-    text = sizes[candidates.Sizes(64, 4, 2)]["ptx"]
+    text = sizes[tile_configs.TileConfig(64, 4, 2)]["ptx"]
     assert len(re.findall(r"(?:atom|red)\.global\.gpu\.relaxed\.add\.v4\.f32", text)) == additions
     assert not re.findall(r"(?:atom|red)\.global\.gpu\.relaxed\.add\.f32", text)
 
 
 def sizes_of(kernel: str, *tables: str, rows: int = 33, width: int = 64, **given: Any) -> list[tuple[int, ...]]:
     call = meta_call(tables, rows, width=width, **given)
-    return [size[:3] for size in candidates.candidates(kernel, call, HOPPER)]
+    return [size[:3] for size in tile_configs.tile_configs(kernel, call, HOPPER)]
 
 
 def test_sizes_that_were_measured() -> None:
@@ -180,11 +180,11 @@ def test_one_size_in_the_fixed_order(kind: tuple[str | None, int, int]) -> None:
     table, rows, width = kind
     given = () if table is None else (table,)
     call = meta_call(given, rows, width=width)
-    assert candidates.is_faster_in_order_on_hopper(call)
+    assert tile_configs.is_faster_in_order_on_hopper(call)
     for kernel, (warps, stages) in zip(("forward", "queries", "keys", "tables"), IN_ORDER[kind], strict=True):
         assert sizes_of(f"{kernel}_kernel", *given, rows=rows, width=width) == [(64, warps, stages)]
     tables = SimpleNamespace(__name__="tables_kernel")
-    elsewhere, here = (candidates.tiles_of_a_program(tables, call, 2**16, arch) for arch in (80, HOPPER))
+    elsewhere, here = (tile_configs.tiles_of_a_program(tables, call, 2**16, arch) for arch in (80, HOPPER))
     assert elsewhere == (2 if width == 64 else 1)
     assert here == (1 if table == "relative_keys" else elsewhere)
 
@@ -205,12 +205,12 @@ def test_one_size_in_the_fixed_order(kind: tuple[str | None, int, int]) -> None:
 )
 def test_other_calls_add_across_programs(tables: tuple[str, ...], given: dict[str, Any]) -> None:
     given = {"rows": 33} | given
-    assert not candidates.is_faster_in_order_on_hopper(meta_call(tables, **given))
+    assert not tile_configs.is_faster_in_order_on_hopper(meta_call(tables, **given))
 
 
 @pytest.mark.parametrize("width", [64, 128])
 def test_relative_keys_in_float32_beside_half_precision_add_across_programs(width: int) -> None:
     call = meta_call(KEYS, 33, width=width)
-    assert call.relative_keys is not None and candidates.is_faster_in_order_on_hopper(call)
+    assert call.relative_keys is not None and tile_configs.is_faster_in_order_on_hopper(call)
     wider = call.relative_keys._replace(values=call.relative_keys.values.float())
-    assert not candidates.is_faster_in_order_on_hopper(replace(call, relative_keys=wider))
+    assert not tile_configs.is_faster_in_order_on_hopper(replace(call, relative_keys=wider))

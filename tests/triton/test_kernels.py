@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relattn import UnsupportedError
 from relattn.backends.problem_arguments import on_axis
-from relattn.backends.triton.call import Call, ListedAxis, Table
+from relattn.backends.triton.host.call import Call, ListedAxis, Table
 from relattn.score.digits import Digits
 from relattn.score.position import Listed, Run
 from relattn.score.problem import Part
@@ -44,7 +44,7 @@ def on_device(device: str, rng):
 @pytest.fixture
 def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sum by one program, as where determinism is asked for."""
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
 
     monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: True)
 
@@ -261,8 +261,8 @@ TWO_TILES: dict[str, dict[str, Any]] = {
 @everywhere
 @pytest.mark.parametrize("name", TWO_TILES)
 def test_programs_that_own_two_tiles(name: str, device: str, in_order: None) -> None:
-    from relattn.backends.triton.candidates import tiles_of_a_program
-    from relattn.backends.triton.diagonals import tables_kernel
+    from relattn.backends.triton.host.tile_configs import tiles_of_a_program
+    from relattn.backends.triton.kernels.diagonals import tables_kernel
 
     given = {"lengths": (50, 100), "offset": -35} | TWO_TILES[name]
     start = given.pop("start", None)
@@ -292,23 +292,23 @@ SEVERAL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SEVERAL)
 def test_programs_that_own_several_tiles_of_queries(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More queries than a program has, and not a multiple."""
-    from relattn.backends.triton import candidates, sizes
+    from relattn.backends.triton.host import autotune, tile_configs
 
     if device == "cuda" and torch.cuda.get_device_capability() != (8, 0):
         pytest.skip("only GPUs of compute capability 8.0 are given such programs")
 
     def only_several(kernel: str, call: Call, arch: int) -> list[Any]:
-        several = kernel in candidates.ALONG_KEYS
-        return [candidates.Sizes(16, 2, 1, groups=2) if several else candidates.SMALLEST]
+        several = kernel in tile_configs.ALONG_KEYS
+        return [tile_configs.TileConfig(16, 2, 1, groups=2) if several else tile_configs.SMALLEST]
 
-    monkeypatch.setattr(sizes, "candidates", only_several)
-    monkeypatch.setattr(sizes, "_first", {})
+    monkeypatch.setattr(autotune, "tile_configs", only_several)
+    monkeypatch.setattr(autotune, "_first", {})
     given = {"lengths": (50, 40), "rows": 9, "first": -4, "offset": -5} | SEVERAL[name]
     start = given.pop("start", None)
     call = make_call(**given)
     hold_to_the_equation(call if start is None else replace(call, offset=torch.tensor(start)))
-    groups = {kernel.__name__: size.groups for (kernel, *_), size in sizes._first.items()}
-    assert [groups[name] for name in candidates.ALONG_KEYS] == [2, 2]
+    groups = {kernel.__name__: size.groups for (kernel, *_), size in autotune._first.items()}
+    assert [groups[name] for name in tile_configs.ALONG_KEYS] == [2, 2]
 
 
 @everywhere
@@ -345,9 +345,9 @@ def test_gradients_are_the_same_bits_on_every_run(device: str, in_order: None) -
 @everywhere
 @pytest.mark.parametrize("ordered", [False, True])
 def test_only_wanted_tables_get_a_gradient(ordered: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from relattn.backends.triton import backward as backward_module
-    from relattn.backends.triton.backward import backward
-    from relattn.backends.triton.forward import forward
+    from relattn.backends.triton.kernels import backward as backward_module
+    from relattn.backends.triton.kernels.backward import backward
+    from relattn.backends.triton.kernels.forward import forward
 
     monkeypatch.setattr(backward_module, "is_ordered", lambda call, wanted: ordered)
     call = make_call(lengths=(5, 6))
@@ -374,9 +374,9 @@ def test_wanted_tables_of_axes_get_theirs(
     ordered: bool, kind: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sums of all stand one after the other in memory."""
-    from relattn.backends.triton import backward as backward_module
-    from relattn.backends.triton.backward import backward
-    from relattn.backends.triton.forward import forward
+    from relattn.backends.triton.kernels import backward as backward_module
+    from relattn.backends.triton.kernels.backward import backward
+    from relattn.backends.triton.kernels.forward import forward
 
     monkeypatch.setattr(backward_module, "is_ordered", lambda call, wanted: ordered)
     axes = tuple({"number": n, "own": 8, "rows": 7 + n} for n in (1, 2))
@@ -393,7 +393,7 @@ def test_wanted_tables_of_axes_get_theirs(
 @pytest.mark.parametrize("ordered", [False, True])
 def test_gradients_are_contiguous(ordered: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32 too, where nothing converts what was added up beside spare rows: a compiled graph counts on it."""
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
 
     monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
     call = make_call(lengths=(12, 20), axes=({"number": 1, "own": 8}, {"number": 2, "own": 16}))
@@ -466,8 +466,8 @@ def random_cotangents(call: Call) -> tuple[Tensor, Tensor]:
 
 def run(call: Call, by_output: Tensor, by_lse: Tensor) -> dict[str, Tensor]:
     """What the kernels answer, by name."""
-    from relattn.backends.triton.backward import backward
-    from relattn.backends.triton.forward import forward
+    from relattn.backends.triton.kernels.backward import backward
+    from relattn.backends.triton.kernels.forward import forward
 
     answers = forward(call)
     gradients = backward(call, answered(answers, by_output, by_lse), every_gradient_of(call))

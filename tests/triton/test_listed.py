@@ -26,7 +26,7 @@ FEW = pytest.mark.parametrize("few", [0, 8], ids=["in tiles", "few queries"])
 @pytest.fixture(autouse=True)
 def tiles_or_rows(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which kernel computes a few queries."""
-    from relattn.backends.triton import forward
+    from relattn.backends.triton.kernels import forward
 
     monkeypatch.setattr(forward, "FEW", request.node.callspec.params.get("few", 0))
 
@@ -34,14 +34,14 @@ def tiles_or_rows(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def either(tiles_or_rows: None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the two kernels, by the name of the test: they share the code of scores, masks and starts."""
-    from relattn.backends.triton import forward
+    from relattn.backends.triton.kernels import forward
 
     monkeypatch.setattr(forward, "FEW", int(rng.choice([0, 8])))
 
 
 @pytest.fixture
 def ordered(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
 
     monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: request.param == "in order")
 
@@ -149,7 +149,7 @@ def test_starts_as_tensors(far: int, either: None, ordered: None, device: str, r
 
 @everywhere
 def test_bits_repeat_in_a_fixed_order(device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
 
     monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: True)
     sizes = (2, 3) if device == "cpu" else (12, 13)

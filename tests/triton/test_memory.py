@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.host.call import Call
 from tests.made import Made
 from tests.triton.calls import answered, every_gradient_of, launching, meta_axis, meta_call
 from tests.triton.test_kernels import tensors_of
@@ -27,7 +27,7 @@ def made(
     call: Call, monkeypatch: pytest.MonkeyPatch, launch: Callable[..., None] = lambda *given, **rest: None
 ) -> Made:
     """By a forward and a backward pass whose kernels are `launch`."""
-    from relattn.backends.triton import backward, forward
+    from relattn.backends.triton.kernels import backward, forward
 
     for module in launching():
         monkeypatch.setattr(module, "launch", launch)
@@ -90,7 +90,7 @@ def case(name: str, length: int) -> Call:
 @pytest.mark.parametrize("name", CASES)
 def test_memory_is_linear_in_the_length(name: str, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a million tokens, and twice that of half as many."""
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
 
     monkeypatch.setattr(backward, "is_ordered", lambda call, wanted: ordered)
     call = case(name, LENGTH)
@@ -103,7 +103,7 @@ def test_memory_is_linear_in_the_length(name: str, ordered: bool, monkeypatch: p
 @pytest.mark.parametrize("queries", [1, 8])
 def test_memory_of_decoding_does_not_grow_with_the_keys(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The forward pass: O, lse and those of each part, of which 1024 rows are the most, or one for each."""
-    from relattn.backends.triton import decoding
+    from relattn.backends.triton.kernels import decoding
 
     monkeypatch.setattr(decoding, "_launch", lambda *given: None)
     query = meta_call(TABLES, CLIPPED, length=queries)

@@ -114,8 +114,8 @@ def test_bytes_that_a_product_reads_by_itself(name, operands, tile, warps, size)
 
 
 def test_the_best_size_is_that_of_the_lowest_bound_per_pair(monkeypatch):
-    call, sizes = object(), [model.candidates.Sizes(32, 4, 2), model.candidates.Sizes(64, 4, 2)]
-    monkeypatch.setattr(model.candidates, "candidates", lambda kernel, given, arch: sizes)
+    call, sizes = object(), [model.tile_configs.TileConfig(32, 4, 2), model.tile_configs.TileConfig(64, 4, 2)]
+    monkeypatch.setattr(model.tile_configs, "tile_configs", lambda kernel, given, arch: sizes)
     bounds = {32: model.Work(2.0, 10.0, 3.0), 64: model.Work(39.0, 8.0, 7.0)}
     monkeypatch.setattr(model, "work", lambda launch, given, capability, size, which: bounds[size.tile])
     launch = model.Launch(model.compiled_for, (), {})
@@ -138,10 +138,10 @@ def test_the_products_of_a_compiled_kernel(capability):
     from triton.backends.compiler import GPUTarget
 
     from benchmarks.triton_compiled import CALLS, constants_of, kernels
-    from relattn.backends.triton.candidates import Sizes
+    from relattn.backends.triton.host.tile_configs import TileConfig
     from tests.triton.compiled import compiled_for
 
-    call, size = CALLS["no table"](), Sizes(64, 4, 2)
+    call, size = CALLS["no table"](), TileConfig(64, 4, 2)
     launch = kernels(call, capability)["forward"]
     constants, target = constants_of(launch, call, size), GPUTarget("cuda", capability, 32)
     compiled = compiled_for(target, launch.kernel, launch.given, constants, size.warps, size.stages, assembled=True)

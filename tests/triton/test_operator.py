@@ -15,7 +15,7 @@ from relattn import ShawEmbedding, T5Bias, relative_attention
 from relattn.backends import problem_operator
 from relattn.backends.problem_arguments import DIFFERENTIABLE, NAMES
 from relattn.backends.triton import TritonBackend
-from relattn.backends.triton.lowering import call_of as call_of_problem
+from relattn.backends.triton.host.lowering import call_of as call_of_problem
 from relattn.functional import request_of
 from tests.contract.axes import AXES_CASES
 from tests.contract.calls import gradients

@@ -91,7 +91,7 @@ def test_a_plain_call_is_compiled_as_if_there_were_nothing_else(tmp_path: Path) 
     assert all(".entry" in code for code in whole.values())
     shutil.copytree(package, tmp_path / "relattn")
     without = Without()
-    for file in (tmp_path / "relattn/backends/triton").glob("*.py"):
+    for file in (tmp_path / "relattn/backends/triton").rglob("*.py"):
         file.write_text(ast.unparse(without.visit(ast.parse(file.read_text()))))
     assert without.taken >= 20
     assert printed_by(tmp_path) == whole

@@ -10,7 +10,7 @@ triton = pytest.importorskip("triton")
 tl = triton.language
 
 from relattn import Digits, grid  # noqa: E402
-from relattn.backends.triton.positions import Divisor, Side, divisor_of, positions_of, side_of  # noqa: E402
+from relattn.backends.triton.device.positions import Divisor, Side, divisor_of, positions_of, side_of  # noqa: E402
 from relattn.score.position import Listed, Position, Run  # noqa: E402
 from tests.triton import everywhere  # noqa: E402
 

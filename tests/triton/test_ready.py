@@ -21,10 +21,11 @@ from triton.compiler.compiler import CompiledKernel, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature, native_specialize_impl
 
 from benchmarks.triton_compiled import launches
-from relattn.backends.triton import decoding, ready
-from relattn.backends.triton.bundles import Rows
-from relattn.backends.triton.call import ListedAxis
-from relattn.backends.triton.opened import opened
+from relattn.backends.triton.host import ready
+from relattn.backends.triton.host.call import ListedAxis
+from relattn.backends.triton.host.kernel_args import Rows
+from relattn.backends.triton.host.opened import opened
+from relattn.backends.triton.kernels import decoding
 from relattn.score.digits import grid
 from relattn.score.position import Run
 

@@ -7,7 +7,7 @@ import torch
 triton = pytest.importorskip("triton")
 tl = triton.language
 
-from relattn.backends.triton.skew import (  # noqa: E402
+from relattn.backends.triton.device.skew import (  # noqa: E402
     columns_from_pairs,
     diagonals_from_tiles,
     joined_from_pairs,

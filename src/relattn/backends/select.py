@@ -11,14 +11,14 @@ import torch
 
 from relattn.arguments import check_choice
 from relattn.backends.base import Backend
+from relattn.backends.cpu.backend import NativeBackend
+from relattn.backends.cpu.operator import has_few_queries
 from relattn.backends.dense import DenseBackend
-from relattn.backends.native import NativeBackend
-from relattn.backends.native.operator import has_few_queries
 from relattn.backends.reference import ReferenceBackend
 from relattn.backends.sdpa import SdpaBackend
 from relattn.backends.tiled import TiledBackend
 from relattn.backends.triton import TritonBackend
-from relattn.backends.triton.slow_place import warn_of_a_slow_place
+from relattn.backends.triton.host.slow_place import warn_of_a_slow_place
 from relattn.errors import UnsupportedError
 from relattn.score.certainty import certainly
 from relattn.score.problem import Problem

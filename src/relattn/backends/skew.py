@@ -108,7 +108,7 @@ def strided_strip(weights: Float[Tensor, "*n Lq Lk"], width: int) -> Float[Tenso
 def sum_columns(
     weights: Float[Tensor, "*n L Lk"], index: Int64[Tensor, "*n L Lk"], count: int
 ) -> Float[Tensor, "*n L count"]:
-    """strip[a, r] = the sum of weights[a, c] over the c with index[a, c] = r, in a fixed order: not differentiable."""
+    """strip[a, r] = the sum of weights[a, c] over the c with index[a, c] = r: deterministic, not differentiable."""
     strip = weights.new_zeros(*weights.shape[:-1], count)
     if weights.device.type == "cpu":  # one thread goes along a row
         return strip.scatter_add_(-1, index, weights)

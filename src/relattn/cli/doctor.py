@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 import relattn
+from relattn.backends.cpu.library import Kernels, has_threads, kernels
 from relattn.backends.select import BACKENDS
 from relattn.cli.console import out
-from relattn.compiled.library import Kernels, has_threads, kernels
 from relattn.support.files import reason_of
 from relattn.support.machine import machine, versions
 

@@ -14,15 +14,15 @@ from relattn.arguments import check_choice, check_flag, check_probability
 from relattn.autocast import without_autocast
 from relattn.backends.select import check_backend, select
 from relattn.distributed import gathering, ring
-from relattn.distributed.agree import agree
-from relattn.distributed.asked import Asked, agreed
+from relattn.distributed.arguments import Arguments, agree_on_arguments
 from relattn.distributed.choose import ROTATES, Choice, Rotate, choose
+from relattn.distributed.consensus import agree
 from relattn.distributed.group import Group
 from relattn.distributed.layout import LAYOUTS, Layout, pieces
 from relattn.distributed.lowering import Call, check_whole_rows, gathered, lowered
 from relattn.distributed.merge import merging
 from relattn.distributed.parts import check_part
-from relattn.distributed.sides import Side, side_of
+from relattn.distributed.positions import SplitPositions, split_positions
 from relattn.door import AttentionMask, Segments, checked
 from relattn.encodings.base import RelativeEncoding
 from relattn.score import checks
@@ -100,9 +100,9 @@ def context_parallel_attention(
     Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); zigzag as in PyTorch's head-tail sharding.
     """
     group = Group(mesh)
-    asked = agreed(
+    arguments = agree_on_arguments(
         group,
-        lambda: _asked(
+        lambda: _arguments(
             group, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, layout=layout, rotate=rotate,
             encoding=encoding, query_position=query_position, key_position=key_position, window=window,
             key_mask=key_mask, segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks,
@@ -110,8 +110,8 @@ def context_parallel_attention(
         ).with_prepared_keys(),
         dropout_p,
     )  # fmt: skip
-    with without_autocast(asked.call.query):
-        return _answer(asked)
+    with without_autocast(arguments.call.query):
+        return _answer(arguments)
 
 
 def explain(
@@ -149,16 +149,16 @@ def explain(
     dropout_p, mesh, layout, rotate, backend, return_lse: as there.
     """
     group = Group(mesh)
-    asked = _asked(
+    arguments = _arguments(
         group, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, layout=layout, rotate=rotate,
         encoding=encoding, query_position=query_position, key_position=key_position, window=window,
         key_mask=key_mask, segment_ids=segment_ids, key_bias=key_bias, softcap=softcap, sinks=sinks,
         backend=backend, return_lse=return_lse,
     )  # fmt: skip
-    return choose(asked.call, asked.rotate)
+    return choose(arguments.call, arguments.rotate)
 
 
-def _asked(
+def _arguments(
     group: Group,
     query: Tensor,
     key: Tensor,
@@ -182,7 +182,7 @@ def _asked(
     sinks: Tensor | None,
     backend: str,
     return_lse: bool,
-) -> Asked:
+) -> Arguments:
     """The arguments with one batch axis, checked as far as one rank can check them."""
     query, key, value, batch = checked(query, key, value, enable_gqa)
     check_flag("is_causal", is_causal)
@@ -196,14 +196,14 @@ def _asked(
     checks.check_key_mask(key_mask, batch, key)
     segments = checks.check_segments(segment_ids, batch, query, key)
 
-    def side(name: str, given: PositionsLike, length: int) -> Side:
+    def side(name: str, position: PositionsLike, length: int) -> SplitPositions:
         own = pieces(group.rank, group.world, length, layout)
-        return side_of(name, given, batch, own, length * group.world, query.device)
+        return split_positions(name, position, batch, own, length * group.world, query.device)
 
-    query_side = side("query_position", query_position, lengths[0])
-    key_side = side("key_position", key_position, lengths[1])
+    query_positions = side("query_position", query_position, lengths[0])
+    key_positions = side("key_position", key_position, lengths[1])
     call = Call(
-        group, layout, query, key, value, batch, query_side, key_side,
+        group, layout, query, key, value, batch, query_positions, key_positions,
         limits(is_causal, checks.check_window(window)), encoding, attn_mask,
         None if key_mask is None else key_mask.reshape(-1, key_mask.shape[-1]),
         None if segments is None else (segments[0].reshape(-1, lengths[0]), segments[1].reshape(-1, lengths[1])),
@@ -212,27 +212,29 @@ def _asked(
     )  # fmt: skip
     check_whole_rows(call)
     choose(call, rotate)  # it refuses impossible combinations
-    return Asked(call, rotate, backend, None if sinks is None else check_sinks(sinks, batch, query), return_lse)
+    return Arguments(call, rotate, backend, None if sinks is None else check_sinks(sinks, batch, query), return_lse)
 
 
-def _answer(asked: Asked) -> Tensor | tuple[Tensor, Tensor]:
+def _answer(arguments: Arguments) -> Tensor | tuple[Tensor, Tensor]:
     """O, and lse if wanted, with the caller's axes."""
-    call = asked.call
+    call = arguments.call
     keys = gathered(call)
-    choice = choose(call, asked.rotate)
-    problems = _all_lowered(call, lambda: _checked(lowered(call, keys), choice, asked.backend))
-    if asked.sinks is not None:
+    choice = choose(call, arguments.rotate)
+    problems = _all_lowered(call, lambda: _checked(lowered(call, keys), choice, arguments.backend))
+    if arguments.sinks is not None:
         problems = [problem.replaced(output_dtype=problem.score_dtype()) for problem in problems]
     if choice.rotate == "ulysses":
-        output, lse = gathering.ulysses(call, keys, problems, asked.backend)
+        output, lse = gathering.ulysses(call, keys, problems, arguments.backend)
     elif choice.rotate == "ring":
-        output, lse = ring.attend(call.group, call.layout, problems, call.key, call.value, choice.hops, asked.backend)
+        output, lse = ring.attend(
+            call.group, call.layout, problems, call.key, call.value, choice.hops, arguments.backend
+        )
     else:
-        output, lse = gathering.all_gather(call, problems, asked.backend)
-    if asked.sinks is not None:
-        output = (output * share(lse, asked.sinks)).to(call.query.dtype)
+        output, lse = gathering.all_gather(call, problems, arguments.backend)
+    if arguments.sinks is not None:
+        output = (output * share(lse, arguments.sinks)).to(call.query.dtype)
     output, lse = (answer if len(call.batch) == 1 else answer.unflatten(0, call.batch) for answer in (output, lse))
-    return (output, lse) if asked.return_lse else output
+    return (output, lse) if arguments.return_lse else output
 
 
 def _checked(problems: list[Problem], choice: Choice, backend: str) -> list[Problem]:

@@ -60,26 +60,26 @@ def choose(call: Call, rotate: Rotate | Literal["auto"]) -> Choice:
             sent[way] = _traffic(call, way, hops)
     named = rotate != "auto"
     larger = "" if named else _against_all_gather(call)
-    taken: Rotate = "ring"
+    choice: Rotate = "ring"
     if rotate != "auto":
-        taken = rotate
+        choice = rotate
     else:
         for way, bytes_of in sent.items():
-            if sum(bytes_of) < sum(sent[taken]) and (way != "all_gather" or not larger):
-                taken = way
+            if sum(bytes_of) < sum(sent[choice]) and (way != "all_gather" or not larger):
+                choice = way
     others: dict[Rotate, str] = {}
     for way in ROTATES:
-        if way == taken:
+        if way == choice:
             continue
         if way == "ulysses" and against:
             others[way] = against
         elif named:
-            others[way] = f"usable, but {taken} was named"
+            others[way] = f"usable, but {choice} was named"
         elif way == "all_gather" and larger:
             others[way] = larger
         else:
-            others[way] = f"usable, but {taken} sends no more"
-    return Choice(taken, hops, sent, others)
+            others[way] = f"usable, but {choice} sends no more"
+    return Choice(choice, hops, sent, others)
 
 
 def _against_ulysses(call: Call) -> str:
@@ -106,7 +106,7 @@ def _against_all_gather(call: Call) -> str:
 
 def _hops(call: Call) -> int:
     """How far chunks are passed on. With listed positions to all ranks, because positions are not read."""
-    query, key = call.query_side.by_axis[SEQUENCE], call.key_side.by_axis[SEQUENCE]
+    query, key = call.query_positions.by_axis[SEQUENCE], call.key_positions.by_axis[SEQUENCE]
     if not (isinstance(query, Run) and isinstance(key, Run)):
         return call.group.world - 1
     assert isinstance(query.start, int) and isinstance(key.start, int)

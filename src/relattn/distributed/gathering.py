@@ -25,9 +25,9 @@ def all_gather(call: Call, problems: list[Problem], backend: str) -> Answer:
     key, value = (call.whole(tensor, dim=2) for tensor in (call.key, call.value))
     outputs, lses = [], []
     for problem in problems:
-        seen = reach(problem)
+        reachable = reach(problem)
         queries = slice(0, problem.query.shape[2])
-        output, lse = _run(part_of(problem, queries, seen, key[:, :, seen], value[:, :, seen]), backend)
+        output, lse = _run(part_of(problem, queries, reachable, key[:, :, reachable], value[:, :, reachable]), backend)
         outputs.append(output)
         lses.append(lse)
     return torch.cat(outputs, 2), torch.cat(lses, 2)

@@ -45,10 +45,10 @@ class Group:
     def all_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of every rank; every rank gives equally many."""
         own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
-        found = own.new_empty(self.world, len(numbers))
+        of_ranks = own.new_empty(self.world, len(numbers))
         with self.named():
-            dist.all_gather(list(found), own, group=self.process_group)
-        return found.tolist()
+            dist.all_gather(list(of_ranks), own, group=self.process_group)
+        return of_ranks.tolist()
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
         """The tensor of every rank, differentiable: a rank gets the gradient of its tensor, summed over the ranks."""
@@ -62,13 +62,13 @@ class Group:
         """Send the tensors to the rank `hop` further round the ring, and receive as many from the other side."""
         received = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
         to, source = self.ranks[(self.rank + hop) % self.world], self.ranks[(self.rank - hop) % self.world]
-        given, operations = [tensor.contiguous() for tensor in tensors], []
-        for tensor, place in zip(given, received, strict=True):
+        sent, operations = [tensor.contiguous() for tensor in tensors], []
+        for tensor, place in zip(sent, received, strict=True):
             operations.append(dist.P2POp(dist.isend, tensor, to, self.process_group))
             operations.append(dist.P2POp(dist.irecv, place, source, self.process_group))
             self.sent += tensor.nbytes
         with self.named():
-            return Passing(self, given, received, dist.batch_isend_irecv(operations))
+            return Passing(self, sent, received, dist.batch_isend_irecv(operations))
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
@@ -89,15 +89,15 @@ class Group:
 class Passing:
     """Tensors on their way: sent to one rank, received from another."""
 
-    def __init__(self, group: Group, given: list[Tensor], received: list[Tensor], works: list[dist.Work]) -> None:
-        self.group, self.given, self.received, self.works = group, given, received, works
+    def __init__(self, group: Group, sent: list[Tensor], received: list[Tensor], works: list[dist.Work]) -> None:
+        self.group, self.sent, self.received, self.works = group, sent, received, works
 
     def wait(self) -> list[Tensor]:
         """The received tensors, after all have arrived and all of ours are sent."""
         with self.group.named():
             for work in self.works:
                 work.wait()
-        self.given = []
+        self.sent = []
         return self.received
 
 
@@ -108,11 +108,11 @@ class _Gather(torch.autograd.Function):
     def forward(ctx, group: Group, tensor: Tensor) -> Tensor:
         ctx.group = group
         plain = tensor.contiguous().to(torch.uint8 if tensor.dtype == torch.bool else tensor.dtype)
-        found = plain.new_empty(group.world, *plain.shape)
+        received = plain.new_empty(group.world, *plain.shape)
         with group.named():
-            dist.all_gather(list(found), plain, group=group.process_group)
+            dist.all_gather(list(received), plain, group=group.process_group)
         group.sent += plain.nbytes * (group.world - 1)
-        return found.to(tensor.dtype)
+        return received.to(tensor.dtype)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -126,12 +126,12 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx, group: Group, parts: Tensor) -> Tensor:
         ctx.group = group
-        given = parts.contiguous()
-        found = torch.empty_like(given)
+        sent = parts.contiguous()
+        received = torch.empty_like(sent)
         with group.named():
-            dist.all_to_all_single(found, given, group=group.process_group)
-        group.sent += given.nbytes * (group.world - 1) // group.world
-        return found
+            dist.all_to_all_single(received, sent, group=group.process_group)
+        group.sent += sent.nbytes * (group.world - 1) // group.world
+        return received
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]

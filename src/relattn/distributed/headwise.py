@@ -86,15 +86,15 @@ class HeadwiseParallel(ParallelStyle):
 
     def _split_parameters(self, encoding: RelativeEncoding, mesh: DeviceMesh) -> None:
         has_heads = _num_heads(encoding) is not None
-        made: dict[nn.Parameter, nn.Parameter] = {}  # a module with two names is still one module
+        parts: dict[nn.Parameter, nn.Parameter] = {}  # a module with two names is still one module
         for name, parameter in list(encoding.named_parameters(remove_duplicate=False)):
-            if parameter not in made:
+            if parameter not in parts:
                 axis = encoding.head_axes.get(name) if has_heads else None
                 placement = Replicate() if axis is None else Shard(axis)
                 spread = distribute_tensor(parameter.detach(), mesh, [placement], **self._source())
-                made[parameter] = nn.Parameter(spread, parameter.requires_grad)
+                parts[parameter] = nn.Parameter(spread, parameter.requires_grad)
             owner, _, short = name.rpartition(".")
-            encoding.get_submodule(owner).register_parameter(short, made[parameter])
+            encoding.get_submodule(owner).register_parameter(short, parts[parameter])
 
     def _source(self) -> dict[str, Any]:
         """The process whose numbers all processes take, as `parallelize_module` names it; torch 2.6 always takes the

@@ -14,7 +14,7 @@ from relattn import door
 from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout, Piece, pieces
 from relattn.distributed.parts import ordered
-from relattn.distributed.sides import Side
+from relattn.distributed.positions import SplitPositions
 from relattn.encodings.base import RelativeEncoding, prepare
 from relattn.errors import ShapeError
 from relattn.score.checks import check_attn_mask, places_beside
@@ -30,9 +30,9 @@ class Call:
     """A call on this rank's part, checked, with one batch axis.
 
     query [B, Hq, n, D], key [B, Hk, m, D], value [B, Hk, m, Dv]: the parts. batch: the caller's axes before the heads.
-    query_side, key_side: where they stand. within: the limits of the offset. key_mask [B, m], segments ([B, n], [B, m])
-        and key_bias [B or 1, Hq or 1, m]: those of the part. others: the arguments of `door.request` that are the same
-        for all pieces. seed: the seed of dropout.
+    query_positions, key_positions: where they stand. within: the limits of the offset. key_mask [B, m], segments
+        ([B, n], [B, m]) and key_bias [B or 1, Hq or 1, m]: those of the part. others: the arguments of `door.request`
+        that are the same for all pieces. seed: the seed of dropout.
     """
 
     group: Group
@@ -41,8 +41,8 @@ class Call:
     key: Float[Tensor, "B Hk m D"]
     value: Float[Tensor, "B Hk m Dv"]
     batch: tuple[int, ...]
-    query_side: Side
-    key_side: Side
+    query_positions: SplitPositions
+    key_positions: SplitPositions
     within: tuple[int | None, int | None]
     encoding: RelativeEncoding | ScoreTerms | None
     attn_mask: Tensor | None
@@ -76,11 +76,11 @@ class Call:
 
     def keys_of_all(self) -> tuple[Tensor, Tensor]:
         """Zeros in the shape of all keys and values, which take no memory."""
-        made = []
+        zeros = []
         for tensor in (self.key, self.value):
             b, heads, length, width = tensor.shape
-            made.append(tensor.new_zeros(1).expand(b, heads, length * self.group.world, width))
-        return made[0], made[1]
+            zeros.append(tensor.new_zeros(1).expand(b, heads, length * self.group.world, width))
+        return zeros[0], zeros[1]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Gathered:
 def gathered(call: Call) -> Gathered:
     """The same of a call, from all ranks."""
     return Gathered(
-        call.key_side.whole(call.group, call.layout),
+        call.key_positions.whole(call.group, call.layout),
         None if call.key_mask is None else call.whole(call.key_mask),
         None if call.segments is None else call.whole(call.segments[1]),
         None if call.key_bias is None else call.whole(call.key_bias),
@@ -113,7 +113,7 @@ def with_prepared_keys(call: Call) -> Call:
     if encoding is None or not encoding.rewrites_keys:
         return call
     prepared = [
-        prepare(encoding, part, call.key_side.of(piece))
+        prepare(encoding, part, call.key_positions.of(piece))
         for piece, part in zip(call.own(key.shape[2]), _apart(key, call.own(key.shape[2])), strict=True)
     ]
     return replace(call, key=torch.cat(prepared, 2))
@@ -123,7 +123,7 @@ def lowered(call: Call, keys: Gathered) -> list[Problem]:
     """One problem per piece of the queries; its keys and values are zeros in the shape of those of all ranks."""
     own = call.own(call.query.shape[2])
     return [
-        _problem(call, keys, query, call.query_side.of(piece), piece)
+        _problem(call, keys, query, call.query_positions.of(piece), piece)
         for piece, query in zip(own, _apart(call.query, own), strict=True)
     ]
 
@@ -136,7 +136,9 @@ def lowered_over_all(call: Call, keys: Gathered) -> Problem:
     bare = replace(call, attn_mask=None, segments=None)
     if isinstance(call.encoding, ScoreTerms):
         bare = replace(bare, encoding=_like(call.encoding, query))
-    return _problem(bare, replace(keys, segments=None), query, call.query_side.whole(call.group, call.layout), whole)
+    return _problem(
+        bare, replace(keys, segments=None), query, call.query_positions.whole(call.group, call.layout), whole
+    )
 
 
 def _problem(call: Call, keys: Gathered, query: Tensor, where: dict[str, Position], piece: Piece) -> Problem:
@@ -216,8 +218,8 @@ def _cut(terms: ScoreTerms, piece: Piece) -> ScoreTerms:
 
 def _like(terms: ScoreTerms, query: Tensor) -> ScoreTerms:
     """The same terms, with zeros in place of the tensors that are multiplied with keys, for as many queries."""
-    made = {}
+    tensors = {}
     for name, tensor in (("query", terms.query), ("relative_query", terms.relative_query)):
         if tensor is not None:
-            made[name] = query.new_zeros(1).expand(*tensor.shape[:-2], query.shape[2], tensor.shape[-1])
-    return replace(terms, axes={names: _like(part, query) for names, part in terms.axes.items()}, **made)
+            tensors[name] = query.new_zeros(1).expand(*tensor.shape[:-2], query.shape[2], tensor.shape[-1])
+    return replace(terms, axes={names: _like(part, query) for names, part in terms.axes.items()}, **tensors)

@@ -56,10 +56,10 @@ def join(tensor: Tensor, mesh: DeviceMesh, *, dim: int, layout: Layout = "zigzag
     whole = ordered(group.gathered(tensor), dim, layout)
     if length is None:
         return whole
-    wanted = check_size("length", length, least=0)
-    if wanted > whole.shape[dim]:
-        raise ShapeError(f"length: got {wanted}; expected at most {whole.shape[dim]}, what all parts have together")
-    return whole.narrow(dim, 0, wanted)
+    tokens = check_size("length", length, least=0)
+    if tokens > whole.shape[dim]:
+        raise ShapeError(f"length: got {tokens}; expected at most {whole.shape[dim]}, what all parts have together")
+    return whole.narrow(dim, 0, tokens)
 
 
 def unpadded(length: int, mesh: DeviceMesh, *, layout: Layout = "zigzag") -> Bool[Tensor, "part"]:
@@ -71,8 +71,8 @@ def unpadded(length: int, mesh: DeviceMesh, *, layout: Layout = "zigzag") -> Boo
 
     Raises ValueError: for a length below 0. It also raises what `split` raises.
     """
-    wanted = check_size("length", length, least=0)
-    return split(torch.ones(wanted, dtype=torch.bool, device=Group(mesh).device), mesh, dim=0, layout=layout)
+    tokens = check_size("length", length, least=0)
+    return split(torch.ones(tokens, dtype=torch.bool, device=Group(mesh).device), mesh, dim=0, layout=layout)
 
 
 def ordered(parts: Sequence[Tensor], dim: int, layout: Layout) -> Tensor:

@@ -20,7 +20,7 @@ from relattn.distributed.group import Group
 from relattn.distributed.layout import Layout
 from relattn.distributed.merge import Merged, merging
 from relattn.distributed.ring_backward import Backward
-from relattn.distributed.rounds import Ring, given_in, moved, part
+from relattn.distributed.ring_schedule import RingSchedule, differentiable, part, tokens_of_share
 from relattn.score.problem import Problem
 
 
@@ -35,8 +35,8 @@ def attend(
 ) -> tuple[Float[Tensor, "B Hq n Dv"], Float[Tensor, "B Hq n"]]:
     """O and lse of the pieces' problems, one after the other; each problem has the keys of all ranks."""
     arguments = [named(flat(problem, None)) for problem in problems]
-    ring = Ring(group, layout, key.shape[2], hops, merging(backend, problems), problems[0].seed, arguments)
-    tensors = [tensors_of(one)[name] for one in arguments for name in moved(one)]
+    ring = RingSchedule(group, layout, key.shape[2], hops, merging(backend, problems), problems[0].seed, arguments)
+    tensors = [tensors_of(one)[name] for one in arguments for name in differentiable(one)]
     return _Ring.apply(ring, key, value, *tensors)  # pyright: ignore[reportReturnType]
 
 
@@ -44,7 +44,7 @@ class _Ring(torch.autograd.Function):
     """O and lse of all pieces, one after the other, by the keys, the values and each piece's tensors."""
 
     @staticmethod
-    def forward(ctx, ring: Ring, key: Tensor, value: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx, ring: RingSchedule, key: Tensor, value: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         problems = ring.problems(tensors)
         whole = Merged.of_nothing(problems)
         pieces = [Merged(*of_piece) for of_piece in zip(*(ring.by_piece(tensor) for tensor in whole), strict=True)]
@@ -59,21 +59,21 @@ class _Ring(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, output_gradient: Tensor, lse_gradient: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         key, value, *tensors, output, maximum, total = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[1:]
+        needs_grad = ctx.needs_input_grad[1:]
         answers = Answers(output, maximum, total, output_gradient, lse_gradient)
-        return None, *Backward(ctx.ring, key, value, tensors, wanted, answers).run()
+        return None, *Backward(ctx.ring, key, value, tensors, needs_grad, answers).run()
 
 
-def _merge(ring: Ring, problems: list[Problem], pieces: list[Merged], key: Tensor, value: Tensor) -> None:
+def _merge(ring: RingSchedule, problems: list[Problem], pieces: list[Merged], key: Tensor, value: Tensor) -> None:
     """Merge the parts of all ranks into the answers of each piece."""
-    for given in ring.rounds():
-        chunk = [given_in(tensor, given) for tensor in (key, value)]
+    for share in ring.rounds():
+        chunk = [tokens_of_share(tensor, share) for tensor in (key, value)]
         for step in range(ring.hops + 1):
             coming = ring.group.pass_on(chunk) if step < ring.hops else None
-            for meeting in ring.meetings(problems, given, step):
+            for meeting in ring.meetings(problems, share, step):
                 one = part(problems[meeting.number], meeting, chunk)
                 with without_autocast(one.query):
-                    found = ring.backend.part(one.replaced(output_dtype=one.score_dtype()))  # not rounded
-                pieces[meeting.number].at(meeting.queries).add(found, ring.backend.log_base)
+                    answer = ring.backend.part(one.replaced(output_dtype=one.score_dtype()))  # not rounded
+                pieces[meeting.number].at(meeting.queries).add(answer, ring.backend.log_base)
             if coming is not None:
                 chunk = coming.wait()

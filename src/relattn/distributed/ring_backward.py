@@ -13,7 +13,7 @@ from torch import Tensor
 from relattn.autocast import without_autocast
 from relattn.backends.problem_operator import Answers
 from relattn.distributed.group import Passing
-from relattn.distributed.rounds import CHUNK, Meeting, Ring, given_in, moved, part
+from relattn.distributed.ring_schedule import CHUNK, Meeting, RingSchedule, differentiable, part, tokens_of_share
 from relattn.distributed.sums import Sums, zeros_like
 
 
@@ -28,22 +28,22 @@ class Backward:
 
     def __init__(
         self,
-        ring: Ring,
+        ring: RingSchedule,
         key: Tensor,
         value: Tensor,
         tensors: Sequence[Tensor],
-        wanted: Sequence[bool],
+        needs_grad: Sequence[bool],
         answers: Answers,
     ) -> None:
         self.ring, self.problems = ring, ring.problems(tensors)
         self.own = (key, value)
         self.answers = [ring.by_piece(answer) for answer in answers]
-        needed = iter(wanted[2:])
+        needs = iter(needs_grad[2:])
         self.sums = [
-            Sums(problem, [name for name in moved(arguments) if next(needed)], moved(arguments))
+            Sums(problem, [name for name in differentiable(arguments) if next(needs)], differentiable(arguments))
             for arguments, problem in zip(ring.arguments, self.problems, strict=True)
         ]
-        travels = [name for name, one in zip(CHUNK, wanted, strict=False) if one]
+        travels = [name for name, one in zip(CHUNK, needs_grad, strict=False) if one]
         self.home = {
             name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
             for name, tensor in zip(CHUNK, self.own, strict=True)
@@ -57,32 +57,32 @@ class Backward:
 
     def run(self) -> list[Tensor | None]:
         """The gradients by the keys, the values and each piece's tensors; None where no gradient is wanted."""
-        for given in self.ring.rounds():
-            self._go_round(given)
+        for share in self.ring.rounds():
+            self._go_round(share)
             self._arrive()
             if self.ring.hops:
-                self.going = given, self.ring.group.pass_on(self.here, hop=-self.ring.hops)
+                self.going = share, self.ring.group.pass_on(self.here, hop=-self.ring.hops)
             else:
-                self._store(given, self.here)
+                self._store(share, self.here)
             self.here = []
         self._arrive()
         return [self.home.get(name) for name in CHUNK] + [gradient for one in self.sums for gradient in one.gradients()]
 
-    def _go_round(self, given: tuple[slice, ...]) -> None:
+    def _go_round(self, share: tuple[slice, ...]) -> None:
         """One round. At its end the sums of the last rank's keys are here."""
         ring = self.ring
-        self.chunk = [given_in(tensor, given) for tensor in self.own]
+        self.chunk = [tokens_of_share(tensor, share) for tensor in self.own]
         self.here = [zeros_like(tensor) for name, tensor in zip(CHUNK, self.chunk, strict=True) if name in self.home]
         for step in range(ring.hops + 1):
             settled = False
-            for meeting in ring.meetings(self.problems, given, step):
-                found = self._gradients(meeting)
+            for meeting in ring.meetings(self.problems, share, step):
+                gradients = self._gradients(meeting)
                 if not settled:
                     self._settle(step)
                     settled = True
                 for name, total in zip(self.home, self.here, strict=True):
-                    total[:, :, meeting.place] += found[name]
-                del found  # before the next part has its own
+                    total[:, :, meeting.place] += gradients[name]
+                del gradients  # before the next part has its own
             if not settled:
                 self._settle(step)
             if self.coming is not None:
@@ -95,9 +95,9 @@ class Backward:
         sums = self.sums[meeting.number]
         with without_autocast(problem.query):
             answers = Answers(*(of[meeting.number][:, :, meeting.queries] for of in self.answers))
-            found = self.ring.backend.gradients(problem, answers, [*self.home, *sums.wanted])
-        sums.add(problem, meeting.queries, meeting.keys, found)
-        return found
+            gradients = self.ring.backend.gradients(problem, answers, [*self.home, *sums.wanted])
+        sums.add(problem, meeting.queries, meeting.keys, gradients)
+        return gradients
 
     def _settle(self, step: int) -> None:
         """Receive the sums of earlier ranks, and send the keys and values on."""
@@ -109,12 +109,12 @@ class Backward:
     def _arrive(self) -> None:
         """Receive the last sums of this rank's own keys."""
         if self.going is not None:
-            (given, passing), self.going = self.going, None
-            self._store(given, passing.wait())
+            (share, passing), self.going = self.going, None
+            self._store(share, passing.wait())
 
-    def _store(self, given: tuple[slice, ...], sums: list[Tensor]) -> None:
+    def _store(self, share: tuple[slice, ...], sums: list[Tensor]) -> None:
         """Copy them to the places of these keys."""
-        lengths = [place.stop - place.start for place in given]
+        lengths = [place.stop - place.start for place in share]
         for home, one in zip(self.home.values(), sums, strict=True):
-            for place, of_piece in zip(given, one.split(lengths, 2), strict=True):
+            for place, of_piece in zip(share, one.split(lengths, 2), strict=True):
                 home[:, :, place] = of_piece

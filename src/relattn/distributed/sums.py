@@ -21,18 +21,18 @@ class Sums:
 
     def __init__(self, problem: Problem, wanted: list[str], names: list[str]) -> None:
         self.problem, self.wanted, self.names = problem, wanted, names
-        held = tensors_of(named(flat(problem, None)))
-        self.given = {name: tensor for name, tensor in held.items() if tensor is not None and name in wanted}
-        self.sums = {name: zeros_like(tensor) for name, tensor in self.given.items()}
+        by_name = tensors_of(named(flat(problem, None)))
+        self.tensors = {name: tensor for name, tensor in by_name.items() if tensor is not None and name in wanted}
+        self.sums = {name: zeros_like(tensor) for name, tensor in self.tensors.items()}
 
-    def add(self, part: Problem, queries: slice, keys: slice, found: dict[str, Tensor]) -> None:
+    def add(self, part: Problem, queries: slice, keys: slice, gradients: dict[str, Tensor]) -> None:
         """Add the gradients of the part with these queries and keys."""
         for name in self.wanted:
-            self._place(name, part, queries, keys).add_(wide(found[name]))
+            self._place(name, part, queries, keys).add_(wide(gradients[name]))
 
     def gradients(self) -> list[Tensor | None]:
         """The gradients in the order of `names`; None where no gradient is wanted."""
-        return [self.sums[name].to(self.given[name].dtype) if name in self.sums else None for name in self.names]
+        return [self.sums[name].to(self.tensors[name].dtype) if name in self.sums else None for name in self.names]
 
     def _place(self, name: str, part: Problem, queries: slice, keys: slice) -> Tensor:
         """The part of a sum that a part of the problem has a gradient for."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from relattn.compiled.rotation import rotate, turns
+from relattn.backends.cpu.rotation import rotate, turns
 
 
 def rotated(

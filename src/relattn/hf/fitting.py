@@ -34,8 +34,8 @@ def lacks(kind: type[nn.Module], why: str) -> str:
 def _differing(replacement: type[Replacement]) -> str | None:
     """The first method that the original's callers use in another form, and its argument; None where all agree."""
     theirs = original(replacement)
-    said = ((method, _argument(replacement, theirs, method)) for method in overridden(replacement))
-    return next((f"{theirs.__name__}.{method} {why}" for method, why in said if why is not None), None)
+    reasons = ((method, _argument(replacement, theirs, method)) for method in overridden(replacement))
+    return next((f"{theirs.__name__}.{method} {why}" for method, why in reasons if why is not None), None)
 
 
 def _argument(kind: type, theirs: type, method: str) -> str | None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from relattn.functional import attention_weights, relative_attention
-from relattn.hf.handed import check_handed, check_mask
 from relattn.hf.mask_functions import relattn_mask
 from relattn.hf.masks import MaskStructure, as_structure
+from relattn.hf.unsupported_kwargs import check_kwargs, check_mask
 
 if TYPE_CHECKING:
     from relattn.encodings.base import RelativeEncoding
@@ -56,7 +56,7 @@ def relattn_attention(
     check_mask(module, attention_mask)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     structure = as_structure(attention_mask, bool(causal), key.shape[2] - query.shape[2])
-    check_handed(module, structure, kwargs)
+    check_kwargs(module, structure, kwargs)
     if position_bias is not None:
         structure = add_to_scores(structure, position_bias)
     with_weights = asks_for_weights(module, kwargs)
@@ -94,12 +94,12 @@ def attend(
     )
     weights = None
     if with_weights:
-        with kept():
+        with keep_saved_tensors():
             weights = attention_weights(query, key, value, **keywords)
     return output.transpose(1, 2).contiguous(), weights
 
 
-def kept() -> AbstractContextManager[object]:
+def keep_saved_tensors() -> AbstractContextManager[object]:
     """Keeps the saved tensors in a checkpointed layer too, because the recomputation may not return weights."""
     if torch.compiler.is_compiling():
         return nullcontext()
@@ -108,8 +108,8 @@ def kept() -> AbstractContextManager[object]:
 
 def asks_for_weights(module: nn.Module, kwargs: dict[str, object]) -> bool:
     """Whether the caller wants `attentions` among the model's outputs."""
-    asked = kwargs.get("output_attentions")
-    return bool(getattr(getattr(module, "config", None), "output_attentions", False) if asked is None else asked)
+    flag = kwargs.get("output_attentions")
+    return bool(getattr(getattr(module, "config", None), "output_attentions", False) if flag is None else flag)
 
 
 def add_to_scores(structure: MaskStructure, bias: Float[Tensor, "#B Hq #Lq Lk"]) -> MaskStructure:

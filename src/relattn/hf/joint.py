@@ -43,7 +43,7 @@ def attend_jointly(
     joint = torch.lerp(wide(output), wide(other), share).to(output.dtype).transpose(1, 2).contiguous()
     if not with_weights:
         return joint, None
-    with interface.kept():
+    with interface.keep_saved_tensors():
         weights, other_weights = (
             attention_weights(
                 query, keys.key, keys.value, scale=scale, encoding=keys.terms, **keys.structure.keywords()

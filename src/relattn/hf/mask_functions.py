@@ -14,8 +14,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import masking_utils
 
-from relattn.hf.asked_masks import asked
 from relattn.hf.masks import MaskStructure, both
+from relattn.hf.probed_masks import probe
 
 
 def relattn_mask(
@@ -42,10 +42,10 @@ def relattn_mask(
         q_offset = q_offset.clone().reshape(())  # a static cache later changes the same tensor
     structure = _structure(mask_function, Sides(q_offset, q_length, kv_offset, kv_length))
     if structure is None:
-        made = {**more, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        flags = {**more, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
         first: Any = q_offset  # which transformers annotates as an int
         pairs = masking_utils.sdpa_mask(
-            batch_size, q_length, kv_length, first, kv_offset, mask_function, attention_mask, **made
+            batch_size, q_length, kv_length, first, kv_offset, mask_function, attention_mask, **flags
         )
         structure = MaskStructure(attn_mask=pairs)
     key_mask = None  # kept beside written pairs, too: ALiBi counts the real tokens
@@ -78,7 +78,7 @@ def _structure(mask_function: Callable, sides: Sides) -> MaskStructure | None:
     if mask_function is masking_utils.bidirectional_mask_function:
         return MaskStructure()
     if torch.compiler.is_compiling():
-        return asked(mask_function)
+        return probe(mask_function)
     maker, closed_over = _made_by(mask_function)
     if maker == "and_masks":
         return functools.reduce(both, (_structure(part, sides) for part in closed_over["mask_functions"]))

@@ -13,11 +13,11 @@ from transformers import PreTrainedConfig
 from relattn.arguments import kind_of
 from relattn.backends.select import check_backend
 from relattn.errors import UnsupportedError
+from relattn.hf.decide import Decision, Modules, around, decide, may_get_masks
 from relattn.hf.interface import NAME
 from relattn.hf.models import package
 from relattn.hf.replacement import Replacement, original, turn
 from relattn.hf.report import KINDS, Report
-from relattn.hf.verdict import Modules, Verdict, around, is_told_of_masks, verdict
 
 
 def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> Report:
@@ -42,14 +42,14 @@ def patch(model: nn.Module, backend: str = "auto", *, strict: bool = False) -> R
         raise ValueError(
             "model: is patched already; call relattn.hf.unpatch on it first, for instance to choose another backend"
         )
-    verdicts = {name: said for name in modules if (said := verdict(name, modules)) is not None}
-    verdicts = _without_unfit_families(verdicts, modules)
-    report = Report(*({name: v.said for name, v in verdicts.items() if v.kind == kind} for kind in KINDS))
+    decisions = {name: explanation for name in modules if (explanation := decide(name, modules)) is not None}
+    decisions = _without_unfit_families(decisions, modules)
+    report = Report(*({name: v.why for name, v in decisions.items() if v.kind == kind} for kind in KINDS))
     _refuse(model, report, strict)
-    _refuse_a_torn_model(verdicts, modules)
-    named = [name for name, v in verdicts.items() if v.by_name]
+    _refuse_a_torn_model(decisions, modules)
+    named = [name for name, v in decisions.items() if v.by_name]
     for name in (*report.changed, *report.remains):
-        turn(modules[name], verdicts[name].replacement or type(modules[name]))  # pyright: ignore[reportArgumentType]
+        turn(modules[name], decisions[name].replacement or type(modules[name]))  # pyright: ignore[reportArgumentType]
         modules[name].relattn_backend = backend  # pyright: ignore[reportArgumentType]
     if named:
         _own_configs(modules)
@@ -78,8 +78,8 @@ def unpatch(model: nn.Module) -> None:
     for config, implementation in configs:
         config._attn_implementation_internal = implementation
     for module in model.modules():
-        for held in ("relattn_backend", "relattn_with_weights"):
-            vars(module).pop(held, None)
+        for attribute in ("relattn_backend", "relattn_with_weights"):
+            vars(module).pop(attribute, None)
         turn(module, original(type(module)))
     del model._relattn_configs
 
@@ -128,41 +128,41 @@ def _refuse(model: nn.Module, report: Report, strict: bool) -> None:
         )
 
 
-def _without_unfit_families(verdicts: dict[str, Verdict], modules: Modules) -> dict[str, Verdict]:
+def _without_unfit_families(decisions: dict[str, Decision], modules: Modules) -> dict[str, Decision]:
     """A family is replaced as a whole or left: its modules hand on values that only the replacements understand."""
-    unfit = {package(type(modules[name])): found for name, found in verdicts.items() if found.unfit}
+    unfit = {package(type(modules[name])): decision for name, decision in decisions.items() if decision.unfit}
     return {
-        name: unfit.get(package(type(modules[name])), found) if found.replacement is not None else found
-        for name, found in verdicts.items()
+        name: unfit.get(package(type(modules[name])), decision) if decision.replacement is not None else decision
+        for name, decision in decisions.items()
     }
 
 
-def _refuse_a_torn_model(verdicts: dict[str, Verdict], modules: Modules) -> None:
+def _refuse_a_torn_model(decisions: dict[str, Decision], modules: Modules) -> None:
     """Raises UnsupportedError: when a module that is left shares masks, or values that a stack hands on, with changed
     ones.
     """
-    handed_on = {package(type(modules[name])) for name, v in verdicts.items() if v.kind == "changed" and v.in_a_stack}
-    for name, found in verdicts.items():
-        if found.kind == "left" and found.in_a_stack and package(type(modules[name])) in handed_on:
+    handed_on = {package(type(modules[name])) for name, v in decisions.items() if v.kind == "changed" and v.in_a_stack}
+    for name, decision in decisions.items():
+        if decision.kind == "left" and decision.in_a_stack and package(type(modules[name])) in handed_on:
             raise UnsupportedError(
-                f"model: {name} cannot be changed ({found.said}) and gets from the other layers of its stack what only "
-                "changed ones understand; nothing was changed"
+                f"model: {name} cannot be changed ({decision.why}) and gets from the other layers of its stack what "
+                "only changed ones understand; nothing was changed"
             )
-    named = [name for name, v in verdicts.items() if v.by_name]
+    named = [name for name, v in decisions.items() if v.by_name]
     configs = {id(config) for config in _configs(named, modules)}
-    told = [name for name, v in verdicts.items() if v.kind == "left" and is_told_of_masks(name, modules)]
-    for name in told:
+    receivers = [name for name, v in decisions.items() if v.kind == "left" and may_get_masks(name, modules)]
+    for name in receivers:
         if any(id(config) in configs for config in _configs([name], modules)):
             raise UnsupportedError(
-                f"model: {name} cannot be changed ({verdicts[name].said}) and takes its masks from where others take "
+                f"model: {name} cannot be changed ({decisions[name].why}) and takes its masks from where others take "
                 "theirs; nothing was changed"
             )
-    changed = (v.replacement for v in verdicts.values() if v.kind == "changed")
+    changed = (v.replacement for v in decisions.values() if v.kind == "changed")
     stacks = tuple({replacement.stack for replacement in changed if replacement and replacement.stack})
-    for name, found in verdicts.items():
-        if found.kind == "left" and isinstance(modules[name], stacks):
+    for name, decision in decisions.items():
+        if decision.kind == "left" and isinstance(modules[name], stacks):
             raise UnsupportedError(
-                f"model: {name or '(the whole)'} cannot be changed ({found.said}) and hands its layers what changed "
+                f"model: {name or '(the whole)'} cannot be changed ({decision.why}) and hands its layers what changed "
                 "ones do not understand; nothing was changed"
             )
 

@@ -15,8 +15,8 @@ def of_recording(name: str, *attributes: str) -> Any:
     Raises ImportError: where this version does not have it, or has it without these attributes. A family whose file
     needs it is then left, with that sentence as its reason.
     """
-    held = getattr(importlib.import_module(MODULE), name, None)
-    missing = next((attribute for attribute in attributes if not hasattr(held, attribute)), None)
-    if held is None or missing is not None:
-        raise ImportError(f"{MODULE} has no {name}" if held is None else f"{name} of {MODULE} has no {missing}")
-    return held
+    member = getattr(importlib.import_module(MODULE), name, None)
+    missing = next((attribute for attribute in attributes if not hasattr(member, attribute)), None)
+    if member is None or missing is not None:
+        raise ImportError(f"{MODULE} has no {name}" if member is None else f"{name} of {MODULE} has no {missing}")
+    return member

@@ -56,7 +56,7 @@ def overridden(kind: type[Replacement]) -> list[str]:
     """The methods of the original that the replacement has in another form."""
     theirs = original(kind)
     ours = (base for base in kind.__mro__ if issubclass(base, Replacement) and base is not Replacement)
-    methods = {method for base in ours for method, found in vars(base).items() if isinstance(found, FunctionType)}
+    methods = {method for base in ours for method, member in vars(base).items() if isinstance(member, FunctionType)}
     return sorted(method for method in methods if hasattr(theirs, method))
 
 
@@ -67,9 +67,9 @@ def keeps_its_forward(module: nn.Module) -> bool:
 
 def turn(module: nn.Module, kind: type[nn.Module]) -> None:
     """Change the class of a module, and of its forward where a hook keeps it, or has left it in the object."""
-    held = [name for name in ("forward", KEPT) if _is_of_its_class(module, name)]
+    attributes = [name for name in ("forward", KEPT) if _is_of_its_class(module, name)]
     module.__class__ = kind
-    for name in held:
+    for name in attributes:
         setattr(module, name, MethodType(kind.forward, module))
 
 

@@ -26,5 +26,7 @@ class Report:
     def __str__(self) -> str:
         kinds = {"changed": self.changed, "remains": self.remains, "left": self.left}
         return "\n".join(
-            f"{kind:<8} {name or '(the whole)'}: {how}" for kind, found in kinds.items() for name, how in found.items()
+            f"{kind:<8} {name or '(the whole)'}: {how}"
+            for kind, modules in kinds.items()
+            for name, how in modules.items()
         )

@@ -26,8 +26,8 @@ def gather_rows(values: Float[Tensor, "H R *F"], index: Int64[Tensor, "*n"]) -> 
     """values[:, index], with a gradient that is bit-equal on every run.
 
     The gradient of plain indexing sums with atomics, in an order that changes between runs. The gradient of an
-    embedding look-up sums each row's contributions in a fixed order, on CPUs and GPUs. Half-precision values are
-    returned in float32, so that their gradients are summed in float32.
+    embedding look-up is deterministic, on CPUs and GPUs. Half-precision values are returned in float32, so
+    that their gradients are summed in float32.
     """
     heads, count, *features = values.shape
     rows = F.embedding(index, wide(values).movedim(0, 1).reshape(count, -1))

@@ -65,10 +65,10 @@ inline void check_gradients(Draw& draw, const Standing& standing) {
     for (const Kind& kind : KINDS) (axis.*kind.table).first = -(axis.*kind.table).count / 2;  // so that pairs have rows
   p.mask_steps = {0, 0, p.keys, 1};
   p.added_mask = draw.numbers(p.queries * p.keys, 1.0f);
-  p.kept = 0.8, p.seed = 42;
+  p.keep_probability = 0.8, p.seed = 42;
   p.softcap = 2.0;
   p.key_bias = draw.numbers(p.batch * p.heads * p.keys, 1.0f);
-  p.less = draw.numbers(p.batch * p.heads * p.queries, 1.0f);
+  p.key_shift = draw.numbers(p.batch * p.heads * p.queries, 1.0f);
   const equation::Answers at = equation::answers(p);
   for (const Input& input : inputs_of(p, at)) {
     place = "the equation's gradient by " + input.name + standing.name();

@@ -13,11 +13,11 @@ struct Turn {
 // Each product and their sum are rounded once, by half of EPS, and the sum once more to a bfloat16's 8 digits.
 inline void check_one(const Kernels& kernels, const Turn& turn) {
   const Index width = 2 * turn.pairs + turn.spare, count = Index(turn.features.size());
-  const Held held(turn.features, turn.batch, turn.heads, turn.length, width, true, turn.narrow);
+  const CallerTensor features(turn.features, turn.batch, turn.heads, turn.length, width, true, turn.narrow);
   Written found(turn.narrow ? (count + 1) / 2 : count, NAN);
   Rotation call = {};
-  call.from = held.rows.at;
-  call.from_batch = held.rows.batch, call.from_head = held.rows.head, call.from_row = held.rows.row;
+  call.from = features.rows.at;
+  call.from_batch = features.rows.batch, call.from_head = features.rows.head, call.from_row = features.rows.row;
   call.to = found.at(), call.cosines = turn.cosines.data(), call.sines = turn.sines.data();
   call.table_batch = turn.by_batch ? turn.length * turn.pairs : 0;
   call.batch = turn.batch, call.heads = turn.heads, call.length = turn.length;
@@ -28,9 +28,9 @@ inline void check_one(const Kernels& kernels, const Turn& turn) {
 
   const auto number = [&](Index n) {
     if (!turn.narrow) return found.at()[n];
-    uint16_t brain;
-    std::memcpy(&brain, reinterpret_cast<const char*>(found.at()) + 2 * n, sizeof brain);
-    const uint32_t bits = uint32_t(brain) << 16U;
+    uint16_t bfloat16;
+    std::memcpy(&bfloat16, reinterpret_cast<const char*>(found.at()) + 2 * n, sizeof bfloat16);
+    const uint32_t bits = uint32_t(bfloat16) << 16U;
     float widened;
     std::memcpy(&widened, &bits, sizeof widened);
     return widened;

@@ -44,10 +44,10 @@ inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> x, std::array<uint
 
 // What dropout multiplies the weight of pair (i, j) of head n with, heads counted over the batch.
 inline double factor(const Problem& p, Index n, Index i, Index j) {
-  if (p.kept >= 1.0) return 1.0;
+  if (p.keep_probability >= 1.0) return 1.0;
   const auto words =
       philox({uint32_t(j), uint32_t(i / 4), uint32_t(n), 0}, {uint32_t(p.seed), uint32_t(p.seed >> 32U)});
-  return words[i % 4] < p.kept * 4294967296.0 ? 1.0 / p.kept : 0.0;
+  return words[i % 4] < p.keep_probability * 4294967296.0 ? 1.0 / p.keep_probability : 0.0;
 }
 
 // A sum of products, and how far a float32 may lie from it.
@@ -92,7 +92,7 @@ class Row {
       to.lse[row] = -INFINITY;
       return;
     }
-    soften();
+    softmax();
     Sum delta;
     for (Index d = 0; d < p.value_width; d++) {
       const Sum& output = to.output[row * p.value_width + d] = output_of(d);
@@ -174,12 +174,12 @@ class Row {
       pair.score += number, pair.off += EPS * (std::abs(number) + std::abs(pair.score));
     };
     if (!p.key_bias.empty())
-      add(double(p.key_bias[(b * p.heads + h) * p.keys + pair.j]) - p.less[(b * p.heads + h) * p.queries + i]);
+      add(double(p.key_bias[(b * p.heads + h) * p.keys + pair.j]) - p.key_shift[(b * p.heads + h) * p.queries + i]);
     if (!p.added_mask.empty()) add(p.added_mask[p.mask_at(b, h, i, pair.j)]);
   }
 
   // The weights P, and lse.
-  void soften() {
+  void softmax() {
     double most = -INFINITY, total = 0.0, off = 0.0;
     for (const Pair& pair : seen) most = std::max(most, pair.score);
     for (Pair& pair : seen) {

@@ -12,13 +12,13 @@ using equation::Table;
 // How a problem is given to the kernels.
 struct Layout {
   bool few = false;          // by the kernels of few queries, which have no backward pass
-  Index held = 0;            // keys and values in float, 1 bfloat16 or 2 float16
+  Index element_type = 0;    // keys and values in float, 1 bfloat16 or 2 float16
   bool wide_tables = false;  // tables are not said to be bfloat16, though they may be
   bool interleaved = false;  // [B, L, heads, width] in memory
   Index query_block = 20, key_block = 40, threads = 1;
 };
 
-inline uint16_t bits_of_brain(float number) {
+inline uint16_t bits_of_bfloat16(float number) {
   uint32_t bits;
   std::memcpy(&bits, &number, sizeof bits);
   return uint16_t(bits >> 16U);
@@ -31,12 +31,13 @@ inline uint16_t bits_of_half(float number) {
 }
 
 // [B, heads, L, width] as the layout wants it.
-struct Held {
+struct CallerTensor {
   Floats floats;
   std::vector<uint16_t> narrow;
   called::Rows rows = {};
 
-  Held(const Floats& x, Index batch, Index heads, Index length, Index width, bool interleaved, Index held) {
+  CallerTensor(const Floats& x, Index batch, Index heads, Index length, Index width, bool interleaved,
+               Index element_type) {
     floats.resize(x.size());
     rows.batch = heads * length * width;
     rows.head = interleaved ? width : length * width, rows.row = interleaved ? heads * width : width;
@@ -46,8 +47,9 @@ struct Held {
           for (Index d = 0; d < width; d++)
             floats[b * rows.batch + h * rows.head + i * rows.row + d] = x[((b * heads + h) * length + i) * width + d];
     rows.at = floats.data();
-    if (!held) return;
-    for (const float number : floats) narrow.push_back(held == 1 ? bits_of_brain(number) : bits_of_half(number));
+    if (!element_type) return;
+    for (const float number : floats)
+      narrow.push_back(element_type == 1 ? bits_of_bfloat16(number) : bits_of_half(number));
     rows.at = reinterpret_cast<const float*>(narrow.data());
   }
 };
@@ -77,7 +79,7 @@ inline called::Lists lists(const Problem& p, const Axis& axis, Index lowest, Ind
 
 // What stands on an axis, and its gradients.
 struct LaidAxis {
-  Held relative_query;
+  CallerTensor relative_query;
   Written by_relative_query, by_relative_keys, by_relative_queries, by_relative_values, by_bias;
 
   LaidAxis(const Problem& p, const Axis& axis, bool interleaved)
@@ -123,19 +125,20 @@ class Laid {
         by_key_bias(zeros_like(problem.key_bias)),
         p(problem),
         layout(wanted),
-        query(held(p.query, p.heads, p.queries, p.width, 0)),
-        key(held(p.key, p.key_heads, p.keys, p.width, layout.held)),
-        value(held(p.value, p.key_heads, p.keys, p.value_width, layout.held)),
-        output_gradient(held(p.output_gradient, p.heads, p.queries, p.value_width, 0)) {
+        query(caller_tensor(p.query, p.heads, p.queries, p.width, 0)),
+        key(caller_tensor(p.key, p.key_heads, p.keys, p.width, layout.element_type)),
+        value(caller_tensor(p.value, p.key_heads, p.keys, p.value_width, layout.element_type)),
+        output_gradient(caller_tensor(p.output_gradient, p.heads, p.queries, p.value_width, 0)) {
     give_sizes();
     give_axes();
     give_masks();
     call.query = query.rows, call.key = key.rows, call.value = value.rows;
-    call.scale = p.scale, call.softcap = p.softcap, call.kept = p.kept, call.seed = Index(p.seed);
+    call.scale = p.scale, call.softcap = p.softcap, call.keep_probability = p.keep_probability,
+    call.seed = Index(p.seed);
     call.whole_heads = p.heads;
     call.output = output.at(), call.lse = lse.at(), call.maximum = maximum.at(), call.total = total.at();
     call.query_block = layout.query_block, call.key_block = layout.key_block;
-    call.threads = layout.threads, call.held = layout.held;
+    call.threads = layout.threads, call.element_type = layout.element_type;
     call.in_bfloat16 = p.in_bfloat16;
   }
   Laid(const Laid&) = delete;  // the call points into it
@@ -155,10 +158,10 @@ class Laid {
  private:
   const Problem& p;
   const Layout& layout;
-  const Held query, key, value, output_gradient;
+  const CallerTensor query, key, value, output_gradient;
   std::vector<called::Axis> others;
 
-  Held held(const Floats& x, Index heads, Index length, Index width, Index as) const {
+  CallerTensor caller_tensor(const Floats& x, Index heads, Index length, Index width, Index as) const {
     return {x, p.batch, heads, length, width, layout.interleaved, as};
   }
 
@@ -189,6 +192,7 @@ class Laid {
     call.mask_batch = p.mask_steps[0], call.mask_head = p.mask_steps[1];
     call.mask_query = p.mask_steps[2], call.mask_key = p.mask_steps[3];
     if (!p.key_bias.empty())
-      call.key_bias = {p.key_bias.data(), p.less.data(), p.heads * p.keys, p.keys, p.heads * p.queries, p.queries, 1};
+      call.key_bias = {
+          p.key_bias.data(), p.key_shift.data(), p.heads * p.keys, p.keys, p.heads * p.queries, p.queries, 1};
   }
 };

@@ -41,7 +41,7 @@ struct Problem {
   Index width = 16, value_width = 16;
   Index origin = 0, lowest = INT64_MIN / 4, highest = -(INT64_MIN / 4);  // of the sequence alone
   std::vector<Axis> axes = std::vector<Axis>(1);  // the sequence, and others, whose positions are listed
-  double scale = 1.0, kept = 1.0;
+  double scale = 1.0, keep_probability = 1.0;
   bool in_bfloat16 = false;  // all numbers of query, key, value, tables and the output's gradient are bfloat16's
   double rounded = 0.0;      // how far a weight or a dS in a product may be off for it, relative to it
   uint64_t seed = 0;
@@ -52,7 +52,7 @@ struct Problem {
   std::vector<uint8_t> pair_mask;
   Floats added_mask;
   double softcap = 0.0;                  // 0 for none
-  Floats key_bias, less;                 // a [B, Hq, Lk] and c [B, Hq, Lq]
+  Floats key_bias, key_shift;            // a [B, Hq, Lk] and c [B, Hq, Lq]
   Floats output_gradient, lse_gradient;  // [B, Hq, Lq, Dv], [B, Hq, Lq]
 
   Axis& sequence() { return axes[0]; }

@@ -194,7 +194,7 @@ void add_terms_of_no_axis(Problem& p, Draw& draw) {
   if (which != 1) p.softcap = 0.5 + double(draw.below(8));
   if (which == 0) return;
   p.key_bias = draw.numbers(p.batch * p.heads * p.keys, 4.0f),
-  p.less = draw.numbers(p.batch * p.heads * p.queries, 4.0f);
+  p.key_shift = draw.numbers(p.batch * p.heads * p.queries, 4.0f);
 }
 
 // Every mask, and none, beside all tables; then with dropout; then few queries; in float32 and in bfloat16, with tables
@@ -205,27 +205,27 @@ void everything_at_once(std::vector<Kernels>& sets, Draw& draw, const Standing& 
   for (const Mask& mask : MASKS)
     for (const bool few : {false, true})
       for (const bool drops : {false, true})
-        for (const Index held : {0, 1, 2})
+        for (const Index element_type : {0, 1, 2})
           for (const bool more : {false, true}) {
-            if (held == 2 && !few) continue;
-            const bool narrow = held == 1;
+            if (element_type == 2 && !few) continue;
+            const bool narrow = element_type == 1;
             place = std::string("all tables, ") + mask.name + (drops ? ", dropout" : "") +
                     (few ? ", few queries" : "") +
-                    (narrow ? ", bfloat16"
-                     : held ? ", float16"
-                            : "") +
+                    (narrow         ? ", bfloat16"
+                     : element_type ? ", float16"
+                                    : "") +
                     (more ? ", capped" : "") + standing.name();
             Problem p = everything(draw, few ? 2 : queries, few ? 270 : keys, others);
             if (narrow) fill(p, draw, true);
-            if (held == 2) p.key = rounded_to_halves(p.key), p.value = rounded_to_halves(p.value);
+            if (element_type == 2) p.key = rounded_to_halves(p.key), p.value = rounded_to_halves(p.value);
             if (narrow && !few) p.rounded = ROUNDED;
-            if (drops) p.kept = 0.7, p.seed = draw.word() >> 1U;
+            if (drops) p.keep_probability = 0.7, p.seed = draw.word() >> 1U;
             if (draw.below(2)) p.highest = p.origin + p.keys / 2;
             mask.lay(p, draw);
             standing.lay(p, draw);
             if (more) add_terms_of_no_axis(p, draw);
             Layout layout;
-            layout.few = few, layout.held = few ? held : 0, layout.interleaved = draw.below(2);
+            layout.few = few, layout.element_type = few ? element_type : 0, layout.interleaved = draw.below(2);
             layout.wide_tables = draw.below(2);
             layout.query_block = 1 + draw.below(40), layout.key_block = 1 + draw.below(70);
             check(sets, p, layout);

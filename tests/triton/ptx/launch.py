@@ -11,8 +11,8 @@ import pytest
 import torch
 from triton.backends.compiler import GPUTarget
 
-from relattn.backends.triton.call import Call
-from relattn.backends.triton.inputs import widths_of
+from relattn.backends.triton.host.call import Call
+from relattn.backends.triton.host.pack import widths_of
 from tests.triton.calls import launching
 from tests.triton.compiled import compiled_for, given_at_run_time
 from tests.triton.ptx.instructions import STEPS
@@ -60,19 +60,20 @@ class Launched:
 
 
 def emulate(given: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capability: int = 80) -> None:
-    """From now on every kernel of the triton backend runs here, those along tiles in these `Sizes` and as compiled for
-    GPUs of this capability.
+    """From now on every kernel of the triton backend runs here, those along tiles by this `TileConfig` and as compiled
+    for GPUs of this capability.
     """
-    from relattn.backends.triton import candidates, decoding
+    from relattn.backends.triton.host import tile_configs
+    from relattn.backends.triton.kernels import decoding
 
-    size = candidates.Sizes(*given)
+    size = tile_configs.TileConfig(*given)
 
     def in_tiles(
         kernel: Any, call: Call, programs: Callable[[int], int], arguments: tuple, *,
         more: Mapping[str, int] = MappingProxyType({}), **given: Any,
     ) -> None:  # fmt: skip
-        owned = size.tile * (size.groups if kernel.__name__ in candidates.ALONG_KEYS else 1)
-        constants = {**widths_of(call), **more, **candidates.constants(kernel, size)}
+        owned = size.tile * (size.groups if kernel.__name__ in tile_configs.ALONG_KEYS else 1)
+        constants = {**widths_of(call), **more, **tile_configs.constants(kernel, size)}
         launch(
             kernel, arguments, constants, programs(owned), size.warps, size.stages, precision=call.precision,
             capability=capability,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from relattn.backends.triton.call import Call
+from relattn.backends.triton.host.call import Call
 from tests.triton.calls import launching
 from tests.triton.test_kernels import TABLES, make_call, random_cotangents, run
 
@@ -37,8 +37,8 @@ def test_every_size_that_may_be_taken_is_run(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _taken() -> Iterator[Compiled]:
-    """By calls of each kind that `candidates` tells from others."""
-    from relattn.backends.triton.candidates import AMPERE, candidates
+    """By calls of each kind that `tile_configs` tells from others."""
+    from relattn.backends.triton.host.tile_configs import AMPERE, tile_configs
 
     for (dtype, precision), width, tables, dropout_p, axes, added in product(
         NUMBERS, (64, 128, 256), BESIDE, (0.0, 0.3), ((), ({"number": 1},)), (None, "hqk")
@@ -53,14 +53,14 @@ def _taken() -> Iterator[Compiled]:
         # Those alone, of which it consists, run where a gradient is not wanted; a mask is summed in every order.
         of_owned = ["several", *(["mask"] if added else [])] if len(owned) > 1 else owned
         for kernel in (*ALWAYS, *(f"{name}_kernel" for name in of_owned)):
-            for sizes in candidates(kernel, call, AMPERE):
+            for sizes in tile_configs(kernel, call, AMPERE):
                 yield _compiled(kernel, tuple(sizes), call)
 
 
 def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
     """What they would launch: nothing runs here."""
-    from relattn.backends.triton import backward, decoding
-    from relattn.backends.triton.candidates import Sizes
+    from relattn.backends.triton.host.tile_configs import TileConfig
+    from relattn.backends.triton.kernels import backward, decoding
     from tests.triton.ptx.test_emulated import EVERY_TIME, NOW_AND_THEN
 
     found: set[Compiled] = set()
@@ -68,7 +68,7 @@ def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
     for dtype, sizes, given in (EVERY_TIME | NOW_AND_THEN).values():
 
         def noted(kernel: Any, call: Call, *others: Any, sizes: tuple[int, ...] = sizes, **more: Any) -> None:
-            found.add(_compiled(kernel.__name__, tuple(Sizes(*sizes)), call))
+            found.add(_compiled(kernel.__name__, tuple(TileConfig(*sizes)), call))
 
         for module in launching():
             monkeypatch.setattr(module, "launch", noted)
@@ -80,7 +80,7 @@ def _run_by_cases(monkeypatch: pytest.MonkeyPatch) -> set[Compiled]:
 
 
 def _compiled(kernel: str, sizes: tuple[int, ...], call: Call) -> Compiled:
-    from relattn.backends.triton.candidates import ALONG_KEYS
+    from relattn.backends.triton.host.tile_configs import ALONG_KEYS
 
     owned = sizes[3] if kernel in ALONG_KEYS else 1
     return Compiled(kernel, (*sizes[:3], owned), call.query.dtype == torch.float32, call.precision)

@@ -294,7 +294,7 @@ def now_and_then(names: Iterable[str]) -> Iterator[Any]:
 
 
 def hold(name: str, monkeypatch: pytest.MonkeyPatch, ordered: bool, capability: int = 80) -> None:
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
     from tests.triton.ptx.launch import emulate
 
     dtype, sizes, given = (EVERY_TIME | NOW_AND_THEN)[name]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn.backends.triton.call import FARTHEST, Call, ListedAxis, Table
+from relattn.backends.triton.host.call import FARTHEST, Call, ListedAxis, Table
 from relattn.score.position import Listed
 from tests.triton import test_kernels
 from tests.triton.test_kernels import TABLES, hold_to_the_equation, make_call, random_cotangents
@@ -92,7 +92,7 @@ def _spread_fields(of: Call | ListedAxis, names: tuple[str, ...], axis: int, ste
 
 def hold(call: Call, axis: int, step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
     """All that is handed over spread, dO as well, with the kernels of one of the orders."""
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
     from tests.triton.ptx.launch import emulate
 
     def far_cotangents(call: Call) -> tuple[Tensor, Tensor]:

@@ -31,8 +31,8 @@ def test_both_passes_take_the_same_weights(
     """Of values that are the rows of a unit matrix the answers are the weights, and so are their gradients for such a
     dO. Several keys have a weight: in float32 keys differ by a few of its roundings, in bfloat16 biases do it.
     """
-    from relattn.backends.triton.backward import backward
-    from relattn.backends.triton.forward import forward
+    from relattn.backends.triton.kernels.backward import backward
+    from relattn.backends.triton.kernels.forward import forward
     from tests.triton.ptx.launch import emulate
 
     emulate(sizes, monkeypatch)

@@ -39,29 +39,29 @@ FEW: dict[str, Any] = {
 }  # fmt: skip
 """The last tile of keys reaches further than the numbers that lie beyond a tensor."""
 SCENES: dict[str, tuple[tuple[int, ...], bool, dict[str, Any]]] = {
-    "a fixed order": (THREE_STAGES, True, WALK),
+    "deterministic": (THREE_STAGES, True, WALK),
     "every gradient": (THREE_STAGES, False, WALK),
     "a float mask": (THREE_STAGES, False, {**WALK, "added": "hqk"}),
-    "a float mask in a fixed order": (THREE_STAGES, True, {**WALK, "added": "hqk"}),
+    "a float mask, deterministic": (THREE_STAGES, True, {**WALK, "added": "hqk"}),
     "lists": (ONE_STAGE, False, LISTS),
-    "lists in a fixed order": (ONE_STAGE, True, LISTS),
+    "lists, deterministic": (ONE_STAGE, True, LISTS),
     "a bias of lists": (ONE_STAGE, False, A_BIAS),
     "few queries": (ONE_STAGE, True, FEW),
 }
-"""Sizes, whether in a fixed order, and a call."""
+"""Sizes, whether deterministic, and a call."""
 COPYING = {
-    "forward_kernel": "a fixed order",
-    "queries_kernel": "a fixed order",
-    "keys_kernel": "a fixed order",
-    "tables_kernel": "a fixed order",
+    "forward_kernel": "deterministic",
+    "queries_kernel": "deterministic",
+    "keys_kernel": "deterministic",
+    "tables_kernel": "deterministic",
     "every gradient": "every gradient",
     "mask_kernel": "a float mask",
-    "several_kernel": "a float mask in a fixed order",
+    "several_kernel": "a float mask, deterministic",
 }
 """Kernels that copy beside their sums, and where they are found."""
 WITHOUT_COPIES = {
     "every gradient of lists": "lists",
-    "rows_kernel": "lists in a fixed order",
+    "rows_kernel": "lists, deterministic",
     "part_kernel": "few queries",
     "merge_kernel": "few queries",
 }
@@ -101,7 +101,7 @@ def _launched(launches: Callable[[str], dict[str, tuple]], name: str) -> tuple:
 
 def _launches(scene: str) -> dict[str, tuple]:
     """All launches of a scene, forward and backward."""
-    from relattn.backends.triton import backward
+    from relattn.backends.triton.kernels import backward
     from tests.triton.ptx import launch
 
     sizes, ordered, given = SCENES[scene]

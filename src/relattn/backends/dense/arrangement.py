@@ -191,8 +191,8 @@ class _Diagonals(NamedTuple):
 class _Pairs:
     """Listed positions: every pair looks its row up; index [1 or B, 1, L, L'].
 
-    In forward mode by PyTorch's operations, for torch.compile takes no Function with a jvp. On CUDA their gradients do
-    not sum in a fixed order.
+    In forward mode by PyTorch's operations, for torch.compile takes no Function with a jvp. On CUDA their gradients
+    are not deterministic.
     """
 
     rows: Tensor
@@ -230,7 +230,7 @@ class _Pairs:
 
 
 class _GatherColumns(torch.autograd.Function):
-    """strip.gather(-1, index), whose gradient sums in a fixed order."""
+    """strip.gather(-1, index), with a deterministic gradient."""
 
     generate_vmap_rule = True
 

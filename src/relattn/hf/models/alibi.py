@@ -21,7 +21,7 @@ from relattn.errors import UnsupportedError
 from relattn.hf.interface import add_to_scores, attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -121,8 +121,8 @@ class RelattnFalconAttention(Replacement, FalconAttention):
 
     def _numbers_of_keys(self, query: Tensor, key: Tensor, structure: MaskStructure) -> Float[Tensor, "#B H Lk"]:
         """As the model makes them: slopes and products in bfloat16, in a model of any dtype."""
-        kept = structure.key_mask
-        real = key.new_ones(1, key.shape[2], dtype=torch.long) if kept is None else kept.long()
+        key_mask = structure.key_mask
+        real = key.new_ones(1, key.shape[2], dtype=torch.long) if key_mask is None else key_mask.long()
         alibi = build_alibi_tensor(real, self.num_heads, query.dtype)
         return _of_keys(alibi, self.num_heads, query) / math.sqrt(self.head_dim)
 

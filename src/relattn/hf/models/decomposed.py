@@ -16,7 +16,7 @@ from transformers.models.vitdet.modeling_vitdet import VitDetAttention
 from relattn.hf.grids import on_grid
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure
-from relattn.hf.recording import recording
+from relattn.hf.output_recording import is_recording
 from relattn.hf.replacement import Replacement
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
@@ -34,7 +34,7 @@ class SamAttention(Replacement):
     ) -> tuple[Float[Tensor, "B height width C"], Float[Tensor, "BH L L"] | None]:
         """(output, attention weights if wanted), under SamVisionAttention's arguments."""
         dropout = self.dropout if self.drops_weights and self.training else 0.0
-        with_weights = recording() if output_attentions is None else output_attentions
+        with_weights = is_recording() if output_attentions is None else output_attentions
         heads, relative = self.num_attention_heads, self.use_rel_pos
         output, weights = _attend(self, hidden_states, heads, relative, dropout, with_weights)
         return output, None if weights is None else weights.flatten(0, 1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
 
 from relattn.hf.masks import MaskStructure
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 
 
 class LastTokens(WholeModel):
@@ -18,9 +18,9 @@ class LastTokens(WholeModel):
 
     def _maybe_slice_kv_shared_inputs(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """As the original's; its masks, by the kind of layer, may be structures."""
-        held = (_each(arg, lambda mask: _Rows(mask, hidden_states.shape[1]), MaskStructure) for arg in args)
-        found = super()._maybe_slice_kv_shared_inputs(hidden_states, *held, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-        return tuple(_each(one, lambda rows: rows.structure, _Rows) for one in found)
+        rows = (_each(arg, lambda mask: _Rows(mask, hidden_states.shape[1]), MaskStructure) for arg in args)
+        results = super()._maybe_slice_kv_shared_inputs(hidden_states, *rows, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        return tuple(_each(one, lambda rows: rows.structure, _Rows) for one in results)
 
 
 def where_it_cuts(original: type[nn.Module], replacement: type[LastTokens]) -> dict[type[nn.Module], type[LastTokens]]:
@@ -28,11 +28,11 @@ def where_it_cuts(original: type[nn.Module], replacement: type[LastTokens]) -> d
     return {original: replacement} if hasattr(original, "_maybe_slice_kv_shared_inputs") else {}
 
 
-def _each(held: Any, change: Callable[[Any], Any], kind: type) -> Any:
+def _each(masks: Any, change: Callable[[Any], Any], kind: type) -> Any:
     """A mapping with its values of one kind changed; anything else itself."""
-    if not isinstance(held, dict):
-        return held
-    return {name: change(value) if isinstance(value, kind) else value for name, value in held.items()}
+    if not isinstance(masks, dict):
+        return masks
+    return {name: change(value) if isinstance(value, kind) else value for name, value in masks.items()}
 
 
 @dataclass(frozen=True)

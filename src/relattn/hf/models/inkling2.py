@@ -13,7 +13,7 @@ from transformers.models.inkling2.modeling_inkling2 import (
 from relattn.hf.models import inkling2_until_5_23
 from relattn.hf.models.inkling2_in_parts import Bias, Full, Sliding, without_distances
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 
 
 class RelattnInkling2SlidingAttention(Sliding, Inkling2SlidingAttention):

@@ -13,7 +13,7 @@ from transformers.models.inkling2_loop.modeling_inkling2_loop import (
 
 from relattn.hf.models.inkling2_in_parts import Bias, Full, Sliding, without_distances
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 
 
 class RelattnInkling2LoopSlidingAttention(Sliding, Inkling2LoopSlidingAttention):

@@ -17,7 +17,7 @@ from relattn.encodings.t5 import bias_table
 from relattn.hf.called import columns_of
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
-from relattn.hf.recording import recording
+from relattn.hf.output_recording import is_recording
 from relattn.hf.replacement import Replacement
 from relattn.score.positions import SEQUENCE, Span
 from relattn.score.table import wide
@@ -76,7 +76,9 @@ class _Encoder(Replacement):
 def _past_adapters(projection: nn.Module) -> nn.Module:
     """The layer that holds the projection's weight: the original reads this weight, so past an adapter."""
     weight = getattr(projection, "weight", None)
-    holders = (one for one in projection.modules() if any(held is weight for held in one.parameters(recurse=False)))
+    holders = (
+        one for one in projection.modules() if any(parameter is weight for parameter in one.parameters(recurse=False))
+    )
     return next(holders, projection)
 
 
@@ -178,8 +180,8 @@ def _attend(
         terms = sum((one.terms(query) for one in on), ScoreTerms())
         where = {axis: place.expand(query.shape[0], -1) for one in on for axis, place in one.positions.items()}
         structure = replace(structure, query_position=where, key_position=where)
-    asked = kwargs.get("output_attentions")
-    with_weights = recording() if asked is None else asked
+    flag = kwargs.get("output_attentions")
+    with_weights = is_recording() if flag is None else flag
     dropout = module.dropout.p if module.training else 0.0
     output, weights = attend(module, query, key, value, structure, terms, head_dim**-0.5, dropout, with_weights)
     return output.flatten(2), weights

@@ -23,7 +23,7 @@ from relattn.hf.masks import as_structure
 from relattn.hf.models.parakeet import relative_attention_of, through_layers
 from relattn.hf.names import CACHE
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 
 
 class RelattnNemotronAsrStreamingEncoderAttention(Replacement, NemotronAsrStreamingEncoderAttention):
@@ -80,12 +80,12 @@ class RelattnNemotronAsrStreamingEncoder(WholeModel, NemotronAsrStreamingEncoder
             speech = self._get_output_attention_mask(attention_mask, target_length=states.shape[1])
         chunks = _chunks(self, states, speech, past_key_values, num_lookahead_tokens)
         blind = chunks.blind()
-        handed = {
+        layer_arguments = {
             "attention_mask": chunks, "all_masked_rows": None if blind is None else blind.unsqueeze(1),
             CACHE: past_key_values, "padding_cache": padding_cache, "use_cache": use_cache,
         }  # fmt: skip
         positions = self.encode_positions(states[:1], cached_frames=chunks.lengths[1] - states.shape[1])
-        states = through_layers(self, states, positions, {**kwargs, **handed})
+        states = through_layers(self, states, positions, {**kwargs, **layer_arguments})
         return NemotronAsrStreamingEncoderModelOutput(
             last_hidden_state=states,  # pyright: ignore[reportArgumentType]
             attention_mask=speech.int() if speech is not None and output_attention_mask else None,

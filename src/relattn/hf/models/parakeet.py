@@ -22,7 +22,7 @@ from relattn.hf.interface import asks_for_weights, attend
 from relattn.hf.masks import MaskStructure
 from relattn.hf.models.conformer import transformer_xl_terms
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 
 
 class RelattnParakeetEncoderAttention(Replacement, ParakeetEncoderAttention):
@@ -97,7 +97,10 @@ class RelattnParakeetEncoder(WholeModel, ParakeetEncoder):
 
 
 def through_layers(
-    encoder: Any, states: Float[Tensor, "B L width"], positions: Float[Tensor, "1 R width"], handed: dict[str, Any]
+    encoder: Any,
+    states: Float[Tensor, "B L width"],
+    positions: Float[Tensor, "1 R width"],
+    layer_arguments: dict[str, Any],
 ) -> Float[Tensor, "B L width"]:
     """The encoder's layers one after the other, each left out with the probability `layerdrop` in training."""
     states = F.dropout(states, encoder.dropout, encoder.training)
@@ -105,7 +108,7 @@ def through_layers(
     for layer in encoder.layers:
         drops = encoder.training and encoder.layerdrop > 0.0 and torch.rand([]) < encoder.layerdrop
         if not drops:
-            states = layer(states, position_embeddings=positions, **handed)
+            states = layer(states, position_embeddings=positions, **layer_arguments)
     return states
 
 

@@ -20,7 +20,7 @@ from relattn.hf.heads import projected
 from relattn.hf.interface import attend
 from relattn.hf.masks import MaskStructure, as_structure
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -30,7 +30,7 @@ CHUNKS = "chunks"
 """The axis of the chunks' numbers."""
 
 
-class Handed(NamedTuple):
+class LayerMask(NamedTuple):
     """The encoder hands this to its layers instead of a bias of pairs."""
 
     structure: MaskStructure
@@ -59,10 +59,10 @@ class RelattnPhi4MultimodalAudioAttention(Replacement, Phi4MultimodalAudioAttent
     by_name = False
 
     def forward(
-        self, hidden_states: Float[Tensor, "B L width"], attention_mask: Handed | Tensor, **kwargs: Any
+        self, hidden_states: Float[Tensor, "B L width"], attention_mask: LayerMask | Tensor, **kwargs: Any
     ) -> Float[Tensor, "B L width"]:
         """The output, under the original's arguments."""
-        if isinstance(attention_mask, Handed):
+        if isinstance(attention_mask, LayerMask):
             structure, terms = attention_mask
         else:
             structure, terms = as_structure(attention_mask, True, 0), None
@@ -92,9 +92,9 @@ class RelattnPhi4MultimodalAudioModel(WholeModel, Phi4MultimodalAudioModel):
             states = F.pad(states, (0, 0, 0, lacking)).unflatten(1, (-1, PIECE)).flatten(0, 1)
             speech = None if speech is None else F.pad(speech, (0, lacking)).reshape(-1, PIECE)
             numbers = self.chunk_numbers(PIECE)
-        handed = self.handed(numbers.to(states.device), speech, self.relative_attention_bias_layer(states))
+        layer_mask = self.layer_mask(numbers.to(states.device), speech, self.relative_attention_bias_layer(states))
         for layer in self.encoders:
-            states = layer(states, handed)
+            states = layer(states, layer_mask)
         return states.reshape(batch, -1, states.shape[-1])[:, :length]
 
     def chunk_numbers(self, length: int) -> Int[Tensor, "L"]:
@@ -106,7 +106,7 @@ class RelattnPhi4MultimodalAudioModel(WholeModel, Phi4MultimodalAudioModel):
         size = self.config.chunk_size if self.config.chunk_size > 0 else length
         return (torch.arange(length) + (-length % size if from_the_end else 0)) // size
 
-    def handed(self, numbers: Int[Tensor, "L"], speech: Bool[Tensor, "B L"] | None, bias: OffsetTable) -> Handed:
+    def layer_mask(self, numbers: Int[Tensor, "L"], speech: Bool[Tensor, "B L"] | None, bias: OffsetTable) -> LayerMask:
         """b[d], and on the axis of chunks 1 for a key in the query's chunk or in the `left_chunk` chunks before it.
 
         Frames of padding stand before all of these chunks.
@@ -117,7 +117,7 @@ class RelattnPhi4MultimodalAudioModel(WholeModel, Phi4MultimodalAudioModel):
         structure = MaskStructure(
             query_position={"sequence": 0, CHUNKS: numbers}, key_position={"sequence": 0, CHUNKS: keys}
         )
-        return Handed(structure, ScoreTerms(bias=bias) + ScoreTerms(bias=ones).on(CHUNKS))
+        return LayerMask(structure, ScoreTerms(bias=bias) + ScoreTerms(bias=ones).on(CHUNKS))
 
 
 REPLACEMENTS = {

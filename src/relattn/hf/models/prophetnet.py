@@ -151,10 +151,10 @@ class RelattnProphetNetNgramSelfAttention(Replacement, ProphetNetNgramSelfAttent
             if early:
                 main = main + F.pad(shares[..., 2:], (0, key.shape[2] - 1))
             weights = torch.cat([main, torch.diag_embed(shares[..., 1])], dim=-1)
-        kept = F.dropout(shares[..., 1:], dropout, self.training)
-        merged = shares[..., :1] * output + kept[..., :1] * own_value
+        dropped_shares = F.dropout(shares[..., 1:], dropout, self.training)
+        merged = shares[..., :1] * output + dropped_shares[..., :1] * own_value
         if early:
-            merged = merged + kept[..., 1:] * value[:, :, :1]
+            merged = merged + dropped_shares[..., 1:] * value[:, :, :1]
         return merged.transpose(1, 2), weights
 
     def _terms(self, relative: Float[Tensor, "B H L buckets"], shift: int) -> ScoreTerms:

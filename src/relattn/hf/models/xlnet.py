@@ -16,7 +16,7 @@ from relattn.hf.interface import attend
 from relattn.hf.joint import Keys, attend_jointly
 from relattn.hf.masks import MaskStructure
 from relattn.hf.replacement import Replacement
-from relattn.hf.whole import WholeModel
+from relattn.hf.whole_model import WholeModel
 from relattn.score.table import OffsetTable
 from relattn.score.terms import ScoreTerms
 
@@ -59,7 +59,7 @@ class RelattnXLNetRelativeAttention(Replacement, XLNetRelativeAttention):
             output, weights = attend_jointly(self, query, others, itself, scale, dropout, output_attentions)
             return output, None if weights is None else weights[0] + weights[1]
 
-        found = [(h, *attended(_heads(h, self.q), attn_mask_h, sees_itself=True))]
+        of_streams = [(h, *attended(_heads(h, self.q), attn_mask_h, sees_itself=True))]
         if g is not None:
             query = torch.einsum("mbh,hnd->mbnd", g, self.q)
             if target_mapping is not None:
@@ -67,12 +67,12 @@ class RelattnXLNetRelativeAttention(Replacement, XLNetRelativeAttention):
             output, weights = attended(query.permute(1, 2, 0, 3), attn_mask_g, sees_itself=False)
             if target_mapping is not None:
                 output = torch.einsum("blnd,mlb->bmnd", output, target_mapping)
-            found.append((g, output, weights))
-        streams = [self.post_attention(stream, output.transpose(0, 1)) for stream, output, _ in found]
+            of_streams.append((g, output, weights))
+        streams = [self.post_attention(stream, output.transpose(0, 1)) for stream, output, _ in of_streams]
         outputs = streams[0], streams[1] if len(streams) > 1 else None
         if not output_attentions:
             return outputs
-        shown = [weights.permute(2, 3, 0, 1) for _, _, weights in found if weights is not None]
+        shown = [weights.permute(2, 3, 0, 1) for _, _, weights in of_streams if weights is not None]
         return *outputs, shown[0] if g is None else tuple(shown)
 
 
@@ -154,21 +154,21 @@ class RelattnXLNetModel(WholeModel, XLNetModel):
             g = self.dropout(self.mask_emb.expand(target_mapping.shape[0], batch, -1))
         rows = self.relative_positional_encoding(length, memory + length, device=h.device)
         content, queries = _structures(self, length, memory, padding, perm_mask)
-        handed = {
+        layer_arguments = {
             "attn_mask_h": content, "attn_mask_g": queries, "r": self.dropout(rows), "target_mapping": target_mapping,
             "seg_mat": None if token_type_ids is None else (token_type_ids, F.pad(token_type_ids, (memory, 0))),
             "output_attentions": with_weights,
         }  # fmt: skip
-        kept, seen, weights = [], [(h, g)], []
+        new_mems, layer_streams, weights = [], [(h, g)], []
         for layer, before in zip(self.layer, [None] * len(self.layer) if mems is None else mems, strict=True):
-            kept.append(self.cache_mem(h, before) if use_mems else None)
-            h, g, *more = layer(h, g, mems=before, **handed)
-            seen.append((h, g))
+            new_mems.append(self.cache_mem(h, before) if use_mems else None)
+            h, g, *more = layer(h, g, mems=before, **layer_arguments)
+            layer_streams.append((h, g))
             weights += more
         output = XLNetModelOutput(
             last_hidden_state=self.dropout(h if g is None else g).transpose(0, 1).contiguous(),
-            mems=tuple(kept) if use_mems else None,  # pyright: ignore[reportArgumentType]
-            hidden_states=_batch_first(seen) if with_states else None,
+            mems=tuple(new_mems) if use_mems else None,  # pyright: ignore[reportArgumentType]
+            hidden_states=_batch_first(layer_streams) if with_states else None,
             attentions=tuple(map(_heads_first, weights)) if with_weights else None,
         )
         as_dict = config.return_dict if return_dict is None else return_dict

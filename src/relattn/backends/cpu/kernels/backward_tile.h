@@ -1,0 +1,526 @@
+// The backward pass of a tile: a block of queries of one head, and a block of keys.
+//
+// P_ij = exp(S'_ij - maximum_i) / total_i,  dS'_ij = P_ij * (dO_i . (v_j + sum_c RV_c[d_c]) - delta_i),
+// delta_i = dO_i . O_i - dlse_i,  dS_ij = dS'_ij * (1 - tanh(S_ij / softcap)^2) where there is a cap, else dS'_ij
+#pragma once
+#include "backward_pairs.h"
+#include "listed_axes.h"
+
+namespace RELATTN_SET {
+
+// The places where a head's tiles add up the gradients of an axis; null where they are not wanted.
+struct AxisSums {
+  float* relative_query;                                             // [B, Hq, Lq][width]
+  float *relative_keys, *relative_queries, *relative_values, *bias;  // of the head's tables
+};
+
+// The same for all axes, and for the queries.
+struct TileSums {
+  float* query;
+  AxisSums axes[MOST_AXES];
+};
+
+// Floats of a cache line. For blocks of the usual sizes rows of a tile lie an odd number of lines apart. So columns,
+// which the keys' gradients read, are spread over all of the first-level cache.
+constexpr Index LINE = 16;
+
+struct BackwardTiles {
+  const Call& call;
+  const Index query_block, key_block;
+  const Index step;  // between rows of a tile
+
+  explicit BackwardTiles(const Call& c)
+      : call(c),
+        query_block(rounded_up(c.query_block, ROWS)),
+        key_block(rounded_up(c.key_block, PANEL)),
+        step(key_block + 2 * MARGIN + LINE) {}
+
+  Index most() const { return std::max(key_block, query_block); }
+  Index tile_size() const { return (query_block + 2 * NN_ROWS) * step; }
+  Index scratch() const {
+    const Index keys = key_block + NN_ROWS;
+    return room_for(query_block * call.value_width, gradient_pairs_size(), query_block, query_block, query_block,
+                    tile_size(), tile_size(), keys * call.width, keys * call.width, keys * call.value_width,
+                    key_block * numbers(call.width), key_block * numbers(call.value_width), Strip::size(key_block),
+                    Strip::size(key_block), Strip::carried_size(), tail_size(),
+                    KeyStrips::size(call, query_block, key_block), slopes_size()) +
+           Queries::size(call, query_block) + TilePairs::size(call, query_block, key_block, step) +
+           RelativeQueries::size(call, query_block) + ListedAxes::size(call, most());
+  }
+  // A group's rows of the relative queries of any axis.
+  Index tail_size() const {
+    Index width = call.width;
+    for (Index n = 0; n < call.axes(); n++) width = std::max(width, call.axis(n).relative_width);
+    return ROWS * width;
+  }
+  // The width of a row that is multiplied with panels.
+  Index numbers(Index width) const {
+    return call.takes_pairs() ? numbers_of<BFloat16x2>(width) : numbers_of<float>(width);
+  }
+  Index gradient_pairs_size() const {
+    return call.takes_pairs() ? query_block * numbers_of<BFloat16x2>(call.value_width) : 0;
+  }
+  Index slopes_size() const { return call.caps() ? ROWS * step : 0; }
+
+  struct Scratch {
+    Queries query;
+    TilePairs pairs;
+    float* gradient;                   // dO for a block of queries; also as pairs, where the call takes them
+    BFloat16x2* gradient_pairs;        // null where it takes none
+    float *maximum, *share, *delta;    // share is 1 / total
+    float *weights, *differences;      // P and dS, tiles with zeros all around
+    float *key, *key_by_rows, *value;  // gradients of a block of keys
+    float *key_panels, *value_panels;
+    float *strip, *value_strip, *carried, *tail, *key_strips, *slopes, *axes;
+
+    Scratch(const BackwardTiles& pass, float* at)
+        : query(pass.call, pass.query_block, at), pairs(pass.call, pass.query_block, pass.key_block, pass.step, at) {
+      const Call& c = pass.call;
+      const Index rows = pass.query_block, keys = pass.key_block + NN_ROWS, strip_size = Strip::size(pass.key_block);
+      const Index inside = NN_ROWS * pass.step + MARGIN;
+      gradient = next_part(at, rows * c.value_width);
+      float* const as_pairs = next_part(at, pass.gradient_pairs_size());
+      gradient_pairs = c.takes_pairs() ? reinterpret_cast<BFloat16x2*>(as_pairs) : nullptr;
+      maximum = next_part(at, rows), share = next_part(at, rows), delta = next_part(at, rows);
+      weights = next_part(at, pass.tile_size()) + inside, differences = next_part(at, pass.tile_size()) + inside;
+      key = next_part(at, keys * c.width), key_by_rows = next_part(at, keys * c.width),
+      value = next_part(at, keys * c.value_width);
+      key_panels = next_part(at, pass.key_block * pass.numbers(c.width)),
+      value_panels = next_part(at, pass.key_block * pass.numbers(c.value_width));
+      strip = next_part(at, strip_size), value_strip = next_part(at, strip_size),
+      carried = next_part(at, Strip::carried_size());
+      tail = next_part(at, pass.tail_size());
+      key_strips = next_part(at, KeyStrips::size(c, rows, pass.key_block));
+      slopes = next_part(at, pass.slopes_size());
+      axes = at;
+    }
+  };
+
+  // The part of a block of keys that all heads share.
+  void pack(Index b, Index key_head, Index j0, Index columns, const Scratch& s) const {
+    const auto pack_as = [&](auto* keys, auto* values) {
+      pack_panels(call.key.of(b, key_head, j0), call.key.row, call.width, columns, keys);
+      pack_panels(call.value.of(b, key_head, j0), call.value.row, call.value_width, columns, values);
+    };
+    if (!call.takes_pairs()) return pack_as(s.key_panels, s.value_panels);
+    pack_as(reinterpret_cast<BFloat16x2*>(s.key_panels), reinterpret_cast<BFloat16x2*>(s.value_panels));
+    s.pairs.load_keys(b, key_head, j0, columns);
+  }
+
+  void run(const Head& head, const TileSums& sums, Index i0, Index count, Index j0, Index columns,
+           const Scratch& s) const {
+    const Index rows = rounded_up(count, ROWS);
+    const bool is_listed = call.sequence.lists.present();
+    if (is_listed && !ListedSight(head).sees(i0, count, j0, columns)) return;
+    load_queries(head, i0, count, s);
+    float* scratch = s.axes;
+    const RelativeQueries relative(head, i0, count, query_block, s.query, scratch);
+    const ListedAxes axes(head, most(), scratch);
+    const KeyStrips by_key = axes.key_strips(i0, count, j0, columns, s.key_strips);
+    if (by_key.at) std::memset(s.differences + rows * step - MARGIN, 0, NN_ROWS * step * sizeof(float));
+    for (Index a = 0; a < rows; a += ROWS) {
+      const Index i = i0 + a, real = std::min(Index(ROWS), count - a);
+      Index begin = std::max(call.first_key(i) - j0, Index(0)), stop = std::min(call.end_key(i, real) - j0, columns);
+      bool looks = call.looks_at_pairs();
+      if (is_listed) {
+        const VisibleColumns visible = ListedSight(head).visible(i, real, j0, columns);
+        begin = visible.columns.from, stop = visible.columns.stop, looks |= !visible.whole;
+      }
+      const bool sees = begin < stop;  // else its rows are zeros, whatever the tile before left there
+      const Index from = sees ? begin / PANEL * PANEL : 0, to = sees ? rounded_up(stop, PANEL) : 0;
+      float *weights = s.weights + a * step, *differences = s.differences + a * step;
+      for (int r = 0; r < ROWS; r++)
+        for (float* row : {weights + r * step, differences + r * step}) {
+          if (from > 0) std::memset(row, 0, from * sizeof(float));
+          if (to < key_block) std::memset(row + to, 0, (key_block - to) * sizeof(float));
+        }
+      if (!sees) {
+        if (call.takes_pairs()) s.pairs.clear_group(a);
+        continue;
+      }
+      // S, then P = e^(S' - maximum) / total and dS' = P * (dO . (v + RV)^T - delta)
+      weights_and_differences(head, axes, relative, i, a, real, j0, from, stop, looks, by_key, s);
+      if (call.drops()) drop(head, i, a, j0, from, to, s);
+      // da += dS'^T 1, dM += dS', then dS = dS' * (1 - tanh^2)
+      go_below_the_cap(head, i, a, real, j0, from, stop, s);
+      if (call.takes_pairs()) {
+        round_rows(differences, step, ROWS, from, to, s.pairs.rows);
+        s.pairs.pair_group(differences, weights, a);
+      }
+      // dq += dS k, and dq or dr += dS RK along the band
+      add_query_gradient(head, sums, i, real, j0, begin, stop, differences, s);
+      // dr += dS RK, dRK += dS^T r, dRV += P^T dO, db += dS by the rows that listed pairs look up
+      for (Index n = axes.first; n < call.axes(); n++)
+        add_listed_gradients(head, n, axes.axis(n), sums, relative, i, a, real, j0, {begin, stop}, s);
+    }
+    // dk += dS^T q, dv += P^T dO
+    add_key_gradients(i0, rows, j0, columns, s);
+    // dk += dS^T RQ, dRQ += dS k by the rows that listed pairs look up
+    for (Index n = axes.first; n < call.axes(); n++)
+      if (head.axes[n].relative_queries.rows)
+        axes.axis(n).add_query_gradients(s.differences, step, i0, count, j0, columns, s.key_by_rows,
+                                         sums.axes[n].relative_queries);
+    if (is_listed) return;
+    const Axis& axis = call.sequence;
+    const AxisSums& of_axis = sums.axes[0];
+    // dRK += dS^T r along the diagonals of the band
+    add_table_gradient(axis.relative_keys, of_axis.relative_keys, s.differences, s.pairs.differences_by_offset,
+                       rows_of_keys(head, relative, i0, s), i0, count, j0, columns);
+    // dRV += P^T dO along the diagonals
+    add_table_gradient(axis.relative_values, of_axis.relative_values, s.weights, s.pairs.weights_by_offset,
+                       {s.gradient, call.value_width, s.pairs.gradient}, i0, count, j0, columns);
+    // db += the sums of dS along the diagonals
+    add_bias_gradient(of_axis.bias, s.differences, i0, rows, j0, columns);
+    // dk += dS^T RQ and dRQ += dS k along the diagonals
+    add_relative_query_gradients(head, of_axis.relative_queries, i0, rows, j0, columns, s);
+  }
+
+ private:
+  // Queries times the scale, dO, maximum, 1 / total and delta. Rows without a key, and rows after the last, add
+  // nothing.
+  void load_queries(const Head& head, Index i0, Index count, const Scratch& s) const {
+    const Index rows = rounded_up(count, ROWS), width = call.value_width;
+    s.query.load(head, i0, count);
+    copy_rows(call.output_gradient, head.b, head.h, i0, count, width, 1.0f, s.gradient);
+    if (s.gradient_pairs) {  // dP and delta cancel only if both take the same dO
+      for (Index n = 0; n < count * width; n += LANES)
+        store(s.gradient + n, (Vector)(nearest(load(s.gradient + n)) << 16));
+      copy_pairs(s.gradient, width, count, width, s.gradient_pairs);
+    }
+    const Index first = (head.b * call.heads + head.h) * call.queries + i0;
+    for (Index a = 0; a < rows; a++) {
+      const bool sees = a < count && call.total[first + a] != 0.0f;
+      s.maximum[a] = sees ? call.maximum[first + a] : INFINITY;
+      s.share[a] = sees ? 1.0f / call.total[first + a] : 0.0f;
+      s.delta[a] = 0.0f;
+      if (sees) {
+        Vector sums = {};
+        for (Index d = 0; d < width; d += LANES)
+          sums += load(s.gradient + a * width + d) * load(call.output + (first + a) * width + d);
+        s.delta[a] = sum(sums) - call.lse_gradient[first + a];
+      } else {
+        std::memset(s.gradient + a * width, 0, width * sizeof(float));
+        if (s.gradient_pairs)
+          std::memset(s.gradient_pairs + a * numbers(width), 0, numbers(width) * sizeof(BFloat16x2));
+      }
+    }
+    if (call.takes_pairs()) s.pairs.load_queries(head, i0, count, s.gradient);
+  }
+
+  void weights_and_differences(const Head& head, const ListedAxes& axes, const RelativeQueries& relative, Index i,
+                               Index a, Index real, Index j0, Index from, Index stop, bool looks,
+                               const KeyStrips& by_key, const Scratch& s) const {
+    const Index value_width = call.value_width, to = rounded_up(stop, PANEL);
+    float *weights = s.weights + a * step, *differences = s.differences + a * step;
+    const bool is_listed = call.sequence.lists.present();
+    Index next = NEVER;
+    Start start = {nullptr, 0};
+    // r RK^T + k RQ^T + b along the band, where S begins
+    if (!is_listed)
+      start =
+          scores_start(head, relative.of_runs(a), i, j0, from, to, Strip::step(key_block), s.strip, s.carried, next);
+    start = axes.scores_start(start, relative, a, i, real, j0, {from, stop});
+    if (by_key.at) start = by_key.added_to(start, a, real, from, to, weights, step);
+    // S = scale * q k^T + that, then the cap, the key bias and masks
+    Vector most[ROWS];
+    scores_of(head, s.query.of(call, a), i, j0, from, to, start, weights, step, most);
+    if (looks) apply_masks(head, i, real, j0, from, stop, weights, step, call.caps() ? s.slopes : nullptr, most);
+    // dO RV^T along the band, where dP begins
+    Start values = {nullptr, 0};
+    const Table& table = head.sequence().relative_values;
+    if (table.rows && !is_listed) {
+      const Strip strip{s.value_strip, Strip::step(key_block), *table.band, table.panels, table.rows, nullptr, 0};
+      next = NEVER;
+      values = strip.fill(gradient_of(a, table.pairs, s), call.origin + j0 - i - table.band->first, from, to, s.carried,
+                          next);
+    }
+    values = axes.values_start(values, s.gradient + a * value_width, i, real, j0, {from, stop});
+    // dP = dO v^T + that, P and dS' = P * (dP - delta)
+    const Rowwise rows = {s.maximum + a, s.share + a, s.delta + a};
+    const auto of_numbers = [&](auto* gradient, auto* panels) {
+      const Index width = numbers(value_width);
+      by_width(width, [&](auto known) {
+        if (call.drops())
+          differences_of_width<known.known, true>(gradient, panels, width, rows, values, from, to, weights, differences,
+                                                  step);
+        else
+          differences_of_width<known.known, false>(gradient, panels, width, rows, values, from, to, weights,
+                                                   differences, step);
+      });
+    };
+    const Operand gradient = gradient_of(a, call.takes_pairs(), s);
+    if (gradient.are_pairs())
+      of_numbers(gradient.pairs, reinterpret_cast<const BFloat16x2*>(head.panels.values));
+    else
+      of_numbers(gradient.floats, head.panels.values);
+  }
+
+  // dO of the group that begins with the query a, for panels of pairs or of floats.
+  Operand gradient_of(Index a, bool pairs, const Scratch& s) const {
+    return {s.gradient + a * call.value_width, pairs ? s.gradient_pairs + a * numbers(call.value_width) : nullptr, 1.0};
+  }
+
+  struct Rowwise {
+    const float *maximum, *share, *delta;
+  };
+
+  // Scores become weights P, and differences become P * (dO . (v + RV) - delta). Where dropout's factors still follow,
+  // differences are only dO . (v + RV).
+  template <int KNOWN, bool DROPS, class Number>
+  static void differences_of_width(const Number* __restrict gradient, const Number* __restrict panels, Index width,
+                                   Rowwise rows, Start values, Index from, Index to, float* __restrict weights,
+                                   float* __restrict differences, Index step) {
+    for (Index column = from; column < to; column += PANEL) {
+      Sums<> sums;
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const Vector delta = splat(DROPS ? 0.0f : -rows.delta[r]);
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++)
+          sums[r][v] = values.at ? delta + load(values.at + r * values.step + column + v * LANES) : delta;
+      }
+      multiply_nt<KNOWN, ROWS>(gradient, panels + column * width, width, sums);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const Vector maximum = splat(rows.maximum[r]), share = splat(rows.share[r]);
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL_VECTORS; v++) {
+          float* weight = weights + r * step + column + v * LANES;
+          const Vector p = exponential(load(weight) - maximum) * share;
+          store(weight, p);
+          store(differences + r * step + column + v * LANES, DROPS ? sums[r][v] : p * sums[r][v]);
+        }
+      }
+    }
+  }
+
+  // With dropout's factors F: the weights P become P F. In place of dS lies dO . (v + RV); it becomes P (F dO . (v +
+  // RV) - delta).
+  void drop(const Head& head, Index i, Index a, Index j0, Index from, Index to, const Scratch& s) const {
+    Dropout(call).each(head.b, head.h, i, ROWS, j0, from, to, [&](Index r, Index column, Vector factor) {
+      float *weight = s.weights + (a + r) * step + column, *difference = s.differences + (a + r) * step + column;
+      const Vector p = load(weight);
+      store(difference, p * (load(difference) * factor - splat(s.delta[a + r])));
+      store(weight, p * factor);
+    });
+  }
+
+  // dq_i += scale * sum_j dS_ij (k_j + RK[d]), where r is q; else dr_i takes the second part. RK is that of two runs.
+  void add_query_gradient(const Head& head, const TileSums& sums, Index i, Index real, Index j0, Index from, Index stop,
+                          const float* differences, const Scratch& s) const {
+    const Index width = call.width, first = head.counted() * call.queries + i;
+    const bool relative = call.sequence.relative_keys.rows && !call.sequence.lists.present();
+    const Index relative_width = call.sequence.relative_width;
+    if (float* const gradient = sums.query) {
+      const bool whole = real == ROWS;
+      float* to = whole ? gradient + first * width : s.tail;
+      if (!whole) std::memset(to, 0, ROWS * width * sizeof(float));
+      if (call.takes_pairs()) {
+        const Index even = from / 2 * 2;
+        for (int r = 0; r < ROWS; r += NN_ROWS)
+          multiply_nn(s.pairs.rows + r * step + even, step, 2, s.pairs.keys + even / 2 * width, width,
+                      (stop - even + 1) / 2, to + r * width, width, width);
+      } else {
+        const float* keys = call.key.of(head.b, head.key_head, j0 + from);
+        for (int r = 0; r < ROWS; r += NN_ROWS)
+          multiply_nn(differences + r * step + from, step, 1, keys, call.key.row, stop - from, to + r * width, width,
+                      width);
+      }
+      if (relative && !relative_width) add_relative_keys(head, i, j0, from, stop, differences, s, to, width);
+      if (!whole) add_tail(to, real, gradient + first * width, width);
+    }
+    if (sums.axes[0].relative_query && relative) {
+      std::memset(s.tail, 0, ROWS * relative_width * sizeof(float));
+      add_relative_keys(head, i, j0, from, stop, differences, s, s.tail, relative_width);
+      add_tail(s.tail, real, sums.axes[0].relative_query + first * relative_width, relative_width);
+    }
+  }
+
+  // Copies the first rows of a group to their place.
+  static void add_tail(const float* tail, Index rows, float* to, Index width) {
+    for (Index r = 0; r < rows; r++) add_row(to + r * width, tail + r * width, 1.0f, width);
+  }
+
+  // What the tables of a listed axis add to the gradients of a group of queries, and the gradients of the tables.
+  void add_listed_gradients(const Head& head, Index n, const ListedAxis& axis, const TileSums& all,
+                            const RelativeQueries& relative, Index i, Index a, Index real, Index j0,
+                            const Columns& columns, const Scratch& s) const {
+    const Index width = relative.width[n];
+    const Tables& tables = head.axes[n];
+    const AxisSums& sums = all.axes[n];
+    const float *weights = s.weights + a * step, *differences = s.differences + a * step;
+    float* const gradient = call.axis(n).relative_width ? sums.relative_query : all.query;
+    if (tables.relative_keys.rows && (gradient || sums.relative_keys)) {
+      std::memset(s.tail, 0, ROWS * width * sizeof(float));
+      axis.add_key_gradients(differences, step, relative.of(n, a), i, real, j0, columns, gradient ? s.tail : nullptr,
+                             sums.relative_keys);
+      if (gradient) add_tail(s.tail, real, gradient + (head.counted() * call.queries + i) * width, width);
+    }
+    if (sums.relative_values)
+      axis.add_value_gradient(weights, step, s.gradient + a * call.value_width, i, real, j0, columns,
+                              sums.relative_values);
+    if (sums.bias) axis.add_bias_gradient(differences, step, i, real, j0, columns, sums.bias);
+  }
+
+  void add_relative_keys(const Head& head, Index i, Index j0, Index from, Index stop, const float* differences,
+                         const Scratch& s, float* to, Index to_step) const {
+    const Table& table = head.sequence().relative_keys;
+    add_band(table, differences, s.pairs.rows, step, call.origin + j0 - i - table.band->first, from, stop, to, to_step);
+  }
+
+  // dk_j += sum_i dS_ij (scale q_i), dv_j += sum_i P_ij dO_i. Pairs of q are without the scale; then it comes last.
+  void add_key_gradients(Index i0, Index rows, Index j0, Index columns, const Scratch& s) const {
+    for (Index c = 0; c < columns; c += NN_ROWS) {
+      const Index first = call.highest == -NEVER ? 0 : std::max(Index(0), j0 + c + call.origin - call.highest - i0);
+      const Index end = call.lowest == NEVER ? rows : std::min(rows, j0 + c + NN_ROWS + call.origin - call.lowest - i0);
+      if (call.takes_pairs()) {
+        const Index m = first / 2, pairs = (end + 1) / 2 - m;
+        multiply_nn(s.pairs.differences.at + m * step + c, 1, step, s.pairs.query + m * call.width, call.width, pairs,
+                    s.key + c * call.width, call.width, call.width);
+        multiply_nn(s.pairs.weights.at + m * step + c, 1, step, s.pairs.gradient + m * call.value_width,
+                    call.value_width, pairs, s.value + c * call.value_width, call.value_width, call.value_width);
+        continue;
+      }
+      multiply_nn(s.differences + c + first * step, 1, step, s.query.floats + first * call.width, call.width,
+                  end - first, s.key + c * call.width, call.width, call.width);
+      multiply_nn(s.weights + c + first * step, 1, step, s.gradient + first * call.value_width, call.value_width,
+                  end - first, s.value + c * call.value_width, call.value_width, call.value_width);
+    }
+  }
+
+  // The rows of a block of queries whose sums are a table's gradient. Also as pairs, null where the table takes none.
+  struct Summed {
+    const float* rows;
+    Index step;
+    const BFloat16x2* pairs;
+  };
+  // The relative queries: times the scale, or without it where they are pairs.
+  Summed rows_of_keys(const Head& head, const RelativeQueries& relative, Index i0, const Scratch& s) const {
+    if (!call.takes_pairs(call.sequence, call.sequence.relative_keys))
+      return {relative.of(0, 0), relative.width[0], nullptr};
+    const bool own = call.sequence.relative_width;
+    const Rows& rows = own ? call.sequence.relative_query : call.query;
+    return {rows.of(head.b, head.h, i0), rows.row, own ? s.pairs.own : s.pairs.query};
+  }
+
+  // dT[t] += sum of factors[a][c] * x_a over the pairs with t = corner + c - a: one diagonal of the tile for each row.
+  void add_table_gradient(const Band& band, float* sums, const float* factors, const PairedTile& by_offset,
+                          const Summed& x, Index i0, Index count, Index j0, Index columns) const {
+    if (!sums) return;
+    const Index corner = call.origin + j0 - i0 - band.first, width = band.width, rows = rounded_up(count, ROWS);
+    const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
+    for (Index t = first; t < end; t += NN_ROWS) {
+      const Index a = std::max(Index(0), corner - t - (NN_ROWS - 1)), b = std::min(rows, columns + corner - t);
+      if (a >= b) continue;
+      if (DOTS && by_offset.at) {
+        const Index m = a / 2;
+        multiply_nn(by_offset.at + (t - corner + 2 * m) + m * step, 1, step + 2, x.pairs + m * width, width,
+                    (b + 1) / 2 - m, sums + t * width, width, width);
+      } else {
+        multiply_nn(factors + (t - corner + a) + a * step, 1, step + 1, x.rows + a * x.step, x.step, b - a,
+                    sums + t * width, width, width);
+      }
+    }
+    if (!band.clamps) return;
+    for (Index a = 0; a < count; a++) {
+      const float* row = factors + a * step;
+      const Index inside = std::min(std::max(a - corner, Index(0)), columns);
+      const Index beyond = std::min(std::max(band.count + a - corner, inside), columns);
+      const float* of = x.rows + a * x.step;
+      if (inside > 0) add_row(sums, of, total(row, 0, inside), width);
+      if (beyond < columns) add_row(sums + (band.count - 1) * width, of, total(row, beyond, columns), width);
+    }
+  }
+
+  // db[t] += sum of dS over the diagonal t.
+  void add_bias_gradient(float* sums, const float* differences, Index i0, Index rows, Index j0, Index columns) const {
+    if (!sums) return;
+    const Band& band = call.sequence.bias;
+    const Index corner = call.origin + j0 - i0 - band.first;
+    for (Index t = corner - (rows - 1); t < corner + columns; t += LANES) {
+      const Index first = std::max(Index(0), corner - t - (LANES - 1)), end = std::min(rows, columns + corner - t);
+      Vector diagonals = {};
+      for (Index a = first; a < end; a++) diagonals += load(differences + (t - corner) + a * (step + 1));
+      for (Index n = 0; n < LANES && t + n < corner + columns; n++) {
+        const Index row = band.row_of(band.first + t + n);
+        if (row != NO_ROW) sums[row] += diagonals[n];
+      }
+    }
+  }
+
+  // dmask_ij += dS'_ij and da_j += dS'_ij, for the rows i .. i + real - 1. Then dS' becomes dS.
+  void go_below_the_cap(const Head& head, Index i, Index a, Index real, Index j0, Index from, Index stop,
+                        const Scratch& s) const {
+    float* differences = s.differences + a * step;
+    if (call.mask_gradient) {
+      float* to = call.mask_gradient + head.b * call.mask_gradient_batch + head.h * call.mask_gradient_head +
+                  i * call.mask_gradient_query + j0 * call.mask_gradient_key;
+      for (Index r = 0; r < real; r++)
+        for (Index c = from; c < stop; c++)
+          to[r * call.mask_gradient_query + c * call.mask_gradient_key] += differences[r * step + c];
+    }
+    if (call.key_bias_gradient) {
+      float* to = call.key_bias_gradient + head.counted() * call.keys + j0;
+      for (Index r = 0; r < real; r++)
+        for (Index c = from; c < stop; c++) to[c] += differences[r * step + c];
+    }
+    if (!call.caps()) return;
+    for (Index r = 0; r < real; r++)
+      for (Index c = from; c < stop; c++) differences[r * step + c] *= s.slopes[r * step + c];
+  }
+
+  // dk_j += scale * sum_i dS_ij RQ[d]; dRQ[d] += scale * sum over its diagonal of dS_ij k_j. The scale comes last.
+  void add_relative_query_gradients(const Head& head, float* sums, Index i0, Index rows, Index j0, Index columns,
+                                    const Scratch& s) const {
+    const Table& table = head.sequence().relative_queries;
+    if (!table.rows) return;
+    const Band& band = *table.band;
+    const Index corner = call.origin + j0 - i0 - band.first, width = band.width;
+    for (Index c = 0; c < columns; c += NN_ROWS) {
+      const Index first = std::max(Index(0), corner + c - (rows - 1)), end = std::min(band.count, corner + c + NN_ROWS);
+      if (first < end)
+        multiply_nn(s.differences + (corner + c - first) * step + c, step + 1, -step, table.rows + first * width, width,
+                    end - first, s.key_by_rows + c * width, width, width);
+    }
+    const float* keys = call.key.of(head.b, head.key_head, j0);
+    if (sums) {
+      const Index first = std::max(Index(0), corner - (rows - 1)), end = std::min(band.count, corner + columns);
+      for (Index t = first; t < end; t += NN_ROWS) {
+        const Index a = std::max(Index(0), t - corner), b = std::min(columns, t - corner + NN_ROWS - 1 + rows);
+        if (a < b)
+          multiply_nn(s.differences + (corner - t + a) * step + a, -step, step + 1, keys + a * call.key.row,
+                      call.key.row, b - a, sums + t * width, width, width);
+      }
+    }
+    if (!band.clamps) return;
+    const float* last = table.rows + (band.count - 1) * width;
+    float before[LANES], beyond[LANES];
+    for (Index c = 0; c < columns; c++) {
+      const Index n = c % LANES;
+      if (n == 0) sum_beside(band, s.differences + c, corner + c, rows, before, beyond);
+      add_row(s.key_by_rows + c * width, table.rows, before[n], width);
+      add_row(s.key_by_rows + c * width, last, beyond[n], width);
+      if (!sums) continue;
+      add_row(sums, keys + c * call.key.row, before[n], width);
+      add_row(sums + (band.count - 1) * width, keys + c * call.key.row, beyond[n], width);
+    }
+  }
+
+  // For each of LANES columns: the sum over the queries with an offset before the table's first row, and the sum over
+  // those with an offset after its last row. corner: t of the first column and the first query.
+  void sum_beside(const Band& band, const float* columns, Index corner, Index rows, float* before,
+                  float* beyond) const {
+    Vector after_key = {}, before_key = {};
+    for (Index a = std::max(Index(0), corner + 1); a < rows; a++) {
+      const int32_t lanes = int32_t(std::min(a - corner, Index(LANES)));  // so many columns have t < 0
+      after_key += counting() < lanes ? load(columns + a * step) : Vector{};
+    }
+    for (Index a = 0; a < std::min(rows, corner + LANES - band.count); a++) {
+      const int32_t first = int32_t(std::max(a - corner + band.count, Index(0)));  // from here on t >= count
+      before_key += counting() >= first ? load(columns + a * step) : Vector{};
+    }
+    store(before, after_key), store(beyond, before_key);
+  }
+};
+
+}  // namespace RELATTN_SET

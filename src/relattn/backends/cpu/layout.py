@@ -1,0 +1,177 @@
+"""A call as the kernels take it: the structs `Call` and `Axis` of kernels/call.h, field by field."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relattn.backends.cpu.inputs import ELEMENT_TYPES, MOST_AXES, AxisInputs, Inputs
+from relattn.score.positions import Positions
+from relattn.score.problem import Axis, Problem
+from relattn.score.table import OffsetTable
+
+FAR = 2**63 // 4
+"""A number beyond every offset: for the kernels it means no limit."""
+
+NO_LIMITS = (-FAR, FAR)
+NO_ROWS = (0, 0, 0, 0)
+NO_BAND = (0,) * 9
+NO_MASK = (0, 0, 0, 0, 0, 0)
+NO_LISTS = (0, 0, 0, 0, *NO_LIMITS)
+NO_KEY_BIAS = (0,) * 7
+FORWARD_ALONE = (0,) * 14
+"""Stands in place of the gradients where none is wanted."""
+CALL = struct.Struct("=88q3d29q")
+AXIS = struct.Struct("=48q")
+WORKSPACE = CALL.size - 8
+"""The place of the workspace's address in the call."""
+
+
+class Outputs(NamedTuple):
+    """The outputs of the forward pass, contiguous float32; None is not written. The backward pass reads all but lse."""
+
+    output: Tensor
+    lse: Tensor | None
+    maximum: Tensor | None
+    total: Tensor | None
+
+
+class AxisGradients(NamedTuple):
+    """The outputs of the backward pass for an axis; None where a gradient is not wanted."""
+
+    relative_query: Tensor | None
+    relative_keys: Tensor | None
+    relative_queries: Tensor | None
+    relative_values: Tensor | None
+    bias: Tensor | None
+
+
+NO_AXIS_GRADIENTS = AxisGradients(None, None, None, None, None)
+
+
+class Gradients(NamedTuple):
+    """The gradients by the output and lse, and the outputs of the backward pass, contiguous float32; None if not
+    wanted.
+    """
+
+    output: Tensor
+    lse: Tensor
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor | None
+    explicit_mask: Tensor | None
+    key_bias: Tensor | None
+    axes: Sequence[AxisGradients]
+
+
+def packed(
+    problem: Problem,
+    inputs: Inputs,
+    outputs: Outputs,
+    gradients: Gradients | None,
+    blocks: tuple[int, int],
+    threads: int,
+    seed: int,
+) -> bytearray:
+    """The bytes of the call, with 0 for the workspace's address, followed by the bytes of all axes but the first.
+
+    blocks: the queries and keys of a block. seed: the seed of dropout; any number where there is no dropout.
+    """
+    assert len(problem.axes) <= MOST_AXES  # the kernels' arrays have room for no more
+    limits, (first, *others) = _limits(problem.sequence().positions), problem.axes
+    listed = inputs.axes[0].query_positions is not None
+    query, key, value = inputs[:3]
+    batch, heads, queries, width = query.shape
+    _, key_heads, keys, value_width = value.shape
+    pairs = batch, heads, queries, keys
+    by_axis = [NO_AXIS_GRADIENTS] * len(problem.axes) if gradients is None else gradients.axes
+    call = bytearray(CALL.size + AXIS.size * len(others))
+    for n, axis in enumerate(others):
+        AXIS.pack_into(call, CALL.size + AXIS.size * n, *_axis(axis, inputs.axes[n + 1], by_axis[n + 1], NO_LIMITS))
+    CALL.pack_into(
+        call, 0,
+        *_rows(query), *_rows(key), *_rows(value), *_axis(first, inputs.axes[0], by_axis[0], limits),
+        ctypes.addressof(ctypes.c_char.from_buffer(call)) + CALL.size if others else 0, len(others),
+        _at(inputs.key_mask), _at(inputs.query_segments), _at(inputs.key_segments),
+        *(NO_MASK if inputs.explicit is None else _mask(inputs.explicit, pairs)),
+        *(NO_KEY_BIAS if inputs.key_bias is None else _key_bias(inputs.key_bias, inputs.key_shift)),
+        batch, heads, key_heads, queries, keys, width, value_width,
+        first.positions.known_origin or 0, *(NO_LIMITS if listed else limits),
+        problem.scale, problem.softcap or 0.0, 1.0 - problem.dropout_p, seed, *problem.counted(),
+        _at(outputs.output), _at(outputs.lse), _at(outputs.maximum), _at(outputs.total),
+        *(FORWARD_ALONE if gradients is None else _gradients(gradients, pairs)), *blocks, threads,
+        ELEMENT_TYPES[key.dtype], int(in_bfloat16(problem.query, problem.key, problem.value)), 0,
+    )  # fmt: skip
+    return call
+
+
+def _axis(axis: Axis, inputs: AxisInputs, gradients: AxisGradients, limits: tuple[int, int]) -> list[int]:
+    """limits: the limits of listed positions."""
+    relative_query = inputs.relative_query
+    fields = list(_rows(relative_query))
+    asks = axis.relative_query is None or in_bfloat16(axis.relative_query)
+    for values, table, gradient in zip(inputs[1:5], axis[2:], gradients[1:], strict=True):
+        fields += NO_BAND if values is None or table is None else _band(values, table, gradient, of_pairs=asks)
+    fields += [0 if relative_query is None else relative_query.shape[3], _at(gradients.relative_query)]
+    fields += NO_LISTS if inputs.query_positions is None else (*_lists(inputs), *limits)
+    return fields
+
+
+def _at(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _limits(positions: Positions) -> tuple[int, int]:
+    lowest, highest = positions.lowest, positions.highest
+    return -FAR if lowest is None else lowest, FAR if highest is None else highest
+
+
+def _mask(explicit: Tensor, pairs: tuple[int, ...]) -> tuple[int, ...]:
+    boolean = explicit.dtype == torch.bool
+    return _at(explicit) if boolean else 0, 0 if boolean else _at(explicit), *explicit.expand(pairs).stride()
+
+
+def _lists(inputs: AxisInputs) -> tuple[int, ...]:
+    query, key = inputs.query_positions, inputs.key_positions
+    return _at(query), _at(key), _batch_step(query), _batch_step(key)
+
+
+def _gradients(gradients: Gradients, pairs: tuple[int, ...]) -> tuple[Any, ...]:
+    by_mask = gradients.explicit_mask
+    return (
+        *_rows(gradients.output), _at(gradients.lse), *(_at(tensor) for tensor in gradients[2:5]), _at(by_mask),
+        *(NO_ROWS if by_mask is None else by_mask.expand(pairs).stride()), _at(gradients.key_bias),
+    )  # fmt: skip
+
+
+def _batch_step(positions: Tensor | None) -> int:
+    """The step from a batch element's positions to the next one's; 0 where all share them."""
+    return 0 if positions is None or positions.dim() == 1 or positions.shape[0] == 1 else positions.stride(0)
+
+
+def _key_bias(key_bias: Tensor, key_shift: Tensor | None) -> tuple[int, ...]:
+    assert key_shift is not None
+    return key_bias.data_ptr(), key_shift.data_ptr(), *key_bias.stride()[:2], *key_shift.stride()
+
+
+def _rows(tensor: Tensor | None) -> Any:
+    return NO_ROWS if tensor is None else (tensor.data_ptr(), *tensor.stride()[:3])
+
+
+def in_bfloat16(*tensors: Tensor) -> bool:
+    """Whether all are bfloat16: then the kernels may multiply them as bfloat16, although they are given as floats."""
+    return all(tensor.dtype == torch.bfloat16 for tensor in tensors)
+
+
+def _band(values: Tensor, table: OffsetTable, gradient: Tensor | None, *, of_pairs: bool) -> tuple[Any, ...]:
+    heads, count = values.shape[:2]
+    width = values.shape[2] if values.dim() == 3 else 1
+    return (
+        values.data_ptr(), _at(gradient), heads, 0 if heads == 1 else values.stride(0), count, table.first, width,
+        int(table.beyond != "zero"), int(of_pairs and in_bfloat16(table.values)),
+    )  # fmt: skip

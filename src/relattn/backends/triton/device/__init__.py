@@ -1,0 +1,1 @@
+"""Functions of Triton that several kernels share."""

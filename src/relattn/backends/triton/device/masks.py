@@ -1,0 +1,84 @@
+"""Which pairs of a tile attend, which tiles hold pairs that attend, and the factors of dropout."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from relattn.backends.triton.device.listed import offsets_of
+
+
+@triton.jit
+def visible(x, batch, head, i, j):
+    """True where query i and key j, which broadcast to a tile, exist and attend."""
+    allowed = (i >= 0) & (i < x.queries) & (j >= 0) & (j < x.keys)
+    offset = x.offset + j - i
+    if x.mask.lowest is not None:
+        allowed = allowed & (offset >= x.mask.lowest)
+    if x.mask.highest is not None:
+        allowed = allowed & (offset <= x.mask.highest)
+    if x.mask.listed is not None:
+        listed = offsets_of(x, x.mask.listed, batch, i, j)
+        if x.mask.listed.lowest is not None:
+            allowed = allowed & (listed >= x.mask.listed.lowest)
+        if x.mask.listed.highest is not None:
+            allowed = allowed & (listed <= x.mask.listed.highest)
+    there, batch, head = allowed, batch.to(tl.int64), head.to(tl.int64)
+    if x.mask.keep is not None:
+        keep = tl.load(x.mask.keep + batch * x.mask.keep_batch + j, mask=(j >= 0) & (j < x.keys), other=0)
+        allowed = allowed & (keep != 0)
+    if x.mask.query_ids is not None:
+        query_at = x.mask.query_ids + batch * x.mask.query_ids_batch + i
+        key_at = x.mask.key_ids + batch * x.mask.key_ids_batch + j
+        query_ids = tl.load(query_at, mask=(i >= 0) & (i < x.queries), other=0)
+        key_ids = tl.load(key_at, mask=(j >= 0) & (j < x.keys), other=0)
+        allowed = allowed & (query_ids == key_ids)
+    if x.mask.pairs is not None:
+        allowed = allowed & (tl.load(pairs_at(x.mask.pairs, batch, head, i, j), mask=there, other=0) != 0)
+    return allowed
+
+
+@triton.jit
+def pairs_at(pairs, batch, head, i, j):
+    """The addresses of the pairs (i, j), which broadcast to a tile."""
+    start = pairs.at + batch.to(tl.int64) * pairs.batch + head.to(tl.int64) * pairs.head
+    return start + (i.to(tl.int64) * pairs.query + j.to(tl.int64) * pairs.key)
+
+
+@triton.jit
+def in_reach(x, last_query, first_key, last_key, lowest, highest):
+    """Whether every pair of a tile is visible by its offset: all exist, and no limit cuts the offsets from lowest to
+    highest.
+    """
+    every = (last_query < x.queries) & (first_key >= 0) & (last_key < x.keys)
+    if x.mask.lowest is not None:
+        every = every & (lowest >= x.mask.lowest)
+    if x.mask.highest is not None:
+        every = every & (highest <= x.mask.highest)
+    if x.mask.listed is not None:
+        every = every & False
+    return every
+
+
+@triton.jit
+def key_tiles(x, first_query, QUERIES: tl.constexpr, TILE: tl.constexpr):
+    """The first key (a multiple of TILE) that QUERIES queries can see by their offsets, and the key after the last."""
+    first, end = 0, x.keys
+    if x.mask.lowest is not None:
+        first = tl.maximum(x.mask.lowest - x.offset + first_query, 0) // TILE * TILE
+    if x.mask.highest is not None:
+        last_query = tl.minimum(first_query + QUERIES, x.queries) - 1
+        end = tl.minimum(x.mask.highest - x.offset + last_query + 1, x.keys)
+    return first, end
+
+
+@triton.jit
+def query_tiles(x, first_key, KEYS: tl.constexpr, TILE: tl.constexpr):
+    """The first query (a multiple of TILE) that can see any of KEYS keys by its offset, and the query after them."""
+    first, end = 0, x.queries
+    if x.mask.highest is not None:
+        first = tl.maximum(x.offset + first_key - x.mask.highest, 0) // TILE * TILE
+    if x.mask.lowest is not None:
+        last_key = tl.minimum(first_key + KEYS, x.keys) - 1
+        end = tl.minimum(x.offset + last_key - x.mask.lowest + 1, x.queries)
+    return first, end

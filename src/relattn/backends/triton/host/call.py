@@ -1,0 +1,187 @@
+"""Call: one problem as flat tensors and numbers, the form in which the kernels take it.
+
+S_ij  =  cap( scale * ( q_i . k_j  +  r_i . RK[d]  +  RQ[d] . k_j )  +  b[d] )  +  a_j - c_i  +  M_ij
+cap(S)  =  softcap * tanh(S / softcap)
+O_i   =  sum_j softmax(S)_ij * ( v_j + RV[d] ),   d = offset + j - i
+
+The axes of `ListedAxis` add the same terms of their own offsets, d = p(j) - p(i).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from relattn.backends.problem_operator import Forward
+from relattn.errors import UnsupportedError
+from relattn.score.position import Position
+from relattn.score.problem import TABLES, Part
+
+WIDEST = 256  # widths of heads and tables: a row of a tile must lie on chip
+OF_PAIRS = ("key_bias", "key_shift", "explicit_mask")  # their last axes are no features
+OF_NUMBERS = ("query", "key", "value", "relative_query", *TABLES, *OF_PAIRS)  # what may hold floats
+FARTHEST = 2**30  # offsets are 32-bit numbers in the kernels, and so are sums of two
+
+
+class Table(NamedTuple):
+    """The rows of the offsets first .. first + R - 1; one head for all query heads, or one for each.
+
+    values: [Hq or 1, R, width]; a bias: [Hq or 1, R]. first: a 0-d tensor for a table made over the call's own offsets
+    where their origin is a tensor. zero: beyond the table nothing is added; else its edge row.
+    """
+
+    values: Float[Tensor, "H R *width"]
+    first: int | Int[Tensor, ""]
+    zero: bool
+
+
+class ListedAxis(NamedTuple):
+    """An axis on which every token has its own position, and what its offsets add.
+
+    number: that of the axis in the problem, for the names of its gradients. queries, keys: where they stand.
+    relative_query: None where it is the query. lowest, highest: the limits of visible offsets, as in `Call`.
+    """
+
+    number: int
+    queries: Position
+    keys: Position
+    relative_query: Float[Tensor, "B Hq Lq Dr"] | None = None
+    relative_keys: Table | None = None
+    relative_queries: Table | None = None
+    relative_values: Table | None = None
+    bias: Table | None = None
+    lowest: int | None = None
+    highest: int | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: tensors on one device, of any strides; None is absent.
+
+    relative_query: None where it is the query.
+    offset: the offset of query 0 and key 0; a 0-d tensor is never read on the host. lowest, highest: the limits of
+        visible offsets, both included; None: no limit.
+    explicit_mask: boolean, True attends; or M, floats that are added to the scores, -inf forbids.
+    key_bias a, key_shift c: float32; lse is that of the scores less c. softcap: None for none.
+    seed: where dropout_p > 0, a number that decides which weights are dropped. part: where the call stands in the one
+        whose pairs dropout counts.
+    in_float32: whether the output is in float32, whatever the query is in.
+    precision: of products of float32 with float32, "ieee" or "tf32x3".
+    for_backward: whether a backward pass follows, which multiplies in tiles.
+    axes: those on which every token has its own position. Where the sequence is one of them, its limits stand there,
+        and offset means nothing.
+
+    Raises UnsupportedError: for a dtype, a width or an offset that the kernels do not support.
+    """
+
+    query: Float[Tensor, "B Hq Lq D"]
+    key: Float[Tensor, "B Hk Lk D"]
+    value: Float[Tensor, "B Hk Lk Dv"]
+    relative_query: Float[Tensor, "B Hq Lq Dr"] | None
+    relative_keys: Table | None
+    relative_queries: Table | None
+    relative_values: Table | None
+    bias: Table | None
+    offset: int | Int[Tensor, ""]
+    lowest: int | None
+    highest: int | None
+    key_mask: Bool[Tensor, "B Lk"] | None
+    query_segments: Int[Tensor, "B Lq"] | None
+    key_segments: Int[Tensor, "B Lk"] | None
+    explicit_mask: Bool[Tensor, "#B #Hq #Lq #Lk"] | Float[Tensor, "#B #Hq #Lq #Lk"] | None
+    key_bias: Float[Tensor, "B Hq Lk"] | None
+    key_shift: Float[Tensor, "B Hq Lq"] | None
+    seed: Int[Tensor, ""] | None
+    part: Part
+    scale: float
+    softcap: float | None
+    dropout_p: float
+    in_float32: bool
+    precision: str
+    for_backward: bool = False
+    axes: tuple[ListedAxis, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in OF_NUMBERS:
+            if (value := getattr(self, name)) is not None:
+                self._check(name, value)
+        for axis in self.axes:
+            for name in ("relative_query", *TABLES):
+                self._check_numbers(name, getattr(axis, name))
+        farthest = farthest_offset(self.query.shape[2], self.key.shape[2], self.offset)
+        if farthest > FARTHEST:
+            raise UnsupportedError(f"offsets reach {farthest}; the Triton kernels take offsets up to {FARTHEST}")
+
+    @property
+    def adds_mask(self) -> bool:
+        """Whether the explicit mask is added to the scores."""
+        return is_added(self.explicit_mask)
+
+    @property
+    def listed_sequence(self) -> ListedAxis | None:
+        """The sequence, where it is one of the axes."""
+        return self.axes[0] if self.axes and self.axes[0].number == 0 else None
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """Of O."""
+        return torch.float32 if self.in_float32 else self.query.dtype
+
+    def _check(self, name: str, value: object) -> None:
+        if isinstance(value, Table) and farthest_row(value.first, value.values.shape[1]) > FARTHEST:
+            raise UnsupportedError(f"{name} starts at {value.first}; the Triton kernels take offsets up to {FARTHEST}")
+        self._check_numbers(name, value)
+
+    def _check_numbers(self, name: str, value: object) -> None:
+        tensor = value.values if isinstance(value, Table) else value
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            return
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise UnsupportedError(f"{name} is {tensor.dtype}; the Triton kernels take float32, bfloat16 and float16")
+        if tensor.dim() != 2 and name not in OF_PAIRS and tensor.shape[-1] > WIDEST:
+            raise UnsupportedError(f"{name} is {tensor.shape[-1]} wide; the Triton kernels take widths up to {WIDEST}")
+
+
+def farthest_offset(queries: int, keys: int, origin: int | Tensor) -> int:
+    """How far offsets from this origin reach, at most; FARTHEST / 2 stands for an origin that is a tensor."""
+    return queries + keys + (FARTHEST // 2 if isinstance(origin, Tensor) else abs(origin))
+
+
+def farthest_row(first: int | Tensor, rows: int) -> int:
+    """How far a table of rows from `first` reaches, at most; 0 for a tensor, which is an offset of the call."""
+    return 0 if isinstance(first, Tensor) else abs(first) + rows
+
+
+def is_added(explicit_mask: Tensor | None) -> bool:
+    """Whether the mask is there, and is added to the scores."""
+    return explicit_mask is not None and explicit_mask.is_floating_point()
+
+
+def answers_of(call: Call) -> Forward:
+    """Memory for the answers: O in the dtype of the query or in float32, the others in float32."""
+    rows = call.query.shape[:3]
+    output = call.query.new_empty(*rows, call.value.shape[3], dtype=call.output_dtype)
+    return Forward(output, *(call.query.new_empty(rows, dtype=torch.float32) for _ in range(3)))
+
+
+class Gradients(NamedTuple):
+    """The gradients by each of a call's tensors, and by the values of its tables; None where the call has none.
+
+    axes: those of listed axes, by their names in the problem.
+    """
+
+    query: Float[Tensor, "B Hq Lq D"]
+    key: Float[Tensor, "B Hk Lk D"]
+    value: Float[Tensor, "B Hk Lk Dv"]
+    relative_query: Float[Tensor, "B Hq Lq Dr"] | None
+    relative_keys: Float[Tensor, "H R Dr"] | None
+    relative_queries: Float[Tensor, "H R D"] | None
+    relative_values: Float[Tensor, "H R Dv"] | None
+    bias: Float[Tensor, "H R"] | None
+    key_bias: Float[Tensor, "B Hq Lk"] | None
+    explicit_mask: Float[Tensor, "#B #Hq #Lq #Lk"] | None
+    axes: dict[str, Tensor]

@@ -1,0 +1,90 @@
+"""The kernels as PyTorch operators, `relattn::triton` and `relattn::triton_backward`.
+
+torch.compile and torch.export see one node each, for all lengths. Defining them does not import Triton: the kernels are
+imported when they first run. No tensor's value is read, so CUDA graphs may capture a call.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relattn.backends.philox import seed_of
+from relattn.backends.problem_arguments import on_axis
+from relattn.backends.problem_operator import Answers, Forward, operator_of
+from relattn.backends.triton.host.call import Call
+from relattn.backends.triton.host.lowering import call_of
+from relattn.backends.triton.host.padding import of_seeing_rows, with_padding, without_padding
+from relattn.score.problem import Problem
+
+
+def _forward(problem: Problem, seed: Tensor | None) -> Forward:
+    call = without_padding(call_of(problem, seed))
+    rows, width = call.query.shape[:3], call.value.shape[3]
+    if _has_no_pair(call):
+        output = call.query.new_zeros((*rows, width), dtype=problem.output_dtype)
+        lse, maximum = (call.query.new_full(rows, -torch.inf, dtype=torch.float32) for _ in range(2))
+        return Forward(output, lse, maximum, torch.zeros_like(lse))
+    from relattn.backends.triton.kernels.forward import forward
+
+    with torch.cuda.device_of(call.query):  # kernels run on the current device
+        answers = forward(call)
+    lse = answers.lse if call.key_shift is None else answers.lse + call.key_shift
+    return answers._replace(output=answers.output.to(problem.output_dtype), lse=lse)
+
+
+def _backward(problem: Problem, seed: Tensor | None, answers: Answers, wanted: set[str]) -> dict[str, Tensor]:
+    """The gradients that `wanted` names, each in the dtype of its tensor."""
+    whole_call, tensors = call_of(problem, seed), _tensors_of(problem)
+    call = without_padding(whole_call)
+    if _has_no_pair(call):
+        return {name: torch.zeros_like(tensors[name]) for name in wanted}
+    from relattn.backends.triton.kernels.backward import backward
+
+    by_output, by_lse = of_seeing_rows(call, answers.maximum, answers.output_gradient, answers.lse_gradient)
+    with torch.cuda.device_of(call.query):  # kernels run on the current device
+        output = answers.output.to(call.output_dtype)
+        answers = answers._replace(output=output, output_gradient=by_output, lse_gradient=by_lse)
+        by_name = backward(call, answers, wanted)._asdict()
+    gradients = by_name.pop("axes") | {name: gradient for name, gradient in by_name.items() if gradient is not None}
+    for name in ("key", "value"):
+        gradients[name] = with_padding(whole_call, gradients[name])
+    for name in ("key_bias", "explicit_mask"):
+        numbers, whole = gradients.get(name), getattr(whole_call, name)
+        if numbers is not None and numbers.shape != whole.shape:
+            gradients[name] = with_padding(whole_call, numbers.unsqueeze(-1)).squeeze(-1)
+    if "key_bias" in gradients:
+        gradients["key_bias"] = gradients["key_bias"].sum_to_size(tensors["key_bias"].shape)
+    unused = {name: torch.zeros_like(tensors[name]) for name in wanted - gradients.keys()}  # an r without tables
+    return unused | {name: gradients[name].to(tensors[name].dtype) for name in wanted & gradients.keys()}
+
+
+def _tensors_of(problem: Problem) -> dict[str, Tensor]:
+    """The tensors that may have a gradient, by name."""
+    tensors = {
+        "query": problem.query, "key": problem.key, "value": problem.value,
+        "explicit_mask": problem.mask.explicit, "key_bias": problem.key_bias,
+    }  # fmt: skip
+    for n, axis in enumerate(problem.axes):
+        tensors[on_axis("relative_query", n)] = axis.relative_query
+        tensors |= {on_axis(name, n): table.values for name, table in axis.tables().items()}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def _has_no_pair(call: Call) -> bool:
+    """No batch, no queries, or no keys in reach: there is no grid to launch a kernel on."""
+    return call.query.shape[0] * call.query.shape[2] * call.key.shape[2] == 0
+
+
+run = operator_of("triton", _forward, _backward, reads_starts=False)
+"""O and, if wanted, lse, from a problem and the seed of its dropout."""
+
+
+def part(problem: Problem) -> Forward:
+    """The answers of a part of a call."""
+    return _forward(problem.replaced(for_backward=True), seed_of(problem, problem.query.device))
+
+
+def gradients(problem: Problem, answers: Answers, wanted: list[str]) -> dict[str, Tensor]:
+    """A part's share of the gradients of a call, whose answers are given."""
+    return _backward(problem, seed_of(problem, problem.query.device), answers, set(wanted))

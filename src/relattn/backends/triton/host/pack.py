@@ -1,0 +1,199 @@
+"""The bundles of a call, from its tensors and numbers; and what follows from these before a kernel runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from jaxtyping import Float, Int32
+from torch import Tensor
+
+from relattn.backends.problem_arguments import on_axis
+from relattn.backends.triton.device.bands import padded
+from relattn.backends.triton.device.dropout import dropout_of
+from relattn.backends.triton.device.positions import side_of
+from relattn.backends.triton.host.call import FARTHEST, Call, ListedAxis, Table
+from relattn.backends.triton.host.kernel_args import Band, KernelArgs, Listed, ListedTable, Lists, Mask, Pairs, Rows
+from relattn.score.problem import TABLES
+
+
+def pack(call: Call, wanted: Collection[str] = ()) -> KernelArgs:
+    """The call's tensors, last axes made contiguous where they are not. wanted: the gradients that are computed."""
+    axes = tuple(_listed(call, axis, wanted) for axis in call.axes)
+    return KernelArgs(
+        q=rows(call.query),
+        k=rows(call.key),
+        v=rows(call.value),
+        r=rows_if_any(call.relative_query),
+        relative_keys=_band(call, call.relative_keys),
+        relative_queries=_band(call, call.relative_queries),
+        relative_values=_band(call, call.relative_values),
+        bias=_band(call, call.bias),
+        mask=_mask(call, axes),
+        key_bias=rows_if_any(call.key_bias),
+        key_shift=rows_if_any(call.key_shift),
+        added=pairs(call, call.explicit_mask if call.adds_mask else None),
+        heads=call.query.shape[1],
+        group=call.query.shape[1] // call.key.shape[1],
+        queries=call.query.shape[2],
+        keys=call.key.shape[2],
+        offset=0 if isinstance(call.offset, Tensor) else call.offset,
+        scale=call.scale,
+        softcap=call.softcap,
+        dropout=dropout_of(call),
+        starts=starts_of(call),
+        axes=axes,
+    )
+
+
+def starts_of(call: Call) -> Int32[Tensor, "6"] | None:
+    """The first offsets of the four tables, and the lowest and the highest visible offset, all less the origin.
+
+    None where the origin is an int. Numbers far beyond the call are cut off: they mean the same, and 32 bits hold them.
+    """
+    if not isinstance(call.offset, Tensor):
+        return None
+    tables = (getattr(call, name) for name in TABLES)
+    starts = [*(None if table is None else table.first for table in tables), call.lowest, call.highest]
+    numbers = [0 if number is None else number for number in starts]
+    starts = torch.stack([n if isinstance(n, Tensor) else torch.full_like(call.offset, n) for n in numbers])
+    return (starts - call.offset).clamp(-FARTHEST, FARTHEST).to(torch.int32)
+
+
+def rows(tensor: Tensor) -> Rows:
+    """A tensor [B, H, L, width], or [B, H, L]."""
+    if tensor.dim() == 4 and tensor.stride(3) != 1:
+        tensor = tensor.contiguous()
+    return Rows(tensor, *tensor.stride()[:3])
+
+
+def rows_if_any(tensor: Tensor | None) -> Rows | None:
+    """The same where there is a tensor."""
+    return None if tensor is None else rows(tensor)
+
+
+def pairs(call: Call, tensor: Tensor | None) -> Pairs | None:
+    """A tensor that broadcasts to the call's pairs."""
+    if tensor is None:
+        return None
+    return Pairs(tensor, *tensor.expand(*call.query.shape[:3], call.key.shape[2]).stride())
+
+
+def widths_of(call: Call) -> dict[str, int]:
+    """The widths of queries and keys, of values, and of relative queries."""
+    relative = call.query if call.relative_query is None else call.relative_query
+    return {"D": call.query.shape[3], "DV": call.value.shape[3], "DR": relative.shape[3]}
+
+
+def every_width_of(call: Call) -> list[int]:
+    """Of the rows that a kernel has on chip, those of the axes' own r among them."""
+    of_axes = [axis.relative_query.shape[3] for axis in call.axes if axis.relative_query is not None]
+    return [*widths_of(call).values(), *of_axes]
+
+
+def visible_offsets(call: Call) -> tuple[int, int]:
+    """The lowest and the highest offset that a pair of the call may have.
+
+    Where the origin is a tensor they are less the origin, and no limit cuts them.
+    """
+    if isinstance(call.offset, Tensor):
+        return 1 - call.query.shape[2], call.key.shape[2] - 1
+    lowest = call.offset - (call.query.shape[2] - 1)
+    highest = call.offset + call.key.shape[2] - 1
+    lowest = lowest if call.lowest is None else max(lowest, call.lowest)
+    return lowest, highest if call.highest is None else min(highest, call.highest)
+
+
+def beyond(call: Call, table: Table) -> bool:
+    """Whether a visible offset may lie outside of the table."""
+    if isinstance(table.first, Tensor):  # it was made over the call's offsets
+        return False
+    if isinstance(call.offset, Tensor):
+        return True
+    lowest, highest = visible_offsets(call)
+    return lowest < table.first or highest >= table.first + table.values.shape[1]
+
+
+def _band(call: Call, table: Table | None) -> Band | None:
+    if table is None:
+        return None
+    outside = 1 if beyond(call, table) else None
+    first = 0 if isinstance(table.first, Tensor) or isinstance(call.offset, Tensor) else table.first
+    return Band(*_table_at(table.values), first, table.values.shape[1], outside, 1 if outside and table.zero else None)
+
+
+def _listed_table(table: Table | None) -> ListedTable | None:
+    if table is None:
+        return None
+    assert isinstance(table.first, int)
+    return ListedTable(*_table_at(table.values), table.first, table.values.shape[1], 1 if table.zero else None)
+
+
+def _table_at(values: Float[Tensor, "H R *W"]) -> tuple[Tensor, int, int]:
+    """The address of a table, and the steps from head to head and from row to row. A row, or a bias, is contiguous."""
+    if values.stride(-1) != 1:
+        values = values.contiguous()
+    return values, 0 if values.shape[0] == 1 else values.stride(0), values.stride(1) if values.dim() == 3 else 1
+
+
+def wanted_tables(owner: Call | ListedAxis, wanted: Collection[str]) -> dict[str, Table]:
+    """The tables of the call's sequence, or of an axis, whose gradients are wanted, by the names of its fields."""
+    number = owner.number if isinstance(owner, ListedAxis) else 0
+    tables = {name: getattr(owner, name) for name in TABLES if on_axis(name, number) in wanted}
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def _listed(call: Call, axis: ListedAxis, wanted: Collection[str]) -> Listed:
+    width = (call.query if axis.relative_query is None else axis.relative_query).shape[3]
+    return Listed(
+        side_of(axis.queries, call.query.shape[2], call.query.device),
+        side_of(axis.keys, call.key.shape[2], call.query.device),
+        rows_if_any(axis.relative_query),
+        _listed_table(axis.relative_keys),
+        _listed_table(axis.relative_queries),
+        _listed_table(axis.relative_values),
+        _listed_table(axis.bias),
+        relative_width=width,
+        log_width=(None,) * (int(padded(width)).bit_length() - 1),
+        summed=(None,) * sum(1 << TABLES.index(name) for name in wanted_tables(axis, wanted)),
+    )
+
+
+def _listed_limits(call: Call, axes: tuple[Listed, ...]) -> Lists | None:
+    axis = call.listed_sequence
+    if axis is None or (axis.lowest is None and axis.highest is None):
+        return None
+    return Lists(axes[0].queries, axes[0].keys, axis.lowest, axis.highest)
+
+
+def _mask(call: Call, axes: tuple[Listed, ...]) -> Mask:
+    lowest, highest = _limits(call)
+    keep = None if call.key_mask is None else call.key_mask.contiguous().view(torch.uint8)
+    query_ids, key_ids = call.query_segments, call.key_segments
+    query_ids = None if query_ids is None else query_ids.contiguous()
+    key_ids = None if key_ids is None else key_ids.contiguous()
+    boolean = None if call.explicit_mask is None or call.adds_mask else call.explicit_mask.view(torch.uint8)
+    return Mask(
+        lowest=lowest,
+        highest=highest,
+        keep=keep,
+        keep_batch=None if keep is None else keep.stride(0),
+        query_ids=query_ids,
+        query_ids_batch=None if query_ids is None else query_ids.stride(0),
+        key_ids=key_ids,
+        key_ids_batch=None if key_ids is None else key_ids.stride(0),
+        pairs=pairs(call, boolean),
+        listed=_listed_limits(call, axes),
+    )
+
+
+def _limits(call: Call) -> tuple[int | None, int | None]:
+    """The limits of visible offsets, None where no pair is beyond one; 0 where it stands in memory."""
+    if isinstance(call.offset, Tensor):
+        return None if call.lowest is None else 0, None if call.highest is None else 0
+    lowest, highest = visible_offsets(call)
+    limits = call.lowest if call.lowest == lowest else None, call.highest if call.highest == highest else None
+    # A limit that leaves nothing visible may lie far away; just beyond the pairs' offsets it means the same.
+    lowest = None if limits[0] is None else min(limits[0], call.offset + call.key.shape[2])
+    highest = None if limits[1] is None else max(limits[1], call.offset - call.query.shape[2])
+    return lowest, highest

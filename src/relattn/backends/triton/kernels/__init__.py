@@ -1,0 +1,1 @@
+"""The kernels, and the functions that launch them."""

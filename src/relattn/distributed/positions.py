@@ -1,0 +1,77 @@
+"""SplitPositions: where the queries and the keys of a split sequence stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relattn.distributed.group import Group
+from relattn.distributed.layout import Layout, Piece
+from relattn.distributed.parts import ordered
+from relattn.errors import UnsupportedError
+from relattn.score.checks import position_of, positions_beside, sequence_and_others
+from relattn.score.digits import Digits
+from relattn.score.position import Listed, Position, Run
+from relattn.score.positions import SEQUENCE
+
+
+@dataclass(frozen=True)
+class SplitPositions:
+    """Where one side stands on each axis, the sequence first: runs and digits for the whole, lists for the part."""
+
+    by_axis: dict[str, Position]
+
+    def of(self, piece: Piece) -> dict[str, Position]:
+        """Where the elements of a piece stand."""
+        return {
+            axis: place.part(piece.here() if isinstance(place, Listed) else piece.there())
+            for axis, place in self.by_axis.items()
+        }
+
+    def whole(self, group: Group, layout: Layout) -> dict[str, Position]:
+        """Where all elements stand: lists are gathered from all ranks."""
+        return {
+            axis: Listed(ordered(group.gathered(place.positions), -1, layout)) if isinstance(place, Listed) else place
+            for axis, place in self.by_axis.items()
+        }
+
+    def is_listed(self) -> bool:
+        """Whether the sequence's positions are listed."""
+        return isinstance(self.by_axis[SEQUENCE], Listed)
+
+    def described(self) -> str:
+        """The facts that must be the same on all ranks."""
+        alike = {axis: "listed" if isinstance(place, Listed) else place for axis, place in self.by_axis.items()}
+        return str(alike)
+
+
+def split_positions(
+    name: str, argument: object, batch: Sequence[int], pieces: Sequence[Piece], whole: int, device: torch.device
+) -> SplitPositions:
+    """A side from an argument of `relative_attention`: a start and digits are for the whole, a tensor for the rank's
+    part.
+
+    pieces: those that the rank holds of the `whole` elements.
+
+    Raises UnsupportedError: for a start that is a tensor. It also raises what `relative_attention` raises.
+    """
+    on_sequence, others = sequence_and_others(argument, start=0)
+    local = sum(piece.length for piece in pieces)
+    if isinstance(on_sequence, Digits):
+        place: Position = position_of(name, on_sequence, batch, whole, device)
+        assert isinstance(place, Listed)
+        place = Listed(torch.cat([place.positions[..., piece.there()] for piece in pieces], -1))
+    else:
+        place = position_of(name, on_sequence, batch, local, device)
+    if isinstance(place, Run) and isinstance(place.start, Tensor):
+        raise UnsupportedError(
+            f"{name}: got a start that is a tensor; expected an int where the sequence is split, for it tells which "
+            "parts meet; read it with int()"
+        )
+    digits = {axis: one for axis, one in others.items() if isinstance(one, Digits)}
+    lists = {axis: one for axis, one in others.items() if axis not in digits}
+    beside = positions_beside(name, digits, batch, whole, device) | positions_beside(name, lists, batch, local, device)
+    return SplitPositions({SEQUENCE: place, **{axis: beside[axis] for axis in others}})
